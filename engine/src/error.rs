@@ -1,0 +1,150 @@
+//! What can go wrong in the engine, told so that a caller can act without parsing text.
+
+use crate::io::FileKind;
+use crate::types::LogId;
+
+/// The engine's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every error of the engine.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The directory was never formatted, or its format did not end.
+    #[error("{location} is not a Cairn data directory: {reason}; run `cairn format` on an empty directory")]
+    NotFormatted {
+        /// The directory.
+        location: String,
+        /// What was missing.
+        reason: String,
+    },
+    /// The directory belongs to another cluster or slot than the caller expects.
+    #[error("{location} belongs to {found}, but {expected} was asked for; nothing was changed")]
+    Foreign {
+        /// The directory.
+        location: String,
+        /// Cluster and slot found.
+        found: String,
+        /// Cluster and slot expected.
+        expected: String,
+    },
+    /// The directory was made by a newer format than this program reads.
+    #[error("{location} has format version {found}, this program reads up to {supported}; use a newer cairn")]
+    NewerFormat {
+        /// The directory.
+        location: String,
+        /// Version found.
+        found: u32,
+        /// Newest version that this program reads.
+        supported: u32,
+    },
+    /// Another process uses the directory.
+    #[error("{location} is in use by another process")]
+    InUse {
+        /// The directory.
+        location: String,
+    },
+    /// A file's size differs from the geometry in the superblock: it was truncated or replaced.
+    #[error("{location}: file `{}` has {found} bytes, the superblock says {expected}; it was truncated or replaced. \
+             Restore the file, or format the directory anew and let the node rejoin", file.name())]
+    WrongSize {
+        /// The directory.
+        location: String,
+        /// The file.
+        file: FileKind,
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// The machine lost power while acknowledged writes were not yet synced.
+    #[error(
+        "{location}: this machine lost power while writes were acknowledged and not yet synced, so the newest of \
+             them may be gone: {reason}. The node must not vote or serve from this state and refuses to start"
+    )]
+    PowerLost {
+        /// The directory.
+        location: String,
+        /// What was compared.
+        reason: String,
+    },
+    /// Bytes that do not match their checksum, or that contradict what is known to have been written.
+    #[error("{0}")]
+    Corrupt(#[from] Corruption),
+    /// No room for the write. Reads, deletes and compaction go on.
+    #[error(
+        "the data area is full: {needed} bytes needed, {free} free of {capacity}; delete keys or format a larger \
+             data directory"
+    )]
+    Full {
+        /// Bytes the write needs.
+        needed: u64,
+        /// Bytes free now.
+        free: u64,
+        /// Bytes of the data area.
+        capacity: u64,
+    },
+    /// The device failed a write or a sync. Final: the engine refuses all further writes.
+    #[error("{location}: {operation} failed on file `{}`: {reason}. The engine has stopped, since what reached the \
+             device is unknown", file.name())]
+    Failed {
+        /// The directory.
+        location: String,
+        /// The file.
+        file: FileKind,
+        /// `write` or `sync`.
+        operation: &'static str,
+        /// The system's message.
+        reason: String,
+    },
+    /// A read, open or other call to the system failed.
+    #[error("{location}: {operation} failed: {reason}")]
+    Io {
+        /// The directory, or directory and file.
+        location: String,
+        /// What was tried.
+        operation: &'static str,
+        /// The system's message.
+        reason: String,
+    },
+    /// The caller broke a rule of the interface: a hole in the log, an unknown group, a value out of bounds.
+    #[error("invalid request to the engine: {0}")]
+    Invalid(String),
+    /// The engine was closed.
+    #[error("the engine is closed")]
+    Closed,
+}
+
+/// Bytes that are not what was written there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("corrupt {kind:?} in file `{}` at offset {offset}, {length} bytes: expected {expected}, found {found}", file.name())]
+pub struct Corruption {
+    /// The file.
+    pub file: FileKind,
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// What the bytes should have been.
+    pub kind: CorruptionKind,
+    /// What was expected there: a hash, a sequence number.
+    pub expected: String,
+    /// What was found.
+    pub found: String,
+    /// The log entries that the bytes belong to, for repair.
+    pub log_ids: Vec<LogId>,
+}
+
+/// What a corrupt range should have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CorruptionKind {
+    /// A copy of the superblock.
+    Superblock,
+    /// A journal block that is known to have been completed.
+    JournalBlock,
+    /// A checkpoint.
+    Checkpoint,
+    /// A value's extent.
+    Value,
+}

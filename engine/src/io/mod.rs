@@ -1,0 +1,93 @@
+//! The device seam: everything the engine asks of a disk, and nothing else.
+//!
+//! Three implementations stand behind [`Directory`] and [`Device`]: io_uring on a thread of its own, a pool of
+//! threads with `pread`/`pwrite` (both in this module, for real files), and the simulated disk of the `sim` crate.
+//!
+//! What holds here: offsets and lengths are multiples of [`BLOCK`]; buffers are owned by the operation until it ends;
+//! an operation begins when its method is called, and dropping the returned future does not cancel it.
+
+mod buffer;
+
+pub use buffer::AlignedBuf;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// The unit of every offset, length and alignment, in bytes.
+pub const BLOCK: usize = 4096;
+
+/// A device operation under way. Dropping it does not cancel the operation.
+pub type IoFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// The files of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// Identity, state and votes: four copies, always synced.
+    Superblock,
+    /// The ring of 4 KiB commit blocks.
+    Journal,
+    /// The first checkpoint area.
+    Checkpoint0,
+    /// The second checkpoint area.
+    Checkpoint1,
+    /// The extents.
+    Data,
+}
+
+impl FileKind {
+    /// Every file, in the order in which `format` makes them: the superblock last, since it makes the directory valid.
+    pub const ALL: [FileKind; 5] = [
+        FileKind::Data,
+        FileKind::Journal,
+        FileKind::Checkpoint0,
+        FileKind::Checkpoint1,
+        FileKind::Superblock,
+    ];
+
+    /// The file's name inside the data directory.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FileKind::Superblock => "superblock",
+            FileKind::Journal => "journal",
+            FileKind::Checkpoint0 => "checkpoint.0",
+            FileKind::Checkpoint1 => "checkpoint.1",
+            FileKind::Data => "data",
+        }
+    }
+}
+
+/// One file of fixed size, open for direct I/O.
+pub trait Device: Send + Sync + 'static {
+    /// The file's size in bytes; it never changes while the device is open.
+    fn size(&self) -> u64;
+
+    /// Fills the whole buffer from `offset` (bytes, a multiple of [`BLOCK`]). A short read is an error.
+    fn read(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)>;
+
+    /// Writes the whole buffer at `offset` (bytes, a multiple of [`BLOCK`]). A short write is an error. Completion
+    /// means *written*, not *synced*.
+    fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)>;
+
+    /// `fdatasync`: covers every write that completed before this call.
+    fn sync(&self) -> IoFuture<io::Result<()>>;
+}
+
+/// A data directory whose files can be opened.
+///
+/// Opening is the only place that may fail for reasons of names and permissions; the size of each file is checked
+/// against the superblock's geometry by the engine.
+pub trait Directory: Send + Sync + 'static {
+    /// Opens one file. The open file description carries the directory's exclusive lock.
+    ///
+    /// # Errors
+    /// `NotFound` if the directory was never formatted, `WouldBlock` if another process holds the lock.
+    fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>>;
+
+    /// Where it is, for messages: a path, or the simulated disk's name.
+    fn location(&self) -> String;
+
+    /// How it does I/O, for status: `io_uring`, `threads` or `simulated`.
+    fn backend(&self) -> &'static str;
+}

@@ -1,0 +1,299 @@
+//! The words that the engine and its callers share.
+
+use bytes::Bytes;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A replicated log and its key space. One journal can carry many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u32);
+
+/// The position of an entry in a replicated log: the leader's term, then the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LogId {
+    /// The term of the leader that proposed the entry.
+    pub term: u64,
+    /// The position in the log; openraft's first entry has index 0.
+    pub index: u64,
+}
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.term, self.index)
+    }
+}
+
+/// Who a data directory is: written by `format`, synced before first use, never changed by the engine itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster's name, 1 to 64 bytes of UTF-8.
+    pub cluster: String,
+    /// The member's place in the cluster, from 1.
+    pub slot: u16,
+    /// 48 random bits: a wiped and re-made member is a different one.
+    pub incarnation: u64,
+}
+
+/// The running kernel, so that a restart of the process can be told from a restart of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootId(pub u128);
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Written to a device that keeps completed writes through a power cut.
+    Device,
+    /// Written to the device, synced in the background; a quorum of peers covers the difference.
+    Replicated,
+    /// Synced before it is acknowledged.
+    Sync,
+}
+
+impl Mode {
+    /// The name used in configuration and status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Device => "device",
+            Mode::Replicated => "replicated",
+            Mode::Sync => "sync",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Mode, String> {
+        [Mode::Device, Mode::Replicated, Mode::Sync]
+            .into_iter()
+            .find(|mode| mode.name() == s)
+            .ok_or_else(|| format!("unknown mode `{s}`: one of device, replicated, sync"))
+    }
+}
+
+/// The sizes of a data directory's files in bytes, each a multiple of 4 KiB, fixed by `format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// The journal.
+    pub journal_bytes: u64,
+    /// Each of the two checkpoint areas.
+    pub checkpoint_bytes: u64,
+    /// The data area.
+    pub data_bytes: u64,
+}
+
+/// How an engine runs; not part of the format.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What an acknowledgement promises.
+    pub mode: Mode,
+    /// The longest time between a completed write and the background sync that covers it.
+    pub sync_interval: Duration,
+    /// The most unsynced bytes before a background sync begins.
+    pub sync_bytes: u64,
+    /// Entries' values kept in memory for replication and apply, in bytes.
+    pub log_cache_bytes: u64,
+    /// The running kernel.
+    pub boot: BootId,
+}
+
+impl Options {
+    /// The defaults of the design: sync every second or 64 MiB, 64 MiB of cached entries.
+    pub fn new(mode: Mode, boot: BootId) -> Options {
+        Options {
+            mode,
+            sync_interval: Duration::from_secs(1),
+            sync_bytes: 64 << 20,
+            log_cache_bytes: 64 << 20,
+            boot,
+        }
+    }
+}
+
+/// When an append counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// When it is written, or synced where the mode says so.
+    Mode,
+    /// When it is synced, in every mode: votes, membership, a leader's first append.
+    Synced,
+}
+
+/// An entry to append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewEntry {
+    /// Its position.
+    pub id: LogId,
+    /// Bytes the engine keeps but does not read; at most 1 MiB.
+    pub meta: Bytes,
+    /// Values that [`Change::Put`] can link to keys.
+    pub values: Vec<Bytes>,
+}
+
+/// An entry read back, each value checked against its hash.
+pub type Entry = NewEntry;
+
+/// An appended entry's place, for tests and repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendedEntry {
+    /// Its position.
+    pub id: LogId,
+    /// Where its values are.
+    pub values: Vec<ValueRef>,
+}
+
+/// Where a value is, and what its bytes must hash to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueRef {
+    /// Byte offset in the data area.
+    pub offset: u64,
+    /// Length in bytes; an empty value has no extent.
+    pub len: u32,
+    /// XXH3-128 of the bytes.
+    pub hash: u128,
+}
+
+/// A key's current state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// The entry that wrote it; its index is the key's version.
+    pub version: LogId,
+    /// The value.
+    pub value: ValueRef,
+}
+
+/// The first and last position of a group's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The last purged entry.
+    pub purged: Option<LogId>,
+    /// The last entry, or the last purged one where the log is empty.
+    pub last: Option<LogId>,
+}
+
+/// A change to the key space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Link value number `value` of the applied entry under `key`.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// Which of the entry's values.
+        value: usize,
+    },
+    /// Remove `key`, if present.
+    Delete {
+        /// The key.
+        key: Bytes,
+    },
+}
+
+/// What applying one entry does.
+#[derive(Clone, Debug)]
+pub struct Transition {
+    /// The entry.
+    pub applied: LogId,
+    /// Its effects, in order.
+    pub changes: Vec<Change>,
+}
+
+/// The part of the state machine that is not keys (membership, sessions), immutable once handed over; written into
+/// checkpoints.
+pub trait MachineImage: Send + Sync + 'static {
+    /// Its bytes, as [`View::machine`](crate::View::machine) returns them after a restart.
+    fn encode(&self) -> Vec<u8>;
+}
+
+impl MachineImage for Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
+        self.clone()
+    }
+}
+
+/// A shared machine image.
+pub type SharedImage = Arc<dyn MachineImage>;
+
+/// Which keys to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Only keys that begin with this.
+    pub prefix: Bytes,
+    /// Only keys strictly after this one (before it, in reverse).
+    pub start_after: Option<Bytes>,
+    /// At most this many.
+    pub limit: usize,
+    /// Stop before the keys and values exceed this many bytes; at least one item is returned.
+    pub max_bytes: u64,
+    /// From the last key to the first.
+    pub reverse: bool,
+    /// Leave values out, and out of the byte count.
+    pub keys_only: bool,
+}
+
+/// One listed key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListItem {
+    /// The key.
+    pub key: Bytes,
+    /// Its state.
+    pub entry: KeyEntry,
+}
+
+/// A page of listed keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// The items, in order.
+    pub items: Vec<ListItem>,
+    /// Whether keys remain after the last item.
+    pub more: bool,
+}
+
+/// What an engine can say of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineStatus {
+    /// `io_uring`, `threads` or `simulated`.
+    pub backend: &'static str,
+    /// The mode.
+    pub mode: Mode,
+    /// The last journal sequence number that is written with all before it.
+    pub written_sequence: u64,
+    /// The last journal sequence number that is synced.
+    pub synced_sequence: u64,
+    /// Bytes written and not yet synced.
+    pub unsynced_bytes: u64,
+    /// Milliseconds since the oldest unsynced write was acknowledged.
+    pub unsynced_ms: u64,
+    /// Bytes of the data area.
+    pub data_bytes: u64,
+    /// Bytes of the data area that can be allocated now.
+    pub free_bytes: u64,
+    /// Keys in all groups.
+    pub keys: u64,
+    /// Bytes of values and keys under live keys.
+    pub live_bytes: u64,
+    /// Journal blocks in use.
+    pub journal_used_blocks: u64,
+    /// Journal blocks in all.
+    pub journal_blocks: u64,
+    /// The sequence number that the newest checkpoint covers.
+    pub checkpoint_sequence: u64,
+    /// Checkpoints written since the engine was opened.
+    pub checkpoints: u64,
+    /// Bytes written to the device since the engine was opened: values with padding, journal, checkpoints, superblock.
+    pub device_bytes_written: u64,
+    /// Bytes of values accepted by append since the engine was opened.
+    pub user_bytes_written: u64,
+    /// Syncs (`fdatasync` calls) since the engine was opened.
+    pub syncs: u64,
+    /// Values that did not match their hash.
+    pub corrupt_values: u64,
+    /// Why the engine stopped, if a write or sync failed.
+    pub failed: Option<String>,
+}
