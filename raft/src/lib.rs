@@ -1,1 +1,49 @@
-//! placeholder
+//! Cairn's replication: openraft over [`cairn_engine`], which is both the log and the state machine.
+//!
+//! ```text
+//!          write / read_barrier                  peers
+//!                  │                               │
+//!            ┌─────▼─────┐     ┌────────┐    ┌─────▼─────┐
+//!            │  Replica  ├────►│openraft│◄───┤  network  │ handshake, append, vote, snapshot
+//!            └───────────┘     └─┬────┬─┘    └─────┬─────┘
+//!                                │    │        ┌───▼──┐
+//!                     log_store ─┘    │        │ Gate │ withholds votes of a forgetful member
+//!                        │       state_machine └──────┘
+//!                        │            │  conditions, sessions
+//!                        ▼            ▼
+//!                        cairn_engine::Engine
+//! ```
+//!
+//! What holds here:
+//! - votes, membership entries and the first append of each leader's term are synced before they are answered;
+//! - a restarted leader never resumes its old term;
+//! - a replica serves nothing before it has re-applied what it had applied before its restart;
+//! - a read is served only after a quorum confirmed the leader in a round that began after the read did;
+//! - a command of a session is applied at most once, however often it is repeated;
+//! - a message between peers names cluster, sender and receiver, and both sides check.
+//!
+//! openraft's types stay inside this crate.
+#![forbid(unsafe_code)]
+
+mod command;
+mod config;
+mod error;
+mod ids;
+mod network;
+mod replica;
+mod runtime;
+mod status;
+
+use cairn_engine::GroupId;
+
+pub use command::{Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome};
+pub use config::ReplicaConfig;
+pub use error::{Error, ReadError, WriteError};
+pub use ids::{MemberAddress, NodeId};
+pub use network::PeerService;
+pub use replica::Replica;
+pub use runtime::exports::*;
+pub use status::{Member, ReplicaStatus, Role};
+
+/// The group of the engine that a replica uses: the only one, for now.
+pub const GROUP: GroupId = GroupId(0);

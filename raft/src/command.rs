@@ -1,0 +1,146 @@
+//! What a client can ask the state machine to do, and what it answers.
+//!
+//! What holds here: conditions, `existed` and `version` see the state before the command; if every condition holds, the
+//! changes are applied in order, all of them, with the entry's index as version; else none.
+
+use bytes::Bytes;
+use cairn_engine::LogId;
+use serde::{Deserialize, Serialize};
+
+/// The version of a key: the index of the entry that last put it.
+pub type Version = u64;
+
+/// An atomic write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Makes the command safe to repeat.
+    pub session: Option<Session>,
+    /// In order. The same key may occur more than once: the last one wins.
+    pub operations: Vec<Operation>,
+}
+
+impl Command {
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.operations
+            .iter()
+            .map(|operation| (operation.key().len() + operation.value().map_or(0, Bytes::len)) as u64)
+            .sum()
+    }
+}
+
+/// Which client's which write this is. The state machine keeps the results of a client's sequences from
+/// `lowest_pending` on and answers a repeated one with the first result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Random; one per client process.
+    pub client_id: u128,
+    /// From 1, one per write.
+    pub sequence: u64,
+    /// Results below this will not be asked for again.
+    pub lowest_pending: u64,
+    /// An applied index seen when the session began.
+    pub base_index: u64,
+}
+
+/// A change, or a condition on its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+        /// What must hold before.
+        condition: Condition,
+    },
+    /// Removes a key, if it exists.
+    Delete {
+        /// The key.
+        key: Bytes,
+        /// What must hold before.
+        condition: Condition,
+    },
+    /// Changes nothing.
+    Check {
+        /// The key.
+        key: Bytes,
+        /// What must hold before.
+        condition: Condition,
+    },
+}
+
+impl Operation {
+    /// The key that it is about.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Check { key, .. } => key,
+        }
+    }
+
+    /// What must hold before.
+    pub fn condition(&self) -> Condition {
+        match self {
+            Operation::Put { condition, .. }
+            | Operation::Delete { condition, .. }
+            | Operation::Check { condition, .. } => *condition,
+        }
+    }
+
+    /// The value of a put.
+    pub fn value(&self) -> Option<&Bytes> {
+        match self {
+            Operation::Put { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// What must hold of a key before a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    #[default]
+    None,
+    /// The key does not exist.
+    Absent,
+    /// The key exists.
+    Exists,
+    /// The key exists with exactly this version.
+    Version(Version),
+}
+
+impl Condition {
+    /// Whether it holds of a key with this version, `None` if the key does not exist.
+    pub fn holds(self, current: Option<Version>) -> bool {
+        match self {
+            Condition::None => true,
+            Condition::Absent => current.is_none(),
+            Condition::Exists => current.is_some(),
+            Condition::Version(version) => current == Some(version),
+        }
+    }
+}
+
+/// What became of a command that was replicated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// Where the command is in the log; its index is the version of every key that it put.
+    pub log_id: LogId,
+    /// Whether every condition held and the changes were made.
+    pub applied: bool,
+    /// One per operation.
+    pub results: Vec<OperationResult>,
+}
+
+/// What an operation found before the command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationResult {
+    /// Whether its condition held.
+    pub condition_held: bool,
+    /// Whether the key existed.
+    pub existed: bool,
+    /// The key's version, 0 if it did not exist.
+    pub version: Version,
+}

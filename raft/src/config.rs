@@ -1,0 +1,57 @@
+//! How a replica runs; none of it is replicated.
+
+use crate::ids::MemberAddress;
+use cairn_engine::Mode;
+use std::collections::BTreeMap;
+
+/// A replica's settings. `new` has the defaults.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// What an acknowledgement promises; the same as the engine's.
+    pub mode: Mode,
+    /// The members by slot, this one included, from configuration. Used once, to form the cluster.
+    pub initial_members: BTreeMap<u16, MemberAddress>,
+    /// How often a leader shows that it is alive.
+    pub heartbeat_ms: u64,
+    /// A follower that hears no leader for a random time from here on stands for election.
+    pub election_min_ms: u64,
+    /// The end of that random time, exclusive.
+    pub election_max_ms: u64,
+    /// About this many bytes of applied log are kept, so that a member away for a while needs no snapshot.
+    pub log_retain_bytes: u64,
+    /// At most about this many applied entries are kept.
+    pub log_retain_entries: u64,
+    /// A checkpoint is taken after this many bytes of applied entries.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint is taken when the journal is fuller than this, in hundredths.
+    pub checkpoint_journal_percent: u64,
+    /// How often the log's and the journal's size are looked at.
+    pub maintenance_ms: u64,
+    /// At most this many entries in one append message; the byte bound is fixed.
+    pub append_max_entries: u64,
+    /// Clients whose results are remembered, so that a repeated write is not applied twice.
+    pub max_sessions: usize,
+    /// For everything random in the replica but the election timeouts of a real runtime.
+    pub seed: u64,
+}
+
+impl ReplicaConfig {
+    /// The defaults for these members.
+    pub fn new(mode: Mode, initial_members: BTreeMap<u16, MemberAddress>) -> ReplicaConfig {
+        ReplicaConfig {
+            mode,
+            initial_members,
+            heartbeat_ms: 100,
+            election_min_ms: 500,
+            election_max_ms: 1000,
+            log_retain_bytes: 256 << 20,
+            log_retain_entries: 500_000,
+            checkpoint_bytes: 1 << 30,
+            checkpoint_journal_percent: 50,
+            maintenance_ms: 200,
+            append_max_entries: 512,
+            max_sessions: 10_000,
+            seed: 0,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a replica says of itself.
+
+use crate::ids::{MemberAddress, NodeId};
+use cairn_engine::LogId;
+use std::fmt;
+
+/// What a member does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// Takes writes and replicates them.
+    Leader,
+    /// Follows a leader, or waits for one.
+    Follower,
+    /// Stands for election.
+    Candidate,
+    /// Receives the log and does not vote.
+    Learner,
+    /// Does nothing any more.
+    Stopped,
+}
+
+impl Role {
+    /// Its name in status and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Learner => "learner",
+            Role::Stopped => "stopped",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Who.
+    pub id: NodeId,
+    /// Where.
+    pub address: MemberAddress,
+    /// Whether it votes.
+    pub voter: bool,
+}
+
+/// One replica's own picture of itself and of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// Who this is.
+    pub node_id: NodeId,
+    /// What it does.
+    pub role: Role,
+    /// The highest term that it has seen.
+    pub term: u64,
+    /// Who leads, if known.
+    pub leader: Option<(NodeId, MemberAddress)>,
+    /// Its last entry.
+    pub last_log: Option<LogId>,
+    /// The last entry that it knows to be committed.
+    pub committed: Option<LogId>,
+    /// The last entry that it applied.
+    pub applied: Option<LogId>,
+    /// The last entry that it purged.
+    pub purged: Option<LogId>,
+    /// The members of the last membership that it knows, by id.
+    pub members: Vec<Member>,
+    /// Why it serves no more, if so.
+    pub stopped_reason: Option<String>,
+}
