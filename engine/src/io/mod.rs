@@ -7,8 +7,12 @@
 //! an operation begins when its method is called, and dropping the returned future does not cancel it.
 
 mod buffer;
+#[cfg(not(madsim))]
+mod real;
 
 pub use buffer::AlignedBuf;
+#[cfg(not(madsim))]
+pub use real::{Backend, FileDirectory, boot_id, boot_id_from};
 
 use std::future::Future;
 use std::io;
@@ -17,6 +21,9 @@ use std::sync::Arc;
 
 /// The unit of every offset, length and alignment, in bytes.
 pub const BLOCK: usize = 4096;
+
+/// The size of the superblock file in bytes, whatever the geometry.
+pub const SUPERBLOCK_BYTES: u64 = 64 * 1024;
 
 /// A device operation under way. Dropping it does not cancel the operation.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;

@@ -1,0 +1,245 @@
+//! Making a data directory: every file at its full size, every block written, so that no later write needs metadata.
+//!
+//! Zeros are *written*, not only reserved: a reserved extent is marked unwritten, and the first write to it would change
+//! that mark in the filesystem's metadata, which a completed direct write does not carry along.
+//!
+//! The superblock file is made last, after everything else is synced: it makes the directory one of ours.
+
+use super::directory::{failed, open_file};
+use super::{system, threads};
+use crate::error::{Error, Result};
+use crate::io::{AlignedBuf, BLOCK, FileKind, SUPERBLOCK_BYTES};
+use crate::types::Geometry;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// One write of zeros; the kernel splits it and keeps the device busy with the parts.
+const FILL_BYTES: u64 = 4 << 20;
+
+/// Bytes left to the filesystem for its own metadata.
+const SPARE_BYTES: u64 = 1 << 20;
+
+pub(super) fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let total = total_bytes(geometry)?;
+    let path = std::path::absolute(path).map_err(|error| failed(path, "format", error))?;
+    refuse_unless_empty(&path)?;
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|ancestor| !ancestor.exists())
+        .collect();
+    let existing = path.ancestors().nth(missing.len()).unwrap_or(&path);
+    refuse_unless_room(&path, existing, total)?;
+
+    let mut made = Made::default();
+    for directory in missing.into_iter().rev() {
+        made.directory(directory)?;
+    }
+    let mut done = 0;
+    progress(done, total);
+    for kind in FileKind::ALL {
+        if kind == FileKind::Superblock {
+            sync_directory(&path)?;
+        }
+        let file = path.join(kind.name());
+        made.file(&file)?;
+        fill(&file, size(kind, geometry), &mut |bytes| {
+            done += bytes;
+            progress(done, total);
+        })?;
+    }
+    sync_directory(&path)?;
+    made.keep();
+    Ok(())
+}
+
+fn size(kind: FileKind, geometry: &Geometry) -> u64 {
+    match kind {
+        FileKind::Superblock => SUPERBLOCK_BYTES,
+        FileKind::Journal => geometry.journal_bytes,
+        FileKind::Checkpoint0 | FileKind::Checkpoint1 => geometry.checkpoint_bytes,
+        FileKind::Data => geometry.data_bytes,
+    }
+}
+
+/// Bytes of all files.
+fn total_bytes(geometry: &Geometry) -> Result<u64> {
+    FileKind::ALL.into_iter().try_fold(0u64, |total, kind| {
+        let bytes = size(kind, geometry);
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK as u64) || i64::try_from(bytes).is_err() {
+            let name = kind.name();
+            return Err(Error::Invalid(format!(
+                "file `{name}` of {bytes} bytes: not a multiple of {BLOCK}"
+            )));
+        }
+        total
+            .checked_add(bytes)
+            .ok_or_else(|| Error::Invalid("the sizes overflow 64 bits".to_owned()))
+    })
+}
+
+/// A directory that holds anything may hold somebody's data.
+fn refuse_unless_empty(path: &Path) -> Result<()> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| failed(path, "format", error))?,
+    };
+    let mut ours = Vec::new();
+    let mut foreign = 0usize;
+    for entry in entries {
+        let name = entry.map_err(|error| failed(path, "format", error))?.file_name();
+        match FileKind::ALL.into_iter().find(|kind| name == kind.name()) {
+            Some(kind) => ours.push(kind.name()),
+            None if name == "lost+found" => {}
+            None => foreign += 1,
+        }
+    }
+    ours.sort_unstable();
+    let reason = match (
+        ours.contains(&FileKind::Superblock.name()),
+        ours.is_empty(),
+        foreign,
+    ) {
+        (true, ..) => format!("it already is a Cairn data directory ({})", ours.join(", ")),
+        (false, false, _) => format!(
+            "it holds files of a format that did not end ({})",
+            ours.join(", ")
+        ),
+        (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),
+        (false, true, 0) => return Ok(()),
+    };
+    Err(failed(path, "format", format!("{reason}; nothing was changed")))
+}
+
+fn refuse_unless_room(path: &Path, existing: &Path, total: u64) -> Result<()> {
+    let free = system::free_bytes(existing).map_err(|error| failed(existing, "statvfs", error))?;
+    let needed = total.saturating_add(SPARE_BYTES);
+    if needed > free {
+        let reason = format!("not enough space: {needed} bytes needed, {free} free; nothing was changed");
+        return Err(failed(path, "format", reason));
+    }
+    Ok(())
+}
+
+/// Reserves the file's space, writes zeros over all of it, syncs it, and checks what the filesystem made of that.
+fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    let (file, direct) = open_file(path, true).map_err(|error| failed(path, "open", error))?;
+    system::allocate(&file, bytes).map_err(|error| no_space(path, "fallocate", bytes, error))?;
+    let mut zeros = AlignedBuf::zeroed(FILL_BYTES as usize);
+    let mut offset = 0;
+    while offset < bytes {
+        let part = FILL_BYTES.min(bytes - offset);
+        if part < zeros.len() as u64 {
+            zeros = AlignedBuf::zeroed(part as usize);
+        }
+        threads::write(&file, offset, &zeros).map_err(|error| no_space(path, "write", bytes, error))?;
+        offset += part;
+        progress(part);
+    }
+    file.sync_all()
+        .map_err(|error| no_space(path, "fsync", bytes, error))?;
+    let found = file
+        .metadata()
+        .map_err(|error| failed(path, "stat", error))?
+        .len();
+    if found != bytes {
+        return Err(failed(
+            path,
+            "format",
+            format!("the file has {found} bytes instead of {bytes}"),
+        ));
+    }
+    match system::written_bytes(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
+        Some(written) if written < bytes => {
+            let unwritten = bytes - written;
+            let reason = format!(
+                "the filesystem left {unwritten} of {bytes} bytes without a written extent; a filesystem that \
+                 compresses or drops zeros cannot hold a data directory"
+            );
+            Err(failed(path, "format", reason))
+        }
+        Some(_) => Ok(()),
+        None => {
+            tracing::warn!(file = %path.display(), direct, "the filesystem does not show its extents (FIEMAP)");
+            Ok(())
+        }
+    }
+}
+
+/// An error of a call that takes space, with the figures if space is what it lacked: others may have used it meanwhile.
+fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            let free =
+                system::free_bytes(path).map_or_else(|_| "unknown".to_owned(), |free| free.to_string());
+            failed(
+                path,
+                operation,
+                format!("{error}: the file needs {needed} bytes, {free} are still free"),
+            )
+        }
+        _ => failed(path, operation, error),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| failed(path, "fsync of the directory", error))
+}
+
+/// What this call made so far; removed again unless kept.
+#[derive(Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+}
+
+impl Made {
+    fn directory(&mut self, path: &Path) -> Result<()> {
+        DirBuilder::new()
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| failed(path, "mkdir", error))?;
+        self.directories.push(path.to_owned());
+        path.parent().map_or(Ok(()), sync_directory)
+    }
+
+    /// Makes an empty file. It is opened for direct I/O later: with `O_DIRECT`, a failed open can leave a file behind.
+    fn file(&mut self, path: &Path) -> Result<()> {
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| failed(path, "create", error))?;
+        self.files.push(path.to_owned());
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.files.clear();
+        self.directories.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let files = self
+            .files
+            .drain(..)
+            .rev()
+            .map(|path| (std::fs::remove_file(&path), path));
+        let directories = self
+            .directories
+            .drain(..)
+            .rev()
+            .map(|path| (std::fs::remove_dir(&path), path));
+        for (result, path) in files.chain(directories) {
+            if let Err(error) = result {
+                tracing::warn!(path = %path.display(), %error, "could not remove what a failed format left");
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What both backends share: the checks before an operation, and the way its result comes back.
+//!
+//! An operation is handed to the backend inside the call of the [`Device`] method, with the sending half of a channel;
+//! the future is only the receiving half. So it runs whether or not the future is polled, and dropping the future
+//! does not cancel it.
+
+use crate::io::{AlignedBuf, BLOCK, Device, IoFuture};
+use std::io;
+use tokio::sync::oneshot;
+
+/// The result of a read or a write: the buffer comes back either way.
+pub(super) type Transfer = (io::Result<()>, AlignedBuf);
+
+/// One operation on one file, within the file's bounds.
+pub(super) enum Request {
+    Read {
+        offset: u64,
+        buf: AlignedBuf,
+        reply: oneshot::Sender<Transfer>,
+    },
+    Write {
+        offset: u64,
+        buf: AlignedBuf,
+        reply: oneshot::Sender<Transfer>,
+    },
+    Sync {
+        reply: oneshot::Sender<io::Result<()>>,
+    },
+}
+
+/// A backend's hold on one open file. Dropping it closes the file once the operations already submitted have ended.
+pub(super) trait Submit: Send + Sync + 'static {
+    /// Queues the request. If the backend is gone, drops it, and with it the sending half of its channel.
+    fn submit(&self, request: Request);
+}
+
+/// One open, locked file.
+pub(super) struct FileDevice<S> {
+    size: u64,
+    backend: S,
+}
+
+impl<S: Submit> FileDevice<S> {
+    pub(super) fn new(size: u64, backend: S) -> FileDevice<S> {
+        FileDevice { size, backend }
+    }
+
+    /// Whether `length` bytes at `offset` are whole blocks inside the file. A write past the end would make the file
+    /// grow, so it must not reach the kernel.
+    fn check(&self, offset: u64, length: usize) -> io::Result<()> {
+        if !offset.is_multiple_of(BLOCK as u64) {
+            let text = format!("offset {offset} is not a multiple of {BLOCK}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        if offset
+            .checked_add(length as u64)
+            .is_none_or(|end| end > self.size)
+        {
+            let text = format!(
+                "{length} bytes at offset {offset} reach past the end of the file, {}",
+                self.size
+            );
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        Ok(())
+    }
+
+    fn transfer(
+        &self,
+        offset: u64,
+        buf: AlignedBuf,
+        request: impl FnOnce(AlignedBuf, oneshot::Sender<Transfer>) -> Request,
+    ) -> IoFuture<Transfer> {
+        let checked = self.check(offset, buf.len());
+        if checked.is_err() || buf.is_empty() {
+            return Box::pin(std::future::ready((checked, buf)));
+        }
+        let (reply, result) = oneshot::channel();
+        self.backend.submit(request(buf, reply));
+        Box::pin(async move {
+            result
+                .await
+                .unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0)))
+        })
+    }
+}
+
+impl<S: Submit> Device for FileDevice<S> {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
+        self.transfer(offset, buf, |buf, reply| Request::Read { offset, buf, reply })
+    }
+
+    fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
+        self.transfer(offset, buf, |buf, reply| Request::Write { offset, buf, reply })
+    }
+
+    fn sync(&self) -> IoFuture<io::Result<()>> {
+        let (reply, result) = oneshot::channel();
+        self.backend.submit(Request::Sync { reply });
+        Box::pin(async move { result.await.unwrap_or_else(|_| Err(gone())) })
+    }
+}
+
+/// The backend's thread died under the operation: what happened on the device is unknown.
+fn gone() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::BrokenPipe,
+        "the I/O thread ended before the operation did",
+    )
+}
+
+/// How far a transfer has come. The kernel may do a large one in parts.
+pub(super) struct Progress {
+    done: usize,
+    total: usize,
+}
+
+impl Progress {
+    pub(super) fn new(total: usize) -> Progress {
+        Progress { done: 0, total }
+    }
+
+    /// Bytes done, always whole blocks, so that the next part is aligned again.
+    pub(super) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Takes the result of one part. `Ok(true)` when all is done.
+    ///
+    /// # Errors
+    /// The system's error, except an interruption, after which the part is tried again: it transferred nothing. And
+    /// `UnexpectedEof` or `WriteZero`, as `short` says, when a part came to less than a block.
+    pub(super) fn advance(&mut self, part: io::Result<usize>, short: io::ErrorKind) -> io::Result<bool> {
+        match part {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+            Ok(bytes) => {
+                let blocks = bytes - bytes % BLOCK;
+                if blocks == 0 || blocks > self.total - self.done {
+                    let text = format!("{bytes} bytes transferred of {}", self.total - self.done);
+                    return Err(io::Error::new(short, text));
+                }
+                self.done += blocks;
+                Ok(self.done == self.total)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: io::ErrorKind = io::ErrorKind::WriteZero;
+
+    #[test]
+    fn a_transfer_in_parts_goes_on_until_all_is_done() {
+        let mut progress = Progress::new(4 * BLOCK);
+        assert!(!progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
+        assert!(
+            !progress
+                .advance(Err(io::ErrorKind::Interrupted.into()), SHORT)
+                .unwrap()
+        );
+        assert_eq!(progress.done(), 2 * BLOCK);
+        assert!(progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
+    }
+
+    #[test]
+    fn a_part_that_ends_inside_a_block_is_continued_at_the_block() {
+        let mut progress = Progress::new(4 * BLOCK);
+        assert!(!progress.advance(Ok(BLOCK + 512), SHORT).unwrap());
+        assert_eq!(progress.done(), BLOCK);
+    }
+
+    #[test]
+    fn no_progress_and_too_much_progress_are_errors() {
+        for bytes in [0, 512, 3 * BLOCK] {
+            let error = Progress::new(2 * BLOCK).advance(Ok(bytes), SHORT).unwrap_err();
+            assert_eq!(error.kind(), SHORT);
+        }
+        let failed = io::Error::other("broken");
+        assert!(Progress::new(BLOCK).advance(Err(failed), SHORT).is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! A data directory of real files, opened for direct I/O under an exclusive lock.
+
+use super::{create, ring::Ring, system, threads::Pool};
+use crate::error::{Error, Result};
+use crate::io::{Device, Directory, FileKind};
+use crate::types::Geometry;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+/// How long an open waits for a lock. The kernel lets go of a killed process's files a moment after the process is
+/// gone, when its last operations have ended, and a node that is restarted at once must not stumble over that.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(2);
+
+/// How to do I/O on real files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// io_uring where it works, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// A pool of threads with `pread` and `pwrite`.
+    Threads,
+}
+
+enum Running {
+    Ring(Ring),
+    Pool(Pool),
+}
+
+/// A data directory of real files. Its threads end when it and all devices opened from it are gone.
+pub struct FileDirectory {
+    path: PathBuf,
+    running: Running,
+    direct: bool,
+}
+
+impl FileDirectory {
+    /// Makes the directory (mode 0700) where absent, and in it all files (mode 0600) at their full size, written with
+    /// zeros from end to end, synced, the superblock last. `progress` is told bytes done and bytes in all.
+    ///
+    /// Blocks for as long as the writing takes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a geometry that is not whole blocks. [`Error::Io`] if the directory is not empty (apart
+    /// from `lost+found`), if there is no room, if the filesystem left ranges unwritten, or if a call to the system
+    /// fails. After any error, what this call made is removed, and what was there before is untouched.
+    ///
+    /// # After a crash
+    /// Files without a superblock may be left behind: [`FileDirectory::open`] reports [`Error::NotFormatted`], and a
+    /// second `create` refuses until they are removed.
+    pub fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        create::create(path, geometry, progress)
+    }
+
+    /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by file.
+    ///
+    /// # Errors
+    /// [`Error::NotFormatted`] if a file is missing; [`Error::Io`] if one cannot be opened, or if `backend` is
+    /// [`Backend::IoUring`] and io_uring is not to be had.
+    pub fn open(path: &Path, backend: Backend) -> Result<FileDirectory> {
+        let mut direct = true;
+        for kind in FileKind::ALL {
+            direct &= probe(path, kind)?;
+        }
+        if !direct {
+            tracing::warn!(
+                directory = %path.display(),
+                "the filesystem refuses O_DIRECT: a completed write is in the page cache, not on the device"
+            );
+        }
+        let running = start(path, backend)?;
+        Ok(FileDirectory {
+            path: path.to_owned(),
+            running,
+            direct,
+        })
+    }
+
+    /// Whether I/O bypasses the page cache. Where it does not, a completed write is not on the device before a sync.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+}
+
+impl Directory for FileDirectory {
+    fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
+        let (file, _) = open_file(&self.path.join(kind.name()), true)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        lock_patiently(&file)?;
+        Ok(match &self.running {
+            Running::Ring(ring) => ring.attach(file, metadata.len()),
+            Running::Pool(pool) => pool.attach(file, metadata.len()),
+        })
+    }
+
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn backend(&self) -> &'static str {
+        match self.running {
+            Running::Ring(_) => "io_uring",
+            Running::Pool(_) => "threads",
+        }
+    }
+}
+
+/// An error of a call to the system.
+pub(super) fn failed(path: &Path, operation: &'static str, reason: impl ToString) -> Error {
+    Error::Io {
+        location: path.display().to_string(),
+        operation,
+        reason: reason.to_string(),
+    }
+}
+
+/// Opens for direct I/O, or for buffered I/O where the filesystem refuses that; says which. Does not follow a link: a
+/// file that is replaced by one is not the file that was formatted.
+pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(write);
+    // std adds O_CLOEXEC; O_NONBLOCK means nothing to a regular file and keeps a pipe from blocking the open.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            options.custom_flags(flags).open(path).map(|file| (file, false))
+        }
+        opened => opened.map(|file| (file, true)),
+    }
+}
+
+/// Whether the file is there, and allows direct I/O.
+fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
+    let path = directory.join(kind.name());
+    let not_formatted = |reason: String| Error::NotFormatted {
+        location: directory.display().to_string(),
+        reason,
+    };
+    let (file, direct) = open_file(&path, false).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            not_formatted(format!("file `{}` is missing", kind.name()))
+        }
+        _ => failed(&path, "open", error),
+    })?;
+    let metadata = file.metadata().map_err(|error| failed(&path, "stat", error))?;
+    if !metadata.is_file() {
+        return Err(not_formatted(format!("`{}` is not a regular file", kind.name())));
+    }
+    Ok(direct)
+}
+
+fn start(path: &Path, backend: Backend) -> Result<Running> {
+    static FALLBACK: Once = Once::new();
+    let ring = match backend {
+        Backend::Threads => None,
+        Backend::IoUring => Some(
+            Ring::start()
+                .map_err(|error| failed(path, "setting up io_uring, which was asked for,", error))?,
+        ),
+        Backend::Auto => Ring::start()
+            .inspect_err(|error| {
+                FALLBACK.call_once(
+                    || tracing::warn!(%error, "io_uring is not to be had; I/O goes through threads"),
+                );
+            })
+            .ok(),
+    };
+    match ring {
+        Some(ring) => Ok(Running::Ring(ring)),
+        None => Pool::start()
+            .map(Running::Pool)
+            .map_err(|error| failed(path, "starting I/O threads", error)),
+    }
+}
+
+/// Takes the lock, trying for [`LOCK_PATIENCE`].
+fn lock_patiently(file: &File) -> io::Result<()> {
+    let mut tries = LOCK_PATIENCE.as_millis() / LOCK_POLL.as_millis();
+    loop {
+        match system::lock(file) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => {
+                tries -= 1;
+                std::thread::sleep(LOCK_POLL);
+            }
+            locked => return locked,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Behaviour of real files, on whatever filesystem the temporary directory is on, for both backends.
+
+mod create;
+mod lock;
+mod rate;
+mod transfer;
+
+use super::{Backend, FileDirectory};
+use crate::io::{Device, Directory, FileKind};
+use crate::types::Geometry;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+pub(super) const SMALL: Geometry = Geometry {
+    journal_bytes: 1 << 20,
+    checkpoint_bytes: 64 << 10,
+    data_bytes: 8 << 20,
+};
+
+/// A formatted directory; removed with the first part.
+pub(super) fn formatted(geometry: &Geometry) -> (TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("node");
+    FileDirectory::create(&path, geometry, &mut |_, _| {}).unwrap();
+    (parent, path)
+}
+
+pub(super) fn open(path: &Path, backend: Backend, kind: FileKind) -> Arc<dyn Device> {
+    FileDirectory::open(path, backend).unwrap().open(kind).unwrap()
+}
+
+/// The backends that can be had here. Where io_uring is forbidden, `Auto` must say the same.
+pub(super) fn backends() -> Vec<Backend> {
+    let (_parent, path) = formatted(&SMALL);
+    let auto = FileDirectory::open(&path, Backend::Auto).unwrap();
+    match FileDirectory::open(&path, Backend::IoUring) {
+        Ok(forced) => {
+            assert_eq!((auto.backend(), forced.backend()), ("io_uring", "io_uring"));
+            vec![Backend::IoUring, Backend::Threads]
+        }
+        Err(error) => {
+            assert_eq!(auto.backend(), "threads");
+            assert!(error.to_string().contains("io_uring"), "{error}");
+            vec![Backend::Threads]
+        }
+    }
+}
