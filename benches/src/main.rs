@@ -1,2 +1,73 @@
-//! placeholder
-fn main() {}
+//! `cairn-bench`: every published number of Cairn comes from here.
+//!
+//! Each command measures both sides of a ratio in one run, in alternating rounds on the same disk, because absolute
+//! numbers move with the machine and ratios do not. Load is closed-loop: each client sends its next request when the
+//! last one was answered, so rate × mean latency must equal the number of clients (Little's law), and each line
+//! prints that product.
+
+mod commands;
+mod engine_log;
+mod load;
+mod payload;
+mod proc_io;
+mod progress;
+mod report;
+mod systems;
+mod target;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cairn-bench",
+    about = "Measures Cairn against what it is compared with, in one run",
+    version
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON document instead of a table.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The engine alone, 4 KiB random-key puts, against raw direct 4 KiB random writes.
+    Engine(commands::engine::Arguments),
+    /// Bytes written to the device per user byte.
+    Amplification(commands::amplification::Arguments),
+    /// Three Cairn nodes against three etcd members.
+    Cluster(commands::cluster::Arguments),
+    /// Sync-like system calls of each node during puts, counted by strace.
+    Syscalls(commands::syscalls::Arguments),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // Dropping the command's future stops what it started, so Ctrl-C leaves no server behind.
+    let outcome = tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        outcome = run(arguments.command) => outcome,
+    };
+    match outcome.and_then(|report| report.print(arguments.json).map(|()| report.passed())) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("cairn-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<report::Report> {
+    match command {
+        Command::Engine(arguments) => commands::engine::run(arguments).await,
+        Command::Amplification(arguments) => commands::amplification::run(arguments).await,
+        Command::Cluster(arguments) => commands::cluster::run(arguments).await,
+        Command::Syscalls(arguments) => commands::syscalls::run(arguments).await,
+    }
+}

@@ -1,0 +1,174 @@
+//! Bytes written to the device per user byte: what the engine counts, and what the kernel counts.
+
+use crate::engine_log::{EngineLog, Putter};
+use crate::load::{Limit, drive};
+use crate::payload::Payloads;
+use crate::proc_io;
+use crate::progress::Step;
+use crate::report::Report;
+use crate::systems::cairn::{self, CairnCluster};
+use crate::target::{BackendArgument, DiskArguments, make_engine};
+use anyhow::{Context, Result};
+use cairn_engine::Mode;
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes of a value, and the most device bytes per user byte that `--assert` accepts.
+const SIZES: [(usize, f64); 2] = [(4 << 10, 1.3), (64 << 10, 1.1)];
+/// Formatting and opening are not in the numbers, so a cluster's first seconds (elections) must not be either.
+const MOST_DISAGREEMENT: f64 = 0.02;
+
+/// The command's arguments.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    disk: DiskArguments,
+    /// How to reach the disk.
+    #[arg(long, value_enum, default_value = "auto")]
+    backend: BackendArgument,
+    /// MiB of values to write of each size.
+    #[arg(long, default_value_t = 1024)]
+    user_mib: u64,
+    /// Requests under way.
+    #[arg(long, default_value_t = 100)]
+    depth: usize,
+    /// Also measure each replica of a cluster of three `cairn serve` processes.
+    #[arg(long)]
+    cluster: bool,
+    /// Fail above 1.3 for 4 KiB values or above 1.1 for 64 KiB values.
+    #[arg(long)]
+    assert: bool,
+}
+
+/// Device bytes per user byte.
+struct Amplification {
+    engine: f64,
+    kernel: f64,
+}
+
+/// Measures each size.
+pub async fn run(arguments: Arguments) -> Result<Report> {
+    let mut report = Report::new("amplification");
+    report.set("user MiB of each size", arguments.user_mib);
+    report.set("requests under way", arguments.depth);
+    report.set("directory", arguments.disk.dir.display());
+    for (value_bytes, most) in SIZES {
+        let name = format!("engine, {} KiB values", value_bytes >> 10);
+        let scratch = arguments.disk.scratch()?;
+        let found = engine_alone(&arguments, scratch.path(), value_bytes)
+            .await
+            .context(name.clone())?;
+        add(&mut report, &name, &found, arguments.assert.then_some(most));
+    }
+    if arguments.cluster {
+        for (value_bytes, most) in SIZES {
+            let scratch = arguments.disk.scratch()?;
+            let replicas = of_cluster(&arguments, scratch.path(), value_bytes).await?;
+            for (slot, found) in (1..).zip(&replicas) {
+                let name = format!("cluster, replica {slot}, {} KiB values", value_bytes >> 10);
+                add(&mut report, &name, found, arguments.assert.then_some(most));
+            }
+        }
+    }
+    report.notes.push(
+        "device bytes hold values with padding, journal, checkpoints and superblock; formatting is not counted"
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+fn add(report: &mut Report, name: &str, found: &Amplification, most: Option<f64>) {
+    report.figure(name, found.engine, "device bytes per user byte");
+    report.figure(
+        format!("{name}, by the kernel's count"),
+        found.kernel,
+        "device bytes per user byte",
+    );
+    if let Some(most) = most {
+        let text = format!("{:.3}, by the kernel's count {:.3}", found.engine, found.kernel);
+        report.check(
+            format!("{name}: at most {most}"),
+            found.engine <= most && found.kernel <= most,
+            &text,
+        );
+        let apart = (found.engine / found.kernel - 1.0).abs();
+        report.check(
+            format!("{name}: engine and kernel agree"),
+            apart <= MOST_DISAGREEMENT,
+            format!("{:.2} % apart", apart * 100.0),
+        );
+    }
+}
+
+async fn engine_alone(arguments: &Arguments, path: &Path, value_bytes: usize) -> Result<Amplification> {
+    let user_bytes = arguments.user_mib << 20;
+    let keys = keys_for(user_bytes, value_bytes);
+    let engine = make_engine(
+        &path.join("engine"),
+        user_bytes * 2,
+        Mode::Replicated,
+        arguments.backend,
+    )
+    .await?;
+    let _step = Step::new(format!("engine, {value_bytes} byte values"));
+    let before = (engine.status(), proc_io::device_bytes_written(None)?);
+    let log = EngineLog::start(engine, 128 << 20);
+    let payloads = Payloads::new(keys, 1);
+    let putters = Putter::many(&log, &payloads, value_bytes, arguments.depth, 1);
+    drive(putters, Limit::Operations(user_bytes / value_bytes as u64)).await?;
+    // Closing writes the last checkpoint's worth and the superblock: part of the price.
+    log.engine().sync().await?;
+    let after = (log.engine().status(), proc_io::device_bytes_written(None)?);
+    log.engine().close().await?;
+    let user = (after.0.user_bytes_written - before.0.user_bytes_written) as f64;
+    Ok(Amplification {
+        engine: (after.0.device_bytes_written - before.0.device_bytes_written) as f64 / user,
+        kernel: (after.1 - before.1) as f64 / user,
+    })
+}
+
+/// So many keys that each is overwritten about four times: space is freed and used again.
+fn keys_for(user_bytes: u64, value_bytes: usize) -> u64 {
+    (user_bytes / value_bytes as u64 / 4).max(1)
+}
+
+async fn of_cluster(arguments: &Arguments, path: &Path, value_bytes: usize) -> Result<Vec<Amplification>> {
+    let user_bytes = arguments.user_mib << 20;
+    let options = cairn::ClusterOptions {
+        size_bytes: user_bytes * 2,
+        ..cairn::ClusterOptions::default()
+    };
+    let cluster = CairnCluster::start(path, &options).await?;
+    let _step = Step::new(format!("cluster, {value_bytes} byte values"));
+    let before = counters(&cluster).await?;
+    let payloads = Payloads::new(keys_for(user_bytes, value_bytes), 1);
+    let clients = cluster
+        .putters(&payloads, value_bytes, arguments.depth, 1, 1)
+        .await?;
+    drive(clients, Limit::Operations(user_bytes / value_bytes as u64)).await?;
+    // Followers hear of the last entries with the next heartbeat.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = counters(&cluster).await?;
+    cluster.stop().await?;
+    Ok(before
+        .iter()
+        .zip(&after)
+        .map(|(before, after)| Amplification {
+            engine: (after.0 - before.0) as f64 / user_bytes as f64,
+            kernel: (after.1 - before.1) as f64 / user_bytes as f64,
+        })
+        .collect())
+}
+
+/// Per node: what its status says it wrote, and what the kernel says.
+async fn counters(cluster: &CairnCluster) -> Result<Vec<(u64, u64)>> {
+    let mut counters = Vec::new();
+    for node in cluster.nodes() {
+        let storage = node.status().await?;
+        counters.push((
+            storage.device_bytes_written,
+            proc_io::device_bytes_written(Some(node.pid()))?,
+        ));
+    }
+    Ok(counters)
+}

@@ -1,0 +1,165 @@
+//! The engine alone against the disk's raw 4 KiB random writes.
+//!
+//! Both lines go through the same device code to files of the same size on the same disk, in alternating rounds. fio,
+//! where it is installed, writes the raw file once more as an outside opinion.
+
+use crate::engine_log::{EngineLog, Putter};
+use crate::load::{Limit, Samples, drive};
+use crate::payload::Payloads;
+use crate::progress::Step;
+use crate::report::{Line, Ratio, Report, merged};
+use crate::target::{BackendArgument, DiskArguments, RawWriter, make_engine, make_raw_device};
+use anyhow::{Context, Result};
+use cairn_engine::Mode;
+use cairn_engine::io::FileKind;
+use std::path::Path;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// The command's arguments.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    disk: DiskArguments,
+    /// How to reach the disk, for both lines.
+    #[arg(long, value_enum, default_value = "auto")]
+    backend: BackendArgument,
+    /// What an acknowledgement of the engine promises: device, replicated or sync.
+    #[arg(long, default_value = "replicated")]
+    mode: Mode,
+    /// Requests under way.
+    #[arg(long, default_value_t = 100)]
+    depth: usize,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 4096)]
+    value_bytes: usize,
+    /// Different keys.
+    #[arg(long, default_value_t = 100_000)]
+    keys: u64,
+    /// Rounds of each line.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds measured in each round, after one of warm-up.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// MiB of the engine's directory and of the raw file.
+    #[arg(long, default_value_t = 4096)]
+    size_mib: u64,
+    /// Fail if the engine's rate over the raw rate is below this.
+    #[arg(long)]
+    assert_ratio: Option<f64>,
+}
+
+/// Measures both lines.
+pub async fn run(arguments: Arguments) -> Result<Report> {
+    let scratch = arguments.disk.scratch()?;
+    let raw_path = scratch.path().join("raw");
+    let bytes = arguments.size_mib << 20;
+    let raw = make_raw_device(&raw_path, bytes, arguments.backend)?;
+    let engine_path = scratch.path().join("engine");
+    let engine = make_engine(&engine_path, bytes, arguments.mode, arguments.backend).await?;
+    let log = EngineLog::start(engine.clone(), 256 << 20);
+    let payloads = Payloads::new(arguments.keys, 1);
+
+    let mut raw_rounds = Vec::new();
+    let mut engine_rounds = Vec::new();
+    let limit = Limit::Time {
+        warm_up: Duration::from_secs(1),
+        measured: Duration::from_secs(arguments.seconds),
+    };
+    let step = Step::new("measuring");
+    for round in 0..arguments.rounds {
+        let seed = round as u64 + 1;
+        let samples = drive(RawWriter::many(&raw, arguments.depth, seed), limit).await?;
+        step.say(&format!("round {}: raw {:.0}/s", round + 1, samples.rate()));
+        raw_rounds.push(samples);
+        let putters = Putter::many(&log, &payloads, arguments.value_bytes, arguments.depth, seed);
+        let samples = drive(putters, limit).await?;
+        step.say(&format!("round {}: engine {:.0}/s", round + 1, samples.rate()));
+        engine_rounds.push(samples);
+    }
+    let status = engine.status();
+    engine.close().await?;
+    drop(raw);
+
+    let mut report = Report::new("engine");
+    report.set("backend", status.backend);
+    report.set("mode", arguments.mode);
+    report.set("value bytes", arguments.value_bytes);
+    report.set("keys", arguments.keys);
+    report.set(
+        "rounds",
+        format!("{} of {} s each", arguments.rounds, arguments.seconds),
+    );
+    report.set("directory", arguments.disk.dir.display());
+    push_line(
+        &mut report,
+        "raw 4 KiB random writes, O_DIRECT",
+        &raw_rounds,
+        arguments.depth,
+    )?;
+    push_line(
+        &mut report,
+        "engine puts (append + apply)",
+        &engine_rounds,
+        arguments.depth,
+    )?;
+    report.figure(
+        "engine: device bytes per user byte",
+        status.device_bytes_written as f64 / status.user_bytes_written.max(1) as f64,
+        "",
+    );
+    report.figure("engine: syncs", status.syncs as f64, "");
+    report.figure("engine: checkpoints", status.checkpoints as f64, "");
+    let ratio = Ratio::new("engine / raw", &engine_rounds, &raw_rounds);
+    let value = ratio.value;
+    report.ratios.push(ratio);
+    if let Some(least) = arguments.assert_ratio {
+        report.check(
+            format!("engine / raw is at least {least}"),
+            value >= least,
+            format!("{value:.2}"),
+        );
+    }
+    let raw_file = raw_path.join(FileKind::Data.name());
+    match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
+        Ok(rate) => report.figure("fio: the same raw writes, io_uring", rate, "per s"),
+        Err(reason) => report.notes.push(format!("no line from fio: {reason:#}")),
+    }
+    Ok(report)
+}
+
+fn push_line(report: &mut Report, name: &str, rounds: &[Samples], depth: usize) -> Result<()> {
+    report.lines.push(Line::new(name, &merged(rounds)?, depth));
+    Ok(())
+}
+
+/// What fio makes of the same file.
+async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
+    let _step = Step::new("fio");
+    let output = Command::new("fio")
+        .args([
+            "--name=raw",
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--rw=randwrite",
+            "--bs=4k",
+        ])
+        .args([
+            "--randrepeat=0",
+            "--norandommap",
+            "--time_based",
+            "--output-format=json",
+        ])
+        .arg(format!("--iodepth={depth}"))
+        .arg(format!("--runtime={seconds}"))
+        .arg(format!("--filename={}", file.display()))
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("fio is not installed")?;
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).context("fio's output")?;
+    json.pointer("/jobs/0/write/iops")
+        .and_then(serde_json::Value::as_f64)
+        .context("fio reported no rate")
+}

@@ -1,0 +1,243 @@
+//! What a run prints: lines, ratios with their spread over the rounds, and checks that decide the exit code.
+
+use crate::load::Samples;
+use anyhow::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A whole run.
+#[derive(Default, Serialize)]
+pub struct Report {
+    /// The command.
+    pub bench: &'static str,
+    /// What was asked for and what was found.
+    pub settings: BTreeMap<&'static str, String>,
+    /// Loads.
+    pub lines: Vec<Line>,
+    /// Numbers that are neither a load nor a ratio.
+    pub figures: Vec<Figure>,
+    /// One side over the other.
+    pub ratios: Vec<Ratio>,
+    /// What was asserted.
+    pub checks: Vec<Check>,
+    /// What a reader must know to believe the numbers.
+    pub notes: Vec<String>,
+}
+
+/// One load.
+#[derive(Serialize)]
+pub struct Line {
+    /// What was measured.
+    pub name: String,
+    /// Requests answered.
+    pub operations: u64,
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Answers per second.
+    pub per_second: f64,
+    /// Mean latency in microseconds.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Rate × mean latency, which must be near `clients`.
+    pub little: f64,
+    /// Requests kept under way.
+    pub clients: usize,
+}
+
+impl Line {
+    /// Summarises samples of a load with so many clients.
+    pub fn new(name: impl Into<String>, samples: &Samples, clients: usize) -> Line {
+        let quantile_us = |quantile| samples.latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let mean_us = samples.latencies.mean() / 1e3;
+        Line {
+            name: name.into(),
+            operations: samples.latencies.len(),
+            seconds: samples.elapsed.as_secs_f64(),
+            per_second: samples.rate(),
+            mean_us,
+            p50_us: quantile_us(0.5),
+            p99_us: quantile_us(0.99),
+            p999_us: quantile_us(0.999),
+            little: samples.rate() * mean_us / 1e6,
+            clients,
+        }
+    }
+}
+
+/// A number with its unit.
+#[derive(Serialize)]
+pub struct Figure {
+    /// What it is.
+    pub name: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+}
+
+/// One side over the other: the median over the rounds, each round's two sides measured one after the other.
+#[derive(Serialize)]
+pub struct Ratio {
+    /// Which over which.
+    pub name: String,
+    /// The median.
+    pub value: f64,
+    /// Each round's.
+    pub rounds: Vec<f64>,
+}
+
+impl Ratio {
+    /// Pairs the rounds of both sides.
+    pub fn new(name: impl Into<String>, over: &[Samples], under: &[Samples]) -> Ratio {
+        let rounds: Vec<f64> = over.iter().zip(under).map(|(a, b)| a.rate() / b.rate()).collect();
+        Ratio {
+            name: name.into(),
+            value: median(&rounds),
+            rounds,
+        }
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => at(n / 2),
+        n => (at(n / 2 - 1) + at(n / 2)) / 2.0,
+    }
+}
+
+/// Something that must hold.
+#[derive(Serialize)]
+pub struct Check {
+    /// What must hold.
+    pub name: String,
+    /// Whether it did.
+    pub passed: bool,
+    /// What was found.
+    pub found: String,
+}
+
+impl Report {
+    /// An empty report of a command.
+    pub fn new(bench: &'static str) -> Report {
+        Report {
+            bench,
+            ..Report::default()
+        }
+    }
+
+    /// Records something that was asked for or found.
+    pub fn set(&mut self, name: &'static str, value: impl ToString) {
+        self.settings.insert(name, value.to_string());
+    }
+
+    /// Adds a number.
+    pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        self.figures.push(Figure {
+            name: name.into(),
+            value,
+            unit,
+        });
+    }
+
+    /// Adds an assertion.
+    pub fn check(&mut self, name: impl Into<String>, passed: bool, found: impl ToString) {
+        self.checks.push(Check {
+            name: name.into(),
+            passed,
+            found: found.to_string(),
+        });
+    }
+
+    /// Whether all assertions held.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.passed)
+    }
+
+    /// Writes the report to standard output.
+    pub fn print(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", serde_json::to_string_pretty(self)?);
+            return Ok(());
+        }
+        println!("cairn-bench {}", self.bench);
+        for (name, value) in &self.settings {
+            println!("  {name}: {value}");
+        }
+        self.print_lines();
+        for Figure { name, value, unit } in &self.figures {
+            println!("{name:<58} {value:>14.3} {unit}");
+        }
+        for Ratio { name, value, rounds } in &self.ratios {
+            let rounds: Vec<String> = rounds.iter().map(|round| format!("{round:.2}")).collect();
+            println!("{name}: {value:.2} (rounds: {})", rounds.join(", "));
+        }
+        for note in &self.notes {
+            println!("note: {note}");
+        }
+        for Check { name, passed, found } in &self.checks {
+            println!("{} {name}: {found}", if *passed { "PASS" } else { "FAIL" });
+        }
+        Ok(())
+    }
+
+    fn print_lines(&self) {
+        if self.lines.is_empty() {
+            return;
+        }
+        println!(
+            "{:<34} {:>10} {:>9} {:>9} {:>9} {:>9} {:>14}",
+            "", "per s", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "rate × mean"
+        );
+        for line in &self.lines {
+            println!(
+                "{:<34} {:>10.0} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>7.1} of {:>3}",
+                line.name,
+                line.per_second,
+                line.mean_us,
+                line.p50_us,
+                line.p99_us,
+                line.p999_us,
+                line.little,
+                line.clients
+            );
+        }
+    }
+}
+
+/// Sums the rounds of one side.
+pub fn merged(rounds: &[Samples]) -> Result<Samples> {
+    let mut sum = Samples::new()?;
+    for round in rounds {
+        sum.add(round)?;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn one_failed_check_fails_the_report() {
+        let mut report = Report::new("test");
+        report.check("holds", true, "yes");
+        assert!(report.passed());
+        report.check("does not", false, "no");
+        assert!(!report.passed());
+    }
+}

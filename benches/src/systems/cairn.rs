@@ -1,0 +1,274 @@
+//! Three `cairn serve` processes from the release build.
+
+use super::process::{Server, free_ports, run_to_end};
+use crate::load::Worker;
+use crate::payload::Payloads;
+use crate::progress::Step;
+use anyhow::{Context, Result, anyhow, bail};
+use cairn_client::Client;
+use cairn_client::proto::kv_client::KvClient;
+use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MEMBERS: usize = 3;
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+
+/// How the cluster runs.
+#[derive(Clone)]
+pub struct ClusterOptions {
+    /// Bytes of each data directory.
+    pub size_bytes: u64,
+    /// What an acknowledgement promises.
+    pub mode: String,
+    /// How the disk is driven: auto, io_uring or threads.
+    pub backend: &'static str,
+    /// Program and arguments put before `cairn serve`, for each slot: a tracer.
+    pub wrapper: fn(&Path, usize) -> Option<Command>,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> ClusterOptions {
+        ClusterOptions {
+            size_bytes: 4 << 30,
+            mode: "replicated".to_owned(),
+            backend: "auto",
+            wrapper: |_, _| None,
+        }
+    }
+}
+
+/// One node.
+pub struct CairnNode {
+    server: Server,
+    /// The process id of `cairn serve` itself.
+    pid: u32,
+    client_address: String,
+}
+
+impl CairnNode {
+    /// The process id of `cairn serve`, also where a tracer started it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What the node says of its storage.
+    pub async fn status(&self) -> Result<Storage> {
+        status(&self.client_address)
+            .await?
+            .storage
+            .context("the node's status has no storage")
+    }
+}
+
+/// A cluster of three.
+pub struct CairnCluster {
+    nodes: Vec<CairnNode>,
+}
+
+impl CairnCluster {
+    /// Formats three directories below `path`, starts three processes and waits until a put succeeds.
+    pub async fn start(path: &Path, options: &ClusterOptions) -> Result<CairnCluster> {
+        let program = program().await?;
+        let step = Step::new("starting three cairn nodes");
+        let ports = free_ports(MEMBERS * 2)?;
+        let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let (client, peer) = addresses.split_at(MEMBERS);
+        let mut nodes = Vec::new();
+        for (index, (client_address, peer_address)) in client.iter().zip(peer).enumerate() {
+            let slot = index + 1;
+            let config = path.join(format!("cairn-{slot}.toml"));
+            let mut text = format!(
+                "cluster = \"bench\"\nslot = {slot}\ndata_dir = \"{}\"\nmode = \"{}\"\n\
+                 [listen]\nclient = \"{client_address}\"\npeer = \"{peer_address}\"\nhttp = \"none\"\n\
+                 [storage]\nsize = \"{}\"\nbackend = \"{}\"\n[log]\nlevel = \"warn\"\n",
+                path.join(format!("cairn-{slot}")).display(),
+                options.mode,
+                options.size_bytes,
+                options.backend,
+            );
+            for (other, (client, peer)) in client.iter().zip(peer).enumerate() {
+                let slot = other + 1;
+                writeln!(text, "[members.{slot}]\nclient = \"{client}\"\npeer = \"{peer}\"")?;
+            }
+            std::fs::write(&config, text).context("configuration")?;
+            let arguments = [OsStr::new("format"), OsStr::new("--config"), config.as_os_str()];
+            run_to_end(program.as_os_str(), &arguments).await?;
+            let mut command = (options.wrapper)(path, slot).unwrap_or_else(|| Command::new(&program));
+            if command.get_program() != program.as_os_str() {
+                command.arg(&program);
+            }
+            command.arg("serve").arg("--config").arg(&config);
+            let log = path.join(format!("cairn-{slot}.log"));
+            let server = Server::spawn(&format!("cairn node {slot}"), command, &log)?;
+            nodes.push(CairnNode {
+                pid: server.pid(),
+                server,
+                client_address: client_address.clone(),
+            });
+        }
+        let mut cluster = CairnCluster { nodes };
+        cluster.wait_ready().await?;
+        drop(step);
+        Ok(cluster)
+    }
+
+    async fn wait_ready(&mut self) -> Result<()> {
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            let mut ready = 0;
+            for node in &mut self.nodes {
+                node.server.check_alive()?;
+                let leader = status(&node.client_address)
+                    .await
+                    .ok()
+                    .and_then(|status| status.leader);
+                ready += usize::from(leader.is_some());
+            }
+            if ready == MEMBERS {
+                break;
+            }
+            if Instant::now() > until {
+                let logs: Vec<String> = self.nodes.iter().map(|node| node.server.log_tail()).collect();
+                bail!("no leader within {READY_WITHIN:?}:\n{}", logs.join("\n--\n"));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for node in &mut self.nodes {
+            node.pid = traced_child(node.server.pid()).unwrap_or(node.server.pid());
+        }
+        let client = self.client().await?;
+        client.put("ready", "yes").await.context("first put")?;
+        Ok(())
+    }
+
+    /// The three nodes, by slot.
+    pub fn nodes(&self) -> &[CairnNode] {
+        &self.nodes
+    }
+
+    /// A client of its own, with connections of its own.
+    pub async fn client(&self) -> Result<Client> {
+        let endpoints: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| node.client_address.clone())
+            .collect();
+        Client::connect(endpoints).await.context("connecting to cairn")
+    }
+
+    /// `clients` closed loops of puts over `connections` clients.
+    pub async fn putters(
+        &self,
+        payloads: &Payloads,
+        value_bytes: usize,
+        clients: usize,
+        connections: usize,
+        seed: u64,
+    ) -> Result<Vec<CairnPutter>> {
+        let mut pool = Vec::new();
+        for _ in 0..connections.max(1) {
+            pool.push(self.client().await?);
+        }
+        Ok(pool
+            .iter()
+            .cycle()
+            .zip(0..clients as u64)
+            .map(|(client, number)| CairnPutter {
+                client: client.clone(),
+                payloads: payloads.clone(),
+                value_bytes,
+                rng: StdRng::seed_from_u64(seed ^ (number << 32)),
+            })
+            .collect())
+    }
+
+    /// Stops all nodes gracefully.
+    pub async fn stop(self) -> Result<()> {
+        for node in self.nodes {
+            let status = node.server.stop(node.pid, STOP_WITHIN).await?;
+            if !status.success() {
+                bail!("a cairn node ended with {status}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One client of Cairn.
+pub struct CairnPutter {
+    client: Client,
+    payloads: Payloads,
+    value_bytes: usize,
+    rng: StdRng,
+}
+
+impl Worker for CairnPutter {
+    async fn step(&mut self) -> Result<()> {
+        let key = self.payloads.key(&mut self.rng);
+        let value = self.payloads.value(&mut self.rng, self.value_bytes);
+        self.client.put(key, value).await.context("put to cairn")?;
+        Ok(())
+    }
+}
+
+async fn status(address: &str) -> Result<StatusResponse> {
+    let ask = async {
+        let mut stub = KvClient::connect(format!("http://{address}"))
+            .await
+            .context("connect")?;
+        Ok::<_, anyhow::Error>(
+            stub.status(StatusRequest {})
+                .await
+                .map_err(|s| anyhow!("status: {s}"))?
+                .into_inner(),
+        )
+    };
+    tokio::time::timeout(Duration::from_secs(5), ask)
+        .await
+        .context("a node's status took too long")?
+}
+
+/// The only child of a tracer.
+fn traced_child(pid: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// The program to measure: `CAIRN_BIN`, or the release build of this source tree, built now so that it is never an
+/// older one.
+async fn program() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("CAIRN_BIN") {
+        return Ok(PathBuf::from(program));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("workspace")?;
+    let _step = Step::new("building cairn");
+    let manifest = workspace.join("Cargo.toml");
+    let arguments: Vec<&OsStr> = [
+        "build",
+        "--release",
+        "--package",
+        "cairn-node",
+        "--bin",
+        "cairn",
+        "--manifest-path",
+    ]
+    .into_iter()
+    .map(OsStr::new)
+    .chain([manifest.as_os_str()])
+    .collect();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run_to_end(&cargo, &arguments)
+        .await
+        .context("building cairn; or set CAIRN_BIN to a binary")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    Ok(target.join("release").join("cairn"))
+}

@@ -1,0 +1,201 @@
+//! Three members of etcd, as its packages ship it, spoken to in its own protocol.
+//!
+//! The load goes to the leader only, over as many connections as Cairn's, like etcd's own `benchmark put
+//! --target-leader --conns --clients`: its fastest way.
+
+use super::process::{Server, find_program, free_ports};
+use crate::load::Worker;
+use crate::payload::Payloads;
+use crate::progress::Step;
+use anyhow::{Context, Result, bail};
+use proto::kv_client::KvClient;
+use proto::maintenance_client::MaintenanceClient;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tonic::transport::{Channel, Endpoint};
+
+/// Generated from `proto/etcd.proto`.
+#[allow(missing_docs, clippy::all)]
+mod proto {
+    tonic::include_proto!("etcdserverpb");
+}
+
+const MEMBERS: usize = 3;
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+
+/// A cluster of three.
+pub struct EtcdCluster {
+    members: Vec<(Server, String)>,
+    leader: Endpoint,
+    version: String,
+}
+
+/// The program, or how to get it.
+pub fn program() -> Result<PathBuf> {
+    find_program("etcd").context(
+        "etcd is not on the search path; install it to be compared with (Debian, Ubuntu: `apt-get install \
+         etcd-server`; elsewhere: https://github.com/etcd-io/etcd/releases)",
+    )
+}
+
+impl EtcdCluster {
+    /// Starts three members with their data below `path` and waits for a leader.
+    pub async fn start(path: &Path) -> Result<EtcdCluster> {
+        let program = program()?;
+        let _step = Step::new("starting three etcd members");
+        let ports = free_ports(MEMBERS * 2)?;
+        let urls: Vec<String> = ports
+            .iter()
+            .map(|port| format!("http://127.0.0.1:{port}"))
+            .collect();
+        let (client, peer) = urls.split_at(MEMBERS);
+        let initial: Vec<String> = peer
+            .iter()
+            .enumerate()
+            .map(|(index, url)| format!("m{index}={url}"))
+            .collect();
+        let mut members = Vec::new();
+        for (index, (client, peer)) in client.iter().zip(peer).enumerate() {
+            let mut command = Command::new(&program);
+            command.arg("--name").arg(format!("m{index}"));
+            command.arg("--data-dir").arg(path.join(format!("etcd-{index}")));
+            command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
+            command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
+            command.args([
+                "--initial-cluster",
+                &initial.join(","),
+                "--initial-cluster-state",
+                "new",
+            ]);
+            command.args([
+                "--quota-backend-bytes",
+                "8589934592",
+                "--logger",
+                "zap",
+                "--log-level",
+                "error",
+            ]);
+            let log = path.join(format!("etcd-{index}.log"));
+            members.push((
+                Server::spawn(&format!("etcd member {index}"), command, &log)?,
+                client.clone(),
+            ));
+        }
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            for (server, _) in &mut members {
+                server.check_alive()?;
+            }
+            if let Some((leader, version)) = find_leader(&members).await {
+                return Ok(EtcdCluster {
+                    members,
+                    leader: Endpoint::from_shared(leader)?,
+                    version,
+                });
+            }
+            if Instant::now() > until {
+                bail!("etcd has no leader within {READY_WITHIN:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What etcd says it is.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// `clients` closed loops of puts over `connections` connections to the leader.
+    pub async fn putters(
+        &self,
+        payloads: &Payloads,
+        value_bytes: usize,
+        clients: usize,
+        connections: usize,
+        seed: u64,
+    ) -> Result<Vec<EtcdPutter>> {
+        let mut pool = Vec::new();
+        for _ in 0..connections.max(1) {
+            let channel = self
+                .leader
+                .clone()
+                .tcp_nodelay(true)
+                .connect()
+                .await
+                .context("connecting to etcd")?;
+            pool.push(KvClient::new(channel));
+        }
+        Ok(pool
+            .iter()
+            .cycle()
+            .zip(0..clients as u64)
+            .map(|(stub, number)| EtcdPutter {
+                stub: stub.clone(),
+                payloads: payloads.clone(),
+                value_bytes,
+                rng: StdRng::seed_from_u64(seed ^ (number << 32)),
+            })
+            .collect())
+    }
+
+    /// Stops all members.
+    pub async fn stop(self) -> Result<()> {
+        for (server, _) in self.members {
+            let pid = server.pid();
+            // etcd ends by the signal it was sent, so its status says nothing.
+            server.stop(pid, STOP_WITHIN).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The leader's address and version, once each member knows the same leader.
+async fn find_leader(members: &[(Server, String)]) -> Option<(String, String)> {
+    let mut answers = Vec::new();
+    for (_, url) in members {
+        let endpoint = Endpoint::from_shared(url.clone())
+            .ok()?
+            .timeout(Duration::from_secs(2));
+        let channel = endpoint.connect().await.ok()?;
+        let mut stub = MaintenanceClient::new(channel);
+        let status = stub.status(proto::StatusRequest {}).await.ok()?.into_inner();
+        answers.push((
+            status.header?.member_id,
+            status.leader,
+            url.clone(),
+            status.version,
+        ));
+    }
+    let leader = answers.first()?.1;
+    if leader == 0 || answers.iter().any(|answer| answer.1 != leader) {
+        return None;
+    }
+    answers
+        .into_iter()
+        .find(|answer| answer.0 == leader)
+        .map(|(_, _, url, version)| (url, version))
+}
+
+/// One client of etcd.
+pub struct EtcdPutter {
+    stub: KvClient<Channel>,
+    payloads: Payloads,
+    value_bytes: usize,
+    rng: StdRng,
+}
+
+impl Worker for EtcdPutter {
+    async fn step(&mut self) -> Result<()> {
+        let key = self.payloads.key(&mut self.rng);
+        let value = self.payloads.value(&mut self.rng, self.value_bytes);
+        self.stub
+            .put(proto::PutRequest { key, value })
+            .await
+            .context("put to etcd")?;
+        Ok(())
+    }
+}
