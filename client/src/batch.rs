@@ -1,0 +1,112 @@
+//! Several operations applied together or not at all.
+
+use bytes::Bytes;
+
+use crate::types::{BatchInfo, Condition, Version};
+use crate::{Client, Error, convert, proto};
+
+/// An atomic batch, built up and then committed.
+///
+/// All conditions see the state before the batch. If all hold, the changes are applied in order under one version;
+/// of several changes to one key the last stays. If one does not hold, nothing changes.
+///
+/// ```no_run
+/// # async fn example(client: cairn_client::Client) -> Result<(), cairn_client::Error> {
+/// let moved = client
+///     .batch()
+///     .check_absent("accounts/eve/frozen")
+///     .put("accounts/eve", "70")
+///     .put("accounts/bob", "130")
+///     .delete("transfers/17")
+///     .commit()
+///     .await?;
+/// println!("moved at {}", moved.version);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch {
+    client: Client,
+    operations: Vec<proto::Operation>,
+}
+
+impl Client {
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch {
+            client: self.clone(),
+            operations: Vec::new(),
+        }
+    }
+}
+
+impl Batch {
+    /// Puts a value.
+    pub fn put(self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.put_if(key, value, Condition::None)
+    }
+
+    /// Puts a value; the batch is applied only if the condition holds.
+    pub fn put_if(self, key: impl Into<Bytes>, value: impl Into<Bytes>, condition: Condition) -> Self {
+        self.with(convert::put(key.into(), value.into(), condition))
+    }
+
+    /// Deletes a key if it exists.
+    pub fn delete(self, key: impl Into<Bytes>) -> Self {
+        self.delete_if(key, Condition::None)
+    }
+
+    /// Deletes a key; the batch is applied only if the condition holds.
+    pub fn delete_if(self, key: impl Into<Bytes>, condition: Condition) -> Self {
+        self.with(convert::delete(key.into(), condition))
+    }
+
+    /// The batch is applied only if the condition on the key holds.
+    pub fn check(self, key: impl Into<Bytes>, condition: Condition) -> Self {
+        self.with(convert::check(key.into(), condition))
+    }
+
+    /// The batch is applied only if the key does not exist.
+    pub fn check_absent(self, key: impl Into<Bytes>) -> Self {
+        self.check(key, Condition::Absent)
+    }
+
+    /// The batch is applied only if the key exists.
+    pub fn check_exists(self, key: impl Into<Bytes>) -> Self {
+        self.check(key, Condition::Exists)
+    }
+
+    /// The batch is applied only if the key exists with exactly this version.
+    pub fn check_version(self, key: impl Into<Bytes>, version: Version) -> Self {
+        self.check(key, Condition::Version(version))
+    }
+
+    /// How many operations the batch has.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether the batch has no operation; such a batch cannot be committed.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// Has the batch applied, all of it or nothing, and at most once.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if a condition did not hold, with all that did not; [`Error::RequestTooLarge`];
+    /// [`Error::InvalidRequest`] if the batch is empty; else as [`Client::put`].
+    pub async fn commit(self) -> Result<BatchInfo, Error> {
+        let response = self.client.write(self.operations).await?;
+        Ok(BatchInfo {
+            version: Version(response.index),
+            term: response.term,
+            previous: response.results.iter().map(convert::previous).collect(),
+        })
+    }
+
+    fn with(mut self, operation: proto::Operation) -> Self {
+        self.operations.push(operation);
+        self
+    }
+}

@@ -1,0 +1,112 @@
+//! The client: a cheap handle to what all its clones share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::options::Options;
+use crate::pool::Pool;
+use crate::types::Limits;
+use crate::{Error, Member};
+
+/// A client of one Cairn cluster. Clones share connections, sessions and what is known of the cluster.
+///
+/// Every request has one deadline, across all its retries. Reads are linearizable unless they ask to be stale.
+/// A write may be repeated by the client as often as needed and is applied at most once; if its outcome could not be
+/// learnt before the deadline, the error is [`Error::OutcomeUnknown`] and no other.
+///
+/// Requests may be cancelled by dropping their futures; of a write, the outcome is then unknown.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) deadline: Duration,
+}
+
+pub(crate) struct Inner {
+    pub(crate) pool: Pool,
+}
+
+impl Client {
+    /// Connects with default options to the first endpoint (`host:port`) that answers; each is tried once. The other
+    /// nodes are learnt from it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if none answers, [`Error::InvalidOptions`] if there is none or one is not `host:port`.
+    pub async fn connect(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Result<Client, Error> {
+        Options::new(endpoints).connect().await
+    }
+
+    /// Options to be filled in and connected.
+    pub fn builder() -> Options {
+        Options::default()
+    }
+
+    pub(crate) fn from_options(options: Options) -> Result<Client, Error> {
+        let deadline = options.deadline;
+        Ok(Client {
+            inner: Arc::new(Inner {
+                pool: Pool::new(options)?,
+            }),
+            deadline,
+        })
+    }
+
+    /// The same client with another deadline for its requests.
+    pub fn with_deadline(&self, deadline: Duration) -> Client {
+        Client {
+            inner: self.inner.clone(),
+            deadline,
+        }
+    }
+
+    /// The size limits that the servers published when a node was last connected, from a server if none was yet.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers.
+    pub async fn limits(&self) -> Result<Limits, Error> {
+        if let Some(limits) = self.inner.pool.limits() {
+            return Ok(limits);
+        }
+        self.hello().await?;
+        let missing = || Error::InvalidRequest("the server publishes no limits".to_owned());
+        self.inner.pool.limits().ok_or_else(missing)
+    }
+
+    /// The members of the cluster, as one node sees them now.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no node answers.
+    pub async fn members(&self) -> Result<Vec<Member>, Error> {
+        self.hello().await?;
+        Ok(self.inner.pool.members())
+    }
+
+    /// The name of the cluster, once it is known.
+    pub fn cluster(&self) -> Option<String> {
+        self.inner.pool.cluster()
+    }
+
+    /// `host:port` of the node that last did a leader's work, if one did.
+    pub fn leader(&self) -> Option<String> {
+        self.inner.pool.leader_address()
+    }
+
+    /// `host:port` of every node known: those of the options first, then the cluster's other members.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.inner
+            .pool
+            .all()
+            .iter()
+            .map(|node| node.address().to_owned())
+            .collect()
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("cluster", &self.cluster())
+            .field("endpoints", &self.endpoints())
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,131 @@
+//! From the protocol's messages to the public types and back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::proto;
+use crate::types::{Condition, KeyValue, Limits, Member, Version};
+
+impl Condition {
+    pub(crate) fn into_proto(self) -> Option<proto::Condition> {
+        let kind = match self {
+            Condition::None => return None,
+            Condition::Absent => proto::condition::Kind::Absent(true),
+            Condition::Exists => proto::condition::Kind::Absent(false),
+            Condition::Version(version) => proto::condition::Kind::Version(version.0),
+        };
+        Some(proto::Condition { kind: Some(kind) })
+    }
+}
+
+pub(crate) fn put(key: Bytes, value: Bytes, condition: Condition) -> proto::Operation {
+    let put = proto::Put {
+        key,
+        value,
+        condition: condition.into_proto(),
+    };
+    proto::Operation {
+        kind: Some(proto::operation::Kind::Put(put)),
+    }
+}
+
+pub(crate) fn delete(key: Bytes, condition: Condition) -> proto::Operation {
+    let delete = proto::Delete {
+        key,
+        condition: condition.into_proto(),
+    };
+    proto::Operation {
+        kind: Some(proto::operation::Kind::Delete(delete)),
+    }
+}
+
+pub(crate) fn check(key: Bytes, condition: Condition) -> proto::Operation {
+    let check = proto::Check {
+        key,
+        condition: condition.into_proto(),
+    };
+    proto::Operation {
+        kind: Some(proto::operation::Kind::Check(check)),
+    }
+}
+
+/// The key and the value (empty if it has none) of an operation.
+pub(crate) fn key_and_value(operation: &proto::Operation) -> (&[u8], &[u8]) {
+    match &operation.kind {
+        Some(proto::operation::Kind::Put(put)) => (&put.key, &put.value),
+        Some(proto::operation::Kind::Delete(delete)) => (&delete.key, &[]),
+        Some(proto::operation::Kind::Check(check)) => (&check.key, &[]),
+        None => (&[], &[]),
+    }
+}
+
+pub(crate) fn key_of(operation: &proto::Operation) -> Bytes {
+    match &operation.kind {
+        Some(proto::operation::Kind::Put(put)) => put.key.clone(),
+        Some(proto::operation::Kind::Delete(delete)) => delete.key.clone(),
+        Some(proto::operation::Kind::Check(check)) => check.key.clone(),
+        None => Bytes::new(),
+    }
+}
+
+/// The version before a write, as the protocol reports it.
+pub(crate) fn previous(result: &proto::OperationResult) -> Option<Version> {
+    result.existed.then_some(Version(result.version))
+}
+
+pub(crate) fn key_value(item: proto::KeyValue) -> KeyValue {
+    KeyValue {
+        key: item.key,
+        value: item.value,
+        version: Version(item.version),
+    }
+}
+
+pub(crate) fn limits(limits: &proto::Limits) -> Limits {
+    Limits {
+        max_key_bytes: limits.max_key_bytes,
+        max_value_bytes: limits.max_value_bytes,
+        max_batch_operations: limits.max_batch_operations,
+        max_request_bytes: limits.max_request_bytes,
+    }
+}
+
+pub(crate) fn member(member: proto::Member) -> Member {
+    Member {
+        node_id: member.node_id,
+        slot: u16::try_from(member.slot).unwrap_or(u16::MAX),
+        client_address: member.client_address,
+        peer_address: member.peer_address,
+        voter: member.voter,
+    }
+}
+
+/// What the server said about an error status, if it is one of Cairn's.
+pub(crate) fn error_detail(status: &tonic::Status) -> Option<proto::ErrorDetail> {
+    let encoded = status
+        .metadata()
+        .get_bin(proto::ERROR_DETAIL_KEY)?
+        .to_bytes()
+        .ok()?;
+    prost::Message::decode(encoded).ok()
+}
+
+pub(crate) fn retry_after(detail: &proto::ErrorDetail) -> Duration {
+    Duration::from_millis(detail.retry_after_ms)
+}
+
+/// An error with its causes: transport errors say what happened only in theirs.
+pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! Lists of keys, by pages.
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt, stream};
+
+use crate::node::Stub;
+use crate::read::target;
+use crate::types::KeyValue;
+use crate::{Client, Error, convert, proto};
+
+/// The largest page that is asked for, in bytes: well below the largest message that either side takes.
+const MAX_PAGE_BYTES: u64 = 32 << 20;
+
+/// Which keys to list, and how much of them.
+///
+/// ```
+/// use cairn_client::ListOptions;
+/// let newest = ListOptions::prefix("logs/").reverse().limit(10).keys_only();
+/// # assert!(newest.reverse);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListOptions {
+    /// Only keys that begin with this; empty: all.
+    pub prefix: Bytes,
+    /// Only keys after this one in the list's direction, itself left out; empty: from the beginning.
+    pub start_after: Bytes,
+    /// The most items in a page; 0: the server's default, 1000.
+    pub limit: u32,
+    /// The most bytes of keys and values in a page, though always one item; 0: the server's default, 1 MiB. More
+    /// than 32 MiB count as that.
+    pub max_bytes: u64,
+    /// From the greatest key to the least.
+    pub reverse: bool,
+    /// Leave the values out.
+    pub keys_only: bool,
+    /// Answer from whatever the asked node has applied, however old. Default: linearizable.
+    pub stale: bool,
+}
+
+impl ListOptions {
+    /// All keys that begin with `prefix`.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        ListOptions {
+            prefix: prefix.into(),
+            ..ListOptions::default()
+        }
+    }
+
+    /// Begins after this key.
+    pub fn start_after(mut self, key: impl Into<Bytes>) -> Self {
+        self.start_after = key.into();
+        self
+    }
+
+    /// At most this many items in a page.
+    pub fn limit(mut self, items: u32) -> Self {
+        self.limit = items;
+        self
+    }
+
+    /// At most this many bytes in a page, though always one item.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// From the greatest key to the least.
+    pub fn reverse(mut self) -> Self {
+        self.reverse = true;
+        self
+    }
+
+    /// Leaves the values out.
+    pub fn keys_only(mut self) -> Self {
+        self.keys_only = true;
+        self
+    }
+
+    /// From any node, however old its state.
+    pub fn stale(mut self) -> Self {
+        self.stale = true;
+        self
+    }
+
+    fn to_proto(&self) -> proto::ListRequest {
+        proto::ListRequest {
+            prefix: self.prefix.clone(),
+            start_after: self.start_after.clone(),
+            limit: self.limit,
+            max_bytes: self.max_bytes.min(MAX_PAGE_BYTES),
+            reverse: self.reverse,
+            keys_only: self.keys_only,
+            stale: self.stale,
+        }
+    }
+}
+
+/// One page of a list: a point-in-time view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Page {
+    /// The items, in the list's direction.
+    pub items: Vec<KeyValue>,
+    /// Whether there are more; go on with `start_after` the last item's key.
+    pub more: bool,
+}
+
+/// The pages of a list, one after another. Each is a view of its own time.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    client: Client,
+    /// `None` after the last page.
+    next: Option<ListOptions>,
+}
+
+impl Client {
+    /// One page of keys in byte order.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn list(&self, options: ListOptions) -> Result<Page, Error> {
+        let call = |mut stub: Stub, request| async move { stub.list(request).await };
+        let response = self
+            .read(target(options.stale), || options.to_proto(), call)
+            .await?;
+        Ok(Page {
+            items: response.items.into_iter().map(convert::key_value).collect(),
+            more: response.more,
+        })
+    }
+
+    /// All pages of a list; `limit` and `max_bytes` shape each page.
+    pub fn pages(&self, options: ListOptions) -> Pages {
+        Pages {
+            client: self.clone(),
+            next: Some(options),
+        }
+    }
+
+    /// All items of a list as a stream that asks for pages as it goes; `limit` and `max_bytes` shape each page. The
+    /// stream ends after its first error.
+    pub fn list_all(
+        &self,
+        options: ListOptions,
+    ) -> impl Stream<Item = Result<KeyValue, Error>> + Send + Unpin + use<> {
+        let pages = stream::try_unfold(self.pages(options), |mut pages| async move {
+            let page = pages.next().await?;
+            Ok::<_, Error>(page.map(|page| (stream::iter(page.items.into_iter().map(Ok)), pages)))
+        });
+        Box::pin(pages.try_flatten())
+    }
+}
+
+impl Pages {
+    /// The next page, `None` after the last one. After an error, the same page is asked for again.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn next(&mut self) -> Result<Option<Page>, Error> {
+        let Some(options) = &self.next else {
+            return Ok(None);
+        };
+        let page = self.client.list(options.clone()).await?;
+        let last = page
+            .items
+            .last()
+            .filter(|_| page.more)
+            .map(|item| item.key.clone());
+        self.next = self
+            .next
+            .take()
+            .zip(last)
+            .map(|(options, last)| options.start_after(last));
+        Ok(Some(page))
+    }
+}

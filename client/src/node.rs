@@ -1,0 +1,221 @@
+//! One node as the client sees it: its address, its connection, and how long to leave it alone after a failure.
+//!
+//! A node counts as connected only once it has answered `Hello`, so a process that accepts connections and then hangs
+//! is found out within the connect timeout. A connection is opened by one task at a time; the others wait for its
+//! result instead of trying a dead address once each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::Error;
+use crate::convert::describe;
+use crate::options::Options;
+use crate::proto;
+use crate::random::Random;
+
+pub(crate) type Stub = proto::kv_client::KvClient<Channel>;
+
+/// Both sides must take what the other may send: the server's greatest request and page fit well within.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// How long a node is left alone after its first failure; doubles with each, up to the maximum.
+const COOL_DOWN: Duration = Duration::from_millis(100);
+const MAX_COOL_DOWN: Duration = Duration::from_secs(1);
+
+pub(crate) struct Node {
+    address: String,
+    endpoint: Endpoint,
+    state: Mutex<State>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    failures: u32,
+    cool_until: Option<Instant>,
+    last_error: String,
+}
+
+/// Stubs over a node's connections, used in turn.
+pub(crate) struct Connection {
+    first: Stub,
+    others: Vec<Stub>,
+    next: AtomicUsize,
+}
+
+impl Node {
+    /// A node that is not connected yet. `address` is `host:port`, as [`normalize`] gives it.
+    pub(crate) fn new(address: String, options: &Options) -> Result<Self, Error> {
+        let invalid = |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint {address:?}: {e}"));
+        let endpoint =
+            Endpoint::from_shared(format!("http://{address}")).map_err(|e| invalid(&describe(&e)))?;
+        if endpoint.uri().port_u16().is_none() {
+            return Err(invalid(&"expected host:port"));
+        }
+        let endpoint = endpoint
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(options.keepalive_interval))
+            .http2_keep_alive_interval(options.keepalive_interval)
+            .keep_alive_timeout(options.keepalive_timeout)
+            .keep_alive_while_idle(true);
+        Ok(Node {
+            address,
+            endpoint,
+            state: Mutex::default(),
+            connecting: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.state.lock().connection.clone()
+    }
+
+    /// Until when this node is to be left alone, if it is.
+    pub(crate) fn cooling(&self, now: Instant) -> Option<Instant> {
+        self.state.lock().cool_until.filter(|until| *until > now)
+    }
+
+    /// The node's connection, opened if there is none; `greeted` is told what a newly connected node says of itself.
+    ///
+    /// May be cancelled.
+    pub(crate) async fn connect(
+        &self,
+        options: &Options,
+        random: &Random,
+        greeted: impl FnOnce(&str, proto::HelloResponse) -> Result<(), Error>,
+    ) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
+        }
+        let arrived = Instant::now();
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
+        }
+        if Instant::now() > arrived && self.cooling(Instant::now()).is_some() {
+            return Err(self.unavailable(self.state.lock().last_error.clone()));
+        }
+        let opened = match tokio::time::timeout(options.connect_timeout, self.open(options)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(self.unavailable(format!("no answer within {:?}", options.connect_timeout))),
+        };
+        let greeting = opened.and_then(|(connection, hello)| {
+            greeted(&self.address, hello)?;
+            Ok(Arc::new(connection))
+        });
+        match greeting {
+            Ok(connection) => {
+                let mut state = self.state.lock();
+                *state = State {
+                    connection: Some(connection.clone()),
+                    ..State::default()
+                };
+                Ok(connection)
+            }
+            Err(error) => {
+                self.failed(&error.to_string(), random);
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
+        let channel = self
+            .endpoint
+            .connect()
+            .await
+            .map_err(|e| self.unavailable(describe(&e)))?;
+        let mut first = stub(channel);
+        let hello = first
+            .hello(proto::HelloRequest {})
+            .await
+            .map_err(|status| self.unavailable(format!("hello: {}", describe(&status))))?
+            .into_inner();
+        let others = (1..options.connections_per_node)
+            .map(|_| stub(self.endpoint.connect_lazy()))
+            .collect();
+        Ok((
+            Connection {
+                first,
+                others,
+                next: AtomicUsize::new(0),
+            },
+            hello,
+        ))
+    }
+
+    /// Leaves the node alone for a while, longer with every failure in a row.
+    pub(crate) fn failed(&self, error: &str, random: &Random) {
+        let mut state = self.state.lock();
+        let delay = COOL_DOWN
+            .saturating_mul(1 << state.failures.min(8))
+            .min(MAX_COOL_DOWN);
+        state.failures = state.failures.saturating_add(1);
+        state.cool_until = Some(Instant::now() + random.jitter(delay));
+        state.connection = None;
+        error.clone_into(&mut state.last_error);
+        tracing::debug!(endpoint = %self.address, failures = state.failures, error, "endpoint failed");
+    }
+
+    /// Forgets `connection`, so that the next use opens one and sees whether the node still answers.
+    pub(crate) fn discard(&self, connection: &Arc<Connection>) {
+        let mut state = self.state.lock();
+        if state
+            .connection
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, connection))
+        {
+            state.connection = None;
+        }
+    }
+
+    fn unavailable(&self, last_error: String) -> Error {
+        Error::Unavailable {
+            tried: vec![self.address.clone()],
+            last_error,
+        }
+    }
+}
+
+impl Connection {
+    /// A stub to make one call with.
+    pub(crate) fn stub(&self) -> Stub {
+        if self.others.is_empty() {
+            return self.first.clone();
+        }
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
+        self.others.get(turn).unwrap_or(&self.first).clone()
+    }
+}
+
+fn stub(channel: Channel) -> Stub {
+    Stub::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// `host:port` of an endpoint as people write it.
+///
+/// # Errors
+/// [`Error::InvalidOptions`] if it asks for TLS, which Cairn does not speak.
+pub(crate) fn normalize(endpoint: &str) -> Result<String, Error> {
+    let endpoint = endpoint.trim();
+    if endpoint.starts_with("https://") {
+        return Err(Error::InvalidOptions(format!(
+            "endpoint {endpoint:?}: TLS is not supported"
+        )));
+    }
+    let address = endpoint.strip_prefix("http://").unwrap_or(endpoint);
+    Ok(address.trim_end_matches('/').to_owned())
+}

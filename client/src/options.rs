@@ -1,0 +1,146 @@
+//! How a client connects and how long it tries.
+
+use std::time::Duration;
+
+use crate::{Client, Error};
+
+/// The most writes that one client keeps in flight. The servers keep the results of 1024 per session.
+pub(crate) const MAX_IN_FLIGHT: usize = 512;
+
+/// Options of a [`Client`]; also its builder.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), cairn_client::Error> {
+/// use std::time::Duration;
+/// let client = cairn_client::Options::new(["10.0.0.1:7001", "10.0.0.2:7001"])
+///     .deadline(Duration::from_secs(3))
+///     .connect()
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) cluster: Option<String>,
+    pub(crate) deadline: Duration,
+    pub(crate) attempt_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) keepalive_interval: Duration,
+    pub(crate) keepalive_timeout: Duration,
+    pub(crate) connections_per_node: usize,
+    pub(crate) max_in_flight: usize,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            endpoints: Vec::new(),
+            cluster: None,
+            deadline: Duration::from_secs(10),
+            attempt_timeout: Duration::from_millis(2500),
+            connect_timeout: Duration::from_secs(1),
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(5),
+            connections_per_node: 1,
+            max_in_flight: MAX_IN_FLIGHT,
+            seed: None,
+        }
+    }
+}
+
+impl Options {
+    /// Options with these endpoints, `host:port` each, and defaults for the rest.
+    pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Options::default().endpoints(endpoints)
+    }
+
+    /// Adds endpoints, `host:port` each. One that is alive is enough: the others are learnt from it.
+    pub fn endpoints(mut self, endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.endpoints.extend(endpoints.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds one endpoint, `host:port`.
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.endpoints.push(endpoint.into());
+        self
+    }
+
+    /// The name that the cluster must have. Default: that of the first endpoint that answers.
+    pub fn cluster(mut self, name: impl Into<String>) -> Self {
+        self.cluster = Some(name.into());
+        self
+    }
+
+    /// How long one request may take, all retries together. Default 10 s.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How long to wait for one node's answer before asking again, so that a node that hangs does not eat the
+    /// deadline. Default 2.5 s.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// How long to wait for a connection and a node's first answer. Default 1 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How often an idle connection is probed. Default 10 s.
+    pub fn keepalive_interval(mut self, interval: Duration) -> Self {
+        self.keepalive_interval = interval;
+        self
+    }
+
+    /// How long a probe may stay unanswered before the connection is given up. Default 5 s.
+    pub fn keepalive_timeout(mut self, timeout: Duration) -> Self {
+        self.keepalive_timeout = timeout;
+        self
+    }
+
+    /// Connections to each node, at least 1. Default 1: one connection carries many requests at once. More help only
+    /// where one connection's task is the bottleneck.
+    pub fn connections_per_node(mut self, connections: usize) -> Self {
+        self.connections_per_node = connections.max(1);
+        self
+    }
+
+    /// The most writes in flight, 1 to 512; more wait their turn. Default 512.
+    pub fn max_in_flight(mut self, writes: usize) -> Self {
+        self.max_in_flight = writes.clamp(1, MAX_IN_FLIGHT);
+        self
+    }
+
+    /// Seeds everything random in the client, for simulations. Default: from the operating system.
+    ///
+    /// The seed decides the client's identity, by which the servers recognise repeated writes. Two clients of one
+    /// cluster, alive or not, must never have the same seed.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Makes a client and connects it to the first endpoint that answers; each is tried once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::InvalidOptions`].
+    pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.build()?;
+        client.inner.pool.connect_any().await?;
+        Ok(client)
+    }
+
+    /// Makes a client that connects with its first request.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`].
+    pub fn build(self) -> Result<Client, Error> {
+        Client::from_options(self)
+    }
+}

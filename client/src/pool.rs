@@ -1,0 +1,246 @@
+//! The nodes that the client knows, which of them leads, and what they said of the cluster.
+//!
+//! Nodes are those of the options, for ever, and those learnt from the latest `Hello`. The leader is the node that
+//! last did a leader's work; a hint from another node steers only the request that received it.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::convert;
+use crate::node::{Connection, Node, normalize};
+use crate::options::Options;
+use crate::proto;
+use crate::random::Random;
+use crate::session::Sessions;
+use crate::types::{Limits, Member};
+
+pub(crate) struct Pool {
+    pub(crate) options: Options,
+    pub(crate) random: Random,
+    pub(crate) sessions: Sessions,
+    nodes: RwLock<Vec<Arc<Node>>>,
+    /// How many of `nodes` are the options' own.
+    seeds: usize,
+    /// Where a request without a leader begins: clients with the same options spread out.
+    start: usize,
+    /// The node that last did a leader's work.
+    leader: RwLock<Option<Arc<Node>>>,
+    /// The node that last answered anything.
+    preferred: RwLock<Option<Arc<Node>>>,
+    view: RwLock<View>,
+}
+
+/// What the nodes said.
+#[derive(Default)]
+struct View {
+    cluster: Option<String>,
+    limits: Option<Limits>,
+    members: Vec<Member>,
+}
+
+/// Who can do a request's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Only the leader.
+    Leader,
+    /// Every node.
+    Any,
+}
+
+impl Pool {
+    pub(crate) fn new(options: Options) -> Result<Self, Error> {
+        let random = Random::new(options.seed)?;
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        for endpoint in &options.endpoints {
+            let address = normalize(endpoint)?;
+            if nodes.iter().all(|node| node.address() != address) {
+                nodes.push(Arc::new(Node::new(address, &options)?));
+            }
+        }
+        if nodes.is_empty() {
+            return Err(Error::InvalidOptions("no endpoint given".to_owned()));
+        }
+        Ok(Pool {
+            start: random.index(nodes.len()),
+            random,
+            sessions: Sessions::new(options.max_in_flight),
+            seeds: nodes.len(),
+            nodes: RwLock::new(nodes),
+            leader: RwLock::new(None),
+            preferred: RwLock::new(None),
+            view: RwLock::new(View {
+                cluster: options.cluster.clone(),
+                ..View::default()
+            }),
+            options,
+        })
+    }
+
+    /// Connects to the first node that answers, trying each once.
+    pub(crate) async fn connect_any(&self) -> Result<(), Error> {
+        let mut tried = Vec::new();
+        let mut last = String::new();
+        for i in 0..self.seeds {
+            let Some(node) = self.nth(self.start + i) else {
+                continue;
+            };
+            match self.connect(&node).await {
+                Ok(_) => return Ok(()),
+                Err(error @ Error::ClusterMismatch { .. }) => return Err(error),
+                Err(Error::Unavailable { last_error, .. }) => last = last_error,
+                Err(error) => last = error.to_string(),
+            }
+            tried.push(node.address().to_owned());
+        }
+        Err(Error::Unavailable {
+            tried,
+            last_error: last,
+        })
+    }
+
+    pub(crate) async fn connect(&self, node: &Node) -> Result<Arc<Connection>, Error> {
+        node.connect(&self.options, &self.random, |address, hello| {
+            self.learn(address, hello)
+        })
+        .await
+    }
+
+    /// Takes in what a newly connected node says.
+    pub(crate) fn learn(&self, address: &str, hello: proto::HelloResponse) -> Result<(), Error> {
+        let members: Vec<Member> = hello.members.into_iter().map(convert::member).collect();
+        {
+            let mut view = self.view.write();
+            match &view.cluster {
+                Some(cluster) if *cluster != hello.cluster => {
+                    return Err(Error::ClusterMismatch {
+                        endpoint: address.to_owned(),
+                        expected: cluster.clone(),
+                        found: hello.cluster,
+                    });
+                }
+                Some(_) => {}
+                None => view.cluster = Some(hello.cluster),
+            }
+            view.limits = hello.limits.as_ref().map(convert::limits).or(view.limits);
+            view.members.clone_from(&members);
+        }
+        self.sessions.observe(hello.applied_index);
+        self.learn_members(&members);
+        if let Some(leader) = hello.leader
+            && self.leader.read().is_none()
+        {
+            let node = self.at(&leader.client_address);
+            *self.leader.write() = node;
+        }
+        Ok(())
+    }
+
+    /// Keeps the options' nodes and the members; a node keeps its connection.
+    fn learn_members(&self, members: &[Member]) {
+        let mut nodes = self.nodes.write();
+        let known = |nodes: &[Arc<Node>], address: &str| nodes.iter().any(|node| node.address() == address);
+        let seeds = self.seeds;
+        let mut position = 0;
+        nodes.retain(|node| {
+            position += 1;
+            position <= seeds
+                || members
+                    .iter()
+                    .any(|member| member.client_address == node.address())
+        });
+        for member in members {
+            if !known(&nodes, &member.client_address)
+                && let Ok(node) = Node::new(member.client_address.clone(), &self.options)
+            {
+                nodes.push(Arc::new(node));
+            }
+        }
+    }
+
+    /// The node at `address`, made known if it is new. `None` if that is no address.
+    pub(crate) fn at(&self, address: &str) -> Option<Arc<Node>> {
+        let address = normalize(address).ok()?;
+        let find = |nodes: &[Arc<Node>]| nodes.iter().find(|node| node.address() == address).cloned();
+        if let Some(node) = find(&self.nodes.read()) {
+            return Some(node);
+        }
+        let new = Arc::new(Node::new(address.clone(), &self.options).ok()?);
+        let mut nodes = self.nodes.write();
+        if let Some(node) = find(&nodes) {
+            return Some(node);
+        }
+        nodes.push(new.clone());
+        Some(new)
+    }
+
+    /// The node at `position`, counting round and round.
+    pub(crate) fn nth(&self, position: usize) -> Option<Arc<Node>> {
+        let nodes = self.nodes.read();
+        nodes.get(position.checked_rem(nodes.len())?).cloned()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.read().len()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Node>> {
+        self.nodes.read().clone()
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// The node to ask first: the one that last did such work, if it is not to be left alone.
+    pub(crate) fn favourite(&self, target: Target, now: Instant) -> Option<Arc<Node>> {
+        let node = self.slot(target).read().clone()?;
+        node.cooling(now).is_none().then_some(node)
+    }
+
+    /// Remembers that `node` did such work.
+    pub(crate) fn succeeded(&self, target: Target, node: &Arc<Node>) {
+        let slot = self.slot(target);
+        let same = slot
+            .read()
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, node));
+        if !same {
+            *slot.write() = Some(node.clone());
+        }
+    }
+
+    /// Forgets that `node` did such work, if it is the one remembered.
+    pub(crate) fn doubt(&self, target: Target, node: &Arc<Node>) {
+        let slot = self.slot(target);
+        let mut slot = slot.write();
+        if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, node)) {
+            *slot = None;
+        }
+    }
+
+    fn slot(&self, target: Target) -> &RwLock<Option<Arc<Node>>> {
+        match target {
+            Target::Leader => &self.leader,
+            Target::Any => &self.preferred,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        self.view.read().limits
+    }
+
+    pub(crate) fn members(&self) -> Vec<Member> {
+        self.view.read().members.clone()
+    }
+
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.view.read().cluster.clone()
+    }
+
+    pub(crate) fn leader_address(&self) -> Option<String> {
+        self.leader.read().as_ref().map(|node| node.address().to_owned())
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads of one key, and the way of every read through its retries.
+
+use bytes::Bytes;
+use tonic::{Response, Status};
+
+use crate::limits::check_key;
+use crate::node::Stub;
+use crate::pool::Target;
+use crate::proto;
+use crate::retry::{Attempts, Failure};
+use crate::types::{KeyValue, Version};
+use crate::{Client, Error};
+
+/// How to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReadOptions {
+    /// Answer from whatever the asked node has applied, however old. Default: linearizable.
+    pub stale: bool,
+    /// Leave the value out.
+    pub version_only: bool,
+}
+
+impl ReadOptions {
+    /// A read from any node, however old its state.
+    pub fn stale() -> Self {
+        ReadOptions {
+            stale: true,
+            ..ReadOptions::default()
+        }
+    }
+
+    /// Leaves the value out of the answer.
+    pub fn version_only(mut self) -> Self {
+        self.version_only = true;
+        self
+    }
+}
+
+impl Client {
+    /// The value and version of a key, `None` if it does not exist. Linearizable.
+    ///
+    /// # Errors
+    /// [`Error::ValueUnreadable`] if the key exists and its value is damaged; never `None` for that.
+    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<KeyValue>, Error> {
+        self.get_with(key, ReadOptions::default()).await
+    }
+
+    /// The value and version of a key as some node has it, however old.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_stale(&self, key: impl Into<Bytes>) -> Result<Option<KeyValue>, Error> {
+        self.get_with(key, ReadOptions::stale()).await
+    }
+
+    /// The version of a key, `None` if it does not exist. Linearizable; the value is not read.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn version(&self, key: impl Into<Bytes>) -> Result<Option<Version>, Error> {
+        let item = self.get_with(key, ReadOptions::default().version_only()).await?;
+        Ok(item.map(|item| item.version))
+    }
+
+    /// Reads a key with options.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_with(
+        &self,
+        key: impl Into<Bytes>,
+        options: ReadOptions,
+    ) -> Result<Option<KeyValue>, Error> {
+        let key = key.into();
+        check_key(self.inner.pool.limits(), &key)?;
+        let message = || proto::GetRequest {
+            key: key.clone(),
+            stale: options.stale,
+            version_only: options.version_only,
+        };
+        let call = |mut stub: Stub, request| async move { stub.get(request).await };
+        match self.read(target(options.stale), message, call).await {
+            Ok(got) if got.found => Ok(Some(KeyValue {
+                key,
+                value: got.value,
+                version: Version(got.version),
+            })),
+            Ok(_) => Ok(None),
+            Err(Error::ValueUnreadable { message, .. }) => Err(Error::ValueUnreadable { key, message }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks until a node answers or the deadline passes. `message` makes the request's message, for each attempt.
+    pub(crate) async fn read<M, T, F>(
+        &self,
+        target: Target,
+        message: impl Fn() -> M,
+        call: impl Fn(Stub, tonic::Request<M>) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let pool = &self.inner.pool;
+        let mut attempts = Attempts::new(target, self.deadline);
+        loop {
+            let (node, connection) = attempts.connection(pool).await?;
+            let failure = match attempts.call(pool, &node, &connection, message(), &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match &failure {
+                Failure::Refused(error) => return Err(error.clone()),
+                // Another node may have it intact; each is asked once.
+                Failure::Unreadable(message)
+                    if target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
+                {
+                    return Err(Error::ValueUnreadable {
+                        key: Bytes::new(),
+                        message: message.clone(),
+                    });
+                }
+                _ => {}
+            }
+            attempts.failed(pool, &node, failure).await?;
+        }
+    }
+}
+
+pub(crate) fn target(stale: bool) -> Target {
+    if stale { Target::Any } else { Target::Leader }
+}

@@ -1,0 +1,177 @@
+//! What makes a write safe to repeat: a client id, a sequence number, and the lowest number still in flight.
+//!
+//! The servers keep a session's results from its lowest pending sequence number on, 1024 at most, and answer a
+//! repeated number with its first result. So here:
+//! - a number is pending from [`Sessions::begin`] until its [`Ticket`] is dropped, however the write ends;
+//! - the numbers from the lowest pending to the newest never span more than [`WINDOW`]: past that, one slow write
+//!   among many fast ones makes the next write start a new session, and the old one ends with its last ticket;
+//! - a session's base is an index seen committed before the session began, so every write of the session has a
+//!   greater index, and a server that has forgotten sessions up to some index can tell whether this may be one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::proto;
+use crate::random::Random;
+
+/// Below the servers' 1024 results per session.
+const WINDOW: usize = 1000;
+
+/// A client's sessions: the current one, and what the next one needs.
+pub(crate) struct Sessions {
+    current: Mutex<Option<Arc<Session>>>,
+    /// The greatest log index seen committed.
+    committed: AtomicU64,
+    permits: Semaphore,
+    /// Held while an expired session is being replaced, so that many writes ask for one fresh base.
+    renewal: tokio::sync::Mutex<()>,
+}
+
+pub(crate) struct Session {
+    client_id: Bytes,
+    base_index: u64,
+    window: Mutex<Window>,
+}
+
+/// The pending sequence numbers: `lowest` and those after it, each with whether it has ended.
+struct Window {
+    lowest: u64,
+    ended: VecDeque<bool>,
+}
+
+/// One write's place in its session. Dropping it ends the sequence number.
+pub(crate) struct Ticket {
+    session: Arc<Session>,
+    sequence: u64,
+}
+
+impl Sessions {
+    pub(crate) fn new(max_in_flight: usize) -> Self {
+        Sessions {
+            current: Mutex::new(None),
+            committed: AtomicU64::new(0),
+            permits: Semaphore::new(max_in_flight),
+            renewal: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Notes an index that is known to be committed.
+    pub(crate) fn observe(&self, index: u64) {
+        if self.committed.load(Ordering::Relaxed) < index {
+            self.committed.fetch_max(index, Ordering::Relaxed);
+        }
+    }
+
+    /// A permit to have a write in flight. `None` never comes to pass: the semaphore is not closed.
+    pub(crate) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.permits.acquire().await.ok()
+    }
+
+    /// A permit if there is one now.
+    pub(crate) fn try_permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.permits.try_acquire().ok()
+    }
+
+    /// The next sequence number. An index must have been observed before the first call.
+    pub(crate) fn begin(&self, random: &Random) -> Ticket {
+        let mut current = self.current.lock();
+        if let Some(session) = current.as_ref()
+            && let Some(sequence) = session.begin()
+        {
+            return Ticket {
+                session: session.clone(),
+                sequence,
+            };
+        }
+        let (session, sequence) = Session::start(random, self.committed.load(Ordering::Relaxed));
+        *current = Some(session.clone());
+        Ticket { session, sequence }
+    }
+
+    /// Gives up the session of `ticket`, which a server has forgotten. `fresh_base` asks for a committed index.
+    pub(crate) async fn renew<E>(
+        &self,
+        ticket: &Ticket,
+        fresh_base: impl Future<Output = Result<u64, E>>,
+    ) -> Result<(), E> {
+        let _one_at_a_time = self.renewal.lock().await;
+        if self.is_current(ticket) {
+            self.observe(fresh_base.await?);
+            if self.is_current(ticket) {
+                *self.current.lock() = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, ticket: &Ticket) -> bool {
+        self.current
+            .lock()
+            .as_ref()
+            .is_some_and(|session| Arc::ptr_eq(session, &ticket.session))
+    }
+}
+
+impl Session {
+    /// A new session and its first sequence number.
+    fn start(random: &Random, base_index: u64) -> (Arc<Session>, u64) {
+        let window = Window {
+            lowest: 1,
+            ended: VecDeque::from([false]),
+        };
+        let session = Session {
+            client_id: Bytes::copy_from_slice(&random.client_id()),
+            base_index,
+            window: Mutex::new(window),
+        };
+        (Arc::new(session), 1)
+    }
+
+    /// The next sequence number, unless the window is full.
+    fn begin(&self) -> Option<u64> {
+        let mut window = self.window.lock();
+        if window.ended.len() >= WINDOW {
+            return None;
+        }
+        let sequence = window.lowest + window.ended.len() as u64;
+        window.ended.push_back(false);
+        Some(sequence)
+    }
+
+    fn end(&self, sequence: u64) {
+        let mut window = self.window.lock();
+        let position = sequence
+            .checked_sub(window.lowest)
+            .and_then(|p| usize::try_from(p).ok());
+        if let Some(ended) = position.and_then(|p| window.ended.get_mut(p)) {
+            *ended = true;
+        }
+        while window.ended.front() == Some(&true) {
+            window.ended.pop_front();
+            window.lowest += 1;
+        }
+    }
+}
+
+impl Ticket {
+    /// The session as a request carries it now.
+    pub(crate) fn to_proto(&self) -> proto::Session {
+        proto::Session {
+            client_id: self.session.client_id.clone(),
+            sequence: self.sequence,
+            lowest_pending: self.session.window.lock().lowest,
+            base_index: self.session.base_index,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.session.end(self.sequence);
+    }
+}

@@ -1,0 +1,181 @@
+//! What nodes say of themselves and of the cluster.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use crate::node::{Node, Stub, normalize};
+use crate::pool::Target;
+use crate::types::Member;
+use crate::{Client, Error, convert, proto};
+
+/// One node's own picture of itself and of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// The node's identity: slot in the high 16 bits, incarnation in the others.
+    pub node_id: u64,
+    /// The node's slot.
+    pub slot: u16,
+    /// The version of the server's program.
+    pub server_version: String,
+    /// leader, follower, candidate, learner or stopped.
+    pub role: String,
+    /// The node's term.
+    pub term: u64,
+    /// The identity of the leader, if the node knows one.
+    pub leader_id: Option<u64>,
+    /// `host:port` of the leader, if the node knows one.
+    pub leader: Option<String>,
+    /// The last index of the node's log.
+    pub last_log_index: u64,
+    /// The last index known to be committed.
+    pub committed_index: u64,
+    /// The last index applied.
+    pub applied_index: u64,
+    /// The last index purged from the log.
+    pub purged_index: u64,
+    /// The members as the node knows them.
+    pub members: Vec<Member>,
+    /// The node's storage; absent if the node has none open.
+    pub storage: Option<StorageStatus>,
+    /// How long the node has been running.
+    pub uptime: Duration,
+    /// Why the node serves no more, `None` while it does.
+    pub stopped_reason: Option<String>,
+}
+
+/// The state of a node's storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StorageStatus {
+    /// device, replicated or sync.
+    pub mode: String,
+    /// io_uring or threads.
+    pub backend: String,
+    /// The data directory.
+    pub directory: String,
+    /// The last journal sequence written.
+    pub written_sequence: u64,
+    /// The last journal sequence covered by a sync.
+    pub synced_sequence: u64,
+    /// Bytes written since the last sync.
+    pub unsynced_bytes: u64,
+    /// The age of the oldest write not yet synced.
+    pub unsynced: Duration,
+    /// The size of the data area, in bytes.
+    pub data_bytes: u64,
+    /// The free part of the data area, in bytes.
+    pub free_bytes: u64,
+    /// The bytes of keys and values.
+    pub live_bytes: u64,
+    /// The number of keys.
+    pub keys: u64,
+    /// The journal's size, in blocks.
+    pub journal_blocks: u64,
+    /// The used part of the journal, in blocks.
+    pub journal_used_blocks: u64,
+    /// Checkpoints taken since the node started.
+    pub checkpoints: u64,
+    /// Bytes written to the device since the node started.
+    pub device_bytes_written: u64,
+    /// Bytes of keys and values written since the node started.
+    pub user_bytes_written: u64,
+    /// Syncs since the node started.
+    pub syncs: u64,
+    /// Values found damaged.
+    pub corrupt_values: u64,
+}
+
+impl Client {
+    /// What the node at `endpoint` (`host:port`) says of itself. It is asked once and needs no leader.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is no address.
+    pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
+        let pool = &self.inner.pool;
+        let address = normalize(endpoint)?;
+        let known = pool.all().into_iter().find(|node| node.address() == address);
+        let node = match known {
+            Some(node) => node,
+            None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
+        };
+        let unavailable = |last_error| Error::Unavailable {
+            tried: vec![address.clone()],
+            last_error,
+        };
+        let ask = async {
+            let mut stub = pool.connect(&node).await?.stub();
+            let answer = stub.status(proto::StatusRequest {}).await;
+            answer.map_err(|status| unavailable(convert::describe(&status)))
+        };
+        let timeout = self.deadline.min(pool.options.attempt_timeout);
+        match tokio::time::timeout(timeout, ask).await {
+            Ok(answer) => Ok(node_status(answer?.into_inner())),
+            Err(_) => Err(unavailable(format!("no answer within {timeout:?}"))),
+        }
+    }
+
+    /// What every node known says of itself, all asked at once, with its `host:port`.
+    pub async fn statuses(&self) -> Vec<(String, Result<NodeStatus, Error>)> {
+        let asked = self.endpoints().into_iter().map(|endpoint| async move {
+            let status = self.status(&endpoint).await;
+            (endpoint, status)
+        });
+        join_all(asked).await
+    }
+
+    /// Has a node say anew what the cluster is.
+    pub(crate) async fn hello(&self) -> Result<(), Error> {
+        let call = |mut stub: Stub, request| async move { stub.hello(request).await };
+        let hello = self.read(Target::Any, || proto::HelloRequest {}, call).await?;
+        self.inner.pool.learn("", hello)
+    }
+}
+
+fn node_status(status: proto::StatusResponse) -> NodeStatus {
+    let leader = status.leader;
+    NodeStatus {
+        cluster: status.cluster,
+        node_id: status.node_id,
+        slot: u16::try_from(status.slot).unwrap_or(u16::MAX),
+        server_version: status.server_version,
+        role: status.role,
+        term: status.term,
+        leader_id: leader.as_ref().map(|leader| leader.node_id),
+        leader: leader.map(|leader| leader.client_address),
+        last_log_index: status.last_log_index,
+        committed_index: status.committed_index,
+        applied_index: status.applied_index,
+        purged_index: status.purged_index,
+        members: status.members.into_iter().map(convert::member).collect(),
+        storage: status.storage.map(storage_status),
+        uptime: Duration::from_millis(status.uptime_ms),
+        stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
+    }
+}
+
+fn storage_status(storage: proto::Storage) -> StorageStatus {
+    StorageStatus {
+        mode: storage.mode,
+        backend: storage.backend,
+        directory: storage.directory,
+        written_sequence: storage.written_sequence,
+        synced_sequence: storage.synced_sequence,
+        unsynced_bytes: storage.unsynced_bytes,
+        unsynced: Duration::from_millis(storage.unsynced_ms),
+        data_bytes: storage.data_bytes,
+        free_bytes: storage.free_bytes,
+        live_bytes: storage.live_bytes,
+        keys: storage.keys,
+        journal_blocks: storage.journal_blocks,
+        journal_used_blocks: storage.journal_used_blocks,
+        checkpoints: storage.checkpoints,
+        device_bytes_written: storage.device_bytes_written,
+        user_bytes_written: storage.user_bytes_written,
+        syncs: storage.syncs,
+        corrupt_values: storage.corrupt_values,
+    }
+}

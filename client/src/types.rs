@@ -1,0 +1,113 @@
+//! The values that requests take and answers give: versions, items, outcomes, conditions, limits.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// The version of a key: the log index of the write that put its value. Greater is later, across all keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Version> for u64 {
+    fn from(version: Version) -> u64 {
+        version.0
+    }
+}
+
+/// A key, its value and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty where a request asked for keys or versions only.
+    pub value: Bytes,
+    /// The version of the value.
+    pub version: Version,
+}
+
+/// What a key must be like for a write to be applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Condition {
+    /// No condition.
+    #[default]
+    None,
+    /// The key must not exist.
+    Absent,
+    /// The key must exist, at any version.
+    Exists,
+    /// The key must exist with exactly this version.
+    Version(Version),
+}
+
+/// A write of one key that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriteInfo {
+    /// The log index of the write; the version of the key if it was a put.
+    pub version: Version,
+    /// The term of the leader that proposed the write; with `version`, the write's log id.
+    pub term: u64,
+    /// The key's version before the write, `None` if the key did not exist.
+    pub previous: Option<Version>,
+}
+
+/// A batch that was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchInfo {
+    /// The log index of the batch; the version of every key that it put.
+    pub version: Version,
+    /// The term of the leader that proposed the batch.
+    pub term: u64,
+    /// For each operation of the batch, its key's version before the batch, `None` if the key did not exist.
+    pub previous: Vec<Option<Version>>,
+}
+
+/// A condition that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailedCondition {
+    /// The position of the operation in the batch; 0 for a write of one key.
+    pub operation: usize,
+    /// The key whose condition did not hold.
+    pub key: Bytes,
+    /// The version that the key had, `None` if it did not exist.
+    pub version: Option<Version>,
+}
+
+/// The sizes that the servers accept. The client refuses what passes them before it sends anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest key, in bytes.
+    pub max_key_bytes: u32,
+    /// The longest value, in bytes.
+    pub max_value_bytes: u32,
+    /// The most operations in one batch.
+    pub max_batch_operations: u32,
+    /// The most bytes of keys and values in one request.
+    pub max_request_bytes: u32,
+}
+
+/// A member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Member {
+    /// The node's identity: slot in the high 16 bits, incarnation in the others.
+    pub node_id: u64,
+    /// The node's slot.
+    pub slot: u16,
+    /// `host:port` for clients.
+    pub client_address: String,
+    /// `host:port` for peers.
+    pub peer_address: String,
+    /// Whether the member votes; a learner does not.
+    pub voter: bool,
+}

@@ -1,0 +1,254 @@
+//! Puts and deletes of one key, and the way of every write through its retries.
+//!
+//! A write keeps its session and sequence number from attempt to attempt, so repeating it is safe for as long as the
+//! servers know the session. Once an attempt may have had an effect, only a result ends the write; anything else
+//! that ends it is an unknown outcome.
+
+use bytes::Bytes;
+
+use crate::convert;
+use crate::limits::check_operations;
+use crate::node::Connection;
+use crate::pool::{Pool, Target};
+use crate::proto;
+use crate::retry::{Attempts, Failure};
+use crate::session::Ticket;
+use crate::types::{Condition, FailedCondition, Version, WriteInfo};
+use crate::{Client, Error};
+
+impl Client {
+    /// Puts a value, whether or not the key exists.
+    ///
+    /// # Errors
+    /// [`Error::OutcomeUnknown`] if the write may have been applied; all others mean that it was not.
+    pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<WriteInfo, Error> {
+        self.put_if(key, value, Condition::None).await
+    }
+
+    /// Puts a value if the key does not exist.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if it exists; else as [`Client::put`].
+    pub async fn put_if_absent(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<WriteInfo, Error> {
+        self.put_if(key, value, Condition::Absent).await
+    }
+
+    /// Puts a value if the key exists with exactly this version.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if it does not; else as [`Client::put`].
+    pub async fn put_if_version(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        version: Version,
+    ) -> Result<WriteInfo, Error> {
+        self.put_if(key, value, Condition::Version(version)).await
+    }
+
+    /// Puts a value if the condition holds.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if it does not; else as [`Client::put`].
+    pub async fn put_if(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        condition: Condition,
+    ) -> Result<WriteInfo, Error> {
+        self.write_one(convert::put(key.into(), value.into(), condition))
+            .await
+    }
+
+    /// Deletes a key. [`WriteInfo::previous`] says whether it existed.
+    ///
+    /// # Errors
+    /// As [`Client::put`].
+    pub async fn delete(&self, key: impl Into<Bytes>) -> Result<WriteInfo, Error> {
+        self.delete_if(key, Condition::None).await
+    }
+
+    /// Deletes a key if it exists with exactly this version.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if it does not; else as [`Client::put`].
+    pub async fn delete_if_version(
+        &self,
+        key: impl Into<Bytes>,
+        version: Version,
+    ) -> Result<WriteInfo, Error> {
+        self.delete_if(key, Condition::Version(version)).await
+    }
+
+    /// Deletes a key if the condition holds.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] if it does not; else as [`Client::put`].
+    pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<WriteInfo, Error> {
+        self.write_one(convert::delete(key.into(), condition)).await
+    }
+
+    async fn write_one(&self, operation: proto::Operation) -> Result<WriteInfo, Error> {
+        let response = self.write(vec![operation]).await?;
+        Ok(WriteInfo {
+            version: Version(response.index),
+            term: response.term,
+            previous: response.results.first().and_then(convert::previous),
+        })
+    }
+
+    /// Has the operations applied, all or none, and at most once.
+    pub(crate) async fn write(
+        &self,
+        operations: Vec<proto::Operation>,
+    ) -> Result<proto::WriteResponse, Error> {
+        let pool = &self.inner.pool;
+        check_operations(pool.limits(), &operations)?;
+        let mut attempts = Attempts::new(Target::Leader, self.deadline);
+        let _permit = match pool.sessions.try_permit() {
+            Some(permit) => Some(permit),
+            None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit())
+                .await
+                .map_err(|_| Error::DeadlineExceeded {
+                    last_error: "waiting for other writes of this client".to_owned(),
+                })?,
+        };
+        let mut write = Write {
+            operations,
+            ticket: None,
+            in_doubt: None,
+        };
+        match write.run(pool, &mut attempts).await {
+            Ok(response) if response.applied => Ok(response),
+            Ok(response) => Err(write.condition_failed(&response)),
+            Err(error) => Err(write.settle(error)),
+        }
+    }
+}
+
+/// A write on its way.
+struct Write {
+    operations: Vec<proto::Operation>,
+    ticket: Option<Ticket>,
+    /// Why an attempt may have had an effect unseen, the last that may.
+    in_doubt: Option<String>,
+}
+
+impl Write {
+    async fn run(&mut self, pool: &Pool, attempts: &mut Attempts) -> Result<proto::WriteResponse, Error> {
+        loop {
+            let (node, connection) = attempts.connection(pool).await?;
+            if self.ticket.is_none() {
+                // The first connection may have been the first to say what the limits are.
+                check_operations(pool.limits(), &self.operations)?;
+            }
+            let ticket = self
+                .ticket
+                .get_or_insert_with(|| pool.sessions.begin(&pool.random));
+            let session = Some(ticket.to_proto());
+            let message = proto::WriteRequest {
+                session,
+                operations: self.operations.clone(),
+            };
+            let answer = attempts
+                .call(
+                    pool,
+                    &node,
+                    &connection,
+                    message,
+                    |mut stub, request| async move { stub.write(request).await },
+                )
+                .await;
+            let failure = match answer {
+                Ok(response) => {
+                    pool.sessions.observe(response.index);
+                    return Ok(response);
+                }
+                Err(failure) => failure,
+            };
+            match &failure {
+                Failure::Refused(error) => return Err(error.clone()),
+                // With an attempt in doubt, the answer may still be had once there is room again.
+                Failure::Full(retry_after) if self.in_doubt.is_none() => {
+                    return Err(Error::StorageFull {
+                        retry_after: *retry_after,
+                    });
+                }
+                Failure::SessionExpired => {
+                    self.begin_anew(pool, attempts, &connection).await?;
+                    // The node that answered leads, and knows the new session's base.
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(why) = failure.may_have_effect() {
+                self.in_doubt = Some(why.to_owned());
+            }
+            attempts.failed(pool, &node, failure).await?;
+        }
+    }
+
+    /// Takes a new session after the servers forgot this write's one.
+    ///
+    /// # Errors
+    /// If an earlier attempt may have had an effect: then the write must not be sent under another session, or it
+    /// could be applied twice.
+    async fn begin_anew(
+        &mut self,
+        pool: &Pool,
+        attempts: &mut Attempts,
+        connection: &Connection,
+    ) -> Result<(), Error> {
+        let expired = || Error::Unavailable {
+            tried: Vec::new(),
+            last_error: "the session expired".to_owned(),
+        };
+        if self.in_doubt.is_some() {
+            return Err(expired());
+        }
+        let Some(ticket) = self.ticket.take() else {
+            return Err(expired());
+        };
+        let mut stub = connection.stub();
+        let hello = async {
+            stub.hello(proto::HelloRequest {})
+                .await
+                .map(|hello| hello.into_inner().applied_index)
+        };
+        let renewal = pool.sessions.renew(&ticket, hello);
+        match tokio::time::timeout(attempts.remaining().min(pool.options.attempt_timeout), renewal).await {
+            Ok(Ok(())) => Ok(()),
+            // The next attempt will meet the expired session again, or another leader.
+            Ok(Err(_)) | Err(_) if !attempts.remaining().is_zero() => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(expired()),
+        }
+    }
+
+    /// The error to report: nothing but an unknown outcome while an attempt is in doubt.
+    fn settle(&mut self, error: Error) -> Error {
+        match self.in_doubt.take() {
+            Some(why) => Error::OutcomeUnknown { last_error: why },
+            None => error,
+        }
+    }
+
+    fn condition_failed(&self, response: &proto::WriteResponse) -> Error {
+        let failed = self.operations.iter().zip(&response.results).enumerate();
+        let failed =
+            failed
+                .filter(|(_, (_, result))| !result.condition_held)
+                .map(|(operation, (op, result))| FailedCondition {
+                    operation,
+                    key: convert::key_of(op),
+                    version: convert::previous(result),
+                });
+        Error::ConditionFailed {
+            failed: failed.collect(),
+            at: Version(response.index),
+        }
+    }
+}
