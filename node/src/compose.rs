@@ -1,0 +1,322 @@
+//! The composition root: engine, replica, services and servers are put together here and nowhere else, for the shipped
+//! binary and for the simulation. The only file of this crate that knows of `cfg(madsim)`: health, reflection and HTTP
+//! cannot be mounted there, and addresses are bound by the simulated network itself.
+//!
+//! What holds here: the data directory is judged before any socket opens; every socket is open before the replica
+//! starts; what was started is stopped again when a later step fails.
+
+#[cfg(not(madsim))]
+mod http;
+#[cfg(not(madsim))]
+mod real;
+#[cfg(madsim)]
+mod simulated;
+
+#[cfg(not(madsim))]
+use real as world;
+#[cfg(madsim)]
+use simulated as world;
+
+use crate::config::NodeConfig;
+use crate::error::Error;
+use crate::metrics::Metrics;
+use crate::service::KvService;
+use cairn_engine::io::Directory;
+use cairn_engine::{BootId, Engine, Identity, Options};
+use cairn_raft::{Replica, ReplicaConfig};
+use futures::FutureExt;
+use futures::future::Shared;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tracing::{info, warn};
+use world::{address_of, bind, serve_clients, serve_peers, serve_watchers};
+
+/// Room beside keys and values in a request.
+const REQUEST_FRAME_BYTES: usize = 1 << 20;
+/// HTTP/2 windows, so that one connection can carry many large values at once.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a node gets from the world around it.
+#[derive(Clone)]
+pub struct Environment {
+    /// Its data directory.
+    pub directory: Arc<dyn Directory>,
+    /// The running kernel.
+    pub boot: BootId,
+    /// For everything random in the node.
+    pub seed: u64,
+}
+
+/// Told bytes done and bytes in all while files are made.
+pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+impl Environment {
+    /// This machine's: the data directory's files, the running kernel, the system's randomness.
+    ///
+    /// # Errors
+    /// `Engine`, where the directory cannot be opened.
+    pub fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
+        world::from_files(config)
+    }
+}
+
+/// Makes a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster and slot, all of it
+/// written. Ends synced.
+///
+/// # Errors
+/// `NotEmpty`, and `Engine` where the files cannot be made. A directory whose making did not end is no data directory,
+/// and is refused by [`Environment::from_files`].
+pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
+    world::format(config, progress).await
+}
+
+/// Resolves when servers should stop accepting.
+type Stop = Shared<oneshot::Receiver<()>>;
+
+/// A running member.
+pub struct Node {
+    config: NodeConfig,
+    replica: Replica,
+    addresses: Addresses,
+    running: Mutex<Option<Running>>,
+}
+
+/// Where a node listens, with ports as the system gave them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Addresses {
+    client: SocketAddr,
+    peer: SocketAddr,
+    http: Option<SocketAddr>,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    clients: JoinHandle<()>,
+    others: Vec<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Opens the data directory, binds the addresses, starts replication and serves.
+    ///
+    /// # Errors
+    /// Any [`Error`]; then nothing is left running, and the data directory is as it was.
+    pub async fn start(config: NodeConfig, environment: Environment) -> Result<Node, Error> {
+        config.validate()?;
+        let engine = open_engine(&config, &environment).await?;
+        match assemble(config, environment.seed, engine.clone()).await {
+            Ok(node) => Ok(node),
+            Err(error) => {
+                if let Err(closing) = engine.close().await {
+                    warn!(%closing, "the engine did not close cleanly after a failed start");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The member's replica.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The member's engine.
+    pub fn engine(&self) -> &Engine {
+        self.replica.engine()
+    }
+
+    /// The configuration it was started with.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Where clients are served.
+    pub fn client_address(&self) -> SocketAddr {
+        self.addresses.client
+    }
+
+    /// Where the other members are served.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.addresses.peer
+    }
+
+    /// Where HTTP is served, if anywhere.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.addresses.http
+    }
+
+    /// Resolves with the reason when the member stops by itself; never while it serves.
+    pub async fn stopped(&self) -> String {
+        self.replica.wait_stopped().await
+    }
+
+    /// Stops accepting, gives requests under way [`crate::config::Timing::shutdown`] to end, stops replication, and
+    /// closes the engine, which syncs and marks a clean shutdown. A second call does nothing.
+    ///
+    /// # Errors
+    /// `Replica` and `Engine`; the rest is stopped all the same.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let Some(running) = self.running.lock().take() else {
+            return Ok(());
+        };
+        let _ = running.stop.send(());
+        if tokio::time::timeout(self.config.timing.shutdown, running.clients)
+            .await
+            .is_err()
+        {
+            warn!("requests were still under way when their time was up; they are cut off");
+        }
+        let replica = self.replica.shutdown().await;
+        for server in running.others {
+            server.abort();
+        }
+        self.engine().close().await?;
+        replica?;
+        info!("stopped cleanly");
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.lock().take() {
+            for server in running.others.into_iter().chain([running.clients]) {
+                server.abort();
+            }
+        }
+    }
+}
+
+async fn open_engine(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
+    let storage = &config.storage;
+    let options = Options {
+        sync_interval: storage.sync_interval,
+        sync_bytes: storage.sync_bytes,
+        log_cache_bytes: storage.log_cache_bytes,
+        ..Options::new(config.mode, environment.boot)
+    };
+    let expected = Some((config.cluster.clone(), config.slot));
+    Ok(Engine::open(Arc::clone(&environment.directory), expected, options).await?)
+}
+
+async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node, Error> {
+    let clients = bind(&config.client_address, "clients", "listen.client").await?;
+    let peers = bind(&config.peer_address, "the other members", "listen.peer").await?;
+    let http = match &config.http_address {
+        Some(address) => Some(bind(address, "HTTP", "listen.http").await?),
+        None => None,
+    };
+    let addresses = Addresses {
+        client: address_of(&clients)?,
+        peer: address_of(&peers)?,
+        http: http.as_ref().map(address_of).transpose()?,
+    };
+
+    let replica = Replica::start(replica_config(&config, &engine, seed), engine).await?;
+    let metrics = Arc::new(Metrics::new(replica.clone()));
+    let service = KvService::new(config.clone(), replica.clone(), Arc::clone(&metrics));
+
+    let (stop, stopping) = oneshot::channel();
+    let stopping: Stop = stopping.shared();
+    let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
+    others.extend(serve_watchers(http, &replica, metrics));
+    let clients = tokio::spawn(serve_clients(
+        clients,
+        config.clone(),
+        service,
+        replica.clone(),
+        stopping,
+    ));
+    let identity = replica.node_id();
+    info!(node = %identity, cluster = %config.cluster, mode = %config.mode, client = %addresses.client,
+          peer = %addresses.peer, "serving");
+    let running = Mutex::new(Some(Running {
+        stop,
+        clients,
+        others,
+    }));
+    Ok(Node {
+        config,
+        replica,
+        addresses,
+        running,
+    })
+}
+
+fn replica_config(config: &NodeConfig, engine: &Engine, seed: u64) -> ReplicaConfig {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    // The log shares the data area with the keys: never keep so much of it that small directories fill up.
+    let room = engine.status().data_bytes / 8;
+    let defaults = ReplicaConfig::new(config.mode, config.members.clone());
+    ReplicaConfig {
+        heartbeat_ms: millis(config.timing.heartbeat),
+        election_min_ms: millis(config.timing.election_min),
+        election_max_ms: millis(config.timing.election_max),
+        log_retain_bytes: config.storage.log_retain_bytes.min(room),
+        log_retain_entries: config.storage.log_retain_entries,
+        checkpoint_bytes: defaults.checkpoint_bytes.min(room),
+        max_sessions: config.limits.max_sessions,
+        seed,
+        ..defaults
+    }
+}
+
+/// The greatest request that is decoded; its keys and values are judged after.
+fn request_bytes_max(config: &NodeConfig) -> usize {
+    config
+        .limits
+        .max_request_bytes
+        .saturating_add(REQUEST_FRAME_BYTES)
+}
+
+fn server() -> Server {
+    Server::builder()
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
+
+fn log_end(purpose: &'static str, end: Result<(), tonic::transport::Error>) {
+    if let Err(error) = end {
+        tracing::error!(%error, "the server for {purpose} ended");
+    }
+}
+
+fn cannot_listen(address: &str, purpose: &'static str, key: &'static str, error: &std::io::Error) -> Error {
+    let way_out = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; stop the process that listens there, or choose another port",
+        std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege, choose another",
+        _ => "",
+    };
+    Error::Listen {
+        address: address.into(),
+        purpose,
+        key,
+        reason: format!("{error}{way_out}"),
+    }
+}
+
+async fn resolve(address: &str) -> std::io::Result<SocketAddr> {
+    let mut found = tokio::net::lookup_host(address.to_string()).await?;
+    found
+        .next()
+        .ok_or_else(|| std::io::Error::other("the name has no address"))
+}
+
+/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a simulation.
+///
+/// # Errors
+/// Where the system does not let signals be watched.
+pub async fn termination() -> std::io::Result<&'static str> {
+    world::asked_to_end().await
+}

@@ -1,0 +1,65 @@
+//! The same servers on the simulated network.
+
+use super::*;
+use cairn_client::proto::kv_server::KvServer;
+use cairn_engine::Identity;
+
+pub(super) type Listener = SocketAddr;
+
+pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str) -> Result<Listener, Error> {
+    resolve(address)
+        .await
+        .map_err(|error| cannot_listen(address, purpose, key, &error))
+}
+
+pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
+    Ok(*listener)
+}
+
+pub(super) async fn serve_clients(
+    listener: Listener,
+    config: NodeConfig,
+    service: KvService,
+    _replica: Replica,
+    stopping: Stop,
+) {
+    let router = server().add_service(
+        KvServer::new(service)
+            .max_decoding_message_size(request_bytes_max(&config))
+            .max_encoding_message_size(usize::MAX),
+    );
+    log_end(
+        "clients",
+        router.serve_with_shutdown(listener, stopping.map(|_| ())).await,
+    );
+}
+
+pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
+    log_end(
+        "the other members",
+        server().add_service(replica.peer_service()).serve(listener).await,
+    );
+}
+
+pub(super) fn serve_watchers(
+    _listener: Option<Listener>,
+    _replica: &Replica,
+    _metrics: Arc<Metrics>,
+) -> Option<JoinHandle<()>> {
+    None
+}
+
+pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
+    std::future::pending().await
+}
+
+const NO_FILES: &str =
+    "this program was built for the simulation, which has no files; build it without --cfg madsim";
+
+pub(super) fn from_files(_config: &NodeConfig) -> Result<Environment, Error> {
+    Err(Error::Platform(NO_FILES.into()))
+}
+
+pub(super) async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
+    Err(Error::Platform(NO_FILES.into()))
+}

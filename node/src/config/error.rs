@@ -1,0 +1,63 @@
+//! What can be wrong with a configuration, each naming the key, where it was given, and the way out.
+
+/// A configuration that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration file {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's message.
+        reason: String,
+    },
+    /// The file is not TOML.
+    #[error("{path} is not valid TOML: {reason}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Where and why.
+        reason: String,
+    },
+    /// No such key.
+    #[error("{place}: unknown key `{key}`{}", hint(.nearest.as_deref()))]
+    UnknownKey {
+        /// As it was given.
+        key: String,
+        /// File and line, variable or flag.
+        place: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+    /// The value does not fit the key.
+    #[error("{place}: `{value}` is no value for `{key}`: {reason}")]
+    BadValue {
+        /// The key.
+        key: String,
+        /// File and line, variable or flag.
+        place: String,
+        /// As it was given.
+        value: String,
+        /// What was expected.
+        reason: String,
+    },
+    /// A key without a default was not given.
+    #[error("`{key}` is not set; give it in the configuration file, as {variable}, or with --set {key}=…")]
+    Missing {
+        /// The key.
+        key: String,
+        /// The environment variable that sets it.
+        variable: String,
+    },
+    /// Values that do not go together.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "; `cairn config print` shows every key".to_string(),
+        |name| format!("; did you mean `{name}`?"),
+    )
+}

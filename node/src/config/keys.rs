@@ -1,0 +1,413 @@
+//! Every configuration key: its name, kind, default and meaning. The only list of them; the file reader, the
+//! environment, `--set`, `config print` and the nearest-name hint all read it.
+//!
+//! What holds here: each default passes its own kind's check (a test), and no two keys share an environment variable.
+
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+/// What a key's value must look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Any text that is not empty.
+    Text,
+    /// A whole number in a closed range.
+    Integer(u64, u64),
+    /// A number of bytes in a closed range: `65536`, `64KiB`, `1MiB`.
+    Size(u64, u64),
+    /// A length of time: `100ms`, `1s`.
+    Time,
+    /// `host:port`.
+    Address,
+    /// `host:port`, or `none`.
+    OptionalAddress,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Members, as `1=host:port/host:port,2=…` (client address, then peer address).
+    Members,
+}
+
+/// One configuration key.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// Its dotted name, as in the file.
+    pub name: &'static str,
+    /// What its value must look like.
+    pub kind: Kind,
+    /// The value used where nothing else is given; `None` where there is no sensible one.
+    pub default: Option<&'static str>,
+    /// One line for `config print` and the example file.
+    pub doc: &'static str,
+}
+
+impl Key {
+    /// The environment variable that sets it.
+    pub(crate) fn variable(&self) -> String {
+        format!("CAIRN_{}", self.name.replace('.', "_").to_uppercase())
+    }
+}
+
+const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc: &'static str) -> Key {
+    Key {
+        name,
+        kind,
+        default,
+        doc,
+    }
+}
+
+/// The greatest key that fits a journal record with room to spare.
+const KEY_BYTES_MAX: u64 = 2048;
+const VALUE_BYTES_MAX: u64 = 16 << 20;
+
+/// All keys, in the order in which `config print` shows them.
+pub(crate) const KEYS: &[Key] = &[
+    key(
+        "cluster",
+        Kind::Text,
+        None,
+        "name of the cluster, the same on every member",
+    ),
+    key(
+        "slot",
+        Kind::Integer(1, 65_535),
+        None,
+        "this member's place in the cluster",
+    ),
+    key(
+        "data_dir",
+        Kind::Text,
+        None,
+        "data directory, made by `cairn format`",
+    ),
+    key(
+        "mode",
+        Kind::Choice(&["auto", "device", "replicated", "sync"]),
+        Some("auto"),
+        "what an acknowledgement promises; auto: replicated for three or more members, else sync",
+    ),
+    key(
+        "members",
+        Kind::Members,
+        Some(""),
+        "initial members; empty: this one alone. In the file, as tables [members.1] with client and peer",
+    ),
+    key(
+        "listen.client",
+        Kind::Address,
+        Some("127.0.0.1:7400"),
+        "where clients are served",
+    ),
+    key(
+        "listen.peer",
+        Kind::Address,
+        Some("127.0.0.1:7401"),
+        "where the other members are served",
+    ),
+    key(
+        "listen.http",
+        Kind::OptionalAddress,
+        Some("127.0.0.1:7402"),
+        "where /live, /ready and /metrics are served; none: nowhere",
+    ),
+    key(
+        "limits.max_key_bytes",
+        Kind::Size(1, KEY_BYTES_MAX),
+        Some("1KiB"),
+        "longest key",
+    ),
+    key(
+        "limits.max_value_bytes",
+        Kind::Size(1, VALUE_BYTES_MAX),
+        Some("1MiB"),
+        "longest value",
+    ),
+    key(
+        "limits.max_batch_operations",
+        Kind::Integer(1, 1024),
+        Some("128"),
+        "most operations of one write request",
+    ),
+    key(
+        "limits.max_request_bytes",
+        Kind::Size(1, 4 * VALUE_BYTES_MAX),
+        Some("4MiB"),
+        "most bytes of keys and values in one write request",
+    ),
+    key(
+        "limits.max_list_items",
+        Kind::Integer(1, 100_000),
+        Some("10000"),
+        "most items of one list page",
+    ),
+    key(
+        "limits.max_list_bytes",
+        Kind::Size(1, 4 * VALUE_BYTES_MAX),
+        Some("4MiB"),
+        "most bytes of keys and values in one list page",
+    ),
+    key(
+        "limits.max_in_flight_writes",
+        Kind::Integer(1, 1_000_000),
+        Some("4096"),
+        "most write requests under way; more are answered as overloaded",
+    ),
+    key(
+        "limits.max_in_flight_bytes",
+        Kind::Size(1 << 20, 1 << 40),
+        Some("64MiB"),
+        "most bytes of write requests under way; more are answered as overloaded",
+    ),
+    key(
+        "limits.max_sessions",
+        Kind::Integer(1, 1_000_000),
+        Some("10000"),
+        "most clients whose latest results are kept so that a repeated write is not applied twice",
+    ),
+    key(
+        "timing.heartbeat",
+        Kind::Time,
+        Some("100ms"),
+        "time between a leader's signs of life",
+    ),
+    key(
+        "timing.election_min",
+        Kind::Time,
+        Some("500ms"),
+        "least silence before a follower campaigns",
+    ),
+    key(
+        "timing.election_max",
+        Kind::Time,
+        Some("1s"),
+        "most silence before a follower campaigns",
+    ),
+    key(
+        "timing.request",
+        Kind::Time,
+        Some("10s"),
+        "time within which a request without a deadline of its own is answered",
+    ),
+    key(
+        "timing.shutdown",
+        Kind::Time,
+        Some("10s"),
+        "time given to requests under way when the server stops",
+    ),
+    key(
+        "storage.size",
+        Kind::Size(64 << 20, 1 << 46),
+        Some("10GiB"),
+        "bytes of the data directory; used by `cairn format` only",
+    ),
+    key(
+        "storage.backend",
+        Kind::Choice(&["auto", "io_uring", "threads"]),
+        Some("auto"),
+        "how the disk is driven; auto: io_uring, or threads where the system forbids it",
+    ),
+    key(
+        "storage.sync_interval",
+        Kind::Time,
+        Some("1s"),
+        "longest time between a write and the background sync that covers it",
+    ),
+    key(
+        "storage.sync_bytes",
+        Kind::Size(1 << 20, 1 << 40),
+        Some("64MiB"),
+        "most written bytes before a background sync begins",
+    ),
+    key(
+        "storage.log_cache_bytes",
+        Kind::Size(1 << 20, 1 << 40),
+        Some("64MiB"),
+        "memory for log entries on their way to followers",
+    ),
+    key(
+        "storage.log_retain_bytes",
+        Kind::Size(1 << 20, 1 << 46),
+        Some("256MiB"),
+        "applied log kept for followers that were away; bounded by an eighth of the data area",
+    ),
+    key(
+        "storage.log_retain_entries",
+        Kind::Integer(1, 100_000_000),
+        Some("500000"),
+        "applied log entries kept for followers that were away",
+    ),
+    key(
+        "log.level",
+        Kind::Text,
+        Some("info"),
+        "error, warn, info, debug or trace; or directives such as info,cairn_raft=debug",
+    ),
+    key(
+        "log.format",
+        Kind::Choice(&["human", "json"]),
+        Some("human"),
+        "how the server writes its log",
+    ),
+];
+
+/// The key of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The known name that `name` was probably meant to be.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 3 && *distance * 2 < candidate.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Reads a number of bytes: `4096`, `64KiB`, `1MiB`, `2GiB`, `1TiB`; `K`, `M`, `G`, `T` mean the same.
+///
+/// # Errors
+/// A sentence on what was expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text.get(digits.len()..).unwrap_or("").trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return Err("expected a number of bytes such as 4096, 64KiB, 1MiB or 2GiB".into()),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "expected a number of bytes such as 4096, 64KiB, 1MiB or 2GiB".to_string())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
+}
+
+/// Writes a number of bytes the way [`parse_size`] reads it, in the largest unit that divides it.
+pub fn format_size(bytes: u64) -> String {
+    [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)]
+        .into_iter()
+        .find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift)
+        .map_or_else(
+            || bytes.to_string(),
+            |(unit, shift)| format!("{}{unit}", bytes >> shift),
+        )
+}
+
+/// Reads a length of time.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "expected a length of time such as 100ms, 1s or 2m".to_string())?;
+    if time < Duration::from_millis(1) || time > Duration::from_secs(86_400) {
+        return Err("expected between 1ms and 1day".into());
+    }
+    Ok(time)
+}
+
+/// Checks the form of `host:port` without asking a name server.
+pub(crate) fn check_address(text: &str) -> Result<(), String> {
+    let expected = || "expected host:port, such as 127.0.0.1:7400".to_string();
+    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
+    port.parse::<u16>().map_err(|_| expected())?;
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    if host.is_empty() || (host.contains(':') && !bracketed) || host.contains(['/', ' ']) {
+        return Err(expected());
+    }
+    if bracketed && text.to_socket_addrs().is_err() {
+        return Err(expected());
+    }
+    Ok(())
+}
+
+impl Kind {
+    /// Checks a value's form.
+    pub(crate) fn check(self, text: &str) -> Result<(), String> {
+        match self {
+            Kind::Text if text.is_empty() => Err("expected a text that is not empty".into()),
+            Kind::Text => Ok(()),
+            Kind::Integer(min, max) => {
+                let number: u64 = text
+                    .parse()
+                    .map_err(|_| format!("expected a whole number from {min} to {max}"))?;
+                in_range(number, min, max, |n| n.to_string())
+            }
+            Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
+            Kind::Time => parse_time(text).map(|_| ()),
+            Kind::OptionalAddress if text == "none" => Ok(()),
+            Kind::Address | Kind::OptionalAddress => check_address(text),
+            Kind::Choice(words) if words.contains(&text) => Ok(()),
+            Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
+            Kind::Members => super::members::parse(text).map(|_| ()),
+        }
+    }
+}
+
+fn in_range(number: u64, min: u64, max: u64, show: impl Fn(u64) -> String) -> Result<(), String> {
+    if (min..=max).contains(&number) {
+        Ok(())
+    } else {
+        Err(format!("expected from {} to {}", show(min), show(max)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_default_passes_its_own_check() {
+        for key in KEYS {
+            if let Some(default) = key.default {
+                assert_eq!(key.kind.check(default), Ok(()), "{}", key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_and_variables_are_unique() {
+        let names: BTreeSet<_> = KEYS.iter().map(|key| key.name).collect();
+        let variables: BTreeSet<_> = KEYS.iter().map(Key::variable).collect();
+        assert_eq!((names.len(), variables.len()), (KEYS.len(), KEYS.len()));
+    }
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64KiB", 65_536),
+            ("1 MiB", 1 << 20),
+            ("2G", 2 << 30),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes));
+            assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
+        }
+        assert_eq!(format_size(0), "0");
+        assert_eq!(format_size(1500), "1500");
+        for bad in ["", "KiB", "-1", "1.5MiB", "1MB", "99999999999999TiB"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_need_a_host_and_a_port() {
+        for good in ["127.0.0.1:0", "node-1:7400", "[::1]:7400", "a.b.example:1"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "node",
+            "node:",
+            ":7400",
+            "node:port",
+            "node:70000",
+            "::1:7400",
+            "http://a:1",
+            "[x]:1",
+        ] {
+            assert!(check_address(bad).is_err(), "{bad}");
+        }
+    }
+}

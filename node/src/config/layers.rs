@@ -1,0 +1,299 @@
+//! The layers of a configuration: defaults, then the file, then the environment, then flags; the later wins.
+//!
+//! What holds here: every stored value has passed its key's check, and remembers where it was given.
+
+use super::error::ConfigError;
+use super::keys::{self, KEYS, Key};
+use super::members;
+use cairn_raft::MemberAddress;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// Where a value was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// Nowhere: the key's default.
+    Default,
+    /// In a file, at a line.
+    File(String, usize),
+    /// In an environment variable.
+    Environment(String),
+    /// By a flag.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => write!(f, "default"),
+            Source::File(path, line) => write!(f, "{path}:{line}"),
+            Source::Environment(variable) => write!(f, "{variable}"),
+            Source::Flag(flag) => write!(f, "{flag}"),
+        }
+    }
+}
+
+/// One key with its value and where that came from; `None` where a key without a default was not given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key's dotted name.
+    pub key: &'static str,
+    /// Its value in the key's own notation.
+    pub value: Option<String>,
+    /// Where it was given.
+    pub source: Source,
+    /// The key's meaning, one line.
+    pub doc: &'static str,
+    /// The environment variable that sets it.
+    pub variable: String,
+}
+
+/// A configuration being put together.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    values: BTreeMap<&'static str, (String, Source)>,
+}
+
+/// Variables with our prefix that are not keys of the server: the command line's own.
+const OTHER_VARIABLES: &[&str] = &["CAIRN_ENDPOINTS", "CAIRN_CONFIG", "CAIRN_TIMEOUT"];
+
+impl Layers {
+    /// Nothing but defaults.
+    pub fn new() -> Layers {
+        Layers::default()
+    }
+
+    /// Adds a TOML file.
+    ///
+    /// # Errors
+    /// `Read`, `Syntax`, `UnknownKey` and `BadValue`, with file and line.
+    pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            path: shown.clone(),
+            reason: error.to_string(),
+        })?;
+        self.add_toml(&shown, &text)
+    }
+
+    /// Adds the text of a TOML file; `path` is used in messages.
+    ///
+    /// # Errors
+    /// `Syntax`, `UnknownKey` and `BadValue`, with file and line.
+    pub fn add_toml(&mut self, path: &str, text: &str) -> Result<(), ConfigError> {
+        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            path: path.into(),
+            reason: error.to_string(),
+        })?;
+        let mut found = Vec::new();
+        flatten("", table.get_ref(), &mut found);
+        let mut listed = MemberTables::default();
+        for (name, value, offset) in found {
+            let line = text.get(..offset).unwrap_or("").matches('\n').count() + 1;
+            let source = Source::File(path.to_string(), line);
+            if let Some(rest) = name.strip_prefix("members.") {
+                listed.add(rest, value, source)?;
+            } else {
+                self.set(&name, value, source)?;
+            }
+        }
+        if let Some((text, source)) = listed.finish()? {
+            self.set("members", text, source)?;
+        }
+        Ok(())
+    }
+
+    /// Adds variables that begin with `CAIRN_`. Those that Kubernetes makes for a service called `cairn` are passed over.
+    ///
+    /// # Errors
+    /// `UnknownKey` and `BadValue`, naming the variable.
+    pub fn add_environment(
+        &mut self,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<(), ConfigError> {
+        for (variable, value) in variables {
+            let Some(rest) = variable.strip_prefix("CAIRN_") else {
+                continue;
+            };
+            let kubernetes = rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_");
+            if kubernetes || OTHER_VARIABLES.contains(&variable.as_str()) {
+                continue;
+            }
+            let Some(key) = KEYS.iter().find(|key| key.variable() == variable) else {
+                let known: Vec<String> = KEYS.iter().map(Key::variable).collect();
+                let nearest = keys::nearest(&variable, known.iter().map(String::as_str));
+                return Err(ConfigError::UnknownKey {
+                    nearest: nearest.map(str::to_string),
+                    key: variable,
+                    place: "environment".into(),
+                });
+            };
+            self.set(key.name, value, Source::Environment(variable))?;
+        }
+        Ok(())
+    }
+
+    /// Adds `key=value` as given to a flag such as `--set`.
+    ///
+    /// # Errors
+    /// `UnknownKey` and `BadValue`, naming the flag.
+    pub fn add_assignment(&mut self, flag: &str, assignment: &str) -> Result<(), ConfigError> {
+        let (name, value) = assignment.split_once('=').ok_or_else(|| ConfigError::BadValue {
+            key: assignment.into(),
+            place: flag.into(),
+            value: assignment.into(),
+            reason: "expected KEY=VALUE".into(),
+        })?;
+        self.set(name.trim(), value.trim().to_string(), Source::Flag(flag.into()))
+    }
+
+    /// Sets one key.
+    ///
+    /// # Errors
+    /// `UnknownKey` and `BadValue`.
+    pub fn set(&mut self, name: &str, value: String, source: Source) -> Result<(), ConfigError> {
+        let key = keys::find(name).ok_or_else(|| ConfigError::UnknownKey {
+            key: name.into(),
+            place: source.to_string(),
+            nearest: keys::nearest(name, KEYS.iter().map(|key| key.name)).map(str::to_string),
+        })?;
+        if let Err(reason) = key.kind.check(&value) {
+            return Err(ConfigError::BadValue {
+                key: name.into(),
+                place: source.to_string(),
+                value,
+                reason,
+            });
+        }
+        self.values.insert(key.name, (value, source));
+        Ok(())
+    }
+
+    /// Every key with its value and source.
+    pub fn settings(&self) -> Vec<Setting> {
+        let setting = |key: &'static Key| {
+            let (value, source) = match self.values.get(key.name) {
+                Some((value, source)) => (Some(value.clone()), source.clone()),
+                None => (key.default.map(str::to_string), Source::Default),
+            };
+            Setting {
+                key: key.name,
+                value,
+                source,
+                doc: key.doc,
+                variable: key.variable(),
+            }
+        };
+        KEYS.iter().map(setting).collect()
+    }
+
+    /// A key's value.
+    pub(crate) fn text(&self, name: &'static str) -> Result<String, ConfigError> {
+        let given = self.values.get(name).map(|(value, _)| value.clone());
+        let key = keys::find(name);
+        given
+            .or_else(|| key.and_then(|key| key.default).map(str::to_string))
+            .ok_or_else(|| ConfigError::Missing {
+                key: name.into(),
+                variable: key.map(Key::variable).unwrap_or_default(),
+            })
+    }
+
+    /// A key's value, read by `parse`. The value passed the key's check, so an error here names a wrong pairing of key
+    /// and parser.
+    pub(crate) fn read<T>(
+        &self,
+        name: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<T, ConfigError> {
+        let text = self.text(name)?;
+        parse(&text).map_err(|reason| ConfigError::BadValue {
+            key: name.into(),
+            place: self
+                .values
+                .get(name)
+                .map_or(Source::Default, |(_, source)| source.clone())
+                .to_string(),
+            value: text,
+            reason,
+        })
+    }
+}
+
+/// Dotted names, values as text, and byte offsets of a TOML document.
+fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, usize)>) {
+    for (name, value) in table {
+        let name_here = format!("{prefix}{}", name.get_ref());
+        let offset = name.span().start;
+        match value.get_ref() {
+            DeValue::Table(inner) if !inner.is_empty() => flatten(&format!("{name_here}."), inner, found),
+            DeValue::String(text) => found.push((name_here, text.to_string(), offset)),
+            DeValue::Integer(number) => found.push((name_here, number.as_str().to_string(), offset)),
+            DeValue::Boolean(value) => found.push((name_here, value.to_string(), offset)),
+            DeValue::Float(number) => found.push((name_here, number.as_str().to_string(), offset)),
+            DeValue::Table(_) => {}
+            DeValue::Array(_) => found.push((name_here, "[…]".to_string(), offset)),
+            DeValue::Datetime(time) => found.push((name_here, time.to_string(), offset)),
+        }
+    }
+}
+
+/// `[members.N]` tables of one file, while they are read.
+#[derive(Default)]
+struct MemberTables {
+    members: BTreeMap<u16, (Option<String>, Option<String>)>,
+    first: Option<Source>,
+}
+
+impl MemberTables {
+    fn add(&mut self, rest: &str, value: String, source: Source) -> Result<(), ConfigError> {
+        let key = format!("members.{rest}");
+        let (slot, field) = rest.split_once('.').unwrap_or((rest, ""));
+        let slot = members::parse_slot(slot).map_err(|reason| ConfigError::BadValue {
+            key: key.clone(),
+            place: source.to_string(),
+            value: slot.to_string(),
+            reason,
+        })?;
+        let member = self.members.entry(slot).or_default();
+        let place = match field {
+            "client" => &mut member.0,
+            "peer" => &mut member.1,
+            _ => {
+                let nearest = keys::nearest(field, ["client", "peer"].into_iter());
+                let nearest = nearest.map(|field| format!("members.{slot}.{field}"));
+                return Err(ConfigError::UnknownKey {
+                    key,
+                    place: source.to_string(),
+                    nearest,
+                });
+            }
+        };
+        keys::check_address(&value).map_err(|reason| ConfigError::BadValue {
+            key,
+            place: source.to_string(),
+            value: value.clone(),
+            reason,
+        })?;
+        *place = Some(value);
+        self.first.get_or_insert(source);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Option<(String, Source)>, ConfigError> {
+        let Some(source) = self.first else { return Ok(None) };
+        let mut complete = BTreeMap::new();
+        for (slot, member) in self.members {
+            let (Some(client), Some(peer)) = member else {
+                return Err(ConfigError::Conflict(format!(
+                    "{source}: [members.{slot}] needs both `client` and `peer`"
+                )));
+            };
+            complete.insert(slot, MemberAddress { peer, client });
+        }
+        Ok(Some((members::format(&complete), source)))
+    }
+}

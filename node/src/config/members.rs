@@ -1,0 +1,70 @@
+//! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and `--set`.
+
+use super::keys::check_address;
+use cairn_raft::MemberAddress;
+use std::collections::BTreeMap;
+
+/// Reads members; an empty text is none.
+pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> {
+    let mut members = BTreeMap::new();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let expected =
+            || format!("`{item}`: expected SLOT=CLIENT/PEER, such as 1=10.0.0.1:7400/10.0.0.1:7401");
+        let (slot, addresses) = item.split_once('=').ok_or_else(expected)?;
+        let (client, peer) = addresses.split_once('/').ok_or_else(expected)?;
+        let slot = parse_slot(slot).map_err(|_| expected())?;
+        check_address(client).map_err(|reason| format!("`{client}`: {reason}"))?;
+        check_address(peer).map_err(|reason| format!("`{peer}`: {reason}"))?;
+        let address = MemberAddress {
+            peer: peer.to_string(),
+            client: client.to_string(),
+        };
+        if members.insert(slot, address).is_some() {
+            return Err(format!("member {slot} is given twice"));
+        }
+    }
+    Ok(members)
+}
+
+/// Reads a slot, from 1.
+pub(crate) fn parse_slot(text: &str) -> Result<u16, String> {
+    text.parse::<u16>()
+        .ok()
+        .filter(|slot| *slot > 0)
+        .ok_or_else(|| "expected a slot from 1 to 65535".into())
+}
+
+/// Writes members the way [`parse`] reads them.
+pub(crate) fn format(members: &BTreeMap<u16, MemberAddress>) -> String {
+    let items: Vec<String> = members
+        .iter()
+        .map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer))
+        .collect();
+    items.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_read_as_they_are_written() {
+        let text = "1=a:1/a:2,2=b:1/b:2";
+        assert_eq!(parse(text).map(|members| format(&members)), Ok(text.to_string()));
+        assert_eq!(parse("").map(|members| members.len()), Ok(0));
+    }
+
+    #[test]
+    fn a_member_without_both_addresses_or_given_twice_is_refused() {
+        for bad in [
+            "1",
+            "1=a:1",
+            "0=a:1/a:2",
+            "x=a:1/a:2",
+            "1=a/a:2",
+            "1=a:1/a:2,1=b:1/b:2",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What the server needs of the machine: Linux 5.15 or newer. The client library has no such need.
+
+/// The oldest kernel that the server runs on.
+const KERNEL_MIN: (u32, u32) = (5, 15);
+
+/// Checks the running system.
+///
+/// # Errors
+/// A sentence that names what was found and what is needed.
+pub fn check() -> Result<(), String> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    check_release(std::env::consts::OS, &release)
+}
+
+fn check_release(os: &str, release: &str) -> Result<(), String> {
+    let (major, minor) = KERNEL_MIN;
+    if os != "linux" {
+        return Err(format!(
+            "the Cairn server is for Linux {major}.{minor} or newer, and this is {os}; the client library and the \
+             client commands work here"
+        ));
+    }
+    match version(release) {
+        Some(found) if found < KERNEL_MIN => Err(format!(
+            "the Cairn server needs Linux {major}.{minor} or newer, and this kernel is {release}; use a newer kernel"
+        )),
+        // A release that cannot be read is not a reason to refuse a kernel that may well do.
+        _ => Ok(()),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_from_5_15_on_are_taken() {
+        for release in [
+            "5.15.0",
+            "5.15.0-91-generic",
+            "6.1.0-13-amd64",
+            "6.18.1",
+            "10.0",
+            "odd",
+        ] {
+            assert_eq!(check_release("linux", release), Ok(()), "{release}");
+        }
+    }
+
+    #[test]
+    fn older_kernels_and_other_systems_are_refused_by_name() {
+        for release in ["5.14.21", "4.19.0-26-amd64", "3.10"] {
+            let error = check_release("linux", release).expect_err(release);
+            assert!(error.contains(release) && error.contains("5.15"), "{error}");
+        }
+        let error = check_release("macos", "23.1.0").expect_err("not Linux");
+        assert!(error.contains("macos") && error.contains("Linux 5.15"), "{error}");
+    }
+}

@@ -1,0 +1,81 @@
+//! What the node says of itself: to a client that begins, and to an operator.
+
+use super::{Inner, refusal};
+use cairn_client::proto;
+use cairn_engine::LogId;
+use cairn_raft::ReplicaStatus;
+
+pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
+    let limits = &inner.config.limits;
+    let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let status = inner.replica.status();
+    proto::HelloResponse {
+        cluster: inner.config.cluster.clone(),
+        limits: Some(proto::Limits {
+            max_key_bytes: bounded(limits.max_key_bytes),
+            max_value_bytes: bounded(limits.max_value_bytes),
+            max_batch_operations: bounded(limits.max_batch_operations),
+            max_request_bytes: bounded(limits.max_request_bytes),
+        }),
+        applied_index: index(status.applied),
+        members: members(&status),
+        leader: status.leader.map(refusal::leader_message),
+        server_version: env!("CARGO_PKG_VERSION").to_string(),
+    }
+}
+
+pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
+    let status = inner.replica.status();
+    let engine = inner.engine.status();
+    proto::StatusResponse {
+        cluster: inner.config.cluster.clone(),
+        node_id: status.node_id.as_u64(),
+        slot: u32::from(status.node_id.slot()),
+        server_version: env!("CARGO_PKG_VERSION").to_string(),
+        role: status.role.name().to_string(),
+        term: status.term,
+        last_log_index: index(status.last_log),
+        committed_index: index(status.committed),
+        applied_index: index(status.applied),
+        purged_index: index(status.purged),
+        members: members(&status),
+        leader: status.leader.map(refusal::leader_message),
+        storage: Some(proto::Storage {
+            mode: engine.mode.name().to_string(),
+            backend: engine.backend.to_string(),
+            directory: inner.config.data_directory.display().to_string(),
+            written_sequence: engine.written_sequence,
+            synced_sequence: engine.synced_sequence,
+            unsynced_bytes: engine.unsynced_bytes,
+            unsynced_ms: engine.unsynced_ms,
+            data_bytes: engine.data_bytes,
+            free_bytes: engine.free_bytes,
+            live_bytes: engine.live_bytes,
+            keys: engine.keys,
+            journal_blocks: engine.journal_blocks,
+            journal_used_blocks: engine.journal_used_blocks,
+            checkpoints: engine.checkpoints,
+            device_bytes_written: engine.device_bytes_written,
+            user_bytes_written: engine.user_bytes_written,
+            syncs: engine.syncs,
+            corrupt_values: engine.corrupt_values,
+        }),
+        uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
+    }
+}
+
+fn members(status: &ReplicaStatus) -> Vec<proto::Member> {
+    let member = |member: &cairn_raft::Member| proto::Member {
+        node_id: member.id.as_u64(),
+        slot: u32::from(member.id.slot()),
+        client_address: member.address.client.clone(),
+        peer_address: member.address.peer.clone(),
+        voter: member.voter,
+    };
+    status.members.iter().map(member).collect()
+}
+
+fn index(id: Option<LogId>) -> u64 {
+    id.map_or(0, |id| id.index)
+}

@@ -1,0 +1,124 @@
+//! The public service: validation, admission, linearizability and deadlines over a [`Replica`] and its [`Engine`].
+//!
+//! What holds here:
+//! - a read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's state after it;
+//! - a put is refused before it is proposed where the engine has no room; a delete is not;
+//! - requests under way are bounded in number and bytes;
+//! - a value that cannot be read intact is DATA_LOSS, never "not found";
+//! - every refusal names the input and the way out, and carries an `ErrorDetail`.
+
+mod admission;
+mod deadline;
+mod describe;
+mod read;
+mod refusal;
+mod validate;
+mod write;
+
+use crate::config::NodeConfig;
+use crate::metrics::{Method, Metrics};
+use admission::Admission;
+use cairn_client::proto;
+use cairn_engine::Engine;
+use cairn_raft::{NodeId, Replica};
+use std::future::Future;
+use std::sync::Arc;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+/// The service; clones share it.
+#[derive(Clone)]
+pub(crate) struct KvService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: NodeConfig,
+    node_id: NodeId,
+    replica: Replica,
+    engine: Engine,
+    admission: Admission,
+    metrics: Arc<Metrics>,
+    started: Instant,
+}
+
+impl KvService {
+    pub(crate) fn new(config: NodeConfig, replica: Replica, metrics: Arc<Metrics>) -> KvService {
+        let engine = replica.engine().clone();
+        let inner = Inner {
+            node_id: replica.node_id(),
+            admission: Admission::new(&config.limits),
+            engine,
+            replica,
+            metrics,
+            started: Instant::now(),
+            config,
+        };
+        KvService {
+            inner: Arc::new(inner),
+        }
+    }
+
+    async fn measured<T>(
+        &self,
+        method: Method,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<Response<T>, Status> {
+        let began = Instant::now();
+        let result = work.await;
+        let code = result
+            .as_ref()
+            .map_or_else(|status| status.code(), |_| tonic::Code::Ok);
+        self.inner.metrics.request(method, code, began.elapsed());
+        result.map(Response::new)
+    }
+}
+
+#[tonic::async_trait]
+impl proto::kv_server::Kv for KvService {
+    async fn hello(
+        &self,
+        _request: Request<proto::HelloRequest>,
+    ) -> Result<Response<proto::HelloResponse>, Status> {
+        self.measured(Method::Hello, async { Ok(describe::hello(&self.inner)) })
+            .await
+    }
+
+    async fn write(
+        &self,
+        request: Request<proto::WriteRequest>,
+    ) -> Result<Response<proto::WriteResponse>, Status> {
+        let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
+        self.measured(
+            Method::Write,
+            write::write(&self.inner, request.into_inner(), budget),
+        )
+        .await
+    }
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
+        let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
+        self.measured(Method::Get, read::get(&self.inner, request.into_inner(), budget))
+            .await
+    }
+
+    async fn list(
+        &self,
+        request: Request<proto::ListRequest>,
+    ) -> Result<Response<proto::ListResponse>, Status> {
+        let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
+        self.measured(
+            Method::List,
+            read::list(&self.inner, request.into_inner(), budget),
+        )
+        .await
+    }
+
+    async fn status(
+        &self,
+        _request: Request<proto::StatusRequest>,
+    ) -> Result<Response<proto::StatusResponse>, Status> {
+        self.measured(Method::Status, async { Ok(describe::status(&self.inner)) })
+            .await
+    }
+}

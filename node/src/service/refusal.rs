@@ -1,0 +1,156 @@
+//! Error statuses: a gRPC code, a sentence that names the input and the way out, and an [`ErrorDetail`] in the trailing
+//! metadata for programs.
+
+use bytes::Bytes;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::{ERROR_DETAIL_KEY, ErrorDetail, Leader};
+use cairn_raft::{MemberAddress, NodeId, ReadError, WriteError};
+use prost::Message;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+/// When a client should come back that met a full disk.
+const FULL_RETRY_MS: u64 = 1000;
+/// When a client should come back that met a bound on requests under way.
+const OVERLOADED_RETRY_MS: u64 = 20;
+
+/// A status with its detail.
+pub(crate) fn status(code: Code, message: impl Into<String>, detail: ErrorDetail) -> Status {
+    let mut metadata = MetadataMap::new();
+    metadata.insert_bin(
+        ERROR_DETAIL_KEY,
+        MetadataValue::from_bytes(&detail.encode_to_vec()),
+    );
+    Status::with_details_and_metadata(code, message, Bytes::new(), metadata)
+}
+
+fn detail(reason: Reason) -> ErrorDetail {
+    ErrorDetail {
+        reason: reason.into(),
+        ..ErrorDetail::default()
+    }
+}
+
+/// An input that passes a limit.
+pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: usize) -> Status {
+    let detail = ErrorDetail {
+        limit: limit as u64,
+        actual: actual as u64,
+        ..detail(reason)
+    };
+    status(Code::InvalidArgument, message, detail)
+}
+
+/// Too many requests under way; nothing was proposed.
+pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
+    let detail = ErrorDetail {
+        limit: limit as u64,
+        retry_after_ms: OVERLOADED_RETRY_MS,
+        ..detail(Reason::Overloaded)
+    };
+    let message = format!(
+        "overloaded: {limit} {what} of writes are under way; nothing was proposed, retry after {OVERLOADED_RETRY_MS} ms"
+    );
+    status(Code::ResourceExhausted, message, detail)
+}
+
+/// No room for a put.
+pub(crate) fn full(message: impl std::fmt::Display) -> Status {
+    let detail = ErrorDetail {
+        retry_after_ms: FULL_RETRY_MS,
+        ..detail(Reason::StorageFull)
+    };
+    let message = format!("storage full: {message}; reads and deletes go on");
+    status(Code::ResourceExhausted, message, detail)
+}
+
+/// A proposed write whose result was not seen.
+pub(crate) fn outcome_unknown(message: impl std::fmt::Display) -> Status {
+    let message = format!(
+        "the write was proposed and its result was not seen: {message}; repeat it with the same session"
+    );
+    status(Code::Unknown, message, detail(Reason::OutcomeUnknown))
+}
+
+/// This node serves no more.
+pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
+    let message = format!("this node serves no more: {why}; ask another member");
+    status(Code::Unavailable, message, detail(Reason::Stopped))
+}
+
+/// No leader is known.
+pub(crate) fn no_leader() -> Status {
+    let message = "the cluster has no leader at the moment; nothing was proposed, retry";
+    status(Code::Unavailable, message, detail(Reason::NoLeader))
+}
+
+/// A read that did not end in time.
+pub(crate) fn read_late(waited_ms: u128) -> Status {
+    Status::deadline_exceeded(format!(
+        "no quorum confirmed the leader within {waited_ms} ms; retry"
+    ))
+}
+
+fn not_leader(leader: Option<(NodeId, MemberAddress)>) -> Status {
+    let message = match &leader {
+        Some((id, address)) => format!("node {id} at {} is the leader; ask it", address.client),
+        None => "another node is the leader; ask any other member".to_string(),
+    };
+    let detail = ErrorDetail {
+        leader: leader.map(leader_message),
+        ..detail(Reason::NotLeader)
+    };
+    status(Code::FailedPrecondition, message, detail)
+}
+
+/// The leader as clients see it.
+pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
+    Leader {
+        node_id: id.as_u64(),
+        client_address: address.client,
+    }
+}
+
+/// What a failed write is to the client.
+pub(crate) fn of_write(error: WriteError) -> Status {
+    match error {
+        WriteError::NotLeader { leader } => not_leader(leader),
+        WriteError::NoLeader => no_leader(),
+        WriteError::OutcomeUnknown(why) => outcome_unknown(why),
+        WriteError::SessionExpired => {
+            let message = "the session's results are no longer kept, and nothing was applied by this request; a write \
+                           repeated with it may have been applied before. Begin a new session";
+            status(Code::FailedPrecondition, message, detail(Reason::SessionExpired))
+        }
+        WriteError::Full(why) => full(why),
+        WriteError::Invalid(why) => Status::invalid_argument(why),
+        WriteError::Stopped(why) => stopped(why),
+        other => Status::internal(other.to_string()),
+    }
+}
+
+/// What a failed barrier is to the client.
+pub(crate) fn of_read(error: ReadError) -> Status {
+    match error {
+        ReadError::NotLeader { leader } => not_leader(leader),
+        ReadError::NoLeader => no_leader(),
+        ReadError::Stopped(why) => stopped(why),
+        other => Status::internal(other.to_string()),
+    }
+}
+
+/// What a failed engine read is to the client: never "not found".
+pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
+    match error {
+        cairn_engine::Error::Corrupt(corruption) => {
+            let message = format!(
+                "the value of key `{}` exists and could not be read intact on this node: {corruption}; ask another \
+                 member with a stale read, or write it again",
+                key.escape_ascii()
+            );
+            status(Code::DataLoss, message, detail(Reason::ValueUnreadable))
+        }
+        cairn_engine::Error::Closed => stopped("it is shutting down"),
+        other => stopped(other),
+    }
+}

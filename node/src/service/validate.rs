@@ -1,0 +1,157 @@
+//! From a request to a [`Command`], or a refusal that names the input and the limit.
+
+use super::refusal::over_limit;
+use crate::config::Limits;
+use bytes::Bytes;
+use cairn_client::proto;
+use cairn_client::proto::condition::Kind as ConditionKind;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::operation::Kind as OperationKind;
+use cairn_raft::{Command, Condition, Operation, Session};
+use tonic::Status;
+
+/// A request that passed.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// What to propose.
+    pub command: Command,
+    /// Bytes of keys and values.
+    pub bytes: usize,
+    /// Bytes of values to be stored, `None` where nothing is put.
+    pub put_bytes: Option<usize>,
+}
+
+/// Checks a key alone.
+pub(crate) fn key(limits: &Limits, key: &[u8]) -> Result<(), Status> {
+    let limit = limits.max_key_bytes;
+    if key.is_empty() {
+        let message = format!("the key is empty; use 1 to {limit} bytes");
+        return Err(over_limit(Reason::KeyInvalid, message, limit, 0));
+    }
+    if key.len() > limit {
+        let message = format!(
+            "key `{}…` has {} bytes; at most {limit} are allowed (`limits.max_key_bytes`)",
+            key.get(..32).unwrap_or(key).escape_ascii(),
+            key.len()
+        );
+        return Err(over_limit(Reason::KeyInvalid, message, limit, key.len()));
+    }
+    Ok(())
+}
+
+/// Checks a write.
+pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Checked, Status> {
+    let count = request.operations.len();
+    if count == 0 {
+        return Err(Status::invalid_argument(
+            "the request has no operations; send at least one",
+        ));
+    }
+    if count > limits.max_batch_operations {
+        let limit = limits.max_batch_operations;
+        let message = format!(
+            "the request has {count} operations; at most {limit} are allowed (`limits.max_batch_operations`)"
+        );
+        return Err(over_limit(Reason::RequestTooLarge, message, limit, count));
+    }
+    let session = request.session.map(session).transpose()?;
+    let mut bytes = 0_usize;
+    let mut put_bytes = None;
+    let mut operations = Vec::with_capacity(count);
+    for (position, operation) in request.operations.into_iter().enumerate() {
+        let Some(kind) = operation.kind else {
+            return Err(Status::invalid_argument(format!(
+                "operation {position} is neither put, delete nor check"
+            )));
+        };
+        let operation = match kind {
+            OperationKind::Put(put) => {
+                key(limits, &put.key)?;
+                value(limits, &put.key, &put.value)?;
+                bytes = bytes.saturating_add(put.value.len());
+                put_bytes = Some(put_bytes.unwrap_or(0_usize).saturating_add(put.value.len()));
+                Operation::Put {
+                    key: put.key,
+                    value: put.value,
+                    condition: condition(put.condition),
+                }
+            }
+            OperationKind::Delete(delete) => Operation::Delete {
+                key: delete.key,
+                condition: condition(delete.condition),
+            },
+            OperationKind::Check(check) => Operation::Check {
+                key: check.key,
+                condition: condition(check.condition),
+            },
+        };
+        key(limits, key_of(&operation))?;
+        bytes = bytes.saturating_add(key_of(&operation).len());
+        operations.push(operation);
+    }
+    let limit = limits.max_request_bytes;
+    if bytes > limit {
+        let message = format!(
+            "the request has {bytes} bytes of keys and values; at most {limit} are allowed (`limits.max_request_bytes`)"
+        );
+        return Err(over_limit(Reason::RequestTooLarge, message, limit, bytes));
+    }
+    Ok(Checked {
+        command: Command { session, operations },
+        bytes,
+        put_bytes,
+    })
+}
+
+fn key_of(operation: &Operation) -> &Bytes {
+    match operation {
+        Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Check { key, .. } => key,
+    }
+}
+
+fn value(limits: &Limits, key: &[u8], value: &[u8]) -> Result<(), Status> {
+    let limit = limits.max_value_bytes;
+    if value.len() <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "the value of key `{}` has {} bytes; at most {limit} are allowed (`limits.max_value_bytes`). Split it over \
+         several keys, or raise the limit on every member",
+        key.escape_ascii(),
+        value.len()
+    );
+    Err(over_limit(Reason::ValueTooLarge, message, limit, value.len()))
+}
+
+fn condition(condition: Option<proto::Condition>) -> Condition {
+    match condition.and_then(|condition| condition.kind) {
+        None => Condition::None,
+        Some(ConditionKind::Absent(true)) => Condition::Absent,
+        Some(ConditionKind::Absent(false)) => Condition::Exists,
+        Some(ConditionKind::Version(version)) => Condition::Version(version),
+    }
+}
+
+fn session(session: proto::Session) -> Result<Session, Status> {
+    let client_id: [u8; 16] = session.client_id.as_ref().try_into().map_err(|_| {
+        Status::invalid_argument(format!(
+            "the session's client_id has {} bytes; it must be 16 random bytes",
+            session.client_id.len()
+        ))
+    })?;
+    if session.sequence == 0 || session.lowest_pending > session.sequence {
+        return Err(Status::invalid_argument(format!(
+            "session sequence {} with lowest pending {}: sequences begin at 1 and none below lowest_pending is sent",
+            session.sequence, session.lowest_pending
+        )));
+    }
+    Ok(Session {
+        client_id: u128::from_be_bytes(client_id),
+        sequence: session.sequence,
+        lowest_pending: session.lowest_pending,
+        base_index: session.base_index,
+    })
+}
+
+#[cfg(test)]
+mod tests;

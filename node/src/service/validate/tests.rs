@@ -1,0 +1,164 @@
+//! Every refusal carries its reason, limit and actual size; everything else passes.
+
+use super::*;
+use crate::config::NodeConfig;
+use cairn_client::proto::{ERROR_DETAIL_KEY, ErrorDetail};
+use prost::Message;
+use tonic::Code;
+
+fn limits() -> Limits {
+    let members = [(
+        1,
+        cairn_raft::MemberAddress {
+            peer: "a:2".into(),
+            client: "a:1".into(),
+        },
+    )]
+    .into();
+    NodeConfig::new("c", 1, "d".into(), members)
+        .expect("a good configuration")
+        .limits
+}
+
+fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> proto::Operation {
+    let put = proto::Put {
+        key: key.into(),
+        value: value.into(),
+        condition: None,
+    };
+    proto::Operation {
+        kind: Some(OperationKind::Put(put)),
+    }
+}
+
+fn request(operations: Vec<proto::Operation>) -> proto::WriteRequest {
+    proto::WriteRequest {
+        session: None,
+        operations,
+    }
+}
+
+fn detail(status: &Status) -> ErrorDetail {
+    let value = status
+        .metadata()
+        .get_bin(ERROR_DETAIL_KEY)
+        .expect("a detail")
+        .to_bytes()
+        .expect("base64");
+    ErrorDetail::decode(value).expect("an ErrorDetail")
+}
+
+fn refusal(operations: Vec<proto::Operation>) -> (Code, Reason, u64, u64, String) {
+    let status = write(&limits(), request(operations)).expect_err("refused");
+    let detail = detail(&status);
+    (
+        status.code(),
+        detail.reason(),
+        detail.limit,
+        detail.actual,
+        status.message().to_string(),
+    )
+}
+
+#[test]
+fn an_empty_key_is_refused() {
+    let (code, reason, _, actual, message) = refusal(vec![put("", "v")]);
+    assert_eq!(
+        (code, reason, actual),
+        (Code::InvalidArgument, Reason::KeyInvalid, 0)
+    );
+    assert_eq!(message, "the key is empty; use 1 to 1024 bytes");
+}
+
+#[test]
+fn a_key_over_the_limit_is_refused_and_one_at_the_limit_passes() {
+    let (_, reason, limit, actual, message) = refusal(vec![put(vec![b'k'; 1025], "v")]);
+    assert_eq!((reason, limit, actual), (Reason::KeyInvalid, 1024, 1025));
+    assert!(message.contains("has 1025 bytes; at most 1024"), "{message}");
+    assert!(write(&limits(), request(vec![put(vec![b'k'; 1024], "v")])).is_ok());
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_naming_its_key() {
+    let limit = 1 << 20;
+    let (code, reason, told, actual, message) = refusal(vec![put("big", vec![0; limit + 1])]);
+    assert_eq!((code, reason), (Code::InvalidArgument, Reason::ValueTooLarge));
+    assert_eq!((told, actual), (limit as u64, limit as u64 + 1));
+    assert!(message.contains("`big`"), "{message}");
+    let checked = write(&limits(), request(vec![put("big", vec![0; limit])])).expect("at the limit");
+    assert_eq!((checked.bytes, checked.put_bytes), (limit + 3, Some(limit)));
+}
+
+#[test]
+fn too_many_operations_or_bytes_are_refused() {
+    let (_, reason, limit, actual, _) = refusal((0..129).map(|_| put("k", "v")).collect());
+    assert_eq!((reason, limit, actual), (Reason::RequestTooLarge, 128, 129));
+    let (_, reason, limit, _, _) = refusal((0..5).map(|_| put("k", vec![0; 1 << 20])).collect());
+    assert_eq!((reason, limit), (Reason::RequestTooLarge, 4 << 20));
+}
+
+#[test]
+fn a_request_without_operations_or_with_an_empty_one_is_refused() {
+    for operations in [vec![], vec![proto::Operation { kind: None }]] {
+        let status = write(&limits(), request(operations)).expect_err("refused");
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_delete_needs_no_room_and_its_conditions_arrive() {
+    let delete = |kind| proto::Delete {
+        key: "k".into(),
+        condition: Some(proto::Condition { kind: Some(kind) }),
+    };
+    for (kind, expected) in [
+        (ConditionKind::Absent(true), Condition::Absent),
+        (ConditionKind::Absent(false), Condition::Exists),
+        (ConditionKind::Version(7), Condition::Version(7)),
+    ] {
+        let operation = proto::Operation {
+            kind: Some(OperationKind::Delete(delete(kind))),
+        };
+        let checked = write(&limits(), request(vec![operation])).expect("good");
+        assert_eq!(checked.put_bytes, None);
+        let Some(Operation::Delete { condition, .. }) = checked.command.operations.first() else {
+            panic!("a delete")
+        };
+        assert_eq!(*condition, expected);
+    }
+}
+
+#[test]
+fn a_session_without_sixteen_bytes_or_with_a_wrong_sequence_is_refused() {
+    let good = proto::Session {
+        client_id: vec![1; 16].into(),
+        sequence: 2,
+        lowest_pending: 1,
+        base_index: 0,
+    };
+    let with = |session| proto::WriteRequest {
+        session: Some(session),
+        ..request(vec![put("k", "v")])
+    };
+    assert!(write(&limits(), with(good.clone())).is_ok());
+    for bad in [
+        proto::Session {
+            client_id: vec![1; 15].into(),
+            ..good.clone()
+        },
+        proto::Session {
+            sequence: 0,
+            lowest_pending: 0,
+            ..good.clone()
+        },
+        proto::Session {
+            lowest_pending: 3,
+            ..good
+        },
+    ] {
+        assert_eq!(
+            write(&limits(), with(bad)).expect_err("refused").code(),
+            Code::InvalidArgument
+        );
+    }
+}

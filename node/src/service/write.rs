@@ -1,0 +1,55 @@
+//! Writes: checked, admitted, proposed, and answered with what is known at the deadline.
+
+use super::{Inner, refusal, validate};
+use cairn_client::proto;
+use cairn_raft::{OperationResult, WriteOutcome};
+use std::time::Duration;
+use tonic::Status;
+
+pub(super) async fn write(
+    inner: &Inner,
+    request: proto::WriteRequest,
+    budget: Duration,
+) -> Result<proto::WriteResponse, Status> {
+    let checked = validate::write(&inner.config.limits, request)?;
+    if let Some(bytes) = checked.put_bytes {
+        admit(inner, bytes)?;
+    }
+    let _place = inner.admission.enter(checked.bytes)?;
+    match tokio::time::timeout(budget, inner.replica.write(checked.command)).await {
+        Ok(Ok(outcome)) => Ok(response(outcome)),
+        Ok(Err(error)) => Err(refusal::of_write(error)),
+        Err(_) => Err(refusal::outcome_unknown(format_args!(
+            "no quorum within {} ms",
+            budget.as_millis()
+        ))),
+    }
+}
+
+/// Refuses a put that the leader has no room for. Another node's room is not this node's to judge: there the replica
+/// answers with the leader.
+fn admit(inner: &Inner, bytes: usize) -> Result<(), Status> {
+    let leads = inner.replica.leader().is_some_and(|(id, _)| id == inner.node_id);
+    if !leads {
+        return Ok(());
+    }
+    match inner.engine.admit(bytes as u64) {
+        Ok(()) => Ok(()),
+        Err(error @ cairn_engine::Error::Full { .. }) => Err(refusal::full(error)),
+        Err(error) => Err(refusal::stopped(error)),
+    }
+}
+
+fn response(outcome: WriteOutcome) -> proto::WriteResponse {
+    let result = |result: OperationResult| proto::OperationResult {
+        condition_held: result.condition_held,
+        existed: result.existed,
+        version: result.version,
+    };
+    proto::WriteResponse {
+        term: outcome.log_id.term,
+        index: outcome.log_id.index,
+        applied: outcome.applied,
+        results: outcome.results.into_iter().map(result).collect(),
+    }
+}
