@@ -31,14 +31,32 @@
 
 pub mod io;
 
+mod append;
+mod checkpoint;
+mod codec;
 mod engine;
 mod error;
+mod geometry;
+mod group;
+mod install;
+mod journal;
+mod open;
+mod recovery;
+mod shared;
+mod space;
+mod superblock;
+mod syncer;
 mod types;
+mod values;
+mod view;
+mod writer;
 
-pub use engine::{Engine, Installer, View};
+pub use engine::Engine;
 pub use error::{Corruption, CorruptionKind, Error, Result};
+pub use install::Installer;
 pub use types::{
-    AppendedEntry, BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, ListItem,
-    ListPage, ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, SharedImage,
-    Transition, ValueRef,
+    BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, ListItem, ListPage,
+    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, SharedImage, Transition,
+    ValueRef,
 };
+pub use view::View;

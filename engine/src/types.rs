@@ -140,15 +140,6 @@ pub struct NewEntry {
 /// An entry read back, each value checked against its hash.
 pub type Entry = NewEntry;
 
-/// An appended entry's place, for tests and repair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AppendedEntry {
-    /// Its position.
-    pub id: LogId,
-    /// Where its values are.
-    pub values: Vec<ValueRef>,
-}
-
 /// Where a value is, and what its bytes must hash to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueRef {

@@ -57,3 +57,9 @@ impl std::fmt::Debug for AlignedBuf {
         write!(f, "AlignedBuf({} bytes)", self.len())
     }
 }
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

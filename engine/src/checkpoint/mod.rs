@@ -1,0 +1,15 @@
+//! Checkpoints: the state at one journal sequence, so that the journal before it can be reclaimed and a restart is
+//! short.
+//!
+//! Two areas take turns. A checkpoint is written beside foreground work from an O(1) picture of the state: body,
+//! chunk table, sync; then everything that it refers to is synced; then the header (twice), sync. Only then is the
+//! journal reclaimed, and only up to the *previous* checkpoint: should the newest one be damaged, the older one and
+//! the longer journal give the same state.
+
+mod header;
+mod load;
+mod save;
+
+pub(crate) use header::{Header, read_headers};
+pub(crate) use load::{FetchBody, load};
+pub(crate) use save::{Place, file_of, run, write};

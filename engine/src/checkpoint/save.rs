@@ -1,0 +1,289 @@
+//! Writing a checkpoint.
+
+use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
+use crate::codec::{Writer, hash};
+use crate::error::{Error, Result};
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::journal::{Record, put_value_ref};
+use crate::shared::{Capture, CapturedGroup, Shared};
+use crate::types::LogId;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where a checkpoint stands in history.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub incarnation: u64,
+    pub number: u64,
+    pub sequence: u64,
+    pub chain: u128,
+}
+
+/// The file of an area.
+pub(crate) fn file_of(area: usize) -> FileKind {
+    if area == 0 {
+        FileKind::Checkpoint0
+    } else {
+        FileKind::Checkpoint1
+    }
+}
+
+/// Takes a captured state to the device, then reclaims the journal. Runs beside foreground work.
+pub(crate) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
+    if let Err(error) = save(&shared, capture, sequence, chain).await {
+        shared.fail(error);
+    }
+    shared.changed.notify_waiters();
+    shared.work.notify_one();
+}
+
+async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128) -> Result<()> {
+    let ended = |s: &Shared| match s.failed() {
+        Some(error) => Some(Err(error)),
+        None => (s.progress.lock().written >= sequence).then_some(Ok(())),
+    };
+    shared.wait_until(ended).await?;
+    let (area, number) = {
+        let state = shared.state.lock();
+        (1 - state.checkpoints.area, state.checkpoints.number + 1)
+    };
+    let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
+    let place = Place {
+        incarnation: shared.identity.incarnation,
+        number,
+        sequence,
+        chain,
+    };
+    let sync_all = async { shared.sync_now().await.map(|_| ()) };
+    let bytes = write(
+        device.as_ref(),
+        file_of(area),
+        &shared.location,
+        &capture,
+        place,
+        sync_all,
+    )
+    .await?;
+    shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
+    if capture.replaces {
+        // A snapshot replaced the state: the older checkpoint and the journal no longer lead here.
+        let other = shared.devices.checkpoints.get(1 - area).ok_or(Error::Closed)?;
+        void(other.as_ref(), file_of(1 - area), &shared.location).await?;
+    }
+    let mut state = shared.state.lock();
+    let checkpoints = &mut state.checkpoints;
+    assert!(
+        sequence >= checkpoints.sequence,
+        "checkpoints are written in order"
+    );
+    checkpoints.previous = if capture.replaces {
+        sequence
+    } else {
+        checkpoints.sequence
+    };
+    checkpoints.sequence = sequence;
+    checkpoints.number = number;
+    checkpoints.area = area;
+    checkpoints.applied = capture
+        .groups
+        .iter()
+        .filter_map(|g| Some((g.id, g.applied?)))
+        .collect();
+    checkpoints.completed = checkpoints.begun;
+    checkpoints.running = false;
+    checkpoints.hold &= !capture.replaces;
+    Ok(())
+}
+
+/// Writes a whole checkpoint into an area; `synced_first` runs before the header makes it count. Returns the bytes
+/// written.
+pub(crate) async fn write(
+    device: &dyn Device,
+    file: FileKind,
+    location: &str,
+    capture: &Capture,
+    place: Place,
+    synced_first: impl Future<Output = Result<()>>,
+) -> Result<u64> {
+    let failed = |operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed {
+            location,
+            file,
+            operation,
+            reason: e.to_string(),
+        }
+    };
+    let mut body = BodyWriter {
+        device,
+        at: BODY_AT,
+        buffer: Vec::new(),
+        hashes: Vec::new(),
+        bytes: 0,
+    };
+    write_body(&mut body, capture).await.map_err(failed("write"))?;
+    let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
+    let Place {
+        incarnation,
+        number,
+        sequence,
+        chain,
+    } = place;
+    let header = Header {
+        incarnation,
+        number,
+        sequence,
+        chain,
+        body_bytes,
+        table_hash: hash(&table),
+    };
+    if header.area_bytes() > device.size() {
+        return Err(full(header.area_bytes(), device.size()));
+    }
+    write_at(device, header.table_at(), &table)
+        .await
+        .map_err(failed("write"))?;
+    device.sync().await.map_err(failed("sync"))?;
+    synced_first.await?;
+    let block = header.encode();
+    for copy in 0..COPIES {
+        write_at(device, copy * BLOCK as u64, &block)
+            .await
+            .map_err(failed("write"))?;
+    }
+    device.sync().await.map_err(failed("sync"))?;
+    Ok(header.area_bytes())
+}
+
+/// Makes an area hold no checkpoint.
+pub(crate) async fn void(device: &dyn Device, file: FileKind, location: &str) -> Result<()> {
+    let failed = |operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed {
+            location,
+            file,
+            operation,
+            reason: e.to_string(),
+        }
+    };
+    write_at(device, 0, &[0; BODY_AT as usize])
+        .await
+        .map_err(failed("write"))?;
+    device.sync().await.map_err(failed("sync"))
+}
+
+fn full(needed: u64, capacity: u64) -> Error {
+    Error::Full {
+        needed,
+        free: 0,
+        capacity,
+    }
+}
+
+async fn write_at(device: &dyn Device, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    device.write(offset, AlignedBuf::copied_from(bytes)).await.0
+}
+
+/// Cuts a stream of bytes into hashed chunks.
+struct BodyWriter<'a> {
+    device: &'a dyn Device,
+    at: u64,
+    buffer: Vec<u8>,
+    hashes: Vec<u8>,
+    bytes: u64,
+}
+
+impl BodyWriter<'_> {
+    /// Writes out whole chunks; the buffer then holds less than one.
+    async fn drain(&mut self) -> io::Result<()> {
+        while self.buffer.len() >= CHUNK_BYTES {
+            let rest = self.buffer.split_off(CHUNK_BYTES);
+            self.chunk().await?;
+            self.buffer = rest;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    async fn chunk(&mut self) -> io::Result<()> {
+        let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
+        if self.at + len > self.device.size() {
+            let message = format!(
+                "the index does not fit into a checkpoint area of {} bytes",
+                self.device.size()
+            );
+            return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+        }
+        self.hashes.put_u128(hash(&self.buffer));
+        self.bytes += self.buffer.len() as u64;
+        write_at(self.device, self.at, &self.buffer).await?;
+        self.at += len;
+        Ok(())
+    }
+
+    async fn finish(mut self) -> io::Result<(u64, Vec<u8>)> {
+        if !self.buffer.is_empty() {
+            self.chunk().await?;
+        }
+        Ok((self.bytes, self.hashes))
+    }
+}
+
+async fn write_body(body: &mut BodyWriter<'_>, capture: &Capture) -> io::Result<()> {
+    body.buffer.put_u32(capture.groups.len() as u32);
+    for group in &capture.groups {
+        write_group(body, group).await?;
+    }
+    Ok(())
+}
+
+async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Result<()> {
+    let out = &mut body.buffer;
+    out.put_u32(group.id.0);
+    for position in [group.purged, group.applied, group.applied_before] {
+        put_option(out, position);
+    }
+    let image = group
+        .image
+        .as_ref()
+        .map(|image| image.encode())
+        .unwrap_or_default();
+    out.put_u32(image.len() as u32);
+    out.put_bytes(&image);
+    out.put_u64(group.log.len() as u64);
+    for entry in &group.log {
+        Record::Entry {
+            group: group.id,
+            id: entry.id,
+            body: entry.body(),
+        }
+        .encode(&mut body.buffer);
+        if body.buffer.len() >= CHUNK_BYTES {
+            body.drain().await?;
+        }
+    }
+    body.buffer.put_u64(group.keys.len() as u64);
+    for (key, entry) in group.keys.iter() {
+        let out = &mut body.buffer;
+        out.put_u16(key.len() as u16);
+        out.put_bytes(key);
+        out.put_u64(entry.version.term);
+        out.put_u64(entry.version.index);
+        put_value_ref(out, &entry.value);
+        if out.len() >= CHUNK_BYTES {
+            body.drain().await?;
+        }
+    }
+    Ok(())
+}
+
+fn put_option(out: &mut Vec<u8>, position: Option<LogId>) {
+    out.put_u8(u8::from(position.is_some()));
+    let id = position.unwrap_or_default();
+    out.put_u64(id.term);
+    out.put_u64(id.index);
+}

@@ -1,0 +1,117 @@
+//! Reading and writing little-endian fields.
+//!
+//! Bytes come from a disk and are hostile: every read is bounds-checked and answers `None` past the end.
+
+/// Reads fields from the front of a slice.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    pub(crate) fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.rest.split_at_checked(n)?;
+        self.rest = tail;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[b]| b)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn u128(&mut self) -> Option<u128> {
+        self.array().map(u128::from_le_bytes)
+    }
+}
+
+/// Appends fields to a vector.
+pub(crate) trait Writer {
+    fn put_u8(&mut self, v: u8);
+    fn put_u16(&mut self, v: u16);
+    fn put_u32(&mut self, v: u32);
+    fn put_u64(&mut self, v: u64);
+    fn put_u128(&mut self, v: u128);
+    fn put_bytes(&mut self, v: &[u8]);
+}
+
+impl Writer for Vec<u8> {
+    fn put_u8(&mut self, v: u8) {
+        self.push(v);
+    }
+
+    fn put_u16(&mut self, v: u16) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, v: u32) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, v: u64) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+
+    fn put_u128(&mut self, v: u128) {
+        self.extend_from_slice(&v.to_le_bytes());
+    }
+
+    fn put_bytes(&mut self, v: &[u8]) {
+        self.extend_from_slice(v);
+    }
+}
+
+/// XXH3-128, the hash of values and blocks: it tells damage and identifies content; it is not a defence against
+/// somebody who can write to the device.
+pub(crate) fn hash(bytes: &[u8]) -> u128 {
+    xxhash_rust::xxh3::xxh3_128(bytes)
+}
+
+/// A 4 KiB block whose checksum stands at `offset` inside it, taken with that field zeroed.
+pub(crate) mod sealed {
+    use super::hash;
+
+    const LEN: usize = 16;
+
+    /// Computes and stores the checksum. Returns it.
+    pub(crate) fn seal(block: &mut [u8], offset: usize) -> u128 {
+        if let Some(field) = block.get_mut(offset..offset + LEN) {
+            field.fill(0);
+        }
+        let sum = hash(block);
+        if let Some(field) = block.get_mut(offset..offset + LEN) {
+            field.copy_from_slice(&sum.to_le_bytes());
+        }
+        sum
+    }
+
+    /// The checksum, if it matches.
+    pub(crate) fn verify(block: &[u8], offset: usize) -> Option<u128> {
+        let stored = u128::from_le_bytes(block.get(offset..offset + LEN)?.try_into().ok()?);
+        let mut copy = block.to_vec();
+        (seal(&mut copy, offset) == stored).then_some(stored)
+    }
+}

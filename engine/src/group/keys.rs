@@ -1,0 +1,225 @@
+//! The key namespace: an ordered map whose copy costs O(1), so that views and checkpoints never stop writers.
+
+use crate::types::{KeyEntry, ListItem, ListPage, ListQuery};
+use bytes::Bytes;
+use imbl::OrdMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Bytes that a checkpoint needs for a key beside the key itself.
+pub(crate) const KEY_RECORD_BYTES: u64 = 2 + 16 + 28;
+
+/// A group's keys. Cloning shares the tree; writers then copy only the path that they change.
+#[derive(Clone, Default)]
+pub(crate) struct Keys {
+    map: OrdMap<Arc<[u8]>, KeyEntry>,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+impl Keys {
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Bytes of keys and values.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.key_bytes + self.value_bytes
+    }
+
+    /// Bytes of the keys in a checkpoint.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        self.key_bytes + self.map.len() as u64 * KEY_RECORD_BYTES
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<KeyEntry> {
+        self.map.get(key).copied()
+    }
+
+    /// Sets a key; returns what it held.
+    pub(crate) fn insert(&mut self, key: &[u8], entry: KeyEntry) -> Option<KeyEntry> {
+        let old = self.map.insert(Arc::from(key), entry);
+        self.value_bytes += u64::from(entry.value.len);
+        match old {
+            Some(old) => self.value_bytes -= u64::from(old.value.len),
+            None => self.key_bytes += key.len() as u64,
+        }
+        old
+    }
+
+    /// Removes a key; returns what it held.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<KeyEntry> {
+        let old = self.map.remove(key)?;
+        self.key_bytes -= key.len() as u64;
+        self.value_bytes -= u64::from(old.value.len);
+        Some(old)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<[u8]>, &KeyEntry)> {
+        self.map.iter()
+    }
+
+    /// A page of keys; see [`ListQuery`].
+    pub(crate) fn list(&self, query: &ListQuery) -> ListPage {
+        let prefix: &[u8] = &query.prefix;
+        let after = query.start_after.as_deref();
+        let mut page = ListPage::default();
+        let mut bytes = 0u64;
+        let mut take = |(key, entry): (&Arc<[u8]>, &KeyEntry)| {
+            let value_bytes = if query.keys_only {
+                0
+            } else {
+                u64::from(entry.value.len)
+            };
+            bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
+            let over = page.items.len() >= query.limit || (bytes > query.max_bytes && !page.items.is_empty());
+            if over {
+                page.more = true;
+                return false;
+            }
+            page.items.push(ListItem {
+                key: Bytes::copy_from_slice(key),
+                entry: *entry,
+            });
+            true
+        };
+        if query.reverse {
+            let upper = match (after, successor(prefix)) {
+                (Some(after), Some(end)) if after >= end.as_slice() => Bound::Excluded(end),
+                (Some(after), _) => Bound::Excluded(after.to_vec()),
+                (None, Some(end)) => Bound::Excluded(end),
+                (None, None) => Bound::Unbounded,
+            };
+            let below: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, as_slice(&upper));
+            for item in self.map.range::<_, [u8]>(below).rev() {
+                if !item.0.starts_with(prefix) || !take(item) {
+                    break;
+                }
+            }
+        } else {
+            let lower = match after {
+                Some(after) if after >= prefix => Bound::Excluded(after),
+                _ => Bound::Included(prefix),
+            };
+            for item in self.map.range::<_, [u8]>((lower, Bound::Unbounded)) {
+                if !item.0.starts_with(prefix) || !take(item) {
+                    break;
+                }
+            }
+        }
+        page
+    }
+}
+
+/// The least byte string above everything that begins with `prefix`; `None` if there is none.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end);
+        }
+    }
+    None
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(b) => Bound::Included(b.as_slice()),
+        Bound::Excluded(b) => Bound::Excluded(b.as_slice()),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{LogId, ValueRef};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn entry(len: u32) -> KeyEntry {
+        KeyEntry {
+            version: LogId { term: 1, index: 1 },
+            value: ValueRef {
+                offset: 0,
+                len,
+                hash: 0,
+            },
+        }
+    }
+
+    fn query(prefix: &[u8]) -> ListQuery {
+        ListQuery {
+            prefix: Bytes::copy_from_slice(prefix),
+            limit: 100,
+            max_bytes: u64::MAX,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_byte_cap_ends_a_page_but_never_before_its_first_item() {
+        let mut keys = Keys::default();
+        for key in [b"a", b"b", b"c"] {
+            keys.insert(key, entry(100));
+        }
+        let page = keys.list(&ListQuery {
+            max_bytes: 1,
+            ..query(b"")
+        });
+        assert_eq!((page.items.len(), page.more), (1, true));
+        let page = keys.list(&ListQuery {
+            max_bytes: 202,
+            ..query(b"")
+        });
+        assert_eq!((page.items.len(), page.more), (2, true));
+        let page = keys.list(&ListQuery {
+            max_bytes: 3,
+            keys_only: true,
+            ..query(b"")
+        });
+        assert_eq!((page.items.len(), page.more), (3, false));
+    }
+
+    #[test]
+    fn byte_counts_follow_inserts_overwrites_and_removals() {
+        let mut keys = Keys::default();
+        keys.insert(b"ab", entry(10));
+        keys.insert(b"ab", entry(30));
+        keys.insert(b"c", entry(5));
+        assert_eq!(keys.live_bytes(), 2 + 30 + 1 + 5);
+        keys.remove(b"ab");
+        keys.remove(b"missing");
+        assert_eq!((keys.live_bytes(), keys.len()), (6, 1));
+    }
+
+    proptest! {
+        /// Pages chained by their last key give exactly the keys of a plain scan, in both directions.
+        #[test]
+        fn chained_pages_are_a_scan(
+            names in prop::collection::btree_set(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4), 0..40),
+            prefix in prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..3),
+            start in prop::option::of(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4)),
+            limit in 1usize..5, reverse: bool,
+        ) {
+            let mut keys = Keys::default();
+            for name in &names { keys.insert(name, entry(1)); }
+            let plain: BTreeMap<_, _> = names.iter().map(|n| (n.clone(), ())).collect();
+            let mut expected: Vec<Vec<u8>> = plain.into_keys()
+                .filter(|k| k.starts_with(&prefix))
+                .filter(|k| start.as_ref().is_none_or(|s| if reverse { k < s } else { k > s }))
+                .collect();
+            if reverse { expected.reverse(); }
+            let mut found: Vec<Vec<u8>> = Vec::new();
+            let mut after = start.clone();
+            loop {
+                let page = keys.list(&ListQuery { limit, reverse, start_after: after.clone().map(Bytes::from), ..query(&prefix) });
+                found.extend(page.items.iter().map(|i| i.key.to_vec()));
+                if !page.more { break; }
+                after = found.last().cloned();
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Replacing a group's whole state by a peer's snapshot.
+//!
+//! Values go into extents of their own while the old state goes on serving. The swap is one step in memory, and a
+//! checkpoint makes it durable before anything else is written; a crash before that leaves the old state.
+
+use crate::codec::hash;
+use crate::error::{Error, Result};
+use crate::group::Keys;
+use crate::io::{AlignedBuf, FileKind};
+use crate::shared::Shared;
+use crate::types::{GroupId, KeyEntry, LogId, SharedImage, ValueRef};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Values gathered into one write, in bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A snapshot being installed. Nothing is visible, and a crash leaves the old state, until [`Installer::finish`].
+/// Dropping it gives its space back.
+pub struct Installer {
+    shared: Arc<Shared>,
+    group: GroupId,
+    keys: Keys,
+    batch: Vec<(Bytes, LogId, Bytes)>,
+    batch_bytes: usize,
+}
+
+impl Installer {
+    pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
+        Installer {
+            shared,
+            group,
+            keys: Keys::default(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+        }
+    }
+
+    /// Adds a key with its value. A later value for the same key replaces the earlier one.
+    ///
+    /// # Errors
+    /// `Full`, `Failed`. May be cancelled; the installer must then be dropped.
+    pub async fn put(&mut self, key: Bytes, version: LogId, value: Bytes) -> Result<()> {
+        self.batch_bytes += value.len();
+        self.batch.push((key, version, value));
+        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= 4096 {
+            self.write_batch().await?;
+        }
+        Ok(())
+    }
+
+    async fn write_batch(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        let total = std::mem::take(&mut self.batch_bytes);
+        let too_large = || Error::Invalid(format!("{total} bytes in one step of a snapshot"));
+        let len = u32::try_from(total).map_err(|_| too_large())?;
+        let mut values = Vec::with_capacity(total);
+        let mut entries = Vec::with_capacity(batch.len());
+        for (key, version, value) in batch {
+            let at = ValueRef {
+                offset: values.len() as u64,
+                len: value.len() as u32,
+                hash: hash(&value),
+            };
+            values.extend_from_slice(&value);
+            entries.push((key, KeyEntry { version, value: at }));
+        }
+        {
+            let mut state = self.shared.state.lock();
+            state.check_open()?;
+            let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
+            let full = Error::Full {
+                needed: u64::from(len),
+                free,
+                capacity,
+            };
+            let base = if len == 0 {
+                0
+            } else {
+                state.space.allocate_apart(len).ok_or(full)?
+            };
+            for (key, entry) in &mut entries {
+                entry.value.offset = if entry.value.len == 0 {
+                    0
+                } else {
+                    entry.value.offset + base
+                };
+                state.space.link(&entry.value);
+                if let Some(old) = self.keys.insert(key, *entry) {
+                    state.space.unlink(&old.value);
+                }
+            }
+            drop(state);
+            if len > 0 {
+                let buf = AlignedBuf::copied_from(&values);
+                self.shared
+                    .counters
+                    .device_bytes
+                    .fetch_add(buf.len() as u64, Ordering::Relaxed);
+                let (result, _) = self.shared.devices.data.write(base, buf).await;
+                if let Err(error) = result {
+                    let error = self.shared.device_error(FileKind::Data, "write", &error);
+                    self.shared.fail(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.
+    ///
+    /// # After a crash
+    /// During this call: the old state or the new one, whole. After it: the new one; a checkpoint holds it, synced.
+    pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
+        self.write_batch().await?;
+        let shared = self.shared.clone();
+        let target = shared
+            .wait_until(|shared| {
+                let mut state = shared.state.lock();
+                if let Err(error) = state.check_open() {
+                    return Some(Err(error));
+                }
+                if state.checkpoints.hold {
+                    return None;
+                }
+                let group = state.groups.entry(self.group).or_default();
+                let keys = std::mem::replace(&mut group.keys, std::mem::take(&mut self.keys));
+                let entries = group.log.truncate_after(None);
+                group.log.purge(applied);
+                group.applied = Some(applied);
+                group.applied_recorded = Some(applied);
+                group.applied_before = Some(applied);
+                group.image = Some(image.clone());
+                for (_, entry) in keys.iter() {
+                    state.space.unlink(&entry.value);
+                }
+                for value in entries.iter().flat_map(|e| e.extents()) {
+                    state.space.unlink(value);
+                }
+                state.checkpoints.hold = true;
+                state.checkpoints.requested = true;
+                Some(Ok(state.checkpoints.begun + 1))
+            })
+            .await?;
+        shared.work.notify_one();
+        shared.wait_for_checkpoint(target).await
+    }
+}
+
+impl Drop for Installer {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        for (_, entry) in self.keys.iter() {
+            state.space.unlink(&entry.value);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The bytes of one commit block, and packing records into blocks.
+
+use crate::codec::{Reader, Writer, sealed};
+use crate::io::BLOCK;
+
+const MAGIC: [u8; 4] = *b"CRNJ";
+const VERSION: u16 = 1;
+const CHECKSUM_AT: usize = 8;
+const HEADER_BYTES: usize = 96;
+/// Bytes of records that fit into one block.
+pub(crate) const PAYLOAD_BYTES: usize = BLOCK - HEADER_BYTES;
+
+/// What a commit block says of itself and of those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The directory's incarnation: a block of another directory is not ours.
+    pub incarnation: u64,
+    /// Which opening of the directory wrote it.
+    pub epoch: u64,
+    pub sequence: u64,
+    /// The checksum of block `sequence - 1`.
+    pub previous: u128,
+    /// Everything up to this sequence was written when this block was made.
+    pub written: u64,
+    /// Everything up to this sequence was synced when this block was made.
+    pub synced: u64,
+}
+
+/// A block read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub header: Header,
+    pub checksum: u128,
+    pub payload: Vec<u8>,
+}
+
+impl Block {
+    /// `None` for anything but an intact block.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Block> {
+        let mut r = Reader::new(bytes);
+        if r.bytes(4)? != MAGIC || r.u16()? != VERSION {
+            return None;
+        }
+        let used = usize::from(r.u16()?);
+        let checksum = sealed::verify(bytes, CHECKSUM_AT)?;
+        r.u128()?;
+        let header = Header {
+            incarnation: r.u64()?,
+            epoch: r.u64()?,
+            sequence: r.u64()?,
+            previous: r.u128()?,
+            written: r.u64()?,
+            synced: r.u64()?,
+        };
+        let payload = bytes.get(HEADER_BYTES..)?.get(..used)?.to_vec();
+        Some(Block {
+            header,
+            checksum,
+            payload,
+        })
+    }
+}
+
+/// Writes `header` and `payload` into `block` and returns the checksum.
+pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> u128 {
+    let mut head = Vec::with_capacity(HEADER_BYTES);
+    head.put_bytes(&MAGIC);
+    head.put_u16(VERSION);
+    head.put_u16(payload.len() as u16);
+    head.put_u128(0);
+    head.put_u64(header.incarnation);
+    head.put_u64(header.epoch);
+    head.put_u64(header.sequence);
+    head.put_u128(header.previous);
+    head.put_u64(header.written);
+    head.put_u64(header.synced);
+    head.resize(HEADER_BYTES, 0);
+    assert!(
+        payload.len() <= PAYLOAD_BYTES,
+        "a journal payload of {} bytes",
+        payload.len()
+    );
+    for (to, from) in block.iter_mut().zip(head.iter().chain(payload)) {
+        *to = *from;
+    }
+    sealed::seal(block, CHECKSUM_AT)
+}
+
+/// Gathers records into the payloads of consecutive blocks. A record never spans two.
+#[derive(Default)]
+pub(crate) struct Packer {
+    payloads: Vec<Vec<u8>>,
+}
+
+impl Packer {
+    /// Adds an encoded record of at most [`PAYLOAD_BYTES`].
+    pub(crate) fn push(&mut self, record: &[u8]) {
+        assert!(
+            record.len() <= PAYLOAD_BYTES,
+            "a journal record of {} bytes",
+            record.len()
+        );
+        match self.payloads.last_mut() {
+            Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => last.extend_from_slice(record),
+            _ => {
+                let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
+                payload.extend_from_slice(record);
+                self.payloads.push(payload);
+            }
+        }
+    }
+
+    /// Makes sure that there is at least one block.
+    pub(crate) fn at_least_one(&mut self) {
+        if self.payloads.is_empty() {
+            self.payloads.push(Vec::new());
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.payloads.len()
+    }
+
+    pub(crate) fn payloads(&self) -> &[Vec<u8>] {
+        &self.payloads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            incarnation: 1,
+            epoch: 2,
+            sequence: 3,
+            previous: 4,
+            written: 5,
+            synced: 6,
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_format_document() {
+        let mut block = vec![0xff; BLOCK];
+        block[HEADER_BYTES..].fill(0);
+        let checksum = encode_into(&mut block, &header(), b"records");
+        assert_eq!(&block[0..4], b"CRNJ");
+        assert_eq!(block[4..6], 1u16.to_le_bytes(), "version");
+        assert_eq!(block[6..8], 7u16.to_le_bytes(), "payload length");
+        assert_eq!(block[8..24], checksum.to_le_bytes(), "checksum");
+        assert_eq!(block[24..32], 1u64.to_le_bytes(), "incarnation");
+        assert_eq!(block[32..40], 2u64.to_le_bytes(), "epoch");
+        assert_eq!(block[40..48], 3u64.to_le_bytes(), "sequence");
+        assert_eq!(block[48..64], 4u128.to_le_bytes(), "previous");
+        assert_eq!(block[64..72], 5u64.to_le_bytes(), "written");
+        assert_eq!(block[72..80], 6u64.to_le_bytes(), "synced");
+        assert_eq!(&block[96..103], b"records");
+    }
+
+    #[test]
+    fn records_are_packed_in_order_and_never_split() {
+        let mut packer = Packer::default();
+        for fill in 0u8..5 {
+            packer.push(&vec![fill; 1500]);
+        }
+        let lengths: Vec<usize> = packer.payloads().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [3000, 3000, 1500]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_BYTES)) {
+            let mut block = vec![0; BLOCK];
+            let checksum = encode_into(&mut block, &header(), &payload);
+            prop_assert_eq!(Block::decode(&block), Some(Block { header: header(), checksum, payload }));
+        }
+
+        #[test]
+        fn any_flipped_bit_is_noticed(bit in 0usize..BLOCK * 8) {
+            let mut block = vec![0; BLOCK];
+            encode_into(&mut block, &header(), b"abc");
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Block::decode(&block), None);
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 24..BLOCK)) {
+            block.splice(..6, [b'C', b'R', b'N', b'J', 1, 0]);
+            sealed::seal(&mut block, CHECKSUM_AT);
+            let _ = Block::decode(&block);
+        }
+    }
+}

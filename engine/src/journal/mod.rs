@@ -1,0 +1,13 @@
+//! The journal: a ring of 4 KiB commit blocks, each written once a lap.
+//!
+//! A block carries whole records, its sequence number, the checksum of the block before it (the chain), and how far
+//! the writer knew everything before it to be written and synced. That last pair is what tells a torn tail from
+//! corruption after a crash.
+
+mod block;
+mod record;
+mod ring;
+
+pub(crate) use block::{Block, Header, Packer, encode_into};
+pub(crate) use record::{Body, Record, decode_body, encode_body, put_value_ref, value_ref};
+pub(crate) use ring::Ring;

@@ -1,0 +1,371 @@
+//! Making a directory an engine's, and opening it.
+
+use crate::checkpoint::{self, Place, file_of};
+use crate::error::{Error, Result};
+use crate::group::{Group, LogEntry};
+use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
+use crate::journal::{self, Ring};
+use crate::recovery::{Left, Recovered, recover};
+use crate::shared::{Capture, CapturedGroup, Checkpoints, Counters, Devices, Progress, Shared, State};
+use crate::space::SpaceMap;
+use crate::superblock::{Clean, Superblock, SuperblockStore};
+use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Options};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+const MAX_CLUSTER_BYTES: usize = 64;
+const MAX_INCARNATION: u64 = (1 << 48) - 1;
+
+/// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
+pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
+    geometry.check()?;
+    check_identity(identity)?;
+    let location = directory.location();
+    let superblock = open_file(directory, FileKind::Superblock)?;
+    let devices = open_devices(directory, &geometry)?;
+    let capture = Capture {
+        replaces: false,
+        groups: Vec::new(),
+    };
+    let place = Place {
+        incarnation: identity.incarnation,
+        number: 1,
+        sequence: 0,
+        chain: 0,
+    };
+    let [first, _] = &devices.checkpoints;
+    checkpoint::write(
+        first.as_ref(),
+        FileKind::Checkpoint0,
+        &location,
+        &capture,
+        place,
+        async { Ok(()) },
+    )
+    .await?;
+    let first = Superblock {
+        revision: 1,
+        identity: identity.clone(),
+        geometry,
+        lazy: false,
+        boot: BootId::default(),
+        epoch: 0,
+        clean: Clean::default(),
+        votes: BTreeMap::new(),
+    };
+    SuperblockStore::create(superblock, location, first)
+        .await
+        .map(|_| ())
+}
+
+fn check_identity(identity: &Identity) -> Result<()> {
+    let len = identity.cluster.len();
+    if len == 0 || len > MAX_CLUSTER_BYTES {
+        return Err(Error::Invalid(format!(
+            "a cluster name of {len} bytes: 1 to {MAX_CLUSTER_BYTES} are allowed"
+        )));
+    }
+    if identity.slot == 0 || identity.incarnation == 0 || identity.incarnation > MAX_INCARNATION {
+        return Err(Error::Invalid(
+            "slots count from 1, and an incarnation is 1 to 48 bits that are not all 0".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
+    directory.open(kind).map_err(|e| {
+        let location = directory.location();
+        match e.kind() {
+            io::ErrorKind::NotFound => Error::NotFormatted {
+                location,
+                reason: format!("file `{}` is missing", kind.name()),
+            },
+            io::ErrorKind::WouldBlock => Error::InUse { location },
+            _ => Error::Io {
+                location: format!("{location}: file `{}`", kind.name()),
+                operation: "open",
+                reason: e.to_string(),
+            },
+        }
+    })
+}
+
+fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
+    let sized = |kind: FileKind, expected: u64| {
+        let device = open_file(directory, kind)?;
+        if device.size() != expected {
+            let (location, found) = (directory.location(), device.size());
+            return Err(Error::WrongSize {
+                location,
+                file: kind,
+                found,
+                expected,
+            });
+        }
+        Ok(device)
+    };
+    Ok(Devices {
+        data: sized(FileKind::Data, geometry.data_bytes)?,
+        journal: sized(FileKind::Journal, geometry.journal_bytes)?,
+        checkpoints: [
+            sized(FileKind::Checkpoint0, geometry.checkpoint_bytes)?,
+            sized(FileKind::Checkpoint1, geometry.checkpoint_bytes)?,
+        ],
+    })
+}
+
+/// What an opened directory needs to go on: the shared state, and where the writer continues.
+pub(crate) struct Opened {
+    pub shared: Arc<Shared>,
+    pub next: u64,
+    pub chain: u128,
+}
+
+/// Reads the directory, decides whether it may be used, recovers it, and only then writes.
+pub(crate) async fn open(
+    directory: &dyn Directory,
+    expected: Option<(String, u16)>,
+    options: Options,
+) -> Result<Opened> {
+    let location = directory.location();
+    let device = open_file(directory, FileKind::Superblock)?;
+    if device.size() != SUPERBLOCK_BYTES {
+        let (file, found) = (FileKind::Superblock, device.size());
+        return Err(Error::WrongSize {
+            location,
+            file,
+            found,
+            expected: SUPERBLOCK_BYTES,
+        });
+    }
+    let mut superblock = SuperblockStore::read(device, location.clone()).await?;
+    let known = superblock.current().clone();
+    check_expected(&location, &known.identity, expected)?;
+    let devices = open_devices(directory, &known.geometry)?;
+    let power_cut = known.boot != options.boot;
+    if power_cut && known.lazy {
+        let reason = format!(
+            "the kernel's boot id was {:032x} and is now {:032x}",
+            known.boot.0, options.boot.0
+        );
+        return Err(Error::PowerLost { location, reason });
+    }
+    let ring = Ring::new(known.geometry.journal_blocks());
+    let mut recovered = recover(&devices, &known, ring, &location, Left { power_cut }).await?;
+    let space = rebuild_space(&known.geometry, &recovered.groups)?;
+    settle(
+        &devices,
+        ring,
+        &location,
+        &mut recovered,
+        known.identity.incarnation,
+    )
+    .await?;
+    let epoch = known.epoch + 1;
+    let lazy = options.mode == Mode::Replicated;
+    let boot = options.boot;
+    superblock
+        .update(|s| {
+            s.epoch = epoch;
+            s.boot = boot;
+            s.lazy = lazy;
+        })
+        .await?;
+    let written = recovered.end + 1;
+    let header = journal::Header {
+        incarnation: known.identity.incarnation,
+        epoch,
+        sequence: written,
+        previous: recovered.chain,
+        written: recovered.end,
+        synced: recovered.end,
+    };
+    let chain = begin_epoch(devices.journal.as_ref(), ring, &location, &header).await?;
+    let counters = Counters::default();
+    let votes = superblock
+        .current()
+        .votes
+        .iter()
+        .map(|(g, v)| (*g, Bytes::copy_from_slice(v)))
+        .collect();
+    let shared = Shared {
+        location,
+        backend: directory.backend(),
+        identity: known.identity,
+        ring,
+        epoch,
+        checkpoint_capacity: known.geometry.checkpoint_bytes,
+        devices,
+        superblock: tokio::sync::Mutex::new(superblock),
+        votes: Mutex::new(votes),
+        state: Mutex::new(state(recovered, space)),
+        progress: Mutex::new(Progress {
+            written,
+            synced: written,
+            waiting: VecDeque::new(),
+            unsynced_bytes: 0,
+            oldest_unsynced: None,
+            writer_ended: false,
+            end_checksum: chain,
+        }),
+        counters,
+        work: Notify::new(),
+        sync_work: Notify::new(),
+        changed: Notify::new(),
+        syncing: tokio::sync::Mutex::new(()),
+        options,
+    };
+    Ok(Opened {
+        shared: Arc::new(shared),
+        next: written + 1,
+        chain,
+    })
+}
+
+fn check_expected(location: &str, found: &Identity, expected: Option<(String, u16)>) -> Result<()> {
+    match expected {
+        Some((cluster, slot)) if cluster != found.cluster || slot != found.slot => Err(Error::Foreign {
+            location: location.to_owned(),
+            found: format!("slot {} of cluster `{}`", found.slot, found.cluster),
+            expected: format!("slot {slot} of cluster `{cluster}`"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn state(recovered: Recovered, space: SpaceMap) -> State {
+    let checkpoints = Checkpoints {
+        number: recovered.checkpoint.number,
+        area: recovered.area,
+        sequence: recovered.checkpoint.sequence,
+        previous: recovered.previous,
+        applied: recovered.checkpoint_applied,
+        ..Checkpoints::default()
+    };
+    State {
+        groups: recovered.groups,
+        space,
+        queue: Vec::new(),
+        queued_record_bytes: 0,
+        queued_value_bytes: 0,
+        unwritten: BTreeMap::new(),
+        flush: false,
+        closing: false,
+        failed: None,
+        checkpoints,
+    }
+}
+
+/// Counts every reference of index and log.
+fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
+    let mut space = SpaceMap::new(geometry.data_blocks());
+    for group in groups.values() {
+        let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
+        for value in logged.chain(group.keys.iter().map(|(_, e)| &e.value)) {
+            if !space.restore(value) {
+                let message = format!(
+                    "a value at {} of {} bytes lies outside the data area",
+                    value.offset, value.len
+                );
+                return Err(Error::Invalid(message));
+            }
+        }
+    }
+    Ok(space)
+}
+
+/// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
+/// ring if the crash came when it was nearly full.
+async fn settle(
+    devices: &Devices,
+    ring: Ring,
+    location: &str,
+    recovered: &mut Recovered,
+    incarnation: u64,
+) -> Result<()> {
+    let failed = |file: FileKind, operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed {
+            location,
+            file,
+            operation,
+            reason: e.to_string(),
+        }
+    };
+    for sequence in &recovered.leftovers {
+        let (result, _) = devices
+            .journal
+            .write(ring.offset(*sequence), AlignedBuf::zeroed(BLOCK))
+            .await;
+        result.map_err(failed(FileKind::Journal, "write"))?;
+    }
+    devices
+        .data
+        .sync()
+        .await
+        .map_err(failed(FileKind::Data, "sync"))?;
+    devices
+        .journal
+        .sync()
+        .await
+        .map_err(failed(FileKind::Journal, "sync"))?;
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 4 {
+        return Ok(());
+    }
+    recovered.previous = recovered.checkpoint.sequence;
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 4 {
+        return Ok(());
+    }
+    let area = 1 - recovered.area;
+    let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
+    let number = recovered.checkpoint.number + 1;
+    let place = Place {
+        incarnation,
+        number,
+        sequence: recovered.end,
+        chain: recovered.chain,
+    };
+    let capture = Capture {
+        replaces: false,
+        groups: recovered.groups.iter().map(CapturedGroup::of).collect(),
+    };
+    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async {
+        Ok(())
+    })
+    .await?;
+    recovered.area = area;
+    recovered.checkpoint.number = number;
+    recovered.checkpoint.sequence = recovered.end;
+    recovered.previous = recovered.end;
+    Ok(())
+}
+
+/// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
+/// on no longer continues the chain. Returns its checksum.
+async fn begin_epoch(
+    journal: &dyn Device,
+    ring: Ring,
+    location: &str,
+    header: &journal::Header,
+) -> Result<u128> {
+    let mut buf = AlignedBuf::zeroed(BLOCK);
+    let checksum = journal::encode_into(&mut buf, header, &[]);
+    let failed = |operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed {
+            location,
+            file: FileKind::Journal,
+            operation,
+            reason: e.to_string(),
+        }
+    };
+    let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
+    result.map_err(failed("write"))?;
+    journal.sync().await.map_err(failed("sync"))?;
+    Ok(checksum)
+}

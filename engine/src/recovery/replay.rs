@@ -1,0 +1,323 @@
+//! Checkpoint, then journal, then the verdict.
+
+use super::scan::{End, Scan};
+use crate::checkpoint::{self, FetchBody, Header, file_of};
+use crate::error::{Corruption, CorruptionKind, Error, Result};
+use crate::group::{Group, LogEntry};
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::journal::{Block, Body, Record, Ring};
+use crate::shared::Devices;
+use crate::superblock::Superblock;
+use crate::types::{GroupId, LogId, ValueRef};
+use crate::values::read_value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The state that a directory stands for.
+pub(crate) struct Recovered {
+    pub groups: BTreeMap<GroupId, Group>,
+    /// The last block of the journal, and its checksum.
+    pub end: u64,
+    pub chain: u128,
+    /// Slots behind the end to clear, as sequences.
+    pub leftovers: Vec<u64>,
+    pub area: usize,
+    pub checkpoint: Header,
+    /// What the other area's checkpoint covers, if it is there and the journal still reaches back to it.
+    pub previous: u64,
+    /// What each group had applied in the checkpoint.
+    pub checkpoint_applied: BTreeMap<GroupId, LogId>,
+}
+
+/// What the caller knows of how the directory was left.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// The machine went down since.
+    pub power_cut: bool,
+}
+
+/// Reads everything; writes nothing.
+///
+/// # Errors
+/// `Corrupt` where something that was completed is gone or damaged and no older state replaces it.
+pub(crate) async fn recover(
+    devices: &Devices,
+    superblock: &Superblock,
+    ring: Ring,
+    location: &str,
+    left: Left,
+) -> Result<Recovered> {
+    let incarnation = superblock.identity.incarnation;
+    let (area, header, groups, other) = newest_checkpoint(devices, incarnation, location).await?;
+    let scan = Scan::read(devices.journal.as_ref(), ring, incarnation, location).await?;
+    let (end, _) = scan.follow(header.sequence, header.chain);
+    match scan.judge(end, left.power_cut) {
+        End::Tail => {}
+        End::Missing { said_by } => {
+            return Err(damaged_block(
+                ring,
+                end + 1,
+                format!("block {said_by} says that it was completed"),
+            ));
+        }
+        End::Damaged => {
+            return Err(damaged_block(
+                ring,
+                end + 1,
+                "bytes that are no block, without a power cut".to_owned(),
+            ));
+        }
+    }
+    let checkpoint_applied = groups
+        .iter()
+        .filter_map(|(id, g)| Some((*id, g.applied?)))
+        .collect();
+    let known_written = scan.said_written().map_or(0, |(written, _)| written);
+    let known_synced = scan.said_synced(end).max(header.sequence);
+    let mut replay = Replay {
+        devices,
+        ring,
+        location,
+        groups,
+        known_written,
+        known_synced,
+    };
+    let (end, chain) = replay.run(header.sequence, header.chain, end).await?;
+    reaches_clean_end(superblock, ring, &scan, header.sequence, end)?;
+    let oldest_kept = end.saturating_sub(ring.blocks());
+    let previous = other
+        .filter(|s| *s >= oldest_kept && *s <= header.sequence)
+        .unwrap_or(header.sequence);
+    let leftovers = scan.leftovers(end);
+    let groups = replay.groups;
+    Ok(Recovered {
+        groups,
+        end,
+        chain,
+        leftovers,
+        area,
+        checkpoint: header,
+        previous,
+        checkpoint_applied,
+    })
+}
+
+/// A clean shutdown recorded the journal's end: that very block must still be there.
+fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: u64, end: u64) -> Result<()> {
+    let clean = superblock.clean;
+    let gone = clean.sequence > end
+        || (clean.sequence > covered && scan.checksum(clean.sequence) != Some(clean.checksum));
+    if gone {
+        let expected = format!(
+            "the journal's end at the last clean shutdown, block {}",
+            clean.sequence
+        );
+        return Err(damaged_block(ring, end.min(clean.sequence) + 1, expected));
+    }
+    Ok(())
+}
+
+fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {
+    Error::Corrupt(Corruption {
+        file: FileKind::Journal,
+        offset: ring.offset(sequence),
+        length: BLOCK as u64,
+        kind: CorruptionKind::JournalBlock,
+        expected: format!("block {sequence}: {expected}"),
+        found: "an old, empty or damaged block".to_owned(),
+        log_ids: Vec::new(),
+    })
+}
+
+type Newest = (usize, Header, BTreeMap<GroupId, Group>, Option<u64>);
+
+/// The intact checkpoint with the highest number; the other area's sequence, if its header is intact.
+async fn newest_checkpoint(devices: &Devices, incarnation: u64, location: &str) -> Result<Newest> {
+    let mut found = Vec::new();
+    for (area, device) in devices.checkpoints.iter().enumerate() {
+        if let Some(header) = checkpoint::read_headers(device.as_ref(), incarnation).await {
+            found.push((area, header));
+        }
+    }
+    found.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
+    let bodies = Bodies {
+        data: devices.data.as_ref(),
+        location,
+    };
+    let mut reasons = Vec::new();
+    for (area, header) in &found {
+        let Some(device) = devices.checkpoints.get(*area) else {
+            continue;
+        };
+        match checkpoint::load(device.as_ref(), header, &bodies).await {
+            Ok(loaded) => {
+                let other = found.iter().find(|(a, h)| a != area && h.number < header.number);
+                return Ok((*area, *header, loaded.groups, other.map(|(_, h)| h.sequence)));
+            }
+            Err(reason) => {
+                let file = file_of(*area).name();
+                tracing::warn!(
+                    file,
+                    number = header.number,
+                    reason,
+                    "a checkpoint is damaged; trying the other one"
+                );
+                reasons.push(format!("{file}: {reason}"));
+            }
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push("no intact header".to_owned());
+    }
+    Err(Error::Corrupt(Corruption {
+        file: FileKind::Checkpoint0,
+        offset: 0,
+        length: devices.checkpoints.first().map_or(0, |d| d.size()),
+        kind: CorruptionKind::Checkpoint,
+        expected: "an intact checkpoint in one of the two areas".to_owned(),
+        found: reasons.join("; "),
+        log_ids: Vec::new(),
+    }))
+}
+
+struct Bodies<'a> {
+    data: &'a dyn Device,
+    location: &'a str,
+}
+
+impl FetchBody for Bodies<'_> {
+    async fn fetch(&self, at: &ValueRef) -> Option<Vec<u8>> {
+        read_value(self.data, self.location, at, LogId::default())
+            .await
+            .ok()
+            .map(|b| b.to_vec())
+    }
+}
+
+struct Replay<'a> {
+    devices: &'a Devices,
+    ring: Ring,
+    location: &'a str,
+    groups: BTreeMap<GroupId, Group>,
+    /// Blocks up to here are known to have been completed, and to have been synced.
+    known_written: u64,
+    known_synced: u64,
+}
+
+impl Replay<'_> {
+    /// Replays blocks `after + 1 ..= end`. The end comes earlier where a value that was still in flight is missing.
+    async fn run(&mut self, after: u64, chain: u128, end: u64) -> Result<(u64, u128)> {
+        let (mut last, mut checksum) = (after, chain);
+        while last < end {
+            let count = self.ring.contiguous(last + 1, (end - last).min(256));
+            let offset = self.ring.offset(last + 1);
+            let (result, buf) = self
+                .devices
+                .journal
+                .read(offset, AlignedBuf::zeroed(count as usize * BLOCK))
+                .await;
+            let failed = |e: std::io::Error| Error::Io {
+                location: format!("{}: journal at {offset}", self.location),
+                operation: "read",
+                reason: e.to_string(),
+            };
+            result.map_err(failed)?;
+            for bytes in buf.chunks(BLOCK) {
+                let sequence = last + 1;
+                let block = Block::decode(bytes).filter(|b| b.header.sequence == sequence);
+                let block = block.ok_or_else(|| self.damaged(sequence, "it was intact a moment ago"))?;
+                if !self.block(sequence, &block.payload).await? {
+                    return Ok((last, checksum));
+                }
+                (last, checksum) = (sequence, block.checksum);
+            }
+        }
+        Ok((last, checksum))
+    }
+
+    fn damaged(&self, sequence: u64, expected: &str) -> Error {
+        damaged_block(self.ring, sequence, expected.to_owned())
+    }
+
+    /// Replays one block. `false`: a value that it names never arrived, so the journal ends before it.
+    async fn block(&mut self, sequence: u64, payload: &[u8]) -> Result<bool> {
+        let mut reader = crate::codec::Reader::new(payload);
+        let mut steps = Vec::new();
+        while reader.remaining() > 0 {
+            let record = Record::decode(&mut reader);
+            let record = record.ok_or_else(|| self.damaged(sequence, "records that can be read"))?;
+            let entry = match &record {
+                Record::Entry { id, body, .. } => match self.entry(sequence, *id, body).await? {
+                    Some(entry) => Some(entry),
+                    None => return Ok(false),
+                },
+                _ => None,
+            };
+            steps.push((record, entry));
+        }
+        for (record, entry) in steps {
+            self.step(sequence, record, entry)?;
+        }
+        Ok(true)
+    }
+
+    /// The entry of a record; `None` if its bytes were still in flight. Values beyond the last sync are read and
+    /// checked, since the record may have arrived without them.
+    async fn entry(&self, sequence: u64, id: LogId, body: &Body) -> Result<Option<LogEntry>> {
+        let in_flight = sequence > self.known_written;
+        let unreadable = || self.damaged(sequence, "an entry whose body can be read");
+        let entry = match body {
+            Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
+            Body::Spilled(at) => match read_value(self.devices.data.as_ref(), self.location, at, id).await {
+                Ok(bytes) => LogEntry::from_body(id, &bytes, Some(*at)).ok_or_else(unreadable)?,
+                Err(_) if in_flight => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        if sequence > self.known_synced {
+            for at in &entry.values {
+                match read_value(self.devices.data.as_ref(), self.location, at, id).await {
+                    Ok(_) => {}
+                    Err(Error::Corrupt(_)) if in_flight => return Ok(None),
+                    // The entry was completed: its record is right, its value is damaged, and reads will say so.
+                    Err(error) => tracing::warn!(%error, "a completed value is damaged"),
+                }
+            }
+        }
+        Ok(Some(entry))
+    }
+
+    fn step(&mut self, sequence: u64, record: Record, entry: Option<LogEntry>) -> Result<()> {
+        let broken = |this: &Self, what: String| Err(this.damaged(sequence, &what));
+        match record {
+            Record::Entry { group, id, .. } => {
+                let log = &mut self.groups.entry(group).or_default().log;
+                if let Some(next) = log.next_index().filter(|next| *next != id.index) {
+                    return broken(self, format!("entry {id} where index {next} is due"));
+                }
+                if let Some(entry) = entry {
+                    log.push(Arc::new(entry), None, 0);
+                }
+            }
+            Record::Truncate { group, last } => {
+                self.groups.entry(group).or_default().log.truncate_after(last);
+            }
+            Record::Purge { group, through } => {
+                self.groups.entry(group).or_default().log.purge(through);
+            }
+            Record::Applied { group, through } => {
+                let group = self.groups.entry(group).or_default();
+                if group
+                    .log
+                    .bounds()
+                    .last
+                    .is_none_or(|last| last.index < through.index)
+                {
+                    return broken(self, format!("entry {through} applied before it was appended"));
+                }
+                group.applied_before = group.applied_before.max(Some(through));
+            }
+        }
+        Ok(())
+    }
+}

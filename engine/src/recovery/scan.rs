@@ -1,0 +1,276 @@
+//! One pass over the ring: which blocks stand where, and what they say of one another.
+
+use crate::error::{Error, Result};
+use crate::io::{AlignedBuf, BLOCK, Device};
+use crate::journal::{Block, Ring};
+
+const READ_BYTES: u64 = 1 << 20;
+
+/// What stands in a slot of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Empty,
+    /// Neither zeros nor an intact block of this directory.
+    Garbage,
+    Block {
+        sequence: u64,
+        checksum: u128,
+        previous: u128,
+        written: u64,
+        synced: u64,
+    },
+}
+
+/// The ring as found.
+pub(super) struct Scan {
+    ring: Ring,
+    slots: Vec<Slot>,
+}
+
+/// How the chain ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Nothing, an old block, or (after a power cut) a torn one: the last write before the crash.
+    Tail,
+    /// A later block says that this one was completed.
+    Missing { said_by: u64 },
+    /// A block that is neither old nor intact, though no power cut could have torn it.
+    Damaged,
+}
+
+impl Scan {
+    pub(super) async fn read(
+        device: &dyn Device,
+        ring: Ring,
+        incarnation: u64,
+        location: &str,
+    ) -> Result<Scan> {
+        let mut slots = Vec::with_capacity(ring.blocks() as usize);
+        let total = ring.blocks() * BLOCK as u64;
+        let mut offset = 0;
+        while offset < total {
+            let len = READ_BYTES.min(total - offset);
+            let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
+            let location = || format!("{location}: journal at {offset}");
+            result.map_err(|e| Error::Io {
+                location: location(),
+                operation: "read",
+                reason: e.to_string(),
+            })?;
+            slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation)));
+            offset += len;
+        }
+        Ok(Scan { ring, slots })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(slots: Vec<Slot>) -> Scan {
+        Scan {
+            ring: Ring::new(slots.len() as u64),
+            slots,
+        }
+    }
+
+    fn slot(&self, sequence: u64) -> Slot {
+        self.slots
+            .get((sequence % self.ring.blocks()) as usize)
+            .copied()
+            .unwrap_or(Slot::Empty)
+    }
+
+    /// Follows the chain behind block `after`, whose checksum is `chain`. Returns the last block of it and its
+    /// checksum.
+    pub(super) fn follow(&self, after: u64, chain: u128) -> (u64, u128) {
+        let (mut end, mut checksum) = (after, chain);
+        // A chain longer than the ring would follow itself.
+        while end - after < self.ring.blocks() {
+            match self.slot(end + 1) {
+                Slot::Block {
+                    sequence,
+                    checksum: next,
+                    previous,
+                    ..
+                } if sequence == end + 1 && previous == checksum => {
+                    (end, checksum) = (sequence, next);
+                }
+                _ => break,
+            }
+        }
+        (end, checksum)
+    }
+
+    /// The checksum of block `sequence`, if it is still there.
+    pub(super) fn checksum(&self, sequence: u64) -> Option<u128> {
+        match self.slot(sequence) {
+            Slot::Block {
+                sequence: found,
+                checksum,
+                ..
+            } if found == sequence => Some(checksum),
+            _ => None,
+        }
+    }
+
+    /// The highest sequence that any block says was written, with all before it.
+    pub(super) fn said_written(&self) -> Option<(u64, u64)> {
+        self.blocks()
+            .map(|(sequence, written, _)| (written, sequence))
+            .max()
+    }
+
+    /// The highest sequence that any block up to `end` says was synced.
+    pub(super) fn said_synced(&self, end: u64) -> u64 {
+        self.blocks()
+            .filter(|(sequence, ..)| *sequence <= end)
+            .map(|(.., synced)| synced)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Block {
+                sequence,
+                written,
+                synced,
+                ..
+            } => Some((*sequence, *written, *synced)),
+            _ => None,
+        })
+    }
+
+    /// Judges the end of a chain that reaches `end`. `power_cut` says that the machine went down since the last
+    /// writes, so that a block in flight may be torn.
+    pub(super) fn judge(&self, end: u64, power_cut: bool) -> End {
+        if let Some((_, said_by)) = self.said_written().filter(|(written, _)| *written > end) {
+            return End::Missing { said_by };
+        }
+        match self.slot(end + 1) {
+            Slot::Garbage if !power_cut => End::Damaged,
+            _ => End::Tail,
+        }
+    }
+
+    /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes that were cut, to be
+    /// cleared before new blocks are written.
+    pub(super) fn leftovers(&self, end: u64) -> Vec<u64> {
+        let oldest = (end + 1).saturating_sub(self.ring.blocks());
+        let behind = (oldest..=end).map(|sequence| sequence + self.ring.blocks());
+        behind
+            .filter(|sequence| match self.slot(*sequence) {
+                Slot::Empty => false,
+                Slot::Garbage => true,
+                Slot::Block { sequence: found, .. } => found > end,
+            })
+            .collect()
+    }
+}
+
+fn slot(bytes: &[u8], incarnation: u64) -> Slot {
+    if bytes.iter().all(|b| *b == 0) {
+        return Slot::Empty;
+    }
+    match Block::decode(bytes) {
+        Some(block) if block.header.incarnation == incarnation => {
+            let h = block.header;
+            let (sequence, checksum) = (h.sequence, block.checksum);
+            Slot::Block {
+                sequence,
+                checksum,
+                previous: h.previous,
+                written: h.written,
+                synced: h.synced,
+            }
+        }
+        _ => Slot::Garbage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Block `sequence`, whose checksum is its sequence, chained to the one before it.
+    fn block(sequence: u64, written: u64) -> Slot {
+        let (checksum, previous) = (u128::from(sequence), u128::from(sequence) - 1);
+        Slot::Block {
+            sequence,
+            checksum,
+            previous,
+            written,
+            synced: written,
+        }
+    }
+
+    /// A ring of eight whose slots 1.. hold the given.
+    fn ring(slots: &[Slot]) -> Scan {
+        let mut all = vec![Slot::Empty; 8];
+        for (place, slot) in all.iter_mut().skip(1).zip(slots) {
+            *place = *slot;
+        }
+        Scan::of(all)
+    }
+
+    #[test]
+    fn the_end_of_the_chain_is_judged_by_what_later_blocks_say() {
+        use Slot::{Empty, Garbage};
+        let stranger = Slot::Block {
+            sequence: 3,
+            checksum: 9,
+            previous: 77,
+            written: 1,
+            synced: 0,
+        };
+        // (slots from sequence 1, end of the chain, judgement after a power cut, after the death of the process)
+        let table = [
+            (vec![block(1, 0), block(2, 1)], 2, End::Tail, End::Tail),
+            (
+                vec![block(1, 0), block(2, 1), Garbage],
+                2,
+                End::Tail,
+                End::Damaged,
+            ),
+            (
+                vec![block(1, 0), block(2, 1), Empty, block(4, 2)],
+                2,
+                End::Tail,
+                End::Tail,
+            ),
+            (vec![block(1, 0), block(2, 1), stranger], 2, End::Tail, End::Tail),
+            (
+                vec![block(1, 0), Empty, block(3, 2)],
+                1,
+                End::Missing { said_by: 3 },
+                End::Missing { said_by: 3 },
+            ),
+            (
+                vec![block(1, 0), Garbage, Empty, block(4, 3)],
+                1,
+                End::Missing { said_by: 4 },
+                End::Missing { said_by: 4 },
+            ),
+            (vec![Garbage, block(2, 0)], 0, End::Tail, End::Damaged),
+        ];
+        for (slots, expected_end, cut, killed) in table {
+            let scan = ring(&slots);
+            let (end, _) = scan.follow(0, 0);
+            assert_eq!(end, expected_end, "{slots:?}");
+            assert_eq!(scan.judge(end, true), cut, "{slots:?}");
+            assert_eq!(scan.judge(end, false), killed, "{slots:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_the_last_lap_are_old_and_not_leftovers() {
+        let mut slots = vec![Slot::Empty; 8];
+        for sequence in 5..=12u64 {
+            slots[(sequence % 8) as usize] = block(sequence, sequence - 1);
+        }
+        let scan = Scan::of(slots);
+        let (end, checksum) = scan.follow(9, 9);
+        assert_eq!((end, checksum), (12, 12));
+        assert_eq!(scan.leftovers(12), [] as [u64; 0]);
+        assert_eq!(scan.leftovers(10), [11, 12]);
+        assert_eq!(scan.said_synced(12), 11);
+    }
+}

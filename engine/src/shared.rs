@@ -1,0 +1,347 @@
+//! What the engine's tasks and callers share: the state under one lock, the progress of writes under another.
+//!
+//! The two locks are never held together. Neither is held across an await.
+
+use crate::error::{Error, Result};
+use crate::group::{Group, Keys, LogEntry};
+use crate::io::{Device, FileKind};
+use crate::journal::Ring;
+use crate::space::SpaceMap;
+use crate::superblock::SuperblockStore;
+use crate::types::{EngineStatus, GroupId, Identity, LogId, Options, SharedImage};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Called once when an operation's promise holds, or with the error that ended the engine.
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A step waiting to be written.
+pub(crate) enum Op {
+    Append { group: GroupId, entries: Vec<Pending> },
+    Truncate { group: GroupId, last: Option<u64> },
+    Purge { group: GroupId, through: LogId },
+}
+
+/// An appended entry with the bytes that go to the data area.
+pub(crate) struct Pending {
+    pub entry: Arc<LogEntry>,
+    pub values: Arc<[Bytes]>,
+    /// The body, if it goes to an extent of its own.
+    pub body: Option<Bytes>,
+}
+
+/// A step, how it is promised, and who waits for it.
+pub(crate) struct Queued {
+    pub op: Op,
+    pub synced: bool,
+    pub done: Option<Done>,
+}
+
+/// A consistent picture of everything, taken when the queue was empty.
+pub(crate) struct Capture {
+    /// It is the first to hold a snapshot that replaced the state: older checkpoints do not lead here.
+    pub replaces: bool,
+    pub groups: Vec<CapturedGroup>,
+}
+
+/// A group in a [`Capture`].
+pub(crate) struct CapturedGroup {
+    pub id: GroupId,
+    pub purged: Option<LogId>,
+    pub applied: Option<LogId>,
+    pub applied_before: Option<LogId>,
+    pub image: Option<SharedImage>,
+    pub log: Vec<Arc<LogEntry>>,
+    pub keys: Keys,
+}
+
+impl CapturedGroup {
+    /// O(1) for the keys, one reference an entry for the log.
+    pub(crate) fn of((id, group): (&GroupId, &Group)) -> CapturedGroup {
+        CapturedGroup {
+            id: *id,
+            purged: group.log.bounds().purged,
+            applied: group.applied,
+            applied_before: group.applied_before.max(group.applied),
+            image: group.image.clone(),
+            log: group.log.entries().cloned().collect(),
+            keys: group.keys.clone(),
+        }
+    }
+}
+
+/// The checkpoint machinery's state.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    /// Somebody asked for one that begins from now on.
+    pub requested: bool,
+    pub running: bool,
+    /// Captures taken, and how many of them ended as checkpoints.
+    pub begun: u64,
+    pub completed: u64,
+    /// The number and area of the newest checkpoint on the device.
+    pub number: u64,
+    pub area: usize,
+    /// The sequence that the newest checkpoint covers, and the one before it.
+    pub sequence: u64,
+    pub previous: u64,
+    /// What each group had applied in the newest one.
+    pub applied: BTreeMap<GroupId, LogId>,
+    /// A snapshot was swapped in: nothing more is written until a checkpoint holds it, and older ones are void.
+    pub hold: bool,
+}
+
+pub(crate) struct State {
+    pub groups: BTreeMap<GroupId, Group>,
+    pub space: SpaceMap,
+    pub queue: Vec<Queued>,
+    /// Bytes of records and of values in the queue.
+    pub queued_record_bytes: usize,
+    pub queued_value_bytes: u64,
+    /// Values whose write has not completed, by offset.
+    pub unwritten: BTreeMap<u64, Bytes>,
+    /// Write a block even if the queue is empty, to record what was applied.
+    pub flush: bool,
+    pub closing: bool,
+    pub failed: Option<Error>,
+    pub checkpoints: Checkpoints,
+}
+
+impl State {
+    /// Refuses work when the engine failed or is closing.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None if self.closing => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether something was applied, or died, that no journal block tells of.
+    pub(crate) fn unrecorded(&self) -> bool {
+        self.space.has_unrecorded() || self.groups.values().any(|g| g.applied > g.applied_recorded)
+    }
+
+    /// Estimated bytes of a checkpoint taken now.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        self.groups
+            .values()
+            .map(|g| g.keys.checkpoint_bytes() + g.log.len() as u64 * 128)
+            .sum()
+    }
+}
+
+/// An operation whose write is under way, in journal order.
+pub(crate) struct Waiting {
+    pub sequence: u64,
+    pub synced: bool,
+    pub done: Done,
+}
+
+/// How far writes and syncs have come.
+pub(crate) struct Progress {
+    pub written: u64,
+    pub synced: u64,
+    pub waiting: VecDeque<Waiting>,
+    pub unsynced_bytes: u64,
+    pub oldest_unsynced: Option<Instant>,
+    /// The writer has ended; `end` is the journal's last block.
+    pub writer_ended: bool,
+    pub end_checksum: u128,
+}
+
+impl Progress {
+    /// Calls everybody whose promise holds, strictly in order.
+    fn settle(&mut self) {
+        let (written, synced) = (self.written, self.synced);
+        let holds = |w: &mut Waiting| w.sequence <= if w.synced { synced } else { written };
+        while let Some(waiting) = self.waiting.pop_front_if(holds) {
+            (waiting.done)(Ok(()));
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub device_bytes: AtomicU64,
+    pub user_bytes: AtomicU64,
+    pub syncs: AtomicU64,
+    pub corrupt_values: AtomicU64,
+}
+
+pub(crate) struct Devices {
+    pub data: Arc<dyn Device>,
+    pub journal: Arc<dyn Device>,
+    pub checkpoints: [Arc<dyn Device>; 2],
+}
+
+pub(crate) struct Shared {
+    pub location: String,
+    pub backend: &'static str,
+    pub options: Options,
+    pub identity: Identity,
+    pub ring: Ring,
+    pub epoch: u64,
+    pub checkpoint_capacity: u64,
+    pub devices: Devices,
+    pub superblock: tokio::sync::Mutex<SuperblockStore>,
+    pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
+    pub state: Mutex<State>,
+    pub progress: Mutex<Progress>,
+    pub counters: Counters,
+    /// Wakes the writer.
+    pub work: Notify,
+    /// Wakes the syncer.
+    pub sync_work: Notify,
+    /// Something that somebody may wait for has changed.
+    pub changed: Notify,
+    /// One sync at a time.
+    pub syncing: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    /// Ends the engine: nothing is written any more, and everybody who waits is told why.
+    pub(crate) fn fail(&self, error: Error) {
+        let queue = {
+            let mut state = self.state.lock();
+            if state.failed.is_none() {
+                tracing::error!(%error, "the storage engine has stopped");
+                state.failed = Some(error.clone());
+            }
+            std::mem::take(&mut state.queue)
+        };
+        let waiting = std::mem::take(&mut self.progress.lock().waiting);
+        let queued = queue.into_iter().filter_map(|q| q.done);
+        for done in waiting.into_iter().map(|w| w.done).chain(queued) {
+            done(Err(error.clone()));
+        }
+        self.changed.notify_waiters();
+        self.work.notify_one();
+        self.sync_work.notify_one();
+    }
+
+    /// The error for a failed operation of a device.
+    pub(crate) fn device_error(
+        &self,
+        file: FileKind,
+        operation: &'static str,
+        error: &std::io::Error,
+    ) -> Error {
+        Error::Failed {
+            location: self.location.clone(),
+            file,
+            operation,
+            reason: error.to_string(),
+        }
+    }
+
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.state.lock().failed.clone()
+    }
+
+    /// Everything up to `sequence` is written. Returns whether somebody waits for it to be synced.
+    pub(crate) fn written(&self, sequence: u64, bytes: u64) -> bool {
+        let mut progress = self.progress.lock();
+        assert!(sequence >= progress.written, "writes complete in order");
+        progress.written = sequence;
+        progress.unsynced_bytes += bytes;
+        progress.oldest_unsynced.get_or_insert_with(Instant::now);
+        progress.settle();
+        let wanted = progress
+            .waiting
+            .front()
+            .is_some_and(|w| w.synced && w.sequence <= sequence);
+        wanted || progress.unsynced_bytes >= self.options.sync_bytes
+    }
+
+    /// Syncs what is written and reports how far that reaches. A failure ends the engine.
+    pub(crate) async fn sync_now(&self) -> Result<u64> {
+        let _one_at_a_time = self.syncing.lock().await;
+        let (target, bytes, since) = {
+            let mut progress = self.progress.lock();
+            (
+                progress.written,
+                std::mem::take(&mut progress.unsynced_bytes),
+                progress.oldest_unsynced.take(),
+            )
+        };
+        if let Some(error) = self.failed() {
+            return Err(error);
+        }
+        let data = self.devices.data.sync();
+        let journal = self.devices.journal.sync();
+        let (data, journal) = futures::join!(data, journal);
+        self.counters.syncs.fetch_add(2, Ordering::Relaxed);
+        let results = [(FileKind::Data, data), (FileKind::Journal, journal)];
+        if let Some((file, Err(error))) = results.into_iter().find(|(_, result)| result.is_err()) {
+            let mut progress = self.progress.lock();
+            progress.unsynced_bytes += bytes;
+            progress.oldest_unsynced = since;
+            drop(progress);
+            let error = self.device_error(file, "sync", &error);
+            self.fail(error.clone());
+            return Err(error);
+        }
+        {
+            let mut progress = self.progress.lock();
+            progress.synced = progress.synced.max(target);
+            progress.settle();
+        }
+        self.state.lock().space.release(target);
+        self.changed.notify_waiters();
+        Ok(target)
+    }
+
+    /// Waits until `ready` answers, looking again after every change.
+    pub(crate) async fn wait_until<T>(&self, mut ready: impl FnMut(&Shared) -> Option<T>) -> T {
+        if let Some(answer) = ready(self) {
+            return answer;
+        }
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(answer) = ready(self) {
+                return answer;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn status(&self) -> EngineStatus {
+        let (written, synced, unsynced_bytes, unsynced_ms) = {
+            let progress = self.progress.lock();
+            let ms = progress
+                .oldest_unsynced
+                .map_or(0, |since| since.elapsed().as_millis() as u64);
+            (progress.written, progress.synced, progress.unsynced_bytes, ms)
+        };
+        let state = self.state.lock();
+        EngineStatus {
+            backend: self.backend,
+            mode: self.options.mode,
+            written_sequence: written,
+            synced_sequence: synced,
+            unsynced_bytes,
+            unsynced_ms,
+            data_bytes: state.space.capacity_bytes(),
+            free_bytes: state.space.free_bytes(),
+            keys: state.groups.values().map(|g| g.keys.len() as u64).sum(),
+            live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
+            journal_used_blocks: written - state.checkpoints.previous,
+            journal_blocks: self.ring.blocks(),
+            checkpoint_sequence: state.checkpoints.sequence,
+            checkpoints: state.checkpoints.completed,
+            device_bytes_written: self.counters.device_bytes.load(Ordering::Relaxed),
+            user_bytes_written: self.counters.user_bytes.load(Ordering::Relaxed),
+            syncs: self.counters.syncs.load(Ordering::Relaxed),
+            corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
+            failed: state.failed.as_ref().map(ToString::to_string),
+        }
+    }
+}

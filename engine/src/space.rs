@@ -1,0 +1,441 @@
+//! The space map: which 4 KiB blocks of the data area hold live bytes, and when a dead block may be used again.
+//!
+//! A block's life: **free** → allocated into the open run → **live** (its count of referenced bytes is above zero) →
+//! **dead** (the count fell to zero) → free again, and that only when the journal block that recorded its death is
+//! synced and no view made before its death is left. Until then an older state of the disk, or a reader, may still
+//! need the bytes.
+//!
+//! A reference is counted in bytes, once for the log entry and once for the key: an extent lives while either refers
+//! to it. The map is not on disk; it is rebuilt from the index and the log.
+
+use crate::io::BLOCK;
+use crate::types::ValueRef;
+use std::collections::{BTreeMap, VecDeque};
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+/// The longest run opened for small values, in blocks.
+const RUN_BLOCKS: u32 = 256;
+/// Block numbers in the data area.
+type Blocks = Vec<u32>;
+
+/// A gathering place in the data area: values are packed into it one after another.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The first byte not yet given out.
+    cursor: u64,
+    /// The end of the run, in bytes.
+    end: u64,
+}
+
+/// Blocks that died before a gathering was closed.
+pub(crate) struct Dying {
+    view: u64,
+    blocks: Blocks,
+}
+
+impl Dying {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+}
+
+/// Blocks whose death is recorded in journal block `sequence`.
+struct Dead {
+    sequence: u64,
+    view: u64,
+    blocks: Blocks,
+}
+
+pub(crate) struct SpaceMap {
+    /// Referenced bytes in each block.
+    live: Vec<u32>,
+    /// One bit a block: allocated, live or dead.
+    taken: Vec<u64>,
+    blocks: u32,
+    free: u32,
+    /// Where the search for the next run begins.
+    hint: u32,
+    run: Option<Run>,
+    /// Died since the last gathering; no record covers them yet.
+    unrecorded: Blocks,
+    dead: VecDeque<Dead>,
+    /// Views alive, by the clock at which they were made.
+    views: BTreeMap<u64, usize>,
+    view_clock: u64,
+}
+
+impl SpaceMap {
+    pub(crate) fn new(blocks: u32) -> SpaceMap {
+        SpaceMap {
+            live: vec![0; blocks as usize],
+            taken: vec![0; (blocks as usize).div_ceil(64)],
+            blocks,
+            free: blocks,
+            hint: 0,
+            run: None,
+            unrecorded: Vec::new(),
+            dead: VecDeque::new(),
+            views: BTreeMap::new(),
+            view_clock: 0,
+        }
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        u64::from(self.free) * BLOCK_BYTES
+    }
+
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES
+    }
+
+    /// Whether blocks died and no record says so yet.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        !self.unrecorded.is_empty()
+    }
+
+    /// Room for `len` bytes in one piece, behind the last allocation where possible; counts one reference.
+    pub(crate) fn allocate(&mut self, len: u32) -> Option<u64> {
+        if len == 0 {
+            return Some(0);
+        }
+        let fits = |run: &Run| run.end - run.cursor >= u64::from(len);
+        if !self.run.as_ref().is_some_and(fits) {
+            self.close_run();
+            self.run = Some(self.find_run(blocks_of(len))?);
+        }
+        let run = self.run.as_mut()?;
+        let offset = run.cursor;
+        run.cursor += u64::from(len);
+        self.take(offset, run_end(offset, len));
+        self.count(offset, len, true);
+        Some(offset)
+    }
+
+    /// Whole blocks of their own for `len` bytes, apart from the open run; no reference is counted.
+    pub(crate) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
+        self.close_run();
+        let run = self.find_run(blocks_of(len))?;
+        self.take(run.cursor, run_end(run.cursor, len));
+        Some(run.cursor)
+    }
+
+    /// Ends the open run: no later allocation shares a block with an earlier one, so that no block is written twice.
+    pub(crate) fn close_run(&mut self) {
+        if let Some(run) = self.run.take()
+            && run.cursor % BLOCK_BYTES != 0
+        {
+            let last = block_number(run.cursor);
+            if self.live_in(last) == 0 {
+                self.unrecorded.push(last);
+            }
+        }
+    }
+
+    /// Counts one more reference.
+    pub(crate) fn link(&mut self, value: &ValueRef) {
+        self.count(value.offset, value.len, true);
+    }
+
+    /// Counts one reference less; blocks without any die.
+    pub(crate) fn unlink(&mut self, value: &ValueRef) {
+        self.count(value.offset, value.len, false);
+    }
+
+    /// Marks a value found at recovery as allocated and counts one reference. `false` if it lies outside the area.
+    pub(crate) fn restore(&mut self, value: &ValueRef) -> bool {
+        if !self.contains(value) {
+            return false;
+        }
+        if value.len > 0 {
+            self.take(value.offset, run_end(value.offset, value.len));
+            self.count(value.offset, value.len, true);
+        }
+        true
+    }
+
+    /// Whether the value lies inside the data area.
+    pub(crate) fn contains(&self, value: &ValueRef) -> bool {
+        value
+            .offset
+            .checked_add(u64::from(value.len))
+            .is_some_and(|end| end <= self.capacity_bytes())
+    }
+
+    /// The deaths so far, to be handed to [`SpaceMap::recorded`] once the journal block that tells of them is known.
+    pub(crate) fn take_dying(&mut self) -> Dying {
+        let view = self.view_clock;
+        let blocks = std::mem::take(&mut self.unrecorded);
+        self.view_clock += u64::from(!blocks.is_empty());
+        Dying { view, blocks }
+    }
+
+    /// These deaths are recorded in journal block `sequence`.
+    pub(crate) fn recorded(&mut self, sequence: u64, dying: Dying) {
+        let Dying { view, blocks } = dying;
+        if !blocks.is_empty() {
+            self.dead.push_back(Dead {
+                sequence,
+                view,
+                blocks,
+            });
+        }
+    }
+
+    /// Frees the blocks whose death is recorded at or below `synced` and which no view can reach.
+    pub(crate) fn release(&mut self, synced: u64) {
+        let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
+        while let Some(dead) = self.dead.front() {
+            // A view made at clock c sees what lived then: deaths recorded at c or later.
+            if dead.sequence > synced || dead.view >= oldest_view {
+                break;
+            }
+            let Some(dead) = self.dead.pop_front() else { break };
+            for block in dead.blocks {
+                assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
+                self.set_taken(block, false);
+                self.free += 1;
+            }
+        }
+    }
+
+    /// A view begins; hand its number back to [`SpaceMap::view_ends`].
+    pub(crate) fn view_begins(&mut self) -> u64 {
+        *self.views.entry(self.view_clock).or_default() += 1;
+        self.view_clock
+    }
+
+    pub(crate) fn view_ends(&mut self, view: u64) {
+        if let Some(count) = self.views.get_mut(&view) {
+            *count -= 1;
+            if *count == 0 {
+                self.views.remove(&view);
+            }
+        }
+    }
+
+    fn take(&mut self, offset: u64, end: u64) {
+        for block in block_number(offset)..block_number(end + BLOCK_BYTES - 1) {
+            if !self.is_taken(block) {
+                self.set_taken(block, true);
+                self.free -= 1;
+            }
+        }
+    }
+
+    fn count(&mut self, offset: u64, len: u32, up: bool) {
+        let end = run_end(offset, len);
+        let mut at = offset;
+        while at < end {
+            let block = block_number(at);
+            let next = (u64::from(block) + 1) * BLOCK_BYTES;
+            let bytes = (next.min(end) - at) as u32;
+            let open = self
+                .run
+                .is_some_and(|run| run.cursor % BLOCK_BYTES != 0 && block_number(run.cursor) == block);
+            if let Some(live) = self.live.get_mut(block as usize) {
+                if up {
+                    *live += bytes;
+                } else {
+                    assert!(*live >= bytes, "block {block} loses {bytes} of {live} live bytes");
+                    *live -= bytes;
+                    if *live == 0 && !open {
+                        self.unrecorded.push(block);
+                    }
+                }
+            }
+            at = next;
+        }
+    }
+
+    /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough.
+    fn find_run(&mut self, needed: u32) -> Option<Run> {
+        if needed > self.free {
+            return None;
+        }
+        let (start, len) = self
+            .scan(self.hint, self.blocks, needed)
+            .or_else(|| self.scan(0, self.blocks, needed))?;
+        self.hint = start + len;
+        Some(Run {
+            cursor: u64::from(start) * BLOCK_BYTES,
+            end: u64::from(start + len) * BLOCK_BYTES,
+        })
+    }
+
+    fn scan(&self, from: u32, to: u32, needed: u32) -> Option<(u32, u32)> {
+        let want = needed.max(RUN_BLOCKS);
+        let (mut start, mut len, mut block) = (from, 0, from);
+        while block < to {
+            if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX) {
+                block += 64;
+                start = block;
+                continue;
+            }
+            if self.is_taken(block) {
+                if len >= needed {
+                    break;
+                }
+                len = 0;
+                start = block + 1;
+            } else {
+                len += 1;
+                if len == want {
+                    break;
+                }
+            }
+            block += 1;
+        }
+        (len >= needed).then_some((start, len))
+    }
+
+    fn live_in(&self, block: u32) -> u32 {
+        self.live.get(block as usize).copied().unwrap_or(0)
+    }
+
+    fn is_taken(&self, block: u32) -> bool {
+        self.taken
+            .get(block as usize / 64)
+            .is_none_or(|word| word & (1 << (block % 64)) != 0)
+    }
+
+    fn set_taken(&mut self, block: u32, taken: bool) {
+        if let Some(word) = self.taken.get_mut(block as usize / 64) {
+            let bit = 1 << (block % 64);
+            *word = if taken { *word | bit } else { *word & !bit };
+        }
+    }
+}
+
+fn block_number(offset: u64) -> u32 {
+    (offset / BLOCK_BYTES) as u32
+}
+
+fn run_end(offset: u64, len: u32) -> u64 {
+    offset + u64::from(len)
+}
+
+fn blocks_of(len: u32) -> u32 {
+    len.div_ceil(BLOCK as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(map: &mut SpaceMap, sequence: u64) {
+        let dying = map.take_dying();
+        map.recorded(sequence, dying);
+    }
+
+    fn at(offset: u64, len: u32) -> ValueRef {
+        ValueRef { offset, len, hash: 0 }
+    }
+
+    #[test]
+    fn small_values_are_packed_and_a_closed_run_shares_no_block() {
+        let mut map = SpaceMap::new(64);
+        assert_eq!(map.allocate(100), Some(0));
+        assert_eq!(map.allocate(100), Some(100));
+        map.close_run();
+        assert_eq!(map.allocate(100).map(|o| o % BLOCK_BYTES), Some(0));
+        assert_eq!(map.free_bytes(), 62 * BLOCK_BYTES);
+    }
+
+    #[test]
+    fn a_dead_block_is_reused_only_after_its_record_is_synced() {
+        let mut map = SpaceMap::new(1);
+        let offset = map.allocate(4096).unwrap();
+        map.close_run();
+        map.unlink(&at(offset, 4096));
+        map.release(u64::MAX);
+        assert_eq!(map.allocate(1), None, "no record yet");
+        record(&mut map, 7);
+        map.release(6);
+        assert_eq!(map.allocate(1), None, "not synced yet");
+        map.release(7);
+        assert_eq!(map.allocate(1), Some(0));
+    }
+
+    #[test]
+    fn an_extent_lives_while_log_or_key_refers_to_it() {
+        let mut map = SpaceMap::new(1);
+        let value = at(map.allocate(10).unwrap(), 10);
+        map.link(&value);
+        map.close_run();
+        map.unlink(&value);
+        record(&mut map, 1);
+        map.release(1);
+        assert_eq!(map.allocate(1), None);
+        map.unlink(&value);
+        record(&mut map, 2);
+        map.release(2);
+        assert!(map.allocate(1).is_some());
+    }
+
+    #[test]
+    fn a_view_keeps_what_it_can_see() {
+        let mut map = SpaceMap::new(1);
+        let value = at(map.allocate(10).unwrap(), 10);
+        map.close_run();
+        let view = map.view_begins();
+        map.unlink(&value);
+        record(&mut map, 1);
+        map.release(1);
+        assert_eq!(map.allocate(1), None);
+        map.view_ends(view);
+        map.release(1);
+        assert!(map.allocate(1).is_some());
+    }
+
+    #[test]
+    fn a_value_that_dies_before_its_run_is_closed_is_freed_once() {
+        let mut map = SpaceMap::new(1);
+        let value = at(map.allocate(10).unwrap(), 10);
+        map.unlink(&value);
+        let second = at(map.allocate(20).unwrap(), 20);
+        map.close_run();
+        record(&mut map, 1);
+        map.release(1);
+        map.unlink(&second);
+        record(&mut map, 2);
+        map.release(2);
+        assert_eq!(map.free_bytes(), BLOCK_BYTES);
+    }
+
+    proptest! {
+        /// Whatever is allocated and freed in whatever order, live extents never overlap and all space comes back.
+        #[test]
+        fn live_extents_never_overlap_and_nothing_leaks(steps in prop::collection::vec((0u8..4, 1u32..20_000, any::<prop::sample::Index>()), 1..200)) {
+            let mut map = SpaceMap::new(300);
+            let mut live: Vec<ValueRef> = Vec::new();
+            let mut sequence = 0;
+            for (what, len, pick) in steps {
+                match what {
+                    0 | 1 => if let Some(offset) = map.allocate(len) {
+                        let new = at(offset, len);
+                        for old in &live {
+                            prop_assert!(old.offset + u64::from(old.len) <= new.offset || new.offset + u64::from(new.len) <= old.offset);
+                        }
+                        live.push(new);
+                    },
+                    2 => if !live.is_empty() {
+                        let value = live.swap_remove(pick.index(live.len()));
+                        map.unlink(&value);
+                    },
+                    _ => {
+                        map.close_run();
+                        sequence += 1;
+                        record(&mut map, sequence);
+                        map.release(sequence);
+                    }
+                }
+            }
+            for value in live.drain(..) { map.unlink(&value); }
+            map.close_run();
+            record(&mut map, sequence + 1);
+            map.release(sequence + 1);
+            prop_assert_eq!(map.free_bytes(), map.capacity_bytes());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The bytes of one superblock copy. The table is in `docs/format.md`; a golden test holds the two together.
+
+use crate::codec::{Reader, Writer, sealed};
+use crate::io::BLOCK;
+use crate::types::{BootId, Geometry, GroupId, Identity};
+use std::collections::BTreeMap;
+
+pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
+pub(crate) const VERSION: u32 = 1;
+const CHECKSUM_AT: usize = 16;
+const CLUSTER_BYTES: usize = 64;
+const VOTES_AT: usize = 256;
+/// Votes that one superblock holds, each for one group.
+pub(crate) const MAX_VOTES: usize = 15;
+/// The longest vote, in bytes.
+pub(crate) const MAX_VOTE_BYTES: usize = 248;
+
+/// Where a clean shutdown left the journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clean {
+    pub sequence: u64,
+    pub checksum: u128,
+}
+
+/// Everything that must be known, and true, before the journal is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Counts updates.
+    pub revision: u64,
+    pub identity: Identity,
+    pub geometry: Geometry,
+    /// The machine may have acknowledged what is not synced.
+    pub lazy: bool,
+    /// The kernel under which the directory was last opened.
+    pub boot: BootId,
+    /// Counts opens; every journal block carries it.
+    pub epoch: u64,
+    /// The journal's end when `lazy` was last cleared.
+    pub clean: Clean,
+    pub votes: BTreeMap<GroupId, Vec<u8>>,
+}
+
+/// Why a copy cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// Not our magic.
+    Absent,
+    /// Our magic, a matching checksum, a version above [`VERSION`].
+    Newer(u32),
+    /// Anything else.
+    Damaged,
+}
+
+impl Superblock {
+    /// One block of bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BLOCK);
+        out.put_bytes(&MAGIC);
+        out.put_u32(VERSION);
+        out.put_u32(0);
+        out.put_u128(0);
+        out.put_u64(self.revision);
+        let cluster = self.identity.cluster.as_bytes();
+        debug_assert!(cluster.len() <= CLUSTER_BYTES);
+        out.put_u16(cluster.len() as u16);
+        out.put_u16(self.identity.slot);
+        out.put_u32(0);
+        out.put_bytes(cluster);
+        out.resize(112, 0);
+        out.put_u64(self.identity.incarnation);
+        out.put_u64(self.geometry.journal_bytes);
+        out.put_u64(self.geometry.checkpoint_bytes);
+        out.put_u64(self.geometry.data_bytes);
+        out.put_u64(u64::from(self.lazy));
+        out.put_u128(self.boot.0);
+        out.put_u64(self.epoch);
+        out.put_u64(self.clean.sequence);
+        out.put_u128(self.clean.checksum);
+        out.put_u64(self.votes.len() as u64);
+        out.resize(VOTES_AT, 0);
+        for (group, vote) in &self.votes {
+            let end = out.len() + 8 + MAX_VOTE_BYTES;
+            out.put_u32(group.0);
+            out.put_u32(vote.len() as u32);
+            out.put_bytes(vote);
+            out.resize(end, 0);
+        }
+        out.resize(BLOCK, 0);
+        sealed::seal(&mut out, CHECKSUM_AT);
+        out
+    }
+
+    /// Reads one copy.
+    pub(crate) fn decode(block: &[u8]) -> Result<Superblock, Unusable> {
+        let mut r = Reader::new(block);
+        if r.bytes(8) != Some(&MAGIC) {
+            return Err(Unusable::Absent);
+        }
+        sealed::verify(block, CHECKSUM_AT).ok_or(Unusable::Damaged)?;
+        match r.u32() {
+            Some(VERSION) => Self::decode_fields(block).ok_or(Unusable::Damaged),
+            Some(newer) if newer > VERSION => Err(Unusable::Newer(newer)),
+            _ => Err(Unusable::Damaged),
+        }
+    }
+
+    fn decode_fields(block: &[u8]) -> Option<Superblock> {
+        let mut r = Reader::new(block.get(32..)?);
+        let revision = r.u64()?;
+        let cluster_len = usize::from(r.u16()?);
+        let slot = r.u16()?;
+        r.u32()?;
+        let cluster = std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?)
+            .ok()?
+            .to_owned();
+        let incarnation = r.u64()?;
+        let geometry = Geometry {
+            journal_bytes: r.u64()?,
+            checkpoint_bytes: r.u64()?,
+            data_bytes: r.u64()?,
+        };
+        geometry.check().ok()?;
+        let lazy = match r.u64()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let boot = BootId(r.u128()?);
+        let epoch = r.u64()?;
+        let clean = Clean {
+            sequence: r.u64()?,
+            checksum: r.u128()?,
+        };
+        let count = usize::try_from(r.u64()?).ok().filter(|n| *n <= MAX_VOTES)?;
+        let mut votes = BTreeMap::new();
+        let mut r = Reader::new(block.get(VOTES_AT..)?);
+        for _ in 0..count {
+            let group = GroupId(r.u32()?);
+            let len = usize::try_from(r.u32()?).ok()?;
+            votes.insert(group, r.bytes(MAX_VOTE_BYTES)?.get(..len)?.to_vec());
+        }
+        let identity = Identity {
+            cluster,
+            slot,
+            incarnation,
+        };
+        Some(Superblock {
+            revision,
+            identity,
+            geometry,
+            lazy,
+            boot,
+            epoch,
+            clean,
+            votes,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn example() -> Superblock {
+        Superblock {
+            revision: 7,
+            identity: Identity {
+                cluster: "prod".into(),
+                slot: 2,
+                incarnation: 0xabcdef,
+            },
+            geometry: Geometry::for_total(64 << 20).unwrap(),
+            lazy: true,
+            boot: BootId(0x0123_4567_89ab_cdef),
+            epoch: 3,
+            clean: Clean {
+                sequence: 41,
+                checksum: 99,
+            },
+            votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_format_document() {
+        let block = example().encode();
+        assert_eq!(block.len(), BLOCK);
+        assert_eq!(&block[0..8], b"CAIRN.SB");
+        assert_eq!(block[8..12], 1u32.to_le_bytes(), "version");
+        assert_eq!(block[32..40], 7u64.to_le_bytes(), "revision");
+        assert_eq!(block[40..42], 4u16.to_le_bytes(), "cluster length");
+        assert_eq!(block[42..44], 2u16.to_le_bytes(), "slot");
+        assert_eq!(&block[48..52], b"prod");
+        assert_eq!(block[112..120], 0xabcdefu64.to_le_bytes(), "incarnation");
+        assert_eq!(block[120..128], (4u64 << 20).to_le_bytes(), "journal bytes");
+        assert_eq!(block[144..152], 1u64.to_le_bytes(), "lazy");
+        assert_eq!(
+            block[152..168],
+            0x0123_4567_89ab_cdefu128.to_le_bytes(),
+            "boot id"
+        );
+        assert_eq!(block[168..176], 3u64.to_le_bytes(), "epoch");
+        assert_eq!(block[176..184], 41u64.to_le_bytes(), "clean sequence");
+        assert_eq!(block[184..200], 99u128.to_le_bytes(), "clean checksum");
+        assert_eq!(block[200..208], 1u64.to_le_bytes(), "votes");
+        assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
+        assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
+        assert_eq!(&block[264..267], &[1, 2, 3]);
+    }
+
+    #[test]
+    fn a_newer_version_is_told_from_damage() {
+        let mut block = example().encode();
+        block[8] = 2;
+        assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));
+        sealed::seal(&mut block, CHECKSUM_AT);
+        assert_eq!(Superblock::decode(&block), Err(Unusable::Newer(2)));
+        assert_eq!(Superblock::decode(&[0; BLOCK]), Err(Unusable::Absent));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(revision: u64, lazy: bool, epoch: u64, vote in prop::collection::vec(any::<u8>(), 0..MAX_VOTE_BYTES)) {
+            let block = Superblock { revision, lazy, epoch, votes: BTreeMap::from([(GroupId(9), vote)]), ..example() };
+            prop_assert_eq!(Superblock::decode(&block.encode()), Ok(block));
+        }
+
+        #[test]
+        fn any_flipped_bit_is_noticed(bit in 64usize..BLOCK * 8) {
+            let mut block = example().encode();
+            block[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 0..BLOCK), seal: bool) {
+            block.splice(..0, MAGIC);
+            if seal { sealed::seal(&mut block, CHECKSUM_AT); }
+            let _ = Superblock::decode(&block);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The background sync: by time, by bytes, and at once where somebody waits for it.
+
+use crate::shared::Shared;
+use std::sync::Arc;
+
+/// Runs until the engine is closed or fails.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    loop {
+        let interval = tokio::time::sleep(shared.options.sync_interval);
+        let tick = tokio::select! {
+            biased;
+            () = shared.sync_work.notified() => false,
+            () = interval => true,
+        };
+        let (ended, behind) = {
+            let progress = shared.progress.lock();
+            (progress.writer_ended, progress.written > progress.synced)
+        };
+        if ended || shared.failed().is_some() {
+            return;
+        }
+        if behind {
+            if shared.sync_now().await.is_err() {
+                return;
+            }
+        } else if tick {
+            // Views may have ended since the last sync.
+            let synced = shared.progress.lock().synced;
+            shared.state.lock().space.release(synced);
+        }
+        if tick {
+            // What was applied or freed while nothing was appended is recorded now, so that space comes back.
+            let mut state = shared.state.lock();
+            if state.queue.is_empty() && state.unrecorded() {
+                state.flush = true;
+                drop(state);
+                shared.work.notify_one();
+            }
+        }
+    }
+}
