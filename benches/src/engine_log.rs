@@ -10,7 +10,6 @@ use crate::payload::Payloads;
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, GroupId, LogId, NewEntry, Promise, Transition};
-use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -18,64 +17,46 @@ use tokio::sync::{mpsc, oneshot};
 
 const GROUP: GroupId = GroupId(0);
 const TERM: u64 = 1;
-/// Applied in one call at most.
-const APPLY_BATCH: usize = 512;
+/// Entries of one append at most.
+const BATCH: usize = 64;
 
-struct Written {
-    id: LogId,
+struct Put {
     key: Bytes,
-    outcome: Result<(), Error>,
-    answer: oneshot::Sender<Result<(), Error>>,
+    value: Bytes,
+    answer: Answer,
 }
 
-/// One log and the task that applies it.
+type Answer = oneshot::Sender<Result<(), Error>>;
+
+/// Entries of one append, in order.
+struct Written {
+    entries: Vec<(LogId, Bytes, Answer)>,
+    outcome: Result<(), Error>,
+}
+
+/// One log: a task that appends, as a leader does, and a task that applies.
 #[derive(Clone)]
 pub struct EngineLog {
     engine: Engine,
-    next: Arc<Mutex<u64>>,
-    written: mpsc::UnboundedSender<Written>,
+    puts: mpsc::UnboundedSender<Put>,
 }
 
 impl EngineLog {
     /// Takes over a freshly formatted engine. About `retain_bytes` of applied log are kept.
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
-        let (written, queue) = mpsc::unbounded_channel();
-        tokio::spawn(apply(engine.clone(), queue, retain_bytes));
-        EngineLog {
-            engine,
-            next: Arc::new(Mutex::new(0)),
-            written,
-        }
+        let (puts, put_queue) = mpsc::unbounded_channel();
+        let (written, written_queue) = mpsc::unbounded_channel();
+        tokio::spawn(append(engine.clone(), put_queue, written));
+        tokio::spawn(apply(engine.clone(), written_queue, retain_bytes));
+        EngineLog { engine, puts }
     }
 
     /// Writes and applies one put.
     pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        {
-            let mut next = self.next.lock();
-            let id = LogId {
-                term: TERM,
-                index: *next,
-            };
-            let written = self.written.clone();
-            let entry = NewEntry {
-                id,
-                meta: key.clone(),
-                values: vec![value],
-            };
-            let done = move |outcome| {
-                // A closed queue means that the run is over.
-                let _ = written.send(Written {
-                    id,
-                    key,
-                    outcome,
-                    answer,
-                });
-            };
-            self.engine
-                .append(GROUP, vec![entry], Promise::Mode, Box::new(done))?;
-            *next += 1;
-        }
+        self.puts
+            .send(Put { key, value, answer })
+            .map_err(|_| anyhow!("the log has ended"))?;
         answered
             .await
             .map_err(|_| anyhow!("the engine dropped a put"))??;
@@ -88,31 +69,67 @@ impl EngineLog {
     }
 }
 
-async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, retain_bytes: u64) {
-    let mut batch = Vec::with_capacity(APPLY_BATCH);
-    let mut purging: Option<tokio::task::JoinHandle<()>> = None;
-    while queue.recv_many(&mut batch, APPLY_BATCH).await > 0 {
-        let mut answers = Vec::with_capacity(batch.len());
-        let mut transitions = Vec::with_capacity(batch.len());
-        for Written {
-            id,
-            key,
-            outcome,
-            answer,
-        } in batch.drain(..)
-        {
-            if outcome.is_ok() {
-                transitions.push(Transition {
-                    applied: id,
-                    changes: vec![Change::Put { key, value: 0 }],
-                });
-            }
-            answers.push((answer, outcome));
+/// Appends what has gathered, one entry for each put.
+async fn append(
+    engine: Engine,
+    mut queue: mpsc::UnboundedReceiver<Put>,
+    written: mpsc::UnboundedSender<Written>,
+) {
+    let mut next = 0;
+    let mut batch = Vec::with_capacity(BATCH);
+    while queue.recv_many(&mut batch, BATCH).await > 0 {
+        let mut new_entries = Vec::with_capacity(batch.len());
+        let mut entries = Vec::with_capacity(batch.len());
+        for Put { key, value, answer } in batch.drain(..) {
+            let id = LogId {
+                term: TERM,
+                index: next,
+            };
+            next += 1;
+            new_entries.push(NewEntry {
+                id,
+                meta: key.clone(),
+                values: vec![value],
+            });
+            entries.push((id, key, answer));
         }
-        let last = transitions.last().map(|transition| transition.applied);
-        let applied = engine.apply(GROUP, transitions, Arc::new(Vec::new()));
-        for (answer, outcome) in answers {
-            let _ = answer.send(outcome.and_then(|()| applied.clone()));
+        let written = written.clone();
+        let done = move |outcome| {
+            // A closed queue means that the run is over.
+            let _ = written.send(Written { entries, outcome });
+        };
+        if let Err(error) = engine
+            .append(GROUP, new_entries, Promise::Mode, Box::new(done))
+            .await
+        {
+            eprintln!("append: {error}");
+            return;
+        }
+    }
+}
+
+async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, retain_bytes: u64) {
+    let mut purging: Option<tokio::task::JoinHandle<()>> = None;
+    while let Some(Written { entries, outcome }) = queue.recv().await {
+        let last = entries.last().map(|(id, ..)| *id);
+        let outcome = outcome.and_then(|()| {
+            let put = |key: &Bytes| {
+                vec![Change::Put {
+                    key: key.clone(),
+                    value: 0,
+                }]
+            };
+            let transitions = entries
+                .iter()
+                .map(|(id, key, _)| Transition {
+                    applied: *id,
+                    changes: put(key),
+                })
+                .collect();
+            engine.apply(GROUP, transitions, Arc::new(Vec::new()))
+        });
+        for (_, _, answer) in entries {
+            let _ = answer.send(outcome.clone());
         }
         if let Some(last) = last
             && purging.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
