@@ -47,7 +47,8 @@
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
-//!   attempts until the deadline   retry.rs    (what each failure means, whom to ask next, how long to wait)
+//!   attempts until the deadline   retry.rs    (whom to ask next, how long to wait)
+//!        |                        failure.rs  (what a failure means, whether it may have had an effect)
 //!        v
 //!   nodes, leader, members        pool.rs
 //!        v
@@ -59,6 +60,7 @@ mod batch;
 mod client;
 mod convert;
 mod error;
+mod failure;
 mod limits;
 mod list;
 mod node;

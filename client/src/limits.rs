@@ -46,3 +46,62 @@ fn check_total(unit: &'static str, limit: u32, actual: u64) -> Result<(), Error>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::{delete, put};
+    use crate::types::Condition;
+
+    const LIMITS: Limits = Limits {
+        max_key_bytes: 4,
+        max_value_bytes: 8,
+        max_batch_operations: 3,
+        max_request_bytes: 20,
+    };
+
+    fn puts(sizes: &[(usize, usize)]) -> Vec<proto::Operation> {
+        let put = |(key, value): &(usize, usize)| {
+            put(vec![1; *key].into(), vec![2; *value].into(), Condition::None)
+        };
+        sizes.iter().map(put).collect()
+    }
+
+    #[test]
+    fn what_is_at_a_limit_passes_and_one_more_does_not() {
+        let check = |sizes: &[(usize, usize)]| check_operations(Some(LIMITS), &puts(sizes));
+        assert_eq!(check(&[(4, 8), (4, 4)]), Ok(()));
+        assert_eq!(check(&[(5, 0)]), Err(Error::InvalidKey { limit: 4, actual: 5 }));
+        assert_eq!(check(&[(0, 0)]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
+        assert_eq!(
+            check(&[(1, 9)]),
+            Err(Error::ValueTooLarge { limit: 8, actual: 9 })
+        );
+        let too_many = Error::RequestTooLarge {
+            unit: "operations",
+            limit: 3,
+            actual: 4,
+        };
+        assert_eq!(check(&[(1, 0), (1, 0), (1, 0), (1, 0)]), Err(too_many));
+        let too_long = Error::RequestTooLarge {
+            unit: "bytes",
+            limit: 20,
+            actual: 21,
+        };
+        assert_eq!(check(&[(4, 8), (4, 5)]), Err(too_long));
+    }
+
+    #[test]
+    fn before_limits_are_known_only_what_can_never_be_right_is_refused() {
+        assert_eq!(check_operations(None, &puts(&[(5_000, 5_000_000)])), Ok(()));
+        let empty = delete(Vec::new().into(), Condition::None);
+        assert_eq!(
+            check_operations(None, &[empty]),
+            Err(Error::InvalidKey { limit: 0, actual: 0 })
+        );
+        assert!(matches!(
+            check_operations(None, &[]),
+            Err(Error::InvalidRequest(_))
+        ));
+    }
+}

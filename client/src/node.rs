@@ -98,13 +98,17 @@ impl Node {
         if let Some(connection) = self.connection() {
             return Ok(connection);
         }
-        let arrived = Instant::now();
+        let failures = self.state.lock().failures;
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(connection) = self.connection() {
             return Ok(connection);
         }
-        if Instant::now() > arrived && self.cooling(Instant::now()).is_some() {
-            return Err(self.unavailable(self.state.lock().last_error.clone()));
+        {
+            let state = self.state.lock();
+            if state.failures > failures {
+                // Another task tried while this one waited.
+                return Err(self.unavailable(state.last_error.clone()));
+            }
         }
         let opened = match tokio::time::timeout(options.connect_timeout, self.open(options)).await {
             Ok(opened) => opened,
@@ -124,7 +128,10 @@ impl Node {
                 Ok(connection)
             }
             Err(error) => {
-                self.failed(&error.to_string(), random);
+                match &error {
+                    Error::Unavailable { last_error, .. } => self.failed(last_error, random),
+                    other => self.failed(&other.to_string(), random),
+                }
                 Err(error)
             }
         }

@@ -138,8 +138,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps the options' nodes and the members; a node keeps its connection.
+    /// Keeps the options' nodes and the members; a node keeps its connection. A node that knows no members yet has
+    /// nothing to say here.
     fn learn_members(&self, members: &[Member]) {
+        if members.is_empty() {
+            return;
+        }
         let mut nodes = self.nodes.write();
         let known = |nodes: &[Arc<Node>], address: &str| nodes.iter().any(|node| node.address() == address);
         let seeds = self.seeds;

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use tonic::{Response, Status};
 
+use crate::failure::Failure;
 use crate::limits::check_key;
 use crate::node::Stub;
 use crate::pool::Target;
 use crate::proto;
-use crate::retry::{Attempts, Failure};
+use crate::retry::Attempts;
 use crate::types::{KeyValue, Version};
 use crate::{Client, Error};
 

@@ -1,20 +1,19 @@
 //! One request's way to an answer: which node to ask next, how long to wait before, and when to give up.
 //!
-//! What a failure means is decided in [`Failure::of`] alone; above all whether the request may have had an effect.
+//! What a failure means is decided in [`Failure::of`]; here only what to do about it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
 use crate::Error;
-use crate::convert::{describe, error_detail, retry_after};
+use crate::convert::error_detail;
+use crate::failure::Failure;
 use crate::node::{Connection, Node};
 use crate::pool::{Pool, Target};
-use crate::proto;
-use crate::proto::error_detail::Reason;
 
 /// The first delay once every node was asked; doubles up to the maximum.
 const BACKOFF: Duration = Duration::from_millis(10);
@@ -22,111 +21,6 @@ const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
 /// Hints are followed at once this many times; then they too wait, since nodes can disagree for a while.
 const FREE_HOPS: u32 = 3;
-
-/// Why one attempt gave no answer, and what that means for the next.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// Another node leads, perhaps the one at this address. The request had no effect.
-    NotLeader(Option<String>),
-    /// No node leads at the moment. The request had no effect.
-    NoLeader,
-    /// The node wants fewer requests. The request had no effect.
-    Overloaded(Duration),
-    /// The storage is full. The request had no effect.
-    Full(Duration),
-    /// The session is not known any more. This attempt had no effect.
-    SessionExpired,
-    /// The value exists and cannot be read here.
-    Unreadable(String),
-    /// The connection was refused: the request was not sent.
-    NotSent(String),
-    /// The request may have been received and may take effect, now or later.
-    Lost { why: String, timed_out: bool },
-    /// The request is refused for good. It had no effect.
-    Refused(Error),
-}
-
-impl Failure {
-    pub(crate) fn of(status: &Status) -> Failure {
-        match error_detail(status) {
-            Some(detail) => Failure::of_detail(&detail, status),
-            None => Failure::of_status(status),
-        }
-    }
-
-    fn of_detail(detail: &proto::ErrorDetail, status: &Status) -> Failure {
-        let why = || status.message().to_owned();
-        match detail.reason() {
-            Reason::NotLeader => {
-                let hint = detail.leader.as_ref().map(|leader| leader.client_address.clone());
-                Failure::NotLeader(hint.filter(|address| !address.is_empty()))
-            }
-            Reason::NoLeader => Failure::NoLeader,
-            Reason::Overloaded => Failure::Overloaded(retry_after(detail)),
-            Reason::StorageFull => Failure::Full(retry_after(detail)),
-            Reason::SessionExpired => Failure::SessionExpired,
-            Reason::ValueUnreadable => Failure::Unreadable(why()),
-            Reason::KeyInvalid => Failure::Refused(Error::InvalidKey {
-                limit: detail.limit,
-                actual: detail.actual,
-            }),
-            Reason::ValueTooLarge => Failure::Refused(Error::ValueTooLarge {
-                limit: detail.limit,
-                actual: detail.actual,
-            }),
-            Reason::RequestTooLarge => Failure::Refused(Error::RequestTooLarge {
-                unit: if detail.limit <= u64::from(u16::MAX) {
-                    "operations"
-                } else {
-                    "bytes"
-                },
-                limit: detail.limit,
-                actual: detail.actual,
-            }),
-            Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => Failure::Lost {
-                why: why(),
-                timed_out: false,
-            },
-        }
-    }
-
-    fn of_status(status: &Status) -> Failure {
-        if connection_refused(status) {
-            return Failure::NotSent(describe(status));
-        }
-        match status.code() {
-            Code::InvalidArgument => Failure::Refused(Error::InvalidRequest(status.message().to_owned())),
-            Code::DeadlineExceeded | Code::Cancelled => Failure::Lost {
-                why: status.message().to_owned(),
-                timed_out: true,
-            },
-            _ => Failure::Lost {
-                why: describe(status),
-                timed_out: false,
-            },
-        }
-    }
-
-    /// If the attempt may have had an effect, or may have one yet: why that is not known.
-    pub(crate) fn may_have_effect(&self) -> Option<&str> {
-        match self {
-            Failure::Lost { why, .. } => Some(why),
-            _ => None,
-        }
-    }
-}
-
-/// A refused connection is told by its error and by nothing else: established connections never report it.
-fn connection_refused(status: &Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.kind() == std::io::ErrorKind::ConnectionRefused;
-        }
-        cause = error.source();
-    }
-    false
-}
 
 /// The attempts of one request.
 pub(crate) struct Attempts {
@@ -232,12 +126,16 @@ impl Attempts {
         if !self.tried.iter().any(|address| address == node.address()) {
             self.tried.push(node.address().to_owned());
         }
-        pool.doubt(self.target, node);
-        self.avoid = Some(node.clone());
         self.hint = match &failure {
             Failure::NotLeader(Some(address)) => pool.at(address),
+            // The node that said so leads, and gave the new session its base.
+            Failure::SessionExpired => Some(node.clone()),
             _ => None,
         };
+        if failure != Failure::SessionExpired {
+            pool.doubt(self.target, node);
+            self.avoid = Some(node.clone());
+        }
         let delay = self.delay(pool, &failure);
         self.last = Some(failure);
         self.pause(delay).await

@@ -175,3 +175,111 @@ impl Drop for Ticket {
         self.session.end(self.sequence);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions() -> (Sessions, Random) {
+        let sessions = Sessions::new(512);
+        sessions.observe(40);
+        (sessions, Random::new(Some(7)).unwrap())
+    }
+
+    #[test]
+    fn sequence_numbers_begin_at_one_and_carry_the_base_seen_before_the_session() {
+        let (sessions, random) = sessions();
+        let first = sessions.begin(&random);
+        sessions.observe(50);
+        let second = sessions.begin(&random);
+        let (a, b) = (first.to_proto(), second.to_proto());
+        assert_eq!((a.sequence, b.sequence), (1, 2));
+        assert_eq!((a.base_index, b.base_index), (40, 40));
+        assert_eq!(a.client_id, b.client_id);
+        assert_eq!(a.client_id.len(), 16);
+    }
+
+    #[test]
+    fn the_lowest_pending_number_waits_for_the_oldest_write() {
+        let (sessions, random) = sessions();
+        let first = sessions.begin(&random);
+        let second = sessions.begin(&random);
+        let third = sessions.begin(&random);
+        drop(second);
+        assert_eq!(third.to_proto().lowest_pending, 1);
+        drop(first);
+        assert_eq!(third.to_proto().lowest_pending, 3);
+        drop(third);
+        assert_eq!(sessions.begin(&random).to_proto().lowest_pending, 4);
+    }
+
+    #[test]
+    fn no_number_in_flight_is_ever_below_the_lowest_pending() {
+        let (sessions, random) = sessions();
+        let mut pending = VecDeque::new();
+        for i in 0..5_000 {
+            pending.push_back(sessions.begin(&random));
+            if i % 3 != 0 || pending.len() > 400 {
+                let which = random.index(pending.len());
+                pending.remove(which);
+            }
+            assert!(pending.iter().all(|ticket: &Ticket| {
+                let session = ticket.to_proto();
+                session.lowest_pending <= session.sequence
+                    && session.sequence - session.lowest_pending < WINDOW as u64
+            }));
+        }
+    }
+
+    #[test]
+    fn one_write_that_stays_behind_makes_the_others_go_on_in_a_new_session() {
+        let (sessions, random) = sessions();
+        let stuck = sessions.begin(&random);
+        for _ in 1..WINDOW {
+            assert_eq!(
+                sessions.begin(&random).to_proto().client_id,
+                stuck.to_proto().client_id
+            );
+        }
+        sessions.observe(9_000);
+        let next = sessions.begin(&random).to_proto();
+        assert_ne!(next.client_id, stuck.to_proto().client_id);
+        assert_eq!(
+            (next.sequence, next.lowest_pending, next.base_index),
+            (1, 1, 9_000)
+        );
+        assert_eq!(stuck.to_proto().lowest_pending, 1);
+    }
+
+    #[tokio::test]
+    async fn a_session_forgotten_by_the_servers_is_replaced_once_for_all_its_writes() {
+        let (sessions, random) = sessions();
+        let first = sessions.begin(&random);
+        let second = sessions.begin(&random);
+        sessions.renew(&first, async { Ok::<u64, ()>(70) }).await.unwrap();
+        let anew = sessions.begin(&random).to_proto();
+        sessions
+            .renew(&second, async {
+                panic!("the base is fresh already") as Result<u64, ()>
+            })
+            .await
+            .unwrap();
+        assert_eq!(sessions.begin(&random).to_proto().client_id, anew.client_id);
+        assert_ne!(anew.client_id, first.to_proto().client_id);
+        assert_eq!(anew.base_index, 70);
+    }
+
+    #[tokio::test]
+    async fn a_session_stays_if_no_fresh_base_can_be_had() {
+        let (sessions, random) = sessions();
+        let ticket = sessions.begin(&random);
+        assert_eq!(
+            sessions.renew(&ticket, async { Err("no answer") }).await,
+            Err("no answer")
+        );
+        assert_eq!(
+            sessions.begin(&random).to_proto().client_id,
+            ticket.to_proto().client_id
+        );
+    }
+}

@@ -7,11 +7,12 @@
 use bytes::Bytes;
 
 use crate::convert;
+use crate::failure::Failure;
 use crate::limits::check_operations;
 use crate::node::Connection;
 use crate::pool::{Pool, Target};
 use crate::proto;
-use crate::retry::{Attempts, Failure};
+use crate::retry::Attempts;
 use crate::session::Ticket;
 use crate::types::{Condition, FailedCondition, Version, WriteInfo};
 use crate::{Client, Error};
@@ -171,18 +172,14 @@ impl Write {
                 Err(failure) => failure,
             };
             match &failure {
-                Failure::Refused(error) => return Err(error.clone()),
+                Failure::Refused(error) => return Err(self.refused(error.clone())),
                 // With an attempt in doubt, the answer may still be had once there is room again.
                 Failure::Full(retry_after) if self.in_doubt.is_none() => {
                     return Err(Error::StorageFull {
                         retry_after: *retry_after,
                     });
                 }
-                Failure::SessionExpired => {
-                    self.begin_anew(pool, attempts, &connection).await?;
-                    // The node that answered leads, and knows the new session's base.
-                    continue;
-                }
+                Failure::SessionExpired => self.begin_anew(pool, attempts, &connection).await?,
                 _ => {}
             }
             if let Some(why) = failure.may_have_effect() {
@@ -192,7 +189,8 @@ impl Write {
         }
     }
 
-    /// Takes a new session after the servers forgot this write's one.
+    /// Takes a new session after the servers forgot this write's one. If that fails, the next attempt will meet the
+    /// forgotten session again.
     ///
     /// # Errors
     /// If an earlier attempt may have had an effect: then the write must not be sent under another session, or it
@@ -200,31 +198,43 @@ impl Write {
     async fn begin_anew(
         &mut self,
         pool: &Pool,
-        attempts: &mut Attempts,
+        attempts: &Attempts,
         connection: &Connection,
     ) -> Result<(), Error> {
-        let expired = || Error::Unavailable {
-            tried: Vec::new(),
-            last_error: "the session expired".to_owned(),
-        };
-        if self.in_doubt.is_some() {
-            return Err(expired());
+        if let Some(why) = self.in_doubt.take() {
+            return Err(Error::OutcomeUnknown {
+                last_error: format!("{why}; then the session expired"),
+            });
         }
         let Some(ticket) = self.ticket.take() else {
-            return Err(expired());
+            return Ok(());
         };
         let mut stub = connection.stub();
-        let hello = async {
+        let base = async {
             stub.hello(proto::HelloRequest {})
                 .await
                 .map(|hello| hello.into_inner().applied_index)
         };
-        let renewal = pool.sessions.renew(&ticket, hello);
-        match tokio::time::timeout(attempts.remaining().min(pool.options.attempt_timeout), renewal).await {
-            Ok(Ok(())) => Ok(()),
-            // The next attempt will meet the expired session again, or another leader.
-            Ok(Err(_)) | Err(_) if !attempts.remaining().is_zero() => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(expired()),
+        let timeout = attempts.remaining().min(pool.options.attempt_timeout);
+        let renewed = tokio::time::timeout(timeout, pool.sessions.renew(&ticket, base)).await;
+        tracing::debug!(
+            renewed = matches!(renewed, Ok(Ok(()))),
+            "the servers forgot this client's session"
+        );
+        Ok(())
+    }
+
+    /// The server's refusal, with what only this side knows.
+    fn refused(&self, error: Error) -> Error {
+        match error {
+            Error::RequestTooLarge { limit, actual, .. } if actual == self.operations.len() as u64 => {
+                Error::RequestTooLarge {
+                    unit: "operations",
+                    limit,
+                    actual,
+                }
+            }
+            error => error,
         }
     }
 

@@ -1,0 +1,254 @@
+//! Why an attempt gave no answer: the one place that decides what an error status means, above all whether the
+//! request may have had an effect.
+//!
+//! A status without Cairn's own detail comes from the transport, or from a server that could not finish its answer:
+//! then anything may have happened, unless the connection itself was refused.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::Error;
+use crate::convert::{describe, error_detail, retry_after};
+use crate::proto;
+use crate::proto::error_detail::Reason;
+
+/// Why one attempt gave no answer, and what that means for the next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// Another node leads, perhaps the one at this address. The request had no effect.
+    NotLeader(Option<String>),
+    /// No node leads at the moment. The request had no effect.
+    NoLeader,
+    /// The node wants fewer requests. The request had no effect.
+    Overloaded(Duration),
+    /// The storage is full. The request had no effect.
+    Full(Duration),
+    /// The session is not known any more. This attempt had no effect.
+    SessionExpired,
+    /// The value exists and cannot be read here.
+    Unreadable(String),
+    /// The connection was refused: the request was not sent.
+    NotSent(String),
+    /// The request may have been received and may take effect, now or later.
+    Lost { why: String, timed_out: bool },
+    /// The request is refused for good. It had no effect.
+    Refused(Error),
+}
+
+impl Failure {
+    pub(crate) fn of(status: &Status) -> Failure {
+        match error_detail(status) {
+            Some(detail) => Failure::of_detail(&detail, status),
+            None => Failure::of_status(status),
+        }
+    }
+
+    fn of_detail(detail: &proto::ErrorDetail, status: &Status) -> Failure {
+        let why = || status.message().to_owned();
+        match detail.reason() {
+            Reason::NotLeader => {
+                let hint = detail.leader.as_ref().map(|leader| leader.client_address.clone());
+                Failure::NotLeader(hint.filter(|address| !address.is_empty()))
+            }
+            Reason::NoLeader => Failure::NoLeader,
+            Reason::Overloaded => Failure::Overloaded(retry_after(detail)),
+            Reason::StorageFull => Failure::Full(retry_after(detail)),
+            Reason::SessionExpired => Failure::SessionExpired,
+            Reason::ValueUnreadable => Failure::Unreadable(why()),
+            Reason::KeyInvalid => Failure::Refused(Error::InvalidKey {
+                limit: detail.limit,
+                actual: detail.actual,
+            }),
+            Reason::ValueTooLarge => Failure::Refused(Error::ValueTooLarge {
+                limit: detail.limit,
+                actual: detail.actual,
+            }),
+            Reason::RequestTooLarge => Failure::Refused(Error::RequestTooLarge {
+                unit: if detail.limit <= u64::from(u16::MAX) {
+                    "operations"
+                } else {
+                    "bytes"
+                },
+                limit: detail.limit,
+                actual: detail.actual,
+            }),
+            Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => Failure::Lost {
+                why: why(),
+                timed_out: false,
+            },
+        }
+    }
+
+    fn of_status(status: &Status) -> Failure {
+        if connection_refused(status) {
+            return Failure::NotSent(describe(status));
+        }
+        match status.code() {
+            Code::InvalidArgument => Failure::Refused(Error::InvalidRequest(status.message().to_owned())),
+            Code::DeadlineExceeded | Code::Cancelled => Failure::Lost {
+                why: status.message().to_owned(),
+                timed_out: true,
+            },
+            _ => Failure::Lost {
+                why: describe(status),
+                timed_out: false,
+            },
+        }
+    }
+
+    /// If the attempt may have had an effect, or may have one yet: why that is not known.
+    pub(crate) fn may_have_effect(&self) -> Option<&str> {
+        match self {
+            Failure::Lost { why, .. } => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// A refused connection is told by its error and by nothing else: established connections never report it.
+fn connection_refused(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return io.kind() == std::io::ErrorKind::ConnectionRefused;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use tonic::metadata::{MetadataMap, MetadataValue};
+
+    use super::*;
+
+    fn status(code: Code, detail: proto::ErrorDetail) -> Status {
+        let mut metadata = MetadataMap::new();
+        metadata.insert_bin(
+            proto::ERROR_DETAIL_KEY,
+            MetadataValue::from_bytes(&detail.encode_to_vec()),
+        );
+        Status::with_metadata(code, "said so", metadata)
+    }
+
+    fn with_reason(reason: Reason) -> Failure {
+        Failure::of(&status(
+            Code::Unknown,
+            proto::ErrorDetail {
+                reason: reason as i32,
+                ..Default::default()
+            },
+        ))
+    }
+
+    #[test]
+    fn only_an_answer_that_leaves_the_outcome_open_may_have_had_an_effect() {
+        let all = (0..).map_while(|number| Reason::try_from(number).ok());
+        let open: Vec<Reason> = all
+            .filter(|r| with_reason(*r).may_have_effect().is_some())
+            .collect();
+        assert_eq!(
+            open,
+            [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped]
+        );
+    }
+
+    #[test]
+    fn a_status_without_detail_may_have_had_an_effect_unless_the_request_was_refused_as_invalid() {
+        for code in (0..17).map(Code::from_i32) {
+            let open = Failure::of(&Status::new(code, "")).may_have_effect().is_some();
+            assert_eq!(open, code != Code::InvalidArgument, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_connection_was_not_sent_and_a_broken_one_may_have_been() {
+        let of = |kind| Failure::of(&Status::from_error(Box::new(std::io::Error::from(kind))));
+        assert!(
+            of(std::io::ErrorKind::ConnectionRefused)
+                .may_have_effect()
+                .is_none()
+        );
+        assert!(
+            of(std::io::ErrorKind::ConnectionReset)
+                .may_have_effect()
+                .is_some()
+        );
+        assert!(of(std::io::ErrorKind::BrokenPipe).may_have_effect().is_some());
+    }
+
+    #[test]
+    fn a_hint_is_taken_if_it_names_an_address() {
+        let leader = |address: &str| {
+            let leader = Some(proto::Leader {
+                node_id: 3,
+                client_address: address.to_owned(),
+            });
+            let reason = Reason::NotLeader as i32;
+            Failure::of(&status(
+                Code::FailedPrecondition,
+                proto::ErrorDetail {
+                    reason,
+                    leader,
+                    ..Default::default()
+                },
+            ))
+        };
+        assert_eq!(
+            leader("10.0.0.3:7001"),
+            Failure::NotLeader(Some("10.0.0.3:7001".to_owned()))
+        );
+        assert_eq!(leader(""), Failure::NotLeader(None));
+        assert_eq!(with_reason(Reason::NotLeader), Failure::NotLeader(None));
+    }
+
+    #[test]
+    fn limits_and_delays_are_passed_on() {
+        let detail = proto::ErrorDetail {
+            limit: 10,
+            actual: 12,
+            retry_after_ms: 30,
+            ..Default::default()
+        };
+        let of = |reason: Reason| {
+            Failure::of(&status(
+                Code::InvalidArgument,
+                proto::ErrorDetail {
+                    reason: reason as i32,
+                    ..detail.clone()
+                },
+            ))
+        };
+        let refused = |error| Failure::Refused(error);
+        assert_eq!(
+            of(Reason::KeyInvalid),
+            refused(Error::InvalidKey {
+                limit: 10,
+                actual: 12
+            })
+        );
+        assert_eq!(
+            of(Reason::ValueTooLarge),
+            refused(Error::ValueTooLarge {
+                limit: 10,
+                actual: 12
+            })
+        );
+        assert_eq!(
+            of(Reason::Overloaded),
+            Failure::Overloaded(Duration::from_millis(30))
+        );
+        assert_eq!(of(Reason::StorageFull), Failure::Full(Duration::from_millis(30)));
+    }
+
+    #[test]
+    fn a_detail_that_cannot_be_decoded_counts_as_none() {
+        let mut metadata = MetadataMap::new();
+        metadata.insert_bin(proto::ERROR_DETAIL_KEY, MetadataValue::from_bytes(&[0xff, 0xff]));
+        let status = Status::with_metadata(Code::FailedPrecondition, "?", metadata);
+        assert!(Failure::of(&status).may_have_effect().is_some());
+    }
+}
