@@ -176,7 +176,7 @@ async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
             drop(reply.send((result, buf)));
         }
         Request::Sync { reply } => {
-            // Never tried again, not even after an interruption: the kernel reports a lost page once.
+            // Never tried again, whatever the error: the kernel reports a lost page once.
             let result = file.sync_data().await;
             drop(file);
             drop(reply.send(result));
@@ -263,4 +263,40 @@ unsafe impl IoBufMut for Window {
     }
 
     unsafe fn set_init(&mut self, _: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_ends_when_the_last_device_is_gone() {
+        let (messages, receiver) = unbounded_channel();
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::spawn(move || run(receiver, &ready));
+        if started.recv().unwrap().is_ok() {
+            let ring = Ring {
+                messages,
+                next_id: AtomicU64::new(0),
+            };
+            let device = ring.attach(tempfile::tempfile().unwrap(), 4096);
+            drop(ring);
+            drop(device.write(0, AlignedBuf::zeroed(4096)));
+            drop(device);
+        }
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_window_never_reaches_outside_its_buffer() {
+        let mut window = Window::new(AlignedBuf::zeroed(8192));
+        for (start, left) in [(0, 8192), (4096, 4096), (8192, 0), (usize::MAX, 0)] {
+            window.skip_to(start);
+            assert_eq!((window.bytes_init(), window.bytes_total()), (left, left));
+            assert_eq!(
+                window.stable_ptr() as usize + left,
+                window.buf.as_ptr() as usize + 8192
+            );
+        }
+    }
 }

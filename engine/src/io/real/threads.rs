@@ -34,6 +34,13 @@ struct Queue {
 }
 
 impl Queue {
+    /// One thread's work, until there will be no more.
+    fn serve(&self) {
+        while let Some(Job { file, request }) = self.next() {
+            operate(file, request);
+        }
+    }
+
     /// The next job; `None` when there will be no more.
     fn next(&self) -> Option<Job> {
         let mut waiting = self.waiting.lock();
@@ -76,11 +83,7 @@ impl Pool {
             let queue = Arc::clone(&queue);
             std::thread::Builder::new()
                 .name(format!("cairn-io-{number}"))
-                .spawn(move || {
-                    while let Some(Job { file, request }) = queue.next() {
-                        operate(file, request);
-                    }
-                })?;
+                .spawn(move || queue.serve())?;
         }
         Ok(Pool { owner })
     }
@@ -160,5 +163,24 @@ pub(super) fn write(file: &File, offset: u64, buf: &AlignedBuf) -> io::Result<()
         if progress.advance(part, io::ErrorKind::WriteZero)? {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_ends_when_the_last_device_is_gone() {
+        let queue = Arc::new(Queue::default());
+        let pool = Pool {
+            owner: Arc::new(Owner(Arc::clone(&queue))),
+        };
+        let thread = std::thread::spawn(move || queue.serve());
+        let device = pool.attach(tempfile::tempfile().unwrap(), 4096);
+        drop(pool);
+        drop(device.write(0, AlignedBuf::zeroed(4096)));
+        drop(device);
+        thread.join().unwrap();
     }
 }

@@ -21,7 +21,12 @@ const SIZE: Geometry = Geometry {
 #[test]
 #[ignore = "a measurement"]
 fn rate_of_random_4_kib_writes_at_depth_100() {
+    let started = Instant::now();
     let (_parent, path) = formatted(&SIZE);
+    println!(
+        "format: {:.0} MB/s",
+        SIZE.data_bytes as f64 / 1e6 / started.elapsed().as_secs_f64()
+    );
     for backend in backends() {
         let device = open(&path, backend, FileKind::Data);
         let blocks = SIZE.data_bytes / BLOCK as u64;
