@@ -19,6 +19,10 @@ use crate::pool::{Pool, Target};
 const BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
+/// An attempt after a failure needs at least this much time: one begun just before the deadline would hardly be
+/// answered, and could only make unknown what is known.
+const LAST_ATTEMPT: Duration = Duration::from_millis(10);
+
 /// Hints are followed at once this many times; then they too wait, since nodes can disagree for a while.
 const FREE_HOPS: u32 = 3;
 
@@ -64,6 +68,9 @@ impl Attempts {
     /// The request's final error, if the deadline passes first or a node belongs to another cluster.
     pub(crate) async fn connection(&mut self, pool: &Pool) -> Result<(Arc<Node>, Arc<Connection>), Error> {
         loop {
+            if self.remaining().is_zero() {
+                return Err(self.exhausted());
+            }
             let node = match self.choose(pool, Instant::now()) {
                 Ok(node) => node,
                 Err(wait) => {
@@ -122,6 +129,12 @@ impl Attempts {
         node: &Arc<Node>,
         failure: Failure,
     ) -> Result<(), Error> {
+        let delay = self.note(pool, node, failure);
+        self.pause(delay).await
+    }
+
+    /// Takes in that asking `node` failed; how long to wait before asking again.
+    fn note(&mut self, pool: &Pool, node: &Arc<Node>, failure: Failure) -> Duration {
         self.failures = self.failures.saturating_add(1);
         if !self.tried.iter().any(|address| address == node.address()) {
             self.tried.push(node.address().to_owned());
@@ -138,7 +151,7 @@ impl Attempts {
         }
         let delay = self.delay(pool, &failure);
         self.last = Some(failure);
-        self.pause(delay).await
+        delay
     }
 
     fn delay(&self, pool: &Pool, failure: &Failure) -> Duration {
@@ -157,8 +170,7 @@ impl Attempts {
     }
 
     async fn pause(&self, delay: Duration) -> Result<(), Error> {
-        let remaining = self.remaining();
-        if remaining.is_zero() || delay >= remaining {
+        if delay + LAST_ATTEMPT >= self.remaining() {
             return Err(self.exhausted());
         }
         if !delay.is_zero() {
@@ -240,5 +252,122 @@ impl Attempts {
         }
         tracing::debug!(endpoint = node.address(), ?failure, "attempt failed");
         Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    fn pool() -> Pool {
+        Pool::new(Options::new(["a:1", "b:1", "c:1"]).seed(3)).unwrap()
+    }
+
+    /// The error of a request whose last attempt failed like this at its deadline.
+    async fn last_was(failure: Failure) -> Error {
+        let pool = pool();
+        let node = pool.nth(0).unwrap();
+        Attempts::new(Target::Leader, Duration::ZERO)
+            .failed(&pool, &node, failure)
+            .await
+            .unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn the_error_at_the_deadline_is_that_of_the_last_attempt() {
+        let tried = vec!["a:1".to_owned()];
+        assert_eq!(
+            last_was(Failure::NoLeader).await,
+            Error::NoLeader { tried: tried.clone() }
+        );
+        assert_eq!(
+            last_was(Failure::NotLeader(None)).await,
+            Error::NoLeader { tried: tried.clone() }
+        );
+        let unavailable = Error::Unavailable {
+            tried,
+            last_error: "refused".to_owned(),
+        };
+        assert_eq!(
+            last_was(Failure::NotSent("refused".to_owned())).await,
+            unavailable
+        );
+        let lost = |timed_out| Failure::Lost {
+            why: "gone".to_owned(),
+            timed_out,
+        };
+        assert!(matches!(
+            last_was(lost(true)).await,
+            Error::DeadlineExceeded { .. }
+        ));
+        assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
+    }
+
+    /// Asks nodes for a request that each of them fails like `failure` says; whom, and with which delays after each.
+    fn delays(failure: impl Fn(&Node) -> Failure, attempts: usize) -> Vec<(String, Duration)> {
+        let pool = pool();
+        let mut way = Attempts::new(Target::Leader, Duration::from_secs(10));
+        let mut asked = Vec::new();
+        for _ in 0..attempts {
+            let node = way.choose(&pool, Instant::now()).unwrap();
+            let delay = way.note(&pool, &node, failure(&node));
+            asked.push((node.address().to_owned(), delay));
+        }
+        asked
+    }
+
+    #[test]
+    fn each_node_is_asked_once_before_any_wait() {
+        let asked = delays(|_| Failure::NoLeader, 4);
+        let mut first: Vec<&str> = asked
+            .iter()
+            .take(3)
+            .map(|(address, _)| address.as_str())
+            .collect();
+        first.sort();
+        assert_eq!(first, ["a:1", "b:1", "c:1"]);
+        assert!(asked[0].1.is_zero() && asked[1].1.is_zero() && !asked[2].1.is_zero());
+    }
+
+    #[test]
+    fn waits_grow_up_to_a_maximum() {
+        let asked = delays(|_| Failure::NoLeader, 20);
+        assert!(asked[3].1 <= BACKOFF * 2 && asked[19].1 >= MAX_BACKOFF / 2);
+        assert!(asked.iter().all(|(_, delay)| *delay <= MAX_BACKOFF));
+    }
+
+    #[test]
+    fn nodes_that_send_a_request_in_circles_are_not_asked_without_pause() {
+        let other = |node: &Node| if node.address() == "a:1" { "b:1" } else { "a:1" };
+        let asked = delays(|node| Failure::NotLeader(Some(other(node).to_owned())), 20);
+        assert!(asked[0].1.is_zero(), "a hint is followed at once");
+        assert!(
+            asked
+                .iter()
+                .skip(FREE_HOPS as usize)
+                .all(|(_, delay)| !delay.is_zero())
+        );
+    }
+
+    #[test]
+    fn an_overloaded_cluster_is_left_alone_for_as_long_as_it_asks() {
+        let asked = delays(|_| Failure::Overloaded(Duration::from_millis(700)), 1);
+        assert_eq!(asked[0].1, Duration::from_millis(700));
+    }
+
+    #[test]
+    fn a_node_that_failed_to_connect_is_left_alone_for_longer_each_time_but_not_for_ever() {
+        let pool = pool();
+        let node = pool.nth(1).unwrap();
+        let mut last = Duration::ZERO;
+        for failures in 1..20 {
+            let before = Instant::now();
+            node.failed("refused", &pool.random);
+            last = node.cooling(before).unwrap() - before;
+            assert!(failures > 1 || last < Duration::from_millis(200));
+        }
+        assert!(last >= Duration::from_millis(500));
+        assert_eq!(node.cooling(Instant::now() + Duration::from_secs(1)), None);
     }
 }

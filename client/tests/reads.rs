@@ -1,4 +1,5 @@
 //! Reads, lists and what nodes say of themselves.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // a test may fail
 
 mod fake;
 
@@ -61,8 +62,6 @@ async fn a_read_that_is_never_answered_ends_at_its_deadline() {
         hasty.get("a").await,
         Err(Error::DeadlineExceeded { .. })
     ));
-    node.always(refuse(Reason::Overloaded));
-    assert!(matches!(hasty.get("a").await, Err(Error::Overloaded { .. })));
 }
 
 #[tokio::test]

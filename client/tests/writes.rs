@@ -1,10 +1,11 @@
 //! Writes find their way to the leader and are applied once, or say that their outcome is unknown.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // a test may fail
 
 mod fake;
 
 use std::time::Duration;
 
-use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::{self, error_detail::Reason};
 use cairn_client::{Client, Condition, Error, Options, Version};
 use fake::{Cluster, Node, Step, dead_address, not_leader, refuse};
 
@@ -216,16 +217,23 @@ async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_i
         client.put("a", "1").await,
         Err(Error::OutcomeUnknown { .. })
     ));
-    node.always(refuse(Reason::NoLeader));
+    let later = proto::ErrorDetail {
+        reason: Reason::Overloaded as i32,
+        retry_after_ms: 60_000,
+        ..Default::default()
+    };
+    node.always(Step::Refuse(later));
+    let overloaded = Error::Overloaded {
+        retry_after: Duration::from_secs(60),
+    };
     assert_eq!(
         client.put("a", "1").await,
-        Err(Error::NoLeader {
-            tried: vec![node.address.clone()]
-        })
+        Err(overloaded),
+        "nothing is sent only to be given up"
     );
     node.plays([Step::Break]);
     assert!(
-        matches!(client.put("a", "1").await, Err(Error::OutcomeUnknown { .. })),
+        client.put("a", "1").await.unwrap_err().is_outcome_unknown(),
         "one attempt is enough"
     );
 
@@ -389,19 +397,25 @@ async fn writes_past_the_most_in_flight_wait_and_are_not_sent() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     node.always(Step::Hang);
-    let client = hasty(&[&node])
-        .attempt_timeout(Duration::from_secs(5))
-        .max_in_flight(2)
-        .connect()
-        .await
-        .unwrap();
-    let puts = (0..5).map(|i| client.put(vec![i], "1"));
-    let mut errors = futures::future::join_all(puts)
-        .await
-        .into_iter()
-        .map(Result::unwrap_err);
-    assert_eq!(errors.by_ref().filter(Error::is_outcome_unknown).count(), 2);
+    let client = options(&[&node]).max_in_flight(2).connect().await.unwrap();
+    let first_two = ["a", "b"].map(|key| {
+        let client = client.clone();
+        tokio::spawn(async move { client.put(key, "1").await })
+    });
+    while node.writes.lock().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let hasty = client.with_deadline(Duration::from_millis(30));
+    assert!(matches!(
+        hasty.put("c", "1").await,
+        Err(Error::DeadlineExceeded { .. })
+    ));
     assert_eq!(node.writes.lock().unwrap().len(), 2);
+    // Room again once one is given up.
+    node.always(Step::Serve);
+    first_two[0].abort();
+    client.put("c", "1").await.unwrap();
+    first_two[1].abort();
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Nodes of one [`Cluster`] share a store that applies a session's sequence number once, as the real state machine
 //! does. Each node plays its script, one step for each write, read or list; without a step it serves the request.
-#![allow(dead_code)]
+#![allow(dead_code)] // each test uses its part
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -167,7 +167,7 @@ impl Node {
             .unwrap()
             .pop_front()
             .or_else(|| self.always.lock().unwrap().clone());
-        let mut serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
+        let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
         match step.unwrap_or(Step::Serve) {
             Step::Serve => Ok(Response::new(serve())),
             Step::Break => Err(Status::unavailable("the connection broke")),
