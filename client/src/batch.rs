@@ -33,10 +33,7 @@ pub struct Batch {
 impl Client {
     /// An empty batch.
     pub fn batch(&self) -> Batch {
-        Batch {
-            client: self.clone(),
-            operations: Vec::new(),
-        }
+        Batch { client: self.clone(), operations: Vec::new() }
     }
 }
 

@@ -42,20 +42,12 @@ impl Client {
 
     pub(crate) fn from_options(options: Options) -> Result<Client, Error> {
         let deadline = options.deadline;
-        Ok(Client {
-            inner: Arc::new(Inner {
-                pool: Pool::new(options)?,
-            }),
-            deadline,
-        })
+        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(options)? }), deadline })
     }
 
     /// The same client with another deadline for its requests.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
-        Client {
-            inner: self.inner.clone(),
-            deadline,
-        }
+        Client { inner: self.inner.clone(), deadline }
     }
 
     /// The size limits that the servers published when a node was last connected, from a server if none was yet.
@@ -92,12 +84,7 @@ impl Client {
 
     /// `host:port` of every node known: those of the options first, then the cluster's other members.
     pub fn endpoints(&self) -> Vec<String> {
-        self.inner
-            .pool
-            .all()
-            .iter()
-            .map(|node| node.address().to_owned())
-            .collect()
+        self.inner.pool.all().iter().map(|node| node.address().to_owned()).collect()
     }
 }
 

@@ -20,34 +20,18 @@ impl Condition {
 }
 
 pub(crate) fn put(key: Bytes, value: Bytes, condition: Condition) -> proto::Operation {
-    let put = proto::Put {
-        key,
-        value,
-        condition: condition.into_proto(),
-    };
-    proto::Operation {
-        kind: Some(proto::operation::Kind::Put(put)),
-    }
+    let put = proto::Put { key, value, condition: condition.into_proto() };
+    proto::Operation { kind: Some(proto::operation::Kind::Put(put)) }
 }
 
 pub(crate) fn delete(key: Bytes, condition: Condition) -> proto::Operation {
-    let delete = proto::Delete {
-        key,
-        condition: condition.into_proto(),
-    };
-    proto::Operation {
-        kind: Some(proto::operation::Kind::Delete(delete)),
-    }
+    let delete = proto::Delete { key, condition: condition.into_proto() };
+    proto::Operation { kind: Some(proto::operation::Kind::Delete(delete)) }
 }
 
 pub(crate) fn check(key: Bytes, condition: Condition) -> proto::Operation {
-    let check = proto::Check {
-        key,
-        condition: condition.into_proto(),
-    };
-    proto::Operation {
-        kind: Some(proto::operation::Kind::Check(check)),
-    }
+    let check = proto::Check { key, condition: condition.into_proto() };
+    proto::Operation { kind: Some(proto::operation::Kind::Check(check)) }
 }
 
 /// The key and the value (empty if it has none) of an operation.
@@ -75,11 +59,7 @@ pub(crate) fn previous(result: &proto::OperationResult) -> Option<Version> {
 }
 
 pub(crate) fn key_value(item: proto::KeyValue) -> KeyValue {
-    KeyValue {
-        key: item.key,
-        value: item.value,
-        version: Version(item.version),
-    }
+    KeyValue { key: item.key, value: item.value, version: Version(item.version) }
 }
 
 pub(crate) fn limits(limits: &proto::Limits) -> Limits {
@@ -103,11 +83,7 @@ pub(crate) fn member(member: proto::Member) -> Member {
 
 /// What the server said about an error status, if it is one of Cairn's.
 pub(crate) fn error_detail(status: &tonic::Status) -> Option<proto::ErrorDetail> {
-    let encoded = status
-        .metadata()
-        .get_bin(proto::ERROR_DETAIL_KEY)?
-        .to_bytes()
-        .ok()?;
+    let encoded = status.metadata().get_bin(proto::ERROR_DETAIL_KEY)?.to_bytes().ok()?;
     prost::Message::decode(encoded).ok()
 }
 

@@ -56,27 +56,20 @@ impl Failure {
             Reason::StorageFull => Failure::Full(retry_after(detail)),
             Reason::SessionExpired => Failure::SessionExpired,
             Reason::ValueUnreadable => Failure::Unreadable(why()),
-            Reason::KeyInvalid => Failure::Refused(Error::InvalidKey {
-                limit: detail.limit,
-                actual: detail.actual,
-            }),
-            Reason::ValueTooLarge => Failure::Refused(Error::ValueTooLarge {
-                limit: detail.limit,
-                actual: detail.actual,
-            }),
+            Reason::KeyInvalid => {
+                Failure::Refused(Error::InvalidKey { limit: detail.limit, actual: detail.actual })
+            }
+            Reason::ValueTooLarge => {
+                Failure::Refused(Error::ValueTooLarge { limit: detail.limit, actual: detail.actual })
+            }
             Reason::RequestTooLarge => Failure::Refused(Error::RequestTooLarge {
-                unit: if detail.limit <= u64::from(u16::MAX) {
-                    "operations"
-                } else {
-                    "bytes"
-                },
+                unit: if detail.limit <= u64::from(u16::MAX) { "operations" } else { "bytes" },
                 limit: detail.limit,
                 actual: detail.actual,
             }),
-            Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => Failure::Lost {
-                why: why(),
-                timed_out: false,
-            },
+            Reason::OutcomeUnknown | Reason::Stopped | Reason::Unspecified => {
+                Failure::Lost { why: why(), timed_out: false }
+            }
         }
     }
 
@@ -86,14 +79,10 @@ impl Failure {
         }
         match status.code() {
             Code::InvalidArgument => Failure::Refused(Error::InvalidRequest(status.message().to_owned())),
-            Code::DeadlineExceeded | Code::Cancelled => Failure::Lost {
-                why: status.message().to_owned(),
-                timed_out: true,
-            },
-            _ => Failure::Lost {
-                why: describe(status),
-                timed_out: false,
-            },
+            Code::DeadlineExceeded | Code::Cancelled => {
+                Failure::Lost { why: status.message().to_owned(), timed_out: true }
+            }
+            _ => Failure::Lost { why: describe(status), timed_out: false },
         }
     }
 
@@ -127,33 +116,22 @@ mod tests {
 
     fn status(code: Code, detail: proto::ErrorDetail) -> Status {
         let mut metadata = MetadataMap::new();
-        metadata.insert_bin(
-            proto::ERROR_DETAIL_KEY,
-            MetadataValue::from_bytes(&detail.encode_to_vec()),
-        );
+        metadata.insert_bin(proto::ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
         Status::with_metadata(code, "said so", metadata)
     }
 
     fn with_reason(reason: Reason) -> Failure {
         Failure::of(&status(
             Code::Unknown,
-            proto::ErrorDetail {
-                reason: reason as i32,
-                ..Default::default()
-            },
+            proto::ErrorDetail { reason: reason as i32, ..Default::default() },
         ))
     }
 
     #[test]
     fn only_an_answer_that_leaves_the_outcome_open_may_have_had_an_effect() {
         let all = (0..).map_while(|number| Reason::try_from(number).ok());
-        let open: Vec<Reason> = all
-            .filter(|r| with_reason(*r).may_have_effect().is_some())
-            .collect();
-        assert_eq!(
-            open,
-            [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped]
-        );
+        let open: Vec<Reason> = all.filter(|r| with_reason(*r).may_have_effect().is_some()).collect();
+        assert_eq!(open, [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped]);
     }
 
     #[test]
@@ -167,80 +145,39 @@ mod tests {
     #[test]
     fn a_refused_connection_was_not_sent_and_a_broken_one_may_have_been() {
         let of = |kind| Failure::of(&Status::from_error(Box::new(std::io::Error::from(kind))));
-        assert!(
-            of(std::io::ErrorKind::ConnectionRefused)
-                .may_have_effect()
-                .is_none()
-        );
-        assert!(
-            of(std::io::ErrorKind::ConnectionReset)
-                .may_have_effect()
-                .is_some()
-        );
+        assert!(of(std::io::ErrorKind::ConnectionRefused).may_have_effect().is_none());
+        assert!(of(std::io::ErrorKind::ConnectionReset).may_have_effect().is_some());
         assert!(of(std::io::ErrorKind::BrokenPipe).may_have_effect().is_some());
     }
 
     #[test]
     fn a_hint_is_taken_if_it_names_an_address() {
         let leader = |address: &str| {
-            let leader = Some(proto::Leader {
-                node_id: 3,
-                client_address: address.to_owned(),
-            });
+            let leader = Some(proto::Leader { node_id: 3, client_address: address.to_owned() });
             let reason = Reason::NotLeader as i32;
             Failure::of(&status(
                 Code::FailedPrecondition,
-                proto::ErrorDetail {
-                    reason,
-                    leader,
-                    ..Default::default()
-                },
+                proto::ErrorDetail { reason, leader, ..Default::default() },
             ))
         };
-        assert_eq!(
-            leader("10.0.0.3:7001"),
-            Failure::NotLeader(Some("10.0.0.3:7001".to_owned()))
-        );
+        assert_eq!(leader("10.0.0.3:7001"), Failure::NotLeader(Some("10.0.0.3:7001".to_owned())));
         assert_eq!(leader(""), Failure::NotLeader(None));
         assert_eq!(with_reason(Reason::NotLeader), Failure::NotLeader(None));
     }
 
     #[test]
     fn limits_and_delays_are_passed_on() {
-        let detail = proto::ErrorDetail {
-            limit: 10,
-            actual: 12,
-            retry_after_ms: 30,
-            ..Default::default()
-        };
+        let detail = proto::ErrorDetail { limit: 10, actual: 12, retry_after_ms: 30, ..Default::default() };
         let of = |reason: Reason| {
             Failure::of(&status(
                 Code::InvalidArgument,
-                proto::ErrorDetail {
-                    reason: reason as i32,
-                    ..detail.clone()
-                },
+                proto::ErrorDetail { reason: reason as i32, ..detail.clone() },
             ))
         };
         let refused = |error| Failure::Refused(error);
-        assert_eq!(
-            of(Reason::KeyInvalid),
-            refused(Error::InvalidKey {
-                limit: 10,
-                actual: 12
-            })
-        );
-        assert_eq!(
-            of(Reason::ValueTooLarge),
-            refused(Error::ValueTooLarge {
-                limit: 10,
-                actual: 12
-            })
-        );
-        assert_eq!(
-            of(Reason::Overloaded),
-            Failure::Overloaded(Duration::from_millis(30))
-        );
+        assert_eq!(of(Reason::KeyInvalid), refused(Error::InvalidKey { limit: 10, actual: 12 }));
+        assert_eq!(of(Reason::ValueTooLarge), refused(Error::ValueTooLarge { limit: 10, actual: 12 }));
+        assert_eq!(of(Reason::Overloaded), Failure::Overloaded(Duration::from_millis(30)));
         assert_eq!(of(Reason::StorageFull), Failure::Full(Duration::from_millis(30)));
     }
 

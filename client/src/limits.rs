@@ -18,9 +18,7 @@ pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error>
 /// Checks the operations of a write: their number, each key and value, and the sum of their bytes.
 pub(crate) fn check_operations(limits: Option<Limits>, operations: &[proto::Operation]) -> Result<(), Error> {
     if operations.is_empty() {
-        return Err(Error::InvalidRequest(
-            "a batch needs at least one operation".to_owned(),
-        ));
+        return Err(Error::InvalidRequest("a batch needs at least one operation".to_owned()));
     }
     let mut total = 0u64;
     for operation in operations {
@@ -53,12 +51,8 @@ mod tests {
     use crate::convert::{delete, put};
     use crate::types::Condition;
 
-    const LIMITS: Limits = Limits {
-        max_key_bytes: 4,
-        max_value_bytes: 8,
-        max_batch_operations: 3,
-        max_request_bytes: 20,
-    };
+    const LIMITS: Limits =
+        Limits { max_key_bytes: 4, max_value_bytes: 8, max_batch_operations: 3, max_request_bytes: 20 };
 
     fn puts(sizes: &[(usize, usize)]) -> Vec<proto::Operation> {
         let put = |(key, value): &(usize, usize)| {
@@ -73,21 +67,10 @@ mod tests {
         assert_eq!(check(&[(4, 8), (4, 4)]), Ok(()));
         assert_eq!(check(&[(5, 0)]), Err(Error::InvalidKey { limit: 4, actual: 5 }));
         assert_eq!(check(&[(0, 0)]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
-        assert_eq!(
-            check(&[(1, 9)]),
-            Err(Error::ValueTooLarge { limit: 8, actual: 9 })
-        );
-        let too_many = Error::RequestTooLarge {
-            unit: "operations",
-            limit: 3,
-            actual: 4,
-        };
+        assert_eq!(check(&[(1, 9)]), Err(Error::ValueTooLarge { limit: 8, actual: 9 }));
+        let too_many = Error::RequestTooLarge { unit: "operations", limit: 3, actual: 4 };
         assert_eq!(check(&[(1, 0), (1, 0), (1, 0), (1, 0)]), Err(too_many));
-        let too_long = Error::RequestTooLarge {
-            unit: "bytes",
-            limit: 20,
-            actual: 21,
-        };
+        let too_long = Error::RequestTooLarge { unit: "bytes", limit: 20, actual: 21 };
         assert_eq!(check(&[(4, 8), (4, 5)]), Err(too_long));
     }
 
@@ -95,13 +78,7 @@ mod tests {
     fn before_limits_are_known_only_what_can_never_be_right_is_refused() {
         assert_eq!(check_operations(None, &puts(&[(5_000, 5_000_000)])), Ok(()));
         let empty = delete(Vec::new().into(), Condition::None);
-        assert_eq!(
-            check_operations(None, &[empty]),
-            Err(Error::InvalidKey { limit: 0, actual: 0 })
-        );
-        assert!(matches!(
-            check_operations(None, &[]),
-            Err(Error::InvalidRequest(_))
-        ));
+        assert_eq!(check_operations(None, &[empty]), Err(Error::InvalidKey { limit: 0, actual: 0 }));
+        assert!(matches!(check_operations(None, &[]), Err(Error::InvalidRequest(_))));
     }
 }

@@ -41,10 +41,7 @@ pub struct ListOptions {
 impl ListOptions {
     /// All keys that begin with `prefix`.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
-        ListOptions {
-            prefix: prefix.into(),
-            ..ListOptions::default()
-        }
+        ListOptions { prefix: prefix.into(), ..ListOptions::default() }
     }
 
     /// Begins after this key.
@@ -121,21 +118,13 @@ impl Client {
     /// As [`Client::get`].
     pub async fn list(&self, options: ListOptions) -> Result<Page, Error> {
         let call = |mut stub: Stub, request| async move { stub.list(request).await };
-        let response = self
-            .read(target(options.stale), || options.to_proto(), call)
-            .await?;
-        Ok(Page {
-            items: response.items.into_iter().map(convert::key_value).collect(),
-            more: response.more,
-        })
+        let response = self.read(target(options.stale), || options.to_proto(), call).await?;
+        Ok(Page { items: response.items.into_iter().map(convert::key_value).collect(), more: response.more })
     }
 
     /// All pages of a list; `limit` and `max_bytes` shape each page.
     pub fn pages(&self, options: ListOptions) -> Pages {
-        Pages {
-            client: self.clone(),
-            next: Some(options),
-        }
+        Pages { client: self.clone(), next: Some(options) }
     }
 
     /// All items of a list as a stream that asks for pages as it goes; `limit` and `max_bytes` shape each page. The
@@ -162,16 +151,8 @@ impl Pages {
             return Ok(None);
         };
         let page = self.client.list(options.clone()).await?;
-        let last = page
-            .items
-            .last()
-            .filter(|_| page.more)
-            .map(|item| item.key.clone());
-        self.next = self
-            .next
-            .take()
-            .zip(last)
-            .map(|(options, last)| options.start_after(last));
+        let last = page.items.last().filter(|_| page.more).map(|item| item.key.clone());
+        self.next = self.next.take().zip(last).map(|(options, last)| options.start_after(last));
         Ok(Some(page))
     }
 }

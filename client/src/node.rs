@@ -65,12 +65,7 @@ impl Node {
             .http2_keep_alive_interval(options.keepalive_interval)
             .keep_alive_timeout(options.keepalive_timeout)
             .keep_alive_while_idle(true);
-        Ok(Node {
-            address,
-            endpoint,
-            state: Mutex::default(),
-            connecting: tokio::sync::Mutex::new(()),
-        })
+        Ok(Node { address, endpoint, state: Mutex::default(), connecting: tokio::sync::Mutex::new(()) })
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -121,10 +116,7 @@ impl Node {
         match greeting {
             Ok(connection) => {
                 let mut state = self.state.lock();
-                *state = State {
-                    connection: Some(connection.clone()),
-                    ..State::default()
-                };
+                *state = State { connection: Some(connection.clone()), ..State::default() };
                 Ok(connection)
             }
             Err(error) => {
@@ -138,36 +130,21 @@ impl Node {
     }
 
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
-        let channel = self
-            .endpoint
-            .connect()
-            .await
-            .map_err(|e| self.unavailable(describe(&e)))?;
+        let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
         let mut first = stub(channel);
         let hello = first
             .hello(proto::HelloRequest {})
             .await
             .map_err(|status| self.unavailable(format!("hello: {}", describe(&status))))?
             .into_inner();
-        let others = (1..options.connections_per_node)
-            .map(|_| stub(self.endpoint.connect_lazy()))
-            .collect();
-        Ok((
-            Connection {
-                first,
-                others,
-                next: AtomicUsize::new(0),
-            },
-            hello,
-        ))
+        let others = (1..options.connections_per_node).map(|_| stub(self.endpoint.connect_lazy())).collect();
+        Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }
 
     /// Leaves the node alone for a while, longer with every failure in a row.
     pub(crate) fn failed(&self, error: &str, random: &Random) {
         let mut state = self.state.lock();
-        let delay = COOL_DOWN
-            .saturating_mul(1 << state.failures.min(8))
-            .min(MAX_COOL_DOWN);
+        let delay = COOL_DOWN.saturating_mul(1 << state.failures.min(8)).min(MAX_COOL_DOWN);
         state.failures = state.failures.saturating_add(1);
         state.cool_until = Some(Instant::now() + random.jitter(delay));
         state.connection = None;
@@ -178,20 +155,13 @@ impl Node {
     /// Forgets `connection`, so that the next use opens one and sees whether the node still answers.
     pub(crate) fn discard(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
-        if state
-            .connection
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, connection))
-        {
+        if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             state.connection = None;
         }
     }
 
     fn unavailable(&self, last_error: String) -> Error {
-        Error::Unavailable {
-            tried: vec![self.address.clone()],
-            last_error,
-        }
+        Error::Unavailable { tried: vec![self.address.clone()], last_error }
     }
 }
 
@@ -219,9 +189,7 @@ fn stub(channel: Channel) -> Stub {
 pub(crate) fn normalize(endpoint: &str) -> Result<String, Error> {
     let endpoint = endpoint.trim();
     if endpoint.starts_with("https://") {
-        return Err(Error::InvalidOptions(format!(
-            "endpoint {endpoint:?}: TLS is not supported"
-        )));
+        return Err(Error::InvalidOptions(format!("endpoint {endpoint:?}: TLS is not supported")));
     }
     let address = endpoint.strip_prefix("http://").unwrap_or(endpoint);
     Ok(address.trim_end_matches('/').to_owned())

@@ -71,10 +71,7 @@ impl Pool {
             nodes: RwLock::new(nodes),
             leader: RwLock::new(None),
             preferred: RwLock::new(None),
-            view: RwLock::new(View {
-                cluster: options.cluster.clone(),
-                ..View::default()
-            }),
+            view: RwLock::new(View { cluster: options.cluster.clone(), ..View::default() }),
             options,
         })
     }
@@ -95,17 +92,11 @@ impl Pool {
             }
             tried.push(node.address().to_owned());
         }
-        Err(Error::Unavailable {
-            tried,
-            last_error: last,
-        })
+        Err(Error::Unavailable { tried, last_error: last })
     }
 
     pub(crate) async fn connect(&self, node: &Node) -> Result<Arc<Connection>, Error> {
-        node.connect(&self.options, &self.random, |address, hello| {
-            self.learn(address, hello)
-        })
-        .await
+        node.connect(&self.options, &self.random, |address, hello| self.learn(address, hello)).await
     }
 
     /// Takes in what a newly connected node says.
@@ -150,10 +141,7 @@ impl Pool {
         let mut position = 0;
         nodes.retain(|node| {
             position += 1;
-            position <= seeds
-                || members
-                    .iter()
-                    .any(|member| member.client_address == node.address())
+            position <= seeds || members.iter().any(|member| member.client_address == node.address())
         });
         for member in members {
             if !known(&nodes, &member.client_address)
@@ -207,10 +195,7 @@ impl Pool {
     /// Remembers that `node` did such work.
     pub(crate) fn succeeded(&self, target: Target, node: &Arc<Node>) {
         let slot = self.slot(target);
-        let same = slot
-            .read()
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, node));
+        let same = slot.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, node));
         if !same {
             *slot.write() = Some(node.clone());
         }

@@ -25,10 +25,7 @@ pub struct ReadOptions {
 impl ReadOptions {
     /// A read from any node, however old its state.
     pub fn stale() -> Self {
-        ReadOptions {
-            stale: true,
-            ..ReadOptions::default()
-        }
+        ReadOptions { stale: true, ..ReadOptions::default() }
     }
 
     /// Leaves the value out of the answer.
@@ -82,11 +79,9 @@ impl Client {
         };
         let call = |mut stub: Stub, request| async move { stub.get(request).await };
         match self.read(target(options.stale), message, call).await {
-            Ok(got) if got.found => Ok(Some(KeyValue {
-                key,
-                value: got.value,
-                version: Version(got.version),
-            })),
+            Ok(got) if got.found => {
+                Ok(Some(KeyValue { key, value: got.value, version: Version(got.version) }))
+            }
             Ok(_) => Ok(None),
             Err(Error::ValueUnreadable { message, .. }) => Err(Error::ValueUnreadable { key, message }),
             Err(error) => Err(error),
@@ -117,10 +112,7 @@ impl Client {
                 Failure::Unreadable(message)
                     if target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
                 {
-                    return Err(Error::ValueUnreadable {
-                        key: Bytes::new(),
-                        message: message.clone(),
-                    });
+                    return Err(Error::ValueUnreadable { key: Bytes::new(), message: message.clone() });
                 }
                 _ => {}
             }

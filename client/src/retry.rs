@@ -183,31 +183,22 @@ impl Attempts {
     pub(crate) fn exhausted(&self) -> Error {
         let tried = self.tried.clone();
         match &self.last {
-            None => Error::DeadlineExceeded {
-                last_error: "nothing was sent".to_owned(),
-            },
+            None => Error::DeadlineExceeded { last_error: "nothing was sent".to_owned() },
             Some(Failure::NotLeader(_) | Failure::NoLeader) => Error::NoLeader { tried },
-            Some(Failure::Overloaded(retry_after)) => Error::Overloaded {
-                retry_after: *retry_after,
-            },
-            Some(Failure::Full(retry_after)) => Error::StorageFull {
-                retry_after: *retry_after,
-            },
-            Some(Failure::SessionExpired) => Error::Unavailable {
-                tried,
-                last_error: "session expired".to_owned(),
-            },
-            Some(Failure::Lost { why, timed_out: true }) => Error::DeadlineExceeded {
-                last_error: why.clone(),
-            },
-            Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => Error::Unavailable {
-                tried,
-                last_error: why.clone(),
-            },
-            Some(Failure::Unreadable(message)) => Error::ValueUnreadable {
-                key: Bytes::new(),
-                message: message.clone(),
-            },
+            Some(Failure::Overloaded(retry_after)) => Error::Overloaded { retry_after: *retry_after },
+            Some(Failure::Full(retry_after)) => Error::StorageFull { retry_after: *retry_after },
+            Some(Failure::SessionExpired) => {
+                Error::Unavailable { tried, last_error: "session expired".to_owned() }
+            }
+            Some(Failure::Lost { why, timed_out: true }) => {
+                Error::DeadlineExceeded { last_error: why.clone() }
+            }
+            Some(Failure::Lost { why, .. } | Failure::NotSent(why)) => {
+                Error::Unavailable { tried, last_error: why.clone() }
+            }
+            Some(Failure::Unreadable(message)) => {
+                Error::ValueUnreadable { key: Bytes::new(), message: message.clone() }
+            }
             Some(Failure::Refused(error)) => error.clone(),
         }
     }
@@ -268,39 +259,18 @@ mod tests {
     async fn last_was(failure: Failure) -> Error {
         let pool = pool();
         let node = pool.nth(0).unwrap();
-        Attempts::new(Target::Leader, Duration::ZERO)
-            .failed(&pool, &node, failure)
-            .await
-            .unwrap_err()
+        Attempts::new(Target::Leader, Duration::ZERO).failed(&pool, &node, failure).await.unwrap_err()
     }
 
     #[tokio::test]
     async fn the_error_at_the_deadline_is_that_of_the_last_attempt() {
         let tried = vec!["a:1".to_owned()];
-        assert_eq!(
-            last_was(Failure::NoLeader).await,
-            Error::NoLeader { tried: tried.clone() }
-        );
-        assert_eq!(
-            last_was(Failure::NotLeader(None)).await,
-            Error::NoLeader { tried: tried.clone() }
-        );
-        let unavailable = Error::Unavailable {
-            tried,
-            last_error: "refused".to_owned(),
-        };
-        assert_eq!(
-            last_was(Failure::NotSent("refused".to_owned())).await,
-            unavailable
-        );
-        let lost = |timed_out| Failure::Lost {
-            why: "gone".to_owned(),
-            timed_out,
-        };
-        assert!(matches!(
-            last_was(lost(true)).await,
-            Error::DeadlineExceeded { .. }
-        ));
+        assert_eq!(last_was(Failure::NoLeader).await, Error::NoLeader { tried: tried.clone() });
+        assert_eq!(last_was(Failure::NotLeader(None)).await, Error::NoLeader { tried: tried.clone() });
+        let unavailable = Error::Unavailable { tried, last_error: "refused".to_owned() };
+        assert_eq!(last_was(Failure::NotSent("refused".to_owned())).await, unavailable);
+        let lost = |timed_out| Failure::Lost { why: "gone".to_owned(), timed_out };
+        assert!(matches!(last_was(lost(true)).await, Error::DeadlineExceeded { .. }));
         assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
     }
 
@@ -320,11 +290,7 @@ mod tests {
     #[test]
     fn each_node_is_asked_once_before_any_wait() {
         let asked = delays(|_| Failure::NoLeader, 4);
-        let mut first: Vec<&str> = asked
-            .iter()
-            .take(3)
-            .map(|(address, _)| address.as_str())
-            .collect();
+        let mut first: Vec<&str> = asked.iter().take(3).map(|(address, _)| address.as_str()).collect();
         first.sort();
         assert_eq!(first, ["a:1", "b:1", "c:1"]);
         assert!(asked[0].1.is_zero() && asked[1].1.is_zero() && !asked[2].1.is_zero());
@@ -342,12 +308,7 @@ mod tests {
         let other = |node: &Node| if node.address() == "a:1" { "b:1" } else { "a:1" };
         let asked = delays(|node| Failure::NotLeader(Some(other(node).to_owned())), 20);
         assert!(asked[0].1.is_zero(), "a hint is followed at once");
-        assert!(
-            asked
-                .iter()
-                .skip(FREE_HOPS as usize)
-                .all(|(_, delay)| !delay.is_zero())
-        );
+        assert!(asked.iter().skip(FREE_HOPS as usize).all(|(_, delay)| !delay.is_zero()));
     }
 
     #[test]

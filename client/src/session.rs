@@ -83,10 +83,7 @@ impl Sessions {
         if let Some(session) = current.as_ref()
             && let Some(sequence) = session.begin()
         {
-            return Ticket {
-                session: session.clone(),
-                sequence,
-            };
+            return Ticket { session: session.clone(), sequence };
         }
         let (session, sequence) = Session::start(random, self.committed.load(Ordering::Relaxed));
         *current = Some(session.clone());
@@ -110,20 +107,14 @@ impl Sessions {
     }
 
     fn is_current(&self, ticket: &Ticket) -> bool {
-        self.current
-            .lock()
-            .as_ref()
-            .is_some_and(|session| Arc::ptr_eq(session, &ticket.session))
+        self.current.lock().as_ref().is_some_and(|session| Arc::ptr_eq(session, &ticket.session))
     }
 }
 
 impl Session {
     /// A new session and its first sequence number.
     fn start(random: &Random, base_index: u64) -> (Arc<Session>, u64) {
-        let window = Window {
-            lowest: 1,
-            ended: VecDeque::from([false]),
-        };
+        let window = Window { lowest: 1, ended: VecDeque::from([false]) };
         let session = Session {
             client_id: Bytes::copy_from_slice(&random.client_id()),
             base_index,
@@ -145,9 +136,7 @@ impl Session {
 
     fn end(&self, sequence: u64) {
         let mut window = self.window.lock();
-        let position = sequence
-            .checked_sub(window.lowest)
-            .and_then(|p| usize::try_from(p).ok());
+        let position = sequence.checked_sub(window.lowest).and_then(|p| usize::try_from(p).ok());
         if let Some(ended) = position.and_then(|p| window.ended.get_mut(p)) {
             *ended = true;
         }
@@ -236,18 +225,12 @@ mod tests {
         let (sessions, random) = sessions();
         let stuck = sessions.begin(&random);
         for _ in 1..WINDOW {
-            assert_eq!(
-                sessions.begin(&random).to_proto().client_id,
-                stuck.to_proto().client_id
-            );
+            assert_eq!(sessions.begin(&random).to_proto().client_id, stuck.to_proto().client_id);
         }
         sessions.observe(9_000);
         let next = sessions.begin(&random).to_proto();
         assert_ne!(next.client_id, stuck.to_proto().client_id);
-        assert_eq!(
-            (next.sequence, next.lowest_pending, next.base_index),
-            (1, 1, 9_000)
-        );
+        assert_eq!((next.sequence, next.lowest_pending, next.base_index), (1, 1, 9_000));
         assert_eq!(stuck.to_proto().lowest_pending, 1);
     }
 
@@ -259,9 +242,7 @@ mod tests {
         sessions.renew(&first, async { Ok::<u64, ()>(70) }).await.unwrap();
         let anew = sessions.begin(&random).to_proto();
         sessions
-            .renew(&second, async {
-                panic!("the base is fresh already") as Result<u64, ()>
-            })
+            .renew(&second, async { panic!("the base is fresh already") as Result<u64, ()> })
             .await
             .unwrap();
         assert_eq!(sessions.begin(&random).to_proto().client_id, anew.client_id);
@@ -273,13 +254,7 @@ mod tests {
     async fn a_session_stays_if_no_fresh_base_can_be_had() {
         let (sessions, random) = sessions();
         let ticket = sessions.begin(&random);
-        assert_eq!(
-            sessions.renew(&ticket, async { Err("no answer") }).await,
-            Err("no answer")
-        );
-        assert_eq!(
-            sessions.begin(&random).to_proto().client_id,
-            ticket.to_proto().client_id
-        );
+        assert_eq!(sessions.renew(&ticket, async { Err("no answer") }).await, Err("no answer"));
+        assert_eq!(sessions.begin(&random).to_proto().client_id, ticket.to_proto().client_id);
     }
 }

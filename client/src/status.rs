@@ -102,10 +102,7 @@ impl Client {
             Some(node) => node,
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
-        let unavailable = |last_error| Error::Unavailable {
-            tried: vec![address.clone()],
-            last_error,
-        };
+        let unavailable = |last_error| Error::Unavailable { tried: vec![address.clone()], last_error };
         let ask = async {
             let mut stub = pool.connect(&node).await?.stub();
             let answer = stub.status(proto::StatusRequest {}).await;

@@ -61,8 +61,7 @@ impl Client {
         value: impl Into<Bytes>,
         condition: Condition,
     ) -> Result<WriteInfo, Error> {
-        self.write_one(convert::put(key.into(), value.into(), condition))
-            .await
+        self.write_one(convert::put(key.into(), value.into(), condition)).await
     }
 
     /// Deletes a key. [`WriteInfo::previous`] says whether it existed.
@@ -110,19 +109,16 @@ impl Client {
         let pool = &self.inner.pool;
         check_operations(pool.limits(), &operations)?;
         let mut attempts = Attempts::new(Target::Leader, self.deadline);
-        let _permit = match pool.sessions.try_permit() {
-            Some(permit) => Some(permit),
-            None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit())
-                .await
-                .map_err(|_| Error::DeadlineExceeded {
-                    last_error: "waiting for other writes of this client".to_owned(),
-                })?,
-        };
-        let mut write = Write {
-            operations,
-            ticket: None,
-            in_doubt: None,
-        };
+        let _permit =
+            match pool.sessions.try_permit() {
+                Some(permit) => Some(permit),
+                None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit()).await.map_err(
+                    |_| Error::DeadlineExceeded {
+                        last_error: "waiting for other writes of this client".to_owned(),
+                    },
+                )?,
+            };
+        let mut write = Write { operations, ticket: None, in_doubt: None };
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
             Ok(response) => Err(write.condition_failed(&response)),
@@ -147,22 +143,13 @@ impl Write {
                 // The first connection may have been the first to say what the limits are.
                 check_operations(pool.limits(), &self.operations)?;
             }
-            let ticket = self
-                .ticket
-                .get_or_insert_with(|| pool.sessions.begin(&pool.random));
+            let ticket = self.ticket.get_or_insert_with(|| pool.sessions.begin(&pool.random));
             let session = Some(ticket.to_proto());
-            let message = proto::WriteRequest {
-                session,
-                operations: self.operations.clone(),
-            };
+            let message = proto::WriteRequest { session, operations: self.operations.clone() };
             let answer = attempts
-                .call(
-                    pool,
-                    &node,
-                    &connection,
-                    message,
-                    |mut stub, request| async move { stub.write(request).await },
-                )
+                .call(pool, &node, &connection, message, |mut stub, request| async move {
+                    stub.write(request).await
+                })
                 .await;
             let failure = match answer {
                 Ok(response) => {
@@ -175,9 +162,7 @@ impl Write {
                 Failure::Refused(error) => return Err(self.refused(error.clone())),
                 // With an attempt in doubt, the answer may still be had once there is room again.
                 Failure::Full(retry_after) if self.in_doubt.is_none() => {
-                    return Err(Error::StorageFull {
-                        retry_after: *retry_after,
-                    });
+                    return Err(Error::StorageFull { retry_after: *retry_after });
                 }
                 Failure::SessionExpired => self.begin_anew(pool, attempts, &connection).await?,
                 _ => {}
@@ -202,25 +187,17 @@ impl Write {
         connection: &Connection,
     ) -> Result<(), Error> {
         if let Some(why) = self.in_doubt.take() {
-            return Err(Error::OutcomeUnknown {
-                last_error: format!("{why}; then the session expired"),
-            });
+            return Err(Error::OutcomeUnknown { last_error: format!("{why}; then the session expired") });
         }
         let Some(ticket) = self.ticket.take() else {
             return Ok(());
         };
         let mut stub = connection.stub();
-        let base = async {
-            stub.hello(proto::HelloRequest {})
-                .await
-                .map(|hello| hello.into_inner().applied_index)
-        };
+        let base =
+            async { stub.hello(proto::HelloRequest {}).await.map(|hello| hello.into_inner().applied_index) };
         let timeout = attempts.remaining().min(pool.options.attempt_timeout);
         let renewed = tokio::time::timeout(timeout, pool.sessions.renew(&ticket, base)).await;
-        tracing::debug!(
-            renewed = matches!(renewed, Ok(Ok(()))),
-            "the servers forgot this client's session"
-        );
+        tracing::debug!(renewed = matches!(renewed, Ok(Ok(()))), "the servers forgot this client's session");
         Ok(())
     }
 
@@ -228,11 +205,7 @@ impl Write {
     fn refused(&self, error: Error) -> Error {
         match error {
             Error::RequestTooLarge { limit, actual, .. } if actual == self.operations.len() as u64 => {
-                Error::RequestTooLarge {
-                    unit: "operations",
-                    limit,
-                    actual,
-                }
+                Error::RequestTooLarge { unit: "operations", limit, actual }
             }
             error => error,
         }
@@ -249,16 +222,9 @@ impl Write {
     fn condition_failed(&self, response: &proto::WriteResponse) -> Error {
         let failed = self.operations.iter().zip(&response.results).enumerate();
         let failed =
-            failed
-                .filter(|(_, (_, result))| !result.condition_held)
-                .map(|(operation, (op, result))| FailedCondition {
-                    operation,
-                    key: convert::key_of(op),
-                    version: convert::previous(result),
-                });
-        Error::ConditionFailed {
-            failed: failed.collect(),
-            at: Version(response.index),
-        }
+            failed.filter(|(_, (_, result))| !result.condition_held).map(|(operation, (op, result))| {
+                FailedCondition { operation, key: convert::key_of(op), version: convert::previous(result) }
+            });
+        Error::ConditionFailed { failed: failed.collect(), at: Version(response.index) }
     }
 }

@@ -33,22 +33,12 @@ pub enum Step {
 }
 
 pub fn refuse(reason: Reason) -> Step {
-    Step::Refuse(proto::ErrorDetail {
-        reason: reason as i32,
-        ..Default::default()
-    })
+    Step::Refuse(proto::ErrorDetail { reason: reason as i32, ..Default::default() })
 }
 
 pub fn not_leader(hint: &str) -> Step {
-    let leader = Some(proto::Leader {
-        node_id: 1,
-        client_address: hint.to_owned(),
-    });
-    Step::Refuse(proto::ErrorDetail {
-        reason: Reason::NotLeader as i32,
-        leader,
-        ..Default::default()
-    })
+    let leader = Some(proto::Leader { node_id: 1, client_address: hint.to_owned() });
+    Step::Refuse(proto::ErrorDetail { reason: Reason::NotLeader as i32, leader, ..Default::default() })
 }
 
 #[derive(Default)]
@@ -74,15 +64,8 @@ impl Cluster {
             max_batch_operations: 8,
             max_request_bytes: 4096,
         };
-        let store = Arc::new(Mutex::new(Store {
-            index: 10,
-            ..Store::default()
-        }));
-        Cluster {
-            name: name.to_owned(),
-            limits,
-            store,
-        }
+        let store = Arc::new(Mutex::new(Store { index: 10, ..Store::default() }));
+        Cluster { name: name.to_owned(), limits, store }
     }
 
     /// How many writes were applied.
@@ -122,11 +105,7 @@ impl Node {
             timeouts: Arc::default(),
         };
         let service = KvServer::new(node.clone());
-        tokio::spawn(
-            Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming),
-        );
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
         node
     }
 
@@ -147,26 +126,13 @@ impl Node {
 
     /// The sessions of the writes received.
     pub fn sessions(&self) -> Vec<proto::Session> {
-        self.writes
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|write| write.session.clone().unwrap())
-            .collect()
+        self.writes.lock().unwrap().iter().map(|write| write.session.clone().unwrap()).collect()
     }
 
     async fn perform<M, T>(&self, request: Request<M>, serve: impl FnOnce(&mut Store, M) -> T) -> Answer<T> {
-        let timeout = request
-            .metadata()
-            .get("grpc-timeout")
-            .map(|value| value.to_str().unwrap().to_owned());
+        let timeout = request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
         self.timeouts.lock().unwrap().push(timeout);
-        let step = self
-            .script
-            .lock()
-            .unwrap()
-            .pop_front()
-            .or_else(|| self.always.lock().unwrap().clone());
+        let step = self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone());
         let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
         match step.unwrap_or(Step::Serve) {
             Step::Serve => Ok(Response::new(serve())),
@@ -180,11 +146,7 @@ impl Node {
                 let mut metadata = MetadataMap::new();
                 let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
                 metadata.insert_bin(proto::ERROR_DETAIL_KEY, encoded);
-                Err(Status::with_metadata(
-                    Code::FailedPrecondition,
-                    "refused",
-                    metadata,
-                ))
+                Err(Status::with_metadata(Code::FailedPrecondition, "refused", metadata))
             }
         }
     }
@@ -195,10 +157,8 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
-        let member = |address: &String| proto::Member {
-            client_address: address.clone(),
-            ..Default::default()
-        };
+        let member =
+            |address: &String| proto::Member { client_address: address.clone(), ..Default::default() };
         Ok(Response::new(proto::HelloResponse {
             cluster: self.cluster.name.clone(),
             limits: Some(self.cluster.limits),
@@ -217,11 +177,9 @@ impl Kv for Node {
     async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
         self.reads.lock().unwrap().push(request.get_ref().clone());
         self.perform(request, |store, get| match store.items.get(&get.key) {
-            Some((value, version)) => proto::GetResponse {
-                found: true,
-                value: value.clone(),
-                version: *version,
-            },
+            Some((value, version)) => {
+                proto::GetResponse { found: true, value: value.clone(), version: *version }
+            }
             None => proto::GetResponse::default(),
         })
         .await
@@ -235,12 +193,7 @@ impl Kv for Node {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();
         let role = "leader".to_owned();
-        Ok(Response::new(proto::StatusResponse {
-            cluster,
-            role,
-            applied_index: index,
-            ..Default::default()
-        }))
+        Ok(Response::new(proto::StatusResponse { cluster, role, applied_index: index, ..Default::default() }))
     }
 }
 
@@ -252,11 +205,7 @@ impl Store {
             return first.clone();
         }
         self.index += 1;
-        let results: Vec<_> = request
-            .operations
-            .iter()
-            .map(|operation| self.evaluate(operation))
-            .collect();
+        let results: Vec<_> = request.operations.iter().map(|operation| self.evaluate(operation)).collect();
         let applied = results.iter().all(|result| result.condition_held);
         for operation in request.operations.into_iter().filter(|_| applied) {
             match operation.kind.unwrap() {
@@ -269,12 +218,7 @@ impl Store {
                 proto::operation::Kind::Check(_) => {}
             }
         }
-        let response = proto::WriteResponse {
-            term: 3,
-            index: self.index,
-            applied,
-            results,
-        };
+        let response = proto::WriteResponse { term: 3, index: self.index, applied, results };
         self.results.insert(id, response.clone());
         response
     }
@@ -291,59 +235,31 @@ impl Store {
             Some(proto::condition::Kind::Absent(absent)) => version.is_none() == absent,
             Some(proto::condition::Kind::Version(wanted)) => version == Some(wanted),
         };
-        proto::OperationResult {
-            condition_held,
-            existed: version.is_some(),
-            version: version.unwrap_or(0),
-        }
+        proto::OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
     }
 
     fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {
-        let mut keys: Vec<&Bytes> = self
-            .items
-            .keys()
-            .filter(|key| key.starts_with(&request.prefix))
-            .collect();
+        let mut keys: Vec<&Bytes> =
+            self.items.keys().filter(|key| key.starts_with(&request.prefix)).collect();
         if request.reverse {
             keys.reverse();
         }
         let after = &request.start_after;
         if !after.is_empty() {
-            keys.retain(|key| {
-                if request.reverse {
-                    *key < after
-                } else {
-                    *key > after
-                }
-            });
+            keys.retain(|key| if request.reverse { *key < after } else { *key > after });
         }
-        let limit = if request.limit == 0 {
-            1000
-        } else {
-            request.limit as usize
-        };
+        let limit = if request.limit == 0 { 1000 } else { request.limit as usize };
         let item = |key: &&Bytes| {
             let (value, version) = self.items[*key].clone();
             let value = if request.keys_only { Bytes::new() } else { value };
-            proto::KeyValue {
-                key: (*key).clone(),
-                value,
-                version,
-            }
+            proto::KeyValue { key: (*key).clone(), value, version }
         };
         let items = keys.iter().take(limit).map(item).collect();
-        proto::ListResponse {
-            items,
-            more: keys.len() > limit,
-        }
+        proto::ListResponse { items, more: keys.len() > limit }
     }
 }
 
 /// An address at which nothing listens.
 pub fn dead_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string()
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
