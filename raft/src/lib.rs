@@ -25,14 +25,25 @@
 //! openraft's types stay inside this crate.
 #![forbid(unsafe_code)]
 
+mod bootstrap;
+mod codec;
 mod command;
 mod config;
+mod convert;
 mod error;
 mod ids;
+mod log_store;
+mod maintenance;
 mod network;
+mod progress;
+mod read_barrier;
+mod rejoin;
 mod replica;
 mod runtime;
+mod state_hash;
+mod state_machine;
 mod status;
+mod types;
 
 use cairn_engine::GroupId;
 

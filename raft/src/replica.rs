@@ -1,17 +1,43 @@
 //! The handle of a running replica.
 
+use crate::bootstrap::Forming;
+use crate::codec::{self, MAX_META_BYTES};
 use crate::command::{Command, WriteOutcome};
 use crate::config::ReplicaConfig;
 use crate::error::{Error, ReadError, WriteError};
 use crate::ids::{MemberAddress, NodeId};
-use crate::runtime::PeerServer;
+use crate::log_store::LogStore;
+use crate::maintenance::{self, Maintained};
+use crate::network::{
+    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, is_blank,
+};
+use crate::progress::Progress;
+use crate::read_barrier::{self, ReadBarrier};
+use crate::rejoin::{self, Gate};
+use crate::runtime::{self, PeerServer};
+use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
-use cairn_engine::{Engine, LogId};
+use crate::types::{Answer, Raft, Reply, TypeConfig};
+use crate::{GROUP, state_hash, status};
+use cairn_engine::{Engine, LogId, Mode};
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{ClientWriteError, Fatal};
+use openraft::raft::ClientWriteResult;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A running replica. Clones share it.
 #[derive(Clone)]
 pub struct Replica {
-    engine: Engine,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    maintained: Arc<Maintained>,
+    barrier: ReadBarrier,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Replica {
@@ -21,13 +47,53 @@ impl Replica {
     /// # Errors
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
-        let _ = config;
-        Ok(Replica { engine })
+        let id = NodeId::new(engine.identity().slot, engine.identity().incarnation);
+        let identity = PeerIdentity::new(&engine.identity().cluster, id);
+        let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
+        let patience = Duration::from_millis(config.election_max_ms.max(1000));
+        let progress = Arc::new(Progress::new());
+        let pinned = PinnedSnapshot::default();
+        let blank = is_blank(&engine);
+        let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone())
+            .map_err(|error| Error::State(error.to_string()))?;
+        let connections = Connections::new(identity.clone(), pinned.clone(), patience);
+        let raft = Raft::build(id, raft_config, connections, LogStore::new(engine.clone()), machine)
+            .await
+            .map_err(|fatal| Error::State(fatal.to_string()))?;
+        let gate = Arc::new(Gate::new(rejoin::State::Active));
+        raft.runtime_config().elect(gate.is_open());
+        raft.run();
+
+        let receiver = Arc::new(SnapshotReceiver::new(engine.clone()));
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = {
+            let stopping = stopping.clone();
+            move || stopping.load(Ordering::SeqCst)
+        };
+        let maintained = Arc::new(Maintained {
+            engine: engine.clone(),
+            raft: raft.clone(),
+            progress: progress.clone(),
+            pinned,
+            receiver: receiver.clone(),
+            config: config.clone(),
+        });
+        runtime::spawn(maintenance::run(Arc::downgrade(&maintained), stop.clone()));
+        let forming =
+            Forming { identity: identity.clone(), raft: raft.clone(), members: config.initial_members };
+        if blank && forming.is_mine() {
+            runtime::spawn(forming.run(stop));
+        }
+        let barrier = ReadBarrier::start(raft.clone(), progress, patience);
+        let shared = Arc::new(Shared { identity, engine, raft, gate, receiver });
+        Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, stopping }) })
     }
 
     /// The service that answers the other members: to be added to the server on the peer address.
     pub fn peer_service(&self) -> PeerServer {
-        unimplemented!()
+        PeerServer::new(PeerService { shared: self.inner.shared.clone() })
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// Replicates and applies a command. Leader only. May be cancelled; the command may then be applied or not.
@@ -35,8 +101,28 @@ impl Replica {
     /// # Errors
     /// See [`WriteError`], which tells of each case whether anything was proposed.
     pub async fn write(&self, command: Command) -> Result<WriteOutcome, WriteError> {
-        let _ = command;
-        unimplemented!()
+        if command.operations.is_empty() {
+            return Err(WriteError::Invalid("a command without operations".into()));
+        }
+        if command.operations.iter().any(|operation| operation.value().is_some()) {
+            self.engine().admit(command.bytes()).map_err(refused)?;
+        }
+        let proposal = codec::encode_command(command, self.inner.maintained.config.max_sessions);
+        if proposal.meta.len() > MAX_META_BYTES {
+            return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
+        }
+        let (reply, answer) = Reply::pair();
+        let raft = &self.inner.shared.raft;
+        if let Err(fatal) = raft.client_write_ff(proposal, Some(reply)).await {
+            return Err(WriteError::Stopped(self.reason(&fatal)));
+        }
+        match answer.await {
+            Ok(result) => outcome(result),
+            // openraft ended with the proposal in its hands.
+            Err(_) => {
+                Err(WriteError::OutcomeUnknown("this member stopped before the outcome was known".into()))
+            }
+        }
     }
 
     /// Returns when this replica has applied everything that was acknowledged before the call: a read of the engine
@@ -45,38 +131,52 @@ impl Replica {
     /// # Errors
     /// See [`ReadError`]. Nothing is changed by a barrier, so it can always be repeated.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
-        unimplemented!()
+        self.inner.barrier.wait().await
     }
 
-    /// The engine, for reads of [`GROUP`](crate::GROUP).
+    /// The engine, for reads of [`GROUP`].
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.inner.shared.engine
     }
 
     /// Who this is.
     pub fn node_id(&self) -> NodeId {
-        unimplemented!()
+        self.inner.shared.identity.id()
     }
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
-        unimplemented!()
+        status::leader(&self.inner.shared.raft.metrics().borrow_watched())
     }
 
     /// What it can say of itself. Cheap.
     pub fn status(&self) -> ReplicaStatus {
-        unimplemented!()
+        let stopped = self.stopped();
+        let metrics = self.inner.shared.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        status::of(&metrics, self.engine(), stopped)
     }
 
     /// The applied position, and a hash over all keys, versions, values' hashes and the machine image: replicas that
     /// have applied the same position have the same hash.
     pub fn state_hash(&self) -> (Option<LogId>, u128) {
-        unimplemented!()
+        state_hash::of(&self.engine().view(GROUP))
     }
 
-    /// Resolves when replication stops by itself, with the reason. Never resolves while it runs.
+    /// Resolves when replication stops by itself, with the reason. Never resolves while it runs, nor after `shutdown`.
     pub async fn wait_stopped(&self) -> String {
-        std::future::pending().await
+        let mut metrics = self.inner.shared.raft.metrics();
+        loop {
+            if let Some(reason) = self.stopped() {
+                if self.inner.stopping.load(Ordering::SeqCst) {
+                    return std::future::pending().await;
+                }
+                return reason;
+            }
+            if metrics.changed().await.is_err() && self.stopped().is_none() {
+                return "replication has ended".into();
+            }
+        }
     }
 
     /// Stops replication. The engine stays open: the caller closes it next.
@@ -84,6 +184,77 @@ impl Replica {
     /// # Errors
     /// `Stopped`, if a task ended abnormally.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        unimplemented!()
+        self.inner.stopping.store(true, Ordering::SeqCst);
+        self.inner.shared.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
     }
+
+    fn stopped(&self) -> Option<String> {
+        let metrics = self.inner.shared.raft.metrics();
+        let state = metrics.borrow_watched().running_state.clone();
+        state.err().map(|fatal| self.reason(&fatal))
+    }
+
+    /// Why openraft ended; the engine's own words, where it was the engine.
+    fn reason(&self, fatal: &Fatal<TypeConfig>) -> String {
+        self.engine().status().failed.unwrap_or_else(|| fatal.to_string())
+    }
+}
+
+fn refused(error: cairn_engine::Error) -> WriteError {
+    match error {
+        cairn_engine::Error::Full { .. } => WriteError::Full(error.to_string()),
+        error => WriteError::Stopped(error.to_string()),
+    }
+}
+
+fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteError> {
+    let response = match result {
+        Ok(response) => response,
+        Err(ClientWriteError::ForwardToLeader(forward)) => {
+            return Err(match read_barrier::leader(forward) {
+                Some(leader) => WriteError::NotLeader { leader: Some(leader) },
+                None => WriteError::NoLeader,
+            });
+        }
+        // It was in the log, and another leader's entries took its place: here. Elsewhere it may still be.
+        Err(error) => return Err(WriteError::OutcomeUnknown(error.to_string())),
+    };
+    match response.data {
+        Answer::Outcome { term, index, applied, results } => {
+            Ok(WriteOutcome { log_id: LogId { term, index }, applied, results })
+        }
+        Answer::SessionExpired => Err(WriteError::SessionExpired),
+        Answer::Nothing => Err(WriteError::OutcomeUnknown("the entry was applied as another kind".into())),
+    }
+}
+
+fn raft_config(config: &ReplicaConfig, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
+    if !config.initial_members.is_empty() && !config.initial_members.contains_key(&id.slot()) {
+        return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
+    }
+    if config.mode == Mode::Replicated && config.initial_members.len() == 1 {
+        return Err(Error::Config(
+            "mode `replicated` needs peers that hold what a power cut takes: a cluster of one runs in `sync` or `device`"
+                .into(),
+        ));
+    }
+    openraft::Config {
+        cluster_name: cluster.to_string(),
+        heartbeat_interval: config.heartbeat_ms,
+        election_timeout_min: config.election_min_ms,
+        election_timeout_max: config.election_max_ms,
+        max_payload_entries: config.append_max_entries,
+        max_append_entries: Some(config.append_max_entries.max(4096)),
+        // Checkpoints and purging are driven by maintenance, by bytes.
+        snapshot_policy: openraft::SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        backoff: "100ms".to_string(),
+        // A restarted leader would reuse log ids of its own term.
+        enable_leader_restore: Some(false),
+        enable_pre_vote: Some(true),
+        allow_log_reversion: Some(false),
+        ..openraft::Config::default()
+    }
+    .validate()
+    .map_err(|error| Error::Config(error.to_string()))
 }

@@ -5,7 +5,7 @@
 //!
 //! What holds here: everything in this crate that waits or asks for the time does so through this module.
 
-use openraft_rt::{AsyncRuntime, Instant as _};
+use openraft_rt::{AsyncRuntime, Instant as _, Watch};
 use std::future::Future;
 use std::time::Duration;
 
@@ -58,6 +58,14 @@ pub(crate) async fn timeout<F: Future + Send>(duration: Duration, future: F) -> 
     Runtime::timeout(duration, future).await.ok()
 }
 
+pub(crate) type WatchSender<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Sender<T>;
+pub(crate) type WatchReceiver<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Receiver<T>;
+
+/// A value that can be watched; those who wait are woken in an order that a simulation can repeat.
+pub(crate) fn watch<T: Send + Sync + 'static>(value: T) -> (WatchSender<T>, WatchReceiver<T>) {
+    <Runtime as AsyncRuntime>::Watch::channel(value)
+}
+
 /// Runs a task that lives until it ends by itself.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     drop(Runtime::spawn(future));
@@ -98,7 +106,8 @@ mod simulated {
     }
 
     impl Clock {
-        const TRUE: Clock = Clock { real_base: Duration::ZERO, shown_base: Duration::ZERO, rate: PARTS as u32 };
+        const TRUE: Clock =
+            Clock { real_base: Duration::ZERO, shown_base: Duration::ZERO, rate: PARTS as u32 };
 
         fn of(node: NodeId) -> Clock {
             CLOCKS.with_borrow(|clocks| clocks.get(&node).copied().unwrap_or(Clock::TRUE))

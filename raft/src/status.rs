@@ -1,7 +1,11 @@
 //! What a replica says of itself.
 
+use crate::GROUP;
 use crate::ids::{MemberAddress, NodeId};
-use cairn_engine::LogId;
+use crate::types::{TypeConfig, engine_log_id};
+use cairn_engine::{Engine, LogId};
+use openraft::{RaftMetrics, ServerState};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// What a member does at the moment.
@@ -73,4 +77,45 @@ pub struct ReplicaStatus {
     pub members: Vec<Member>,
     /// Why it serves no more, if so.
     pub stopped_reason: Option<String>,
+}
+
+/// Who leads, if known.
+pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
+    let id = metrics.current_leader?;
+    let address = metrics.membership_config.get_node(&id)?;
+    Some((id, address.clone()))
+}
+
+/// What a replica with these metrics says of itself.
+pub(crate) fn of(
+    metrics: &RaftMetrics<TypeConfig>,
+    engine: &Engine,
+    stopped: Option<String>,
+) -> ReplicaStatus {
+    let bounds = engine.log_bounds(GROUP);
+    let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
+    let members = metrics.membership_config.nodes().map(|(id, address)| Member {
+        id: *id,
+        address: address.clone(),
+        voter: voters.contains(id),
+    });
+    ReplicaStatus {
+        node_id: metrics.id,
+        role: match metrics.state {
+            _ if stopped.is_some() => Role::Stopped,
+            ServerState::Leader => Role::Leader,
+            ServerState::Follower => Role::Follower,
+            ServerState::Candidate => Role::Candidate,
+            ServerState::Learner => Role::Learner,
+            ServerState::Shutdown => Role::Stopped,
+        },
+        term: metrics.current_term,
+        leader: leader(metrics).filter(|_| stopped.is_none()),
+        last_log: bounds.last,
+        committed: metrics.cluster_committed.as_ref().map(engine_log_id),
+        applied: engine.applied(GROUP),
+        purged: bounds.purged,
+        members: members.collect(),
+        stopped_reason: stopped,
+    }
 }

@@ -1,6 +1,24 @@
 //! Between members: the protocol, its client and its server.
+//!
+//! What holds here: every request names cluster, sender and receiver, every answer too, and both sides check; a message
+//! that a member could not have sent is refused before it reaches openraft; nothing waits without an end.
 
+mod append;
+mod client;
+mod hello;
+mod identity;
 pub(crate) mod proto;
+mod receiver;
+mod sender;
 mod service;
 
+pub(crate) use client::Connections;
+pub(crate) use hello::hello;
+pub(crate) use identity::PeerIdentity;
+pub(crate) use receiver::SnapshotReceiver;
 pub use service::PeerService;
+pub(crate) use service::{Shared, is_blank};
+
+/// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
+/// it. To be set on both sides.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;

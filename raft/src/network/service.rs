@@ -1,62 +1,310 @@
 //! The server side of the peer protocol.
+//!
+//! What holds here: nothing reaches openraft whose envelope does not name this member, or that openraft would take for
+//! a broken invariant; votes pass through the gate.
 
-use super::proto::{self, peer_server::Peer};
+use super::identity::PeerIdentity;
+use super::proto::{self, append_response::Kind, peer_server::Peer};
+use super::receiver::{self, SnapshotReceiver, Standing};
+use crate::GROUP;
+use crate::codec::Malformed;
+use crate::convert;
+use crate::ids::NodeId;
+use crate::rejoin::Gate;
+use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
+use cairn_engine::{Engine, LogId};
+use futures::{Stream, StreamExt};
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::Fatal;
+use openraft::raft::{
+    StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest, VoteRequest,
+};
+use parking_lot::Mutex;
 use std::pin::Pin;
+use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers the other members.
-pub struct PeerService {}
+/// Answers the other members. Made by [`Replica::peer_service`](crate::Replica::peer_service).
+#[derive(Clone)]
+pub struct PeerService {
+    pub(crate) shared: Arc<Shared>,
+}
 
-type AppendResponses = Pin<Box<dyn futures::Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
+pub(crate) struct Shared {
+    pub(crate) identity: PeerIdentity,
+    pub(crate) engine: Engine,
+    pub(crate) raft: Raft,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) receiver: Arc<SnapshotReceiver>,
+}
+
+type Answered<T> = Result<Response<T>, Status>;
+type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
+
+fn invalid(error: Malformed) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+fn stopped(fatal: impl std::fmt::Display) -> Status {
+    Status::unavailable(format!("this member has stopped: {fatal}"))
+}
+
+/// Whether nothing was ever voted, logged or applied here.
+pub(crate) fn is_blank(engine: &Engine) -> bool {
+    let bounds = engine.log_bounds(GROUP);
+    engine.vote(GROUP).is_none()
+        && bounds.last.is_none()
+        && bounds.purged.is_none()
+        && engine.applied(GROUP).is_none()
+}
+
+impl Shared {
+    fn own_vote(&self) -> Vote {
+        self.raft.metrics().borrow_watched().vote
+    }
+
+    /// The answer to a snapshot message of a leader that has been overtaken: this member's higher vote.
+    fn overtaken(&self, vote: &Vote) -> Option<Vote> {
+        Some(self.own_vote()).filter(|own| own > vote)
+    }
+
+    fn open_gate(&self) -> Result<(), Status> {
+        match self.gate.is_open() {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(
+                "this member is recovering: it may have forgotten what it promised, and neither votes nor leads",
+            )),
+        }
+    }
+
+    fn vote_request(&self, request: proto::VoteRequest) -> Result<(NodeId, VoteRequest<TypeConfig>), Status> {
+        let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
+        self.open_gate()?;
+        let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
+        if vote.leader_id.voted_for != sender || vote.is_committed() {
+            return Err(invalid(Malformed("a vote for somebody else than its sender")));
+        }
+        let mut rpc = VoteRequest::new(vote, request.last_log_id.map(convert::log_id_from_proto));
+        rpc.leadership_transfer = request.leadership_transfer;
+        Ok((sender, rpc))
+    }
+
+    fn vote_response(
+        &self,
+        sender: NodeId,
+        answer: openraft::raft::VoteResponse<TypeConfig>,
+    ) -> Response<proto::VoteResponse> {
+        Response::new(proto::VoteResponse {
+            envelope: self.identity.to(sender),
+            vote: Some(convert::vote_to_proto(&answer.vote)),
+            granted: answer.vote_granted,
+            last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
+        })
+    }
+
+    /// The sender and vote of a snapshot message.
+    fn snapshot_sender(
+        &self,
+        envelope: Option<&proto::Envelope>,
+        vote: Option<proto::Vote>,
+    ) -> Result<(NodeId, Vote), Status> {
+        let sender = self.identity.sender_of_request(envelope)?;
+        let vote = convert::vote_from_proto(vote).map_err(invalid)?;
+        if vote.leader_id.voted_for != sender {
+            return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
+        }
+        Ok((sender, vote))
+    }
+}
+
+fn append_response(
+    result: Result<StreamAppendResult<TypeConfig>, Fatal<TypeConfig>>,
+    envelope: Option<proto::Envelope>,
+) -> Result<proto::AppendResponse, Status> {
+    let kind = match result.map_err(stopped)? {
+        Ok(matched) => {
+            Kind::Matched(proto::Matched { log_id: matched.as_ref().map(convert::log_id_to_proto) })
+        }
+        Err(StreamAppendError::Conflict(previous)) => Kind::Conflict(convert::log_id_to_proto(&previous)),
+        Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote(convert::vote_to_proto(&vote)),
+    };
+    Ok(proto::AppendResponse { envelope, kind: Some(kind) })
+}
+
+/// A member may only append in a term that is its own.
+fn append_request(sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
+    let request = convert::append_from_proto(message).map_err(invalid)?;
+    match request.vote.leader_id.voted_for == sender {
+        true => Ok(request),
+        false => Err(invalid(Malformed("an append in the name of another member"))),
+    }
+}
 
 #[tonic::async_trait]
 impl Peer for PeerService {
-    async fn hello(&self, _: Request<proto::HelloRequest>) -> Result<Response<proto::HelloResponse>, Status> {
-        unimplemented!()
+    async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
+        let request = request.into_inner();
+        let identity = &self.shared.identity;
+        let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
+        let blank = is_blank(&self.shared.engine);
+        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank }))
     }
 
     type AppendStream = AppendResponses;
 
-    async fn append(
-        &self,
-        _: Request<Streaming<proto::AppendRequest>>,
-    ) -> Result<Response<AppendResponses>, Status> {
-        unimplemented!()
+    async fn append(&self, request: Request<Streaming<proto::AppendRequest>>) -> Answered<AppendResponses> {
+        let messages = request.into_inner();
+        // Why the stream of requests ended before its time, and who sends them: told by the requests, needed by the
+        // answers.
+        let refusal = Arc::new(Mutex::new(None::<Status>));
+        let sender = Arc::new(Mutex::new(None::<NodeId>));
+        let requests = {
+            let (shared, refusal, sender) = (self.shared.clone(), refusal.clone(), sender.clone());
+            messages.scan(None, move |known, message| {
+                let taken = message.and_then(|message| {
+                    let from = match *known {
+                        Some(from) => from,
+                        None => shared.identity.sender_of_request(message.envelope.as_ref())?,
+                    };
+                    *known = Some(from);
+                    Ok((from, append_request(from, message)?))
+                });
+                let taken = match taken {
+                    Ok((from, request)) => {
+                        sender.lock().get_or_insert(from);
+                        Some(request)
+                    }
+                    Err(status) => {
+                        *refusal.lock() = Some(status);
+                        None
+                    }
+                };
+                futures::future::ready(taken)
+            })
+        };
+        let shared = self.shared.clone();
+        let answers = self.shared.raft.stream_append(requests).enumerate().map(move |(number, result)| {
+            let receiver = if number == 0 { *sender.lock() } else { None };
+            append_response(result, receiver.and_then(|receiver| shared.identity.to(receiver)))
+        });
+        let ending = futures::stream::once(async move { refusal.lock().take() });
+        let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
+        Ok(Response::new(Box::pin(answers.chain(ending))))
     }
 
-    async fn vote(&self, _: Request<proto::VoteRequest>) -> Result<Response<proto::VoteResponse>, Status> {
-        unimplemented!()
+    async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
+        let message = request.into_inner();
+        let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
+        let request = append_request(sender, message)?;
+        let one = futures::stream::once(futures::future::ready(request));
+        let mut answers = Box::pin(self.shared.raft.stream_append(one));
+        let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
+        append_response(answer, self.shared.identity.to(sender)).map(Response::new)
     }
 
-    async fn pre_vote(&self, _: Request<proto::VoteRequest>) -> Result<Response<proto::VoteResponse>, Status> {
-        unimplemented!()
+    async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
+        let (sender, rpc) = self.shared.vote_request(request.into_inner())?;
+        let answer = self.shared.raft.vote(rpc).await.map_err(stopped)?;
+        Ok(self.shared.vote_response(sender, answer))
+    }
+
+    async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
+        let (sender, rpc) = self.shared.vote_request(request.into_inner())?;
+        let answer = self.shared.raft.pre_vote(rpc).await.map_err(stopped)?;
+        Ok(self.shared.vote_response(sender, answer))
     }
 
     async fn snapshot_offset(
         &self,
-        _: Request<proto::SnapshotOffsetRequest>,
-    ) -> Result<Response<proto::SnapshotOffsetResponse>, Status> {
-        unimplemented!()
+        request: Request<proto::SnapshotOffsetRequest>,
+    ) -> Answered<proto::SnapshotOffsetResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (last, _) = receiver::named(request.meta, &vote)?;
+        let mut answer =
+            proto::SnapshotOffsetResponse { envelope: shared.identity.to(sender), ..Default::default() };
+        let own = match shared.overtaken(&vote) {
+            Some(higher) => higher,
+            None => {
+                match shared.receiver.offset(last).await? {
+                    Standing::Needless => answer.needless = true,
+                    Standing::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
+                }
+                vote
+            }
+        };
+        answer.vote = Some(convert::vote_to_proto(&own));
+        Ok(Response::new(answer))
     }
 
     async fn snapshot_chunk(
         &self,
-        _: Request<proto::SnapshotChunkRequest>,
-    ) -> Result<Response<proto::SnapshotChunkResponse>, Status> {
-        unimplemented!()
+        request: Request<proto::SnapshotChunkRequest>,
+    ) -> Answered<proto::SnapshotChunkResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let last = request.last_log_id.ok_or_else(|| invalid(Malformed("no snapshot named")))?;
+        let last = LogId { term: last.term, index: last.index };
+        let (own, next_chunk) = match shared.overtaken(&vote) {
+            Some(higher) => (higher, 0),
+            None => (vote, shared.receiver.chunk(last, request.chunk, request.items).await?),
+        };
+        Ok(Response::new(proto::SnapshotChunkResponse {
+            envelope: shared.identity.to(sender),
+            vote: Some(convert::vote_to_proto(&own)),
+            next_chunk,
+        }))
     }
 
     async fn snapshot_finish(
         &self,
-        _: Request<proto::SnapshotFinishRequest>,
-    ) -> Result<Response<proto::SnapshotFinishResponse>, Status> {
-        unimplemented!()
+        request: Request<proto::SnapshotFinishRequest>,
+    ) -> Answered<proto::SnapshotFinishResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (last, meta) = receiver::named(request.meta, &vote)?;
+        let own = match shared.overtaken(&vote) {
+            Some(higher) => higher,
+            None => match shared.receiver.finish(last, meta, request.chunks, request.machine).await? {
+                None => vote,
+                Some(snapshot) => {
+                    tracing::info!(node = %shared.identity.id(), %last, from = %sender, "installing a snapshot");
+                    shared.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?.vote
+                }
+            },
+        };
+        Ok(Response::new(proto::SnapshotFinishResponse {
+            envelope: shared.identity.to(sender),
+            vote: Some(convert::vote_to_proto(&own)),
+        }))
     }
 
     async fn transfer_leader(
         &self,
-        _: Request<proto::TransferLeaderRequest>,
-    ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
-        unimplemented!()
+        request: Request<proto::TransferLeaderRequest>,
+    ) -> Answered<proto::TransferLeaderResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        shared.open_gate()?;
+        let from = convert::vote_from_proto(request.from).map_err(invalid)?;
+        let last = request.last_log_id.map(convert::log_id_from_proto);
+        let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
+        let mut answer =
+            proto::TransferLeaderResponse { envelope: shared.identity.to(sender), ..Default::default() };
+        match shared.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
+            Ok(()) => {}
+            Err(TransferLeaderError::VoteChanged { actual, .. }) => {
+                answer.vote_changed = Some(convert::vote_to_proto(&actual));
+            }
+            Err(TransferLeaderError::LogNotFlushed { actual, .. }) => {
+                let log_id = actual.as_ref().map(convert::log_id_to_proto);
+                answer.log_not_flushed = Some(proto::Matched { log_id });
+            }
+        }
+        Ok(Response::new(answer))
     }
 }

@@ -1,0 +1,251 @@
+//! An entry's `meta` bytes: everything of an entry but its id and its values.
+//!
+//! | bytes | blank | command | membership |
+//! |---|---|---|---|
+//! | 1 | 0 | 1 | 2 |
+//! | 1 | | 1 with a session, else 0 | |
+//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | |
+//! | varint | | number of operations | |
+//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | |
+//! | rest | | | protobuf `Membership` |
+//!
+//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
+//! A put's value is the entry's next value.
+//!
+//! What holds here: decoding refuses bytes that encoding cannot have made, and never panics.
+
+use crate::command::{Command, Condition, Operation, Session};
+use crate::convert;
+use crate::network::proto;
+use crate::types::{Membership, Payload, Proposal};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+
+/// The engine takes no larger meta.
+pub(crate) const MAX_META_BYTES: usize = 1 << 20;
+
+const BLANK: u8 = 0;
+const COMMAND: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+
+const PUT: u8 = 0;
+const DELETE: u8 = 1;
+const CHECK: u8 = 2;
+
+const NONE: u8 = 0;
+const ABSENT: u8 = 1;
+const EXISTS: u8 = 2;
+const VERSION: u8 = 3;
+
+/// Bytes that are no entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry: {0}")]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// A command as it is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredCommand {
+    pub(crate) session: Option<StoredSession>,
+    pub(crate) operations: Vec<StoredOperation>,
+}
+
+/// A command's session and the bound of the session table. The bound travels with the command, since every replica must
+/// forget the same sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredSession {
+    pub(crate) session: Session,
+    pub(crate) max_sessions: u64,
+}
+
+/// An operation whose value, if any, is the entry's next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredOperation {
+    pub(crate) kind: StoredKind,
+    pub(crate) key: Bytes,
+    pub(crate) condition: Condition,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredKind {
+    Put,
+    Delete,
+    Check,
+}
+
+/// The shape in which a command is stored and sent.
+pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal {
+    let keys: usize = command.operations.iter().map(|operation| operation.key().len() + 16).sum();
+    let mut meta = BytesMut::with_capacity(64 + keys);
+    meta.put_u8(COMMAND);
+    match command.session {
+        None => meta.put_u8(0),
+        Some(session) => {
+            meta.put_u8(1);
+            meta.put_u128(session.client_id);
+            put_varint(&mut meta, session.sequence);
+            put_varint(&mut meta, session.lowest_pending);
+            put_varint(&mut meta, session.base_index);
+            put_varint(&mut meta, max_sessions as u64);
+        }
+    }
+    put_varint(&mut meta, command.operations.len() as u64);
+    let mut values = Vec::with_capacity(command.operations.len());
+    for operation in command.operations {
+        let (kind, key, condition) = match operation {
+            Operation::Put { key, value, condition } => {
+                values.push(value);
+                (PUT, key, condition)
+            }
+            Operation::Delete { key, condition } => (DELETE, key, condition),
+            Operation::Check { key, condition } => (CHECK, key, condition),
+        };
+        let (tag, version) = match condition {
+            Condition::None => (NONE, None),
+            Condition::Absent => (ABSENT, None),
+            Condition::Exists => (EXISTS, None),
+            Condition::Version(version) => (VERSION, Some(version)),
+        };
+        meta.put_u8(kind | (tag << 2));
+        put_varint(&mut meta, key.len() as u64);
+        meta.put_slice(&key);
+        if let Some(version) = version {
+            put_varint(&mut meta, version);
+        }
+    }
+    Proposal { meta: meta.freeze(), values }
+}
+
+/// The command of an entry's meta; `values` is how many values the entry has.
+pub(crate) fn decode_command(meta: &Bytes, values: usize) -> Result<StoredCommand, Malformed> {
+    let mut rest = meta.clone();
+    if take_u8(&mut rest)? != COMMAND {
+        return Err(Malformed("no command"));
+    }
+    let session = match take_u8(&mut rest)? {
+        0 => None,
+        1 => {
+            let client_id = rest.try_get_u128().map_err(|_| Malformed("a session without its client"))?;
+            let session = Session {
+                client_id,
+                sequence: take_varint(&mut rest)?,
+                lowest_pending: take_varint(&mut rest)?,
+                base_index: take_varint(&mut rest)?,
+            };
+            Some(StoredSession { session, max_sessions: take_varint(&mut rest)? })
+        }
+        _ => return Err(Malformed("an unknown kind of session")),
+    };
+    let count = take_varint(&mut rest)?;
+    // Each operation takes two bytes at least, so a lying count cannot reserve more than the entry's own size.
+    if count > rest.len() as u64 / 2 {
+        return Err(Malformed("more operations than bytes"));
+    }
+    let mut operations = Vec::with_capacity(count as usize);
+    let mut puts = 0;
+    for _ in 0..count {
+        let tag = take_u8(&mut rest)?;
+        let kind = match tag & 3 {
+            PUT => StoredKind::Put,
+            DELETE => StoredKind::Delete,
+            CHECK => StoredKind::Check,
+            _ => return Err(Malformed("an unknown operation")),
+        };
+        puts += usize::from(kind == StoredKind::Put);
+        let length = take_varint(&mut rest)?;
+        if length > rest.len() as u64 {
+            return Err(Malformed("a key longer than the entry"));
+        }
+        let key = rest.split_to(length as usize);
+        let condition = match tag >> 2 {
+            NONE => Condition::None,
+            ABSENT => Condition::Absent,
+            EXISTS => Condition::Exists,
+            VERSION => Condition::Version(take_varint(&mut rest)?),
+            _ => return Err(Malformed("an unknown condition")),
+        };
+        operations.push(StoredOperation { kind, key, condition });
+    }
+    if rest.has_remaining() {
+        return Err(Malformed("bytes after the last operation"));
+    }
+    if puts != values {
+        return Err(Malformed("not as many values as puts"));
+    }
+    Ok(StoredCommand { session, operations })
+}
+
+/// An entry's payload as meta and values.
+pub(crate) fn encode_payload(payload: Payload) -> (Bytes, Vec<Bytes>) {
+    match payload {
+        Payload::Blank => (Bytes::from_static(&[BLANK]), Vec::new()),
+        Payload::Normal(proposal) => (proposal.meta, proposal.values),
+        Payload::Membership(membership) => (encode_membership(&membership), Vec::new()),
+    }
+}
+
+fn encode_membership(membership: &Membership) -> Bytes {
+    let message = convert::membership_to_proto(membership);
+    let mut meta = BytesMut::with_capacity(1 + message.encoded_len());
+    meta.put_u8(MEMBERSHIP);
+    meta.put_slice(&message.encode_to_vec());
+    meta.freeze()
+}
+
+/// An entry's payload from meta and values. A command is looked at when it is applied, or by [`validate`].
+pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+    match meta.first() {
+        Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
+        Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
+        Some(&MEMBERSHIP) => {
+            let message =
+                proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
+            convert::membership_from_proto(message).map(Payload::Membership)
+        }
+        _ => Err(Malformed("an unknown kind")),
+    }
+}
+
+/// As [`decode_payload`], with the command checked: for entries from the network.
+pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+    if meta.len() > MAX_META_BYTES {
+        return Err(Malformed("an entry larger than the bound"));
+    }
+    let payload = decode_payload(meta, values)?;
+    if let Payload::Normal(proposal) = &payload {
+        decode_command(&proposal.meta, proposal.values.len())?;
+    }
+    Ok(payload)
+}
+
+fn put_varint(out: &mut BytesMut, mut number: u64) {
+    while number >= 0x80 {
+        out.put_u8(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.put_u8(number as u8);
+}
+
+fn take_u8(rest: &mut Bytes) -> Result<u8, Malformed> {
+    rest.try_get_u8().map_err(|_| Malformed("cut short"))
+}
+
+fn take_varint(rest: &mut Bytes) -> Result<u64, Malformed> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(rest)?;
+        let part = u64::from(byte & 0x7f);
+        if shift == 63 && part > 1 {
+            return Err(Malformed("a number that does not fit"));
+        }
+        number |= part << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Malformed("a number without an end"))
+}
+
+#[cfg(test)]
+#[path = "codec_tests.rs"]
+mod tests;

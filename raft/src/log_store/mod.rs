@@ -1,0 +1,100 @@
+//! The engine as openraft's log.
+//!
+//! What holds here: an entry can be read as soon as `append` returned; completions come in append order, since the
+//! engine calls them in that order; a vote is synced before `save_vote` returns; membership entries and the first entry
+//! of a term are synced before they are acknowledged, in every mode.
+
+mod reader;
+mod vote;
+
+pub(crate) use reader::LogReader;
+
+use crate::GROUP;
+use crate::codec;
+use crate::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
+use cairn_engine::{Engine, NewEntry, Promise};
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::{LogState, OptionalSend};
+use std::io;
+
+/// The log half of the engine.
+pub(crate) struct LogStore {
+    engine: Engine,
+}
+
+impl LogStore {
+    pub(crate) fn new(engine: Engine) -> LogStore {
+        LogStore { engine }
+    }
+
+    /// What the append of these entries must promise: the entry that opens a term binds the term's leader to what it
+    /// will not repeat, and a membership decides who counts.
+    fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
+        let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
+        match membership || entries.iter().any(|entry| Some(entry.id.term) != last_term) {
+            true => Promise::Synced,
+            false => Promise::Mode,
+        }
+    }
+}
+
+pub(crate) fn io_error(error: cairn_engine::Error) -> io::Error {
+    io::Error::other(error)
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let bounds = self.engine.log_bounds(GROUP);
+        Ok(LogState {
+            last_purged_log_id: bounds.purged.map(raft_log_id),
+            last_log_id: bounds.last.map(raft_log_id),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        LogReader::new(self.engine.clone())
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io_error)
+    }
+
+    /// The state machine is as old as the last checkpoint after a restart; it is brought up to what was applied before.
+    async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
+        Ok(self.engine.applied_before_restart(GROUP).map(raft_log_id))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut membership = false;
+        let entries: Vec<NewEntry> = entries
+            .into_iter()
+            .map(|entry| {
+                membership |= matches!(entry.payload, Payload::Membership(_));
+                let (meta, values) = codec::encode_payload(entry.payload);
+                NewEntry { id: engine_log_id(&entry.log_id), meta, values }
+            })
+            .collect();
+        if entries.is_empty() {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
+        let promise = self.promise(&entries, membership);
+        let done =
+            Box::new(move |result: cairn_engine::Result<()>| callback.io_completed(result.map_err(io_error)));
+        self.engine.append(GROUP, entries, promise, done).map_err(io_error)
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.engine.truncate_after(GROUP, last.map(|id| id.index())).await.map_err(io_error)
+    }
+
+    async fn purge(&mut self, through: RaftLogId) -> Result<(), io::Error> {
+        self.engine.purge(GROUP, engine_log_id(&through)).await.map_err(io_error)
+    }
+}

@@ -1,0 +1,145 @@
+//! One append stream to a follower, pipelined.
+//!
+//! What holds here: answers come in the order of the requests; at most [`WINDOW`] requests are unanswered; a follower
+//! that answers nothing for as long as it was given ends the stream with an error. One future drives both directions,
+//! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
+
+use super::identity::PeerIdentity;
+use super::proto::{self, append_response::Kind};
+use crate::codec::Malformed;
+use crate::convert;
+use crate::ids::NodeId;
+use crate::runtime;
+use crate::types::{AppendRequest, TypeConfig};
+use futures::future::{Either, select};
+use futures::{Stream, StreamExt};
+use openraft::raft::{StreamAppendError, StreamAppendResult};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+/// Unanswered requests, at most.
+pub(super) const WINDOW: usize = 32;
+
+/// What openraft learns from an answer.
+pub(super) fn outcome(answer: proto::AppendResponse) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
+    Ok(match answer.kind.ok_or(Malformed("an empty answer"))? {
+        Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto)),
+        Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous))),
+        Kind::HigherVote(vote) => Err(StreamAppendError::HigherVote(convert::vote_from_proto(Some(vote))?)),
+    })
+}
+
+/// The requests' way to tonic.
+pub(super) fn outlet()
+-> (mpsc::Sender<proto::AppendRequest>, impl Stream<Item = proto::AppendRequest> + Send + 'static) {
+    let (sender, mut receiver) = mpsc::channel(WINDOW);
+    (sender, futures::stream::poll_fn(move |context| receiver.poll_recv(context)))
+}
+
+/// A running stream.
+pub(super) struct Session<S> {
+    pub(super) identity: PeerIdentity,
+    pub(super) target: NodeId,
+    pub(super) patience: Duration,
+    /// Requests from openraft; `None` when it has no more.
+    pub(super) requests: Option<S>,
+    /// Where they go; `None` when there are no more.
+    pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
+    pub(super) answers: Streaming<proto::AppendResponse>,
+    pub(super) unanswered: usize,
+    pub(super) first_sent: bool,
+    pub(super) first_answered: bool,
+    /// When the oldest unanswered request was sent, or the last answer came.
+    pub(super) since: runtime::Instant,
+}
+
+enum Step {
+    Request(Option<AppendRequest>),
+    Answer(Option<Result<proto::AppendResponse, Status>>),
+}
+
+impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
+    /// The next answer; `None` when every request is answered and there are no more.
+    pub(super) async fn next(&mut self) -> Option<Result<StreamAppendResult<TypeConfig>, Status>> {
+        loop {
+            if self.unanswered == 0 && self.requests.is_none() {
+                return None;
+            }
+            let step = match self.step().await {
+                Ok(step) => step,
+                Err(status) => return Some(Err(status)),
+            };
+            match step {
+                Step::Request(None) => {
+                    self.requests = None;
+                    self.outlet = None;
+                }
+                Step::Request(Some(request)) => self.send(request),
+                Step::Answer(answer) => return Some(self.answered(answer)),
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Step, Status> {
+        let answer = self.answers.next();
+        let request = match &mut self.requests {
+            Some(requests) if self.unanswered < WINDOW => requests.next(),
+            _ => return waited(self.patience, self.since, answer).await.map(Step::Answer),
+        };
+        let either = async {
+            match select(answer, request).await {
+                Either::Left((answer, _)) => Step::Answer(answer),
+                Either::Right((request, _)) => Step::Request(request),
+            }
+        };
+        match self.unanswered {
+            0 => Ok(either.await),
+            _ => waited(self.patience, self.since, either).await,
+        }
+    }
+
+    fn send(&mut self, request: AppendRequest) {
+        let envelope = match self.first_sent {
+            true => None,
+            false => self.identity.to(self.target),
+        };
+        self.first_sent = true;
+        if self.unanswered == 0 {
+            self.since = runtime::now();
+        }
+        self.unanswered += 1;
+        // The window is as large as the channel; a closed one shows itself as the end of the answers.
+        if let Some(outlet) = &self.outlet {
+            outlet.try_send(convert::append_to_proto(request, envelope)).ok();
+        }
+    }
+
+    fn answered(
+        &mut self,
+        answer: Option<Result<proto::AppendResponse, Status>>,
+    ) -> Result<StreamAppendResult<TypeConfig>, Status> {
+        let answer = answer.unwrap_or_else(|| Err(Status::unavailable("the follower ended the stream")))?;
+        if !self.first_answered {
+            self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
+            self.first_answered = true;
+        }
+        self.unanswered =
+            self.unanswered.checked_sub(1).ok_or_else(|| Status::internal("an answer to nothing"))?;
+        self.since = runtime::now();
+        outcome(answer).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+async fn waited<F: Future + Send>(
+    patience: Duration,
+    since: runtime::Instant,
+    future: F,
+) -> Result<F::Output, Status> {
+    let rest = patience.saturating_sub(runtime::now() - since);
+    let future = pin!(future);
+    runtime::timeout(rest, future)
+        .await
+        .ok_or_else(|| Status::deadline_exceeded(format!("no answer for {} ms", patience.as_millis())))
+}

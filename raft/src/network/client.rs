@@ -1,0 +1,336 @@
+//! The client side of the peer protocol: what openraft asks of the network.
+
+use super::append::{self, Session};
+use super::identity::PeerIdentity;
+use super::proto::peer_client::PeerClient;
+use super::{MAX_MESSAGE_BYTES, proto, sender};
+use crate::codec::Malformed;
+use crate::convert;
+use crate::ids::{MemberAddress, NodeId};
+use crate::runtime;
+use crate::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
+use crate::types::{AppendRequest, TypeConfig, Vote};
+use futures::Stream;
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::RPCOption;
+use openraft::raft::{
+    AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult, TransferLeaderError,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const KEEPALIVE: Duration = Duration::from_secs(2);
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+pub(super) type Client = PeerClient<Channel>;
+
+/// Connections to the other members, made when first used, shared by everybody who talks to the same one.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    identity: PeerIdentity,
+    pinned: PinnedSnapshot,
+    /// How long a follower may take to answer an append.
+    patience: Duration,
+    peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
+}
+
+/// Two connections to one member: heartbeats and votes must not queue behind entries.
+#[derive(Clone)]
+struct Peer {
+    bulk: Result<Client, String>,
+    control: Result<Client, String>,
+}
+
+/// A client of whoever listens at `address`.
+pub(crate) fn connect(address: &str) -> Result<Client, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| format!("`{address}` is not an address: {error}"))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    Ok(PeerClient::new(endpoint.connect_lazy())
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES))
+}
+
+impl Connections {
+    pub(crate) fn new(identity: PeerIdentity, pinned: PinnedSnapshot, patience: Duration) -> Connections {
+        Connections { identity, pinned, patience, peers: Arc::default() }
+    }
+
+    fn network(&self, target: NodeId, address: &MemberAddress, bulk: bool) -> PeerNetwork {
+        let mut peers = self.peers.lock();
+        if peers.get(&target).is_none_or(|(known, _)| known != address) {
+            let peer = Peer { bulk: connect(&address.peer), control: connect(&address.peer) };
+            peers.insert(target, (address.clone(), peer));
+        }
+        let peer = peers.get(&target).map(|(_, peer)| match bulk {
+            true => peer.bulk.clone(),
+            false => peer.control.clone(),
+        });
+        PeerNetwork {
+            identity: self.identity.clone(),
+            target,
+            client: peer.unwrap_or_else(|| Err("no connection".into())),
+            pipelined: bulk,
+            patience: self.patience,
+            pinned: self.pinned.clone(),
+        }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Connections {
+    type Network = PeerNetwork;
+
+    async fn new_client(&mut self, target: NodeId, address: &MemberAddress) -> PeerNetwork {
+        self.network(target, address, true)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: NodeId, address: &MemberAddress) -> PeerNetwork {
+        self.network(target, address, false)
+    }
+}
+
+/// One user's way to one member.
+pub(crate) struct PeerNetwork {
+    identity: PeerIdentity,
+    target: NodeId,
+    client: Result<Client, String>,
+    pipelined: bool,
+    patience: Duration,
+    pinned: PinnedSnapshot,
+}
+
+type Rpc<T> = Result<T, RPCError<TypeConfig>>;
+
+/// How openraft should take a failed call: back off where trying again at once is of no use.
+pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
+    match status.code() {
+        Code::Unavailable | Code::FailedPrecondition | Code::ResourceExhausted | Code::Unimplemented => {
+            Unreachable::from_string(status.message()).into()
+        }
+        _ => NetworkError::from_string(format!("{}: {}", status.code(), status.message())).into(),
+    }
+}
+
+fn malformed(error: Malformed) -> RPCError<TypeConfig> {
+    NetworkError::from_string(error).into()
+}
+
+impl PeerNetwork {
+    fn client(&self) -> Rpc<Client> {
+        self.client.clone().map_err(|reason| Unreachable::from_string(reason).into())
+    }
+
+    /// A unary call with an end, its answer checked for who gave it.
+    async fn call<T>(
+        &self,
+        action: openraft::RPCTypes,
+        within: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>> + Send,
+        envelope: impl Fn(&T) -> Option<&proto::Envelope>,
+    ) -> Rpc<T> {
+        let Some(answer) = runtime::timeout(within, call).await else {
+            let (id, target) = (self.identity.id(), self.target);
+            return Err(Timeout { action, id, target, timeout: within }.into());
+        };
+        let answer = answer.map_err(|status| rpc_error(&status))?.into_inner();
+        self.identity.check_answer(envelope(&answer), self.target).map_err(|status| rpc_error(&status))?;
+        Ok(answer)
+    }
+
+    async fn ask_for_vote(
+        &self,
+        rpc: VoteRequest<TypeConfig>,
+        pre: bool,
+        option: RPCOption,
+    ) -> Rpc<VoteResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let request = proto::VoteRequest {
+            envelope: self.identity.to(self.target),
+            vote: Some(convert::vote_to_proto(&rpc.vote)),
+            last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
+            leadership_transfer: rpc.leadership_transfer,
+        };
+        let call = async {
+            match pre {
+                true => client.pre_vote(request).await,
+                false => client.vote(request).await,
+            }
+        };
+        let answer = self
+            .call(openraft::RPCTypes::Vote, option.hard_ttl(), call, |answer: &proto::VoteResponse| {
+                answer.envelope.as_ref()
+            })
+            .await?;
+        Ok(VoteResponse::new(
+            convert::vote_from_proto(answer.vote).map_err(malformed)?,
+            answer.last_log_id.map(convert::log_id_from_proto),
+            answer.granted,
+        ))
+    }
+
+    async fn open<S>(&self, requests: S) -> Rpc<Session<S>> {
+        let mut client = self.client()?;
+        let (outlet, stream) = append::outlet();
+        let opened = runtime::timeout(self.patience, client.append(stream)).await;
+        let answers = opened
+            .unwrap_or_else(|| Err(Status::deadline_exceeded("the follower does not answer")))
+            .map_err(|status| rpc_error(&status))?
+            .into_inner();
+        Ok(Session {
+            identity: self.identity.clone(),
+            target: self.target,
+            patience: self.patience,
+            requests: Some(requests),
+            outlet: Some(outlet),
+            answers,
+            unanswered: 0,
+            first_sent: false,
+            first_answered: false,
+            since: runtime::now(),
+        })
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerNetwork {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendRequest,
+        option: RPCOption,
+    ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
+        let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
+        let mut client = self.client()?;
+        let request = convert::append_to_proto(rpc, self.identity.to(self.target));
+        let call = client.append_one(request);
+        let answer = self
+            .call(
+                openraft::RPCTypes::AppendEntries,
+                option.hard_ttl(),
+                call,
+                |answer: &proto::AppendResponse| answer.envelope.as_ref(),
+            )
+            .await?;
+        Ok(match append::outcome(answer).map_err(malformed)? {
+            Ok(matched) if matched == last => AppendEntriesResponse::Success,
+            Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
+            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
+        })
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Rpc<BoxStream<'s, Rpc<StreamAppendResult<TypeConfig>>>>>
+    where
+        S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
+    {
+        if !self.pipelined {
+            return openraft::network::stream_append_sequential(self, input, option);
+        }
+        Box::pin(async move {
+            let session = self.open(input).await?;
+            let answers = futures::stream::unfold(Some(session), |session| async move {
+                let mut session = session?;
+                let answer = session.next().await?.map_err(|status| rpc_error(&status));
+                // A conflict, a higher vote or a failure is the stream's last word.
+                let rest = matches!(&answer, Ok(Ok(_))).then_some(session);
+                Some((answer, rest))
+            });
+            Ok(Box::pin(answers) as BoxStream<'s, _>)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Rpc<VoteResponse<TypeConfig>> {
+        self.ask_for_vote(rpc, false, option).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Rpc<VoteResponse<TypeConfig>> {
+        self.ask_for_vote(rpc, true, option).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let SnapshotData::Outgoing(outgoing) = snapshot.snapshot else {
+            return Err(NetworkError::from_string("only a snapshot of this member can be sent").into());
+        };
+        let transfer = sender::Transfer {
+            client: self.client()?,
+            identity: self.identity.clone(),
+            target: self.target,
+            vote,
+            pinned: self.pinned.clone(),
+            outgoing,
+        };
+        let (sent, cancelled) = (std::pin::pin!(transfer.run()), std::pin::pin!(cancel));
+        match futures::future::select(sent, cancelled).await {
+            futures::future::Either::Left((sent, _)) => sent,
+            futures::future::Either::Right((closed, _)) => Err(closed.into()),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        rpc: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let request = proto::TransferLeaderRequest {
+            envelope: self.identity.to(self.target),
+            from: Some(convert::vote_to_proto(rpc.from_leader())),
+            to: rpc.to_node_id().as_u64(),
+            last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
+        };
+        let call = client.transfer_leader(request);
+        let answer = self
+            .call(
+                openraft::RPCTypes::TransferLeader,
+                option.hard_ttl(),
+                call,
+                |answer: &proto::TransferLeaderResponse| answer.envelope.as_ref(),
+            )
+            .await?;
+        if let Some(actual) = answer.vote_changed {
+            let actual = convert::vote_from_proto(Some(actual)).map_err(malformed)?;
+            return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
+        }
+        if let Some(actual) = answer.log_not_flushed {
+            let actual = actual.log_id.map(convert::log_id_from_proto);
+            return Ok(Err(TransferLeaderError::LogNotFlushed {
+                expected: rpc.last_log_id().copied(),
+                actual,
+            }));
+        }
+        Ok(Ok(()))
+    }
+}

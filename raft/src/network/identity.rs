@@ -1,0 +1,145 @@
+//! The handshake in every message: between whom it travels.
+//!
+//! The story against which this stands: a member's disk is wiped and the member comes back at the same address with
+//! another incarnation, or another cluster's member is configured there by mistake. Whatever was meant for the one that
+//! was there before must not be taken by the one that is there now.
+
+use super::proto::Envelope;
+use crate::ids::NodeId;
+use std::sync::Arc;
+use tonic::Status;
+
+/// This member, towards the others.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerIdentity {
+    cluster: Arc<str>,
+    id: NodeId,
+}
+
+impl PeerIdentity {
+    pub(crate) fn new(cluster: &str, id: NodeId) -> PeerIdentity {
+        PeerIdentity { cluster: cluster.into(), id }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// The envelope of a message to `receiver`.
+    pub(crate) fn to(&self, receiver: NodeId) -> Option<Envelope> {
+        Some(Envelope {
+            cluster: self.cluster.to_string(),
+            sender: self.id.as_u64(),
+            receiver: receiver.as_u64(),
+        })
+    }
+
+    /// The envelope of a message to whoever is there.
+    pub(crate) fn to_anyone(&self) -> Option<Envelope> {
+        self.to(NodeId::from_u64(0))
+    }
+
+    /// Who sent a request that is meant for this member.
+    pub(crate) fn sender_of_request(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
+        let sender = self.sender_in_cluster(envelope)?;
+        let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
+        match receiver == self.id {
+            true => Ok(sender),
+            false => Err(refused(format!("the message is for member {receiver}, this is {}", self.id))),
+        }
+    }
+
+    /// Who sent a Hello, which need not know whom it meets beyond the slot.
+    pub(crate) fn sender_of_hello(&self, envelope: Option<&Envelope>, slot: u32) -> Result<NodeId, Status> {
+        let sender = self.sender_in_cluster(envelope)?;
+        match slot == u32::from(self.id.slot()) {
+            true => Ok(sender),
+            false => Err(refused(format!("the message is for slot {slot}, this is member {}", self.id))),
+        }
+    }
+
+    /// An answer must come from the member that was asked.
+    pub(crate) fn check_answer(&self, envelope: Option<&Envelope>, from: NodeId) -> Result<(), Status> {
+        let sender = self.sender_in_cluster(envelope)?;
+        let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
+        match sender == from && receiver == self.id {
+            true => Ok(()),
+            false => Err(refused(format!(
+                "member {from} was asked, and the answer is from {sender} to {receiver} (this is {})",
+                self.id
+            ))),
+        }
+    }
+
+    pub(crate) fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
+        let envelope =
+            envelope.ok_or_else(|| refused("the message does not say between whom it travels".into()))?;
+        let sender = NodeId::from_u64(envelope.sender);
+        if envelope.cluster != *self.cluster {
+            return Err(refused(format!(
+                "the message is of cluster `{}`, this is a member of `{}`",
+                envelope.cluster, self.cluster
+            )));
+        }
+        if sender.slot() == self.id.slot() && sender != self.id {
+            return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
+        }
+        Ok(sender)
+    }
+}
+
+fn refused(reason: String) -> Status {
+    Status::failed_precondition(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn envelope(cluster: &str, sender: NodeId, receiver: NodeId) -> Envelope {
+        Envelope { cluster: cluster.into(), sender: sender.as_u64(), receiver: receiver.as_u64() }
+    }
+
+    fn here() -> PeerIdentity {
+        PeerIdentity::new("blue", NodeId::new(1, 11))
+    }
+
+    #[test]
+    fn a_request_for_this_member_is_taken() {
+        let message = envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11));
+        assert_eq!(here().sender_of_request(Some(&message)).unwrap(), NodeId::new(2, 22));
+    }
+
+    #[test]
+    fn a_request_for_an_earlier_incarnation_is_refused() {
+        let message = envelope("blue", NodeId::new(2, 22), NodeId::new(1, 10));
+        let status = here().sender_of_request(Some(&message)).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+        assert!(status.message().contains("for member 1.a, this is 1.b"), "{}", status.message());
+    }
+
+    #[test]
+    fn a_request_of_another_cluster_is_refused() {
+        let message = envelope("red", NodeId::new(2, 22), NodeId::new(1, 11));
+        let status = here().sender_of_request(Some(&message)).unwrap_err();
+        assert!(status.message().contains("cluster `red`"), "{}", status.message());
+    }
+
+    #[test]
+    fn a_request_without_an_envelope_is_refused() {
+        assert!(here().sender_of_request(None).is_err());
+    }
+
+    #[test]
+    fn a_twin_in_the_same_slot_is_refused() {
+        let message = envelope("blue", NodeId::new(1, 99), NodeId::new(1, 11));
+        assert!(here().sender_of_request(Some(&message)).is_err());
+    }
+
+    #[test]
+    fn an_answer_by_another_incarnation_is_refused() {
+        let answer = envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11));
+        assert!(here().check_answer(Some(&answer), NodeId::new(2, 22)).is_err());
+        assert!(here().check_answer(Some(&answer), NodeId::new(2, 23)).is_ok());
+    }
+}

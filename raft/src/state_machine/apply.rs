@@ -1,0 +1,140 @@
+//! What an entry does to the state: conditions, results, changes.
+//!
+//! What holds here: an entry sees the state after the entries before it, though a batch of entries reaches the engine
+//! at once; all operations of a command see the state before the command.
+
+use super::image::Image;
+use super::sessions::{Admission, Recorded};
+use crate::GROUP;
+use crate::codec::{self, Malformed, StoredCommand, StoredKind};
+use crate::command::{OperationResult, Version};
+use crate::types::{Answer, Entry, Payload, Proposal, StoredMembership, engine_log_id};
+use bytes::Bytes;
+use cairn_engine::{Change, Engine, LogId, Transition};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What keys exist, with which version: the engine, or a stand-in for tests.
+pub(super) trait Keys {
+    fn version(&self, key: &[u8]) -> Option<Version>;
+}
+
+impl Keys for Engine {
+    fn version(&self, key: &[u8]) -> Option<Version> {
+        self.lookup(GROUP, key).map(|entry| entry.version.index)
+    }
+}
+
+/// Entries applied together: their effects, gathered for one call of the engine.
+pub(super) struct Batch<'k, K> {
+    keys: &'k K,
+    /// What earlier entries of the batch did to keys.
+    changed: HashMap<Bytes, Option<Version>>,
+    image: Image,
+    transitions: Vec<Transition>,
+    bytes: u64,
+}
+
+impl<'k, K: Keys> Batch<'k, K> {
+    pub(super) fn new(keys: &'k K, image: Image, capacity: usize) -> Batch<'k, K> {
+        Batch {
+            keys,
+            changed: HashMap::with_capacity(capacity),
+            image,
+            transitions: Vec::with_capacity(capacity),
+            bytes: 0,
+        }
+    }
+
+    /// The effects, the image after the last entry, and about how many bytes of log were applied.
+    pub(super) fn finish(self) -> (Vec<Transition>, Image, u64) {
+        (self.transitions, self.image, self.bytes)
+    }
+
+    /// Applies the next entry.
+    pub(super) fn apply(&mut self, entry: Entry) -> Result<Answer, Malformed> {
+        let id = engine_log_id(&entry.log_id);
+        let (changes, answer) = match entry.payload {
+            Payload::Blank => (Vec::new(), Answer::Nothing),
+            Payload::Membership(membership) => {
+                self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
+                (Vec::new(), Answer::Nothing)
+            }
+            Payload::Normal(proposal) => self.command(id, &proposal)?,
+        };
+        self.transitions.push(Transition { applied: id, changes });
+        Ok(answer)
+    }
+
+    fn command(&mut self, id: LogId, proposal: &Proposal) -> Result<(Vec<Change>, Answer), Malformed> {
+        let command = codec::decode_command(&proposal.meta, proposal.values.len())?;
+        self.bytes += (proposal.meta.len() + proposal.values.iter().map(Bytes::len).sum::<usize>()) as u64;
+        let Some(stored) = command.session else {
+            let (changes, recorded) = self.run(id, command);
+            return Ok((changes, answer(recorded)));
+        };
+        match self.image.sessions.admit(id.index, &stored) {
+            Admission::Expired => Ok((Vec::new(), Answer::SessionExpired)),
+            Admission::Repeated(recorded) => Ok((Vec::new(), recorded.answer())),
+            Admission::New => {
+                let (changes, recorded) = self.run(id, command);
+                let answer = recorded.answer();
+                self.image.sessions.record(&stored.session, Arc::new(recorded));
+                Ok((changes, answer))
+            }
+        }
+    }
+
+    fn version(&self, key: &Bytes) -> Option<Version> {
+        match self.changed.get(key) {
+            Some(version) => *version,
+            None => self.keys.version(key),
+        }
+    }
+
+    fn run(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, Recorded) {
+        let mut applied = true;
+        let results: Vec<OperationResult> = command
+            .operations
+            .iter()
+            .map(|operation| {
+                let version = self.version(&operation.key);
+                let condition_held = operation.condition.holds(version);
+                applied &= condition_held;
+                OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
+            })
+            .collect();
+        let recorded = Recorded { id, applied, results };
+        if !applied {
+            return (Vec::new(), recorded);
+        }
+        let mut changes = Vec::with_capacity(command.operations.len());
+        let mut value = 0;
+        for operation in command.operations {
+            let (change, version) = match operation.kind {
+                StoredKind::Check => continue,
+                StoredKind::Put => {
+                    value += 1;
+                    (Change::Put { key: operation.key.clone(), value: value - 1 }, Some(id.index))
+                }
+                StoredKind::Delete => (Change::Delete { key: operation.key.clone() }, None),
+            };
+            self.changed.insert(operation.key, version);
+            changes.push(change);
+        }
+        (changes, recorded)
+    }
+}
+
+fn answer(recorded: Recorded) -> Answer {
+    Answer::Outcome {
+        term: recorded.id.term,
+        index: recorded.id.index,
+        applied: recorded.applied,
+        results: recorded.results,
+    }
+}
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

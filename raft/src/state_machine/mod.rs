@@ -1,0 +1,150 @@
+//! The engine as openraft's state machine.
+//!
+//! What holds here: the entries of one call reach the engine in as few calls as they were ready for, each all or
+//! nothing; an answer is sent only after the engine made the effect visible; a snapshot is an O(1) view.
+
+mod apply;
+mod image;
+mod sessions;
+mod snapshot;
+
+pub(crate) use image::Image;
+pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
+
+use crate::GROUP;
+use crate::log_store::io_error;
+use crate::progress::Progress;
+use crate::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
+use apply::Batch;
+use cairn_engine::Engine;
+use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use std::io;
+use std::sync::Arc;
+
+/// Entries handed to the engine at once, at most.
+const BATCH: usize = 512;
+
+/// A snapshot as openraft passes it around.
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
+
+/// The key half of the engine, with membership and sessions.
+pub(crate) struct StateMachine {
+    engine: Engine,
+    image: Image,
+    progress: Arc<Progress>,
+    pinned: PinnedSnapshot,
+}
+
+impl StateMachine {
+    /// The state as the engine recovered it.
+    pub(crate) fn new(
+        engine: Engine,
+        progress: Arc<Progress>,
+        pinned: PinnedSnapshot,
+    ) -> Result<StateMachine, crate::codec::Malformed> {
+        let image = Image::decode(&engine.view(GROUP).machine())?;
+        progress.applied(engine.applied(GROUP), 0);
+        Ok(StateMachine { engine, image, progress, pinned })
+    }
+
+    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
+        let mut batch = Batch::new(&self.engine, self.image.clone(), entries.len());
+        let mut answers = Vec::with_capacity(entries.len());
+        for (entry, responder) in entries {
+            let id = entry.log_id;
+            let answer =
+                batch.apply(entry).map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
+            if let Some(responder) = responder {
+                answers.push((responder, answer));
+            }
+        }
+        let (transitions, image, bytes) = batch.finish();
+        let Some(last) = transitions.last().map(|transition| transition.applied) else {
+            return Ok(());
+        };
+        self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
+        self.image = image;
+        self.progress.applied(Some(last), bytes);
+        for (responder, answer) in answers {
+            responder.send(answer);
+        }
+        Ok(())
+    }
+
+    fn applied(&self) -> Option<RaftLogId> {
+        self.engine.applied(GROUP).map(raft_log_id)
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, StoredMembership), io::Error> {
+        Ok((self.applied(), self.image.membership.as_ref().clone()))
+    }
+
+    async fn apply<S>(&mut self, entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut ready = entries.ready_chunks(BATCH);
+        while let Some(chunk) = ready.next().await {
+            self.apply_batch(chunk.into_iter().collect::<Result<Vec<_>, io::Error>>()?)?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            engine: self.engine.clone(),
+            progress: self.progress.clone(),
+            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image)),
+        }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<(), io::Error> {
+        let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
+            return Err(io::Error::other("a snapshot of nothing"));
+        };
+        self.image = data.install(&self.engine, applied).await?;
+        self.progress.installed(applied);
+        Ok(())
+    }
+
+    /// The snapshot of a transfer that broke is returned again, so that the transfer can go on.
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        if self.engine.applied(GROUP).is_none() {
+            return Ok(None);
+        }
+        let purged = self.engine.log_bounds(GROUP).purged;
+        let outgoing = match self.pinned.get(purged) {
+            Some(outgoing) => outgoing,
+            None => Arc::new(Outgoing::of(&self.engine, &self.image)),
+        };
+        Ok(Some(snapshot(outgoing)))
+    }
+}
+
+/// Builds a snapshot, and makes it last: what it covers need not be in the log any more.
+pub(crate) struct Builder {
+    engine: Engine,
+    progress: Arc<Progress>,
+    outgoing: Arc<Outgoing>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        self.engine.checkpoint().await.map_err(io_error)?;
+        self.progress.checkpointed(self.outgoing.applied());
+        Ok(snapshot(self.outgoing.clone()))
+    }
+}
+
+fn snapshot(outgoing: Arc<Outgoing>) -> Snapshot {
+    Snapshot { meta: outgoing.meta().clone(), snapshot: SnapshotData::Outgoing(outgoing) }
+}
