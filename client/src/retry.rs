@@ -222,10 +222,7 @@ impl Attempts {
         request.set_timeout(timeout);
         let answer = match tokio::time::timeout(timeout, call(connection.stub(), request)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Status::deadline_exceeded(format!(
-                "{} did not answer within {timeout:?}",
-                node.address()
-            ))),
+            Err(_) => Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))),
         };
         let status = match answer {
             Ok(response) => {
@@ -234,7 +231,10 @@ impl Attempts {
             }
             Err(status) => status,
         };
-        let failure = Failure::of(&status);
+        let mut failure = Failure::of(&status);
+        if let Failure::Lost { why, .. } | Failure::NotSent(why) = &mut failure {
+            why.insert_str(0, &format!("{}: ", node.address()));
+        }
         match &failure {
             Failure::Lost { timed_out: true, .. } if timeout < limit => {}
             Failure::Lost { .. } if error_detail(&status).is_none() => node.discard(connection),

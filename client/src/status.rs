@@ -128,7 +128,7 @@ impl Client {
     pub(crate) async fn hello(&self) -> Result<(), Error> {
         let call = |mut stub: Stub, request| async move { stub.hello(request).await };
         let hello = self.read(Target::Any, || proto::HelloRequest {}, call).await?;
-        self.inner.pool.learn("", hello)
+        self.inner.pool.learn("(a connected node)", hello)
     }
 }
 
