@@ -54,12 +54,8 @@ impl EngineLog {
     /// Writes and applies one put.
     pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        self.puts
-            .send(Put { key, value, answer })
-            .map_err(|_| anyhow!("the log has ended"))?;
-        answered
-            .await
-            .map_err(|_| anyhow!("the engine dropped a put"))??;
+        self.puts.send(Put { key, value, answer }).map_err(|_| anyhow!("the log has ended"))?;
+        answered.await.map_err(|_| anyhow!("the engine dropped a put"))??;
         Ok(())
     }
 
@@ -81,16 +77,9 @@ async fn append(
         let mut new_entries = Vec::with_capacity(batch.len());
         let mut entries = Vec::with_capacity(batch.len());
         for Put { key, value, answer } in batch.drain(..) {
-            let id = LogId {
-                term: TERM,
-                index: next,
-            };
+            let id = LogId { term: TERM, index: next };
             next += 1;
-            new_entries.push(NewEntry {
-                id,
-                meta: key.clone(),
-                values: vec![value],
-            });
+            new_entries.push(NewEntry { id, meta: key.clone(), values: vec![value] });
             entries.push((id, key, answer));
         }
         let written = written.clone();
@@ -98,10 +87,7 @@ async fn append(
             // A closed queue means that the run is over.
             let _ = written.send(Written { entries, outcome });
         };
-        if let Err(error) = engine
-            .append(GROUP, new_entries, Promise::Mode, Box::new(done))
-            .await
-        {
+        if let Err(error) = engine.append(GROUP, new_entries, Promise::Mode, Box::new(done)).await {
             eprintln!("append: {error}");
             return;
         }
@@ -113,19 +99,9 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
-            let put = |key: &Bytes| {
-                vec![Change::Put {
-                    key: key.clone(),
-                    value: 0,
-                }]
-            };
-            let transitions = entries
-                .iter()
-                .map(|(id, key, _)| Transition {
-                    applied: *id,
-                    changes: put(key),
-                })
-                .collect();
+            let put = |key: &Bytes| vec![Change::Put { key: key.clone(), value: 0 }];
+            let transitions =
+                entries.iter().map(|(id, key, _)| Transition { applied: *id, changes: put(key) }).collect();
             engine.apply(GROUP, transitions, Arc::new(Vec::new()))
         });
         for (_, _, answer) in entries {
@@ -137,8 +113,9 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
         {
             let engine = engine.clone();
             purging = Some(tokio::spawn(async move {
-                if let Err(error) = engine.purge(GROUP, through).await {
-                    eprintln!("purge: {error}");
+                match engine.purge(GROUP, through).await {
+                    Ok(()) | Err(Error::Closed) => {}
+                    Err(error) => eprintln!("purge: {error}"),
                 }
             }));
         }
@@ -154,10 +131,7 @@ fn purge_point(engine: &Engine, last: LogId, retain_bytes: u64) -> Option<LogId>
     let purged = engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
     let entries = last.index.saturating_sub(purged);
     let keep = (u128::from(entries) * u128::from(retain_bytes) / u128::from(bytes.max(1))) as u64;
-    Some(LogId {
-        term: TERM,
-        index: last.index.saturating_sub(keep.max(1)),
-    })
+    Some(LogId { term: TERM, index: last.index.saturating_sub(keep.max(1)) })
 }
 
 /// One client that puts random values under random keys.

@@ -42,10 +42,7 @@ pub struct Samples {
 impl Samples {
     /// Nothing measured yet.
     pub fn new() -> Result<Samples> {
-        Ok(Samples {
-            latencies: Histogram::new(3).context("histogram")?,
-            elapsed: Duration::ZERO,
-        })
+        Ok(Samples { latencies: histogram()?, elapsed: Duration::ZERO })
     }
 
     /// Adds another round of the same load.
@@ -59,6 +56,11 @@ impl Samples {
     pub fn rate(&self) -> f64 {
         self.latencies.len() as f64 / self.elapsed.as_secs_f64()
     }
+}
+
+/// A nanosecond to a minute, to three digits.
+fn histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).context("histogram")
 }
 
 /// Runs all workers until the limit and merges what they saw.
@@ -95,7 +97,7 @@ async fn client<W: Worker>(
     from: Instant,
     until: Option<Instant>,
 ) -> Result<Histogram<u64>> {
-    let mut latencies = Histogram::new(3).context("histogram")?;
+    let mut latencies = histogram()?;
     while started.fetch_add(1, Ordering::Relaxed) < budget {
         let sent = Instant::now();
         if let Err(error) = worker.step().await {
@@ -135,6 +137,7 @@ mod tests {
         let samples = drive(workers, Limit::Operations(1000)).await.unwrap();
         assert_eq!(sent.load(Ordering::Relaxed), 1000);
         assert_eq!(samples.latencies.len(), 1000);
+        assert!(samples.latencies.mean() >= 1.0);
     }
 
     struct Failing;
@@ -147,10 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_error_ends_the_run() {
-        let error = drive(vec![Failing, Failing], Limit::Operations(10))
-            .await
-            .map(|_| ())
-            .unwrap_err();
+        let error = drive(vec![Failing, Failing], Limit::Operations(10)).await.map(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), "refused");
     }
 }

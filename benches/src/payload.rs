@@ -18,10 +18,7 @@ impl Payloads {
     pub fn new(keys: u64, seed: u64) -> Payloads {
         let mut pool = vec![0; POOL_BYTES];
         StdRng::seed_from_u64(seed).fill_bytes(&mut pool);
-        Payloads {
-            pool: pool.into(),
-            keys: keys.max(1),
-        }
+        Payloads { pool: pool.into(), keys: keys.max(1) }
     }
 
     /// A value of `bytes`, at most the pool's size.

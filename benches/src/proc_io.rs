@@ -11,11 +11,7 @@ pub fn device_bytes_written(pid: Option<u32>) -> Result<u64> {
 }
 
 fn parse_write_bytes(text: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("write_bytes: "))?
-        .trim()
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -95,11 +95,7 @@ impl Ratio {
     /// Pairs the rounds of both sides.
     pub fn new(name: impl Into<String>, over: &[Samples], under: &[Samples]) -> Ratio {
         let rounds: Vec<f64> = over.iter().zip(under).map(|(a, b)| a.rate() / b.rate()).collect();
-        Ratio {
-            name: name.into(),
-            value: median(&rounds),
-            rounds,
-        }
+        Ratio { name: name.into(), value: median(&rounds), rounds }
     }
 }
 
@@ -128,10 +124,7 @@ pub struct Check {
 impl Report {
     /// An empty report of a command.
     pub fn new(bench: &'static str) -> Report {
-        Report {
-            bench,
-            ..Report::default()
-        }
+        Report { bench, ..Report::default() }
     }
 
     /// Records something that was asked for or found.
@@ -141,20 +134,12 @@ impl Report {
 
     /// Adds a number.
     pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
-        self.figures.push(Figure {
-            name: name.into(),
-            value,
-            unit,
-        });
+        self.figures.push(Figure { name: name.into(), value, unit });
     }
 
     /// Adds an assertion.
     pub fn check(&mut self, name: impl Into<String>, passed: bool, found: impl ToString) {
-        self.checks.push(Check {
-            name: name.into(),
-            passed,
-            found: found.to_string(),
-        });
+        self.checks.push(Check { name: name.into(), passed, found: found.to_string() });
     }
 
     /// Whether all assertions held.

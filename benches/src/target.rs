@@ -23,14 +23,8 @@ impl DiskArguments {
     /// A directory of this run's own, removed when dropped.
     pub fn scratch(&self) -> Result<tempfile::TempDir> {
         std::fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
-        let dir = self
-            .dir
-            .canonicalize()
-            .with_context(|| self.dir.display().to_string())?;
-        tempfile::Builder::new()
-            .prefix("run-")
-            .tempdir_in(dir)
-            .context("temporary directory")
+        let dir = self.dir.canonicalize().with_context(|| self.dir.display().to_string())?;
+        tempfile::Builder::new().prefix("run-").tempdir_in(dir).context("temporary directory")
     }
 }
 
@@ -75,11 +69,7 @@ pub async fn make_engine(
 ) -> Result<Engine> {
     let geometry = Geometry::for_total(total_bytes)?;
     let directory = make_directory(path, &geometry, backend)?;
-    let identity = Identity {
-        cluster: "bench".to_owned(),
-        slot: 1,
-        incarnation: 1,
-    };
+    let identity = Identity { cluster: "bench".to_owned(), slot: 1, incarnation: 1 };
     Engine::format(&directory, geometry, &identity).await?;
     let boot = cairn_engine::io::boot_id().context("boot id")?;
     Ok(Engine::open(Arc::new(directory), None, Options::new(mode, boot)).await?)
@@ -88,10 +78,7 @@ pub async fn make_engine(
 /// The raw line's device: a preallocated file of the same size, through the same backend as the engine.
 pub fn make_raw_device(path: &Path, bytes: u64, backend: BackendArgument) -> Result<Arc<dyn Device>> {
     let small = Geometry::for_total(64 << 20)?;
-    let geometry = Geometry {
-        data_bytes: bytes,
-        ..small
-    };
+    let geometry = Geometry { data_bytes: bytes, ..small };
     let directory = make_directory(path, &geometry, backend)?;
     directory.open(FileKind::Data).context("raw device")
 }
@@ -111,11 +98,7 @@ impl RawWriter {
                 let mut rng = StdRng::seed_from_u64(seed ^ (slot << 32));
                 let mut buf = AlignedBuf::zeroed(BLOCK);
                 rng.fill_bytes(&mut buf);
-                RawWriter {
-                    device: Arc::clone(device),
-                    buf: Some(buf),
-                    rng,
-                }
+                RawWriter { device: Arc::clone(device), buf: Some(buf), rng }
             })
             .collect()
     }
@@ -124,10 +107,7 @@ impl RawWriter {
 impl Worker for RawWriter {
     async fn step(&mut self) -> Result<()> {
         let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
-        let mut buf = self
-            .buf
-            .take()
-            .context("the buffer was lost with a failed write")?;
+        let mut buf = self.buf.take().context("the buffer was lost with a failed write")?;
         // The content differs each time, for the price of eight bytes: the raw line pays for nothing but the write.
         if let Some(stamp) = buf.get_mut(..8) {
             stamp.copy_from_slice(&self.rng.next_u64().to_le_bytes());

@@ -57,21 +57,14 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         etcd::program()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
-    let limit = Limit::Time {
-        warm_up: Duration::from_secs(2),
-        measured: Duration::from_secs(arguments.seconds),
-    };
+    let limit =
+        Limit::Time { warm_up: Duration::from_secs(2), measured: Duration::from_secs(arguments.seconds) };
     let options = ClusterOptions {
         size_bytes: arguments.size_mib << 20,
         mode: arguments.mode.clone(),
         ..ClusterOptions::default()
     };
-    let Arguments {
-        clients,
-        connections,
-        value_bytes,
-        ..
-    } = arguments;
+    let Arguments { clients, connections, value_bytes, .. } = arguments;
     let mut report = Report::new("cluster");
     let mut cairn_rounds = Vec::new();
     let mut etcd_rounds = Vec::new();
@@ -81,9 +74,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         if !arguments.without_etcd {
             let scratch = arguments.disk.scratch()?;
             let cluster = EtcdCluster::start(scratch.path()).await?;
-            let putters = cluster
-                .putters(&payloads, value_bytes, clients, connections, seed)
-                .await?;
+            let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
             let samples = drive(putters, limit).await?;
             step.say(&format!("round {}: etcd {:.0}/s", round + 1, samples.rate()));
             report.set("etcd", cluster.version());
@@ -92,17 +83,12 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         }
         let scratch = arguments.disk.scratch()?;
         let cluster = CairnCluster::start(scratch.path(), &options).await?;
-        let putters = cluster
-            .putters(&payloads, value_bytes, clients, connections, seed)
-            .await?;
+        let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
         let samples = drive(putters, limit).await?;
         step.say(&format!("round {}: cairn {:.0}/s", round + 1, samples.rate()));
         if let Some(node) = cluster.nodes().first() {
             let storage = node.status().await?;
-            report.set(
-                "cairn",
-                format!("mode {}, backend {}", storage.mode, storage.backend),
-            );
+            report.set("cairn", format!("mode {}, backend {}", storage.mode, storage.backend));
         }
         cluster.stop().await?;
         cairn_rounds.push(samples);
@@ -112,35 +98,19 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("connections", connections);
     report.set("value bytes", value_bytes);
     report.set("keys", arguments.keys);
-    report.set(
-        "rounds",
-        format!("{} of {} s each", arguments.rounds, arguments.seconds),
-    );
-    report.set(
-        "processors",
-        std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
-    );
-    report
-        .notes
-        .push("servers and load generator share this machine; only the ratio travels".to_owned());
+    report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
+    report.set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
+    report.notes.push("servers and load generator share this machine; only the ratio travels".to_owned());
     if !etcd_rounds.is_empty() {
-        report
-            .lines
-            .push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));
+        report.lines.push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));
     }
-    report
-        .lines
-        .push(Line::new("cairn, three nodes", &merged(&cairn_rounds)?, clients));
+    report.lines.push(Line::new("cairn, three nodes", &merged(&cairn_rounds)?, clients));
     if !etcd_rounds.is_empty() {
         let ratio = Ratio::new("cairn / etcd", &cairn_rounds, &etcd_rounds);
         let value = ratio.value;
         report.ratios.push(ratio);
         if let Some(least) = arguments.assert_ratio {
-            report.check(
-                format!("cairn / etcd is at least {least}"),
-                value >= least,
-                format!("{value:.2}"),
-            );
+            report.check(format!("cairn / etcd is at least {least}"), value >= least, format!("{value:.2}"));
         }
     }
     Ok(report)

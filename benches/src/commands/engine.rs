@@ -63,10 +63,8 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 
     let mut raw_rounds = Vec::new();
     let mut engine_rounds = Vec::new();
-    let limit = Limit::Time {
-        warm_up: Duration::from_secs(1),
-        measured: Duration::from_secs(arguments.seconds),
-    };
+    let limit =
+        Limit::Time { warm_up: Duration::from_secs(1), measured: Duration::from_secs(arguments.seconds) };
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;
@@ -87,23 +85,10 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("mode", arguments.mode);
     report.set("value bytes", arguments.value_bytes);
     report.set("keys", arguments.keys);
-    report.set(
-        "rounds",
-        format!("{} of {} s each", arguments.rounds, arguments.seconds),
-    );
+    report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
     report.set("directory", arguments.disk.dir.display());
-    push_line(
-        &mut report,
-        "raw 4 KiB random writes, O_DIRECT",
-        &raw_rounds,
-        arguments.depth,
-    )?;
-    push_line(
-        &mut report,
-        "engine puts (append + apply)",
-        &engine_rounds,
-        arguments.depth,
-    )?;
+    push_line(&mut report, "raw 4 KiB random writes, O_DIRECT", &raw_rounds, arguments.depth)?;
+    push_line(&mut report, "engine puts (append + apply)", &engine_rounds, arguments.depth)?;
     report.figure(
         "engine: device bytes per user byte",
         status.device_bytes_written as f64 / status.user_bytes_written.max(1) as f64,
@@ -115,11 +100,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let value = ratio.value;
     report.ratios.push(ratio);
     if let Some(least) = arguments.assert_ratio {
-        report.check(
-            format!("engine / raw is at least {least}"),
-            value >= least,
-            format!("{value:.2}"),
-        );
+        report.check(format!("engine / raw is at least {least}"), value >= least, format!("{value:.2}"));
     }
     let raw_file = raw_path.join(FileKind::Data.name());
     match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
@@ -138,19 +119,8 @@ fn push_line(report: &mut Report, name: &str, rounds: &[Samples], depth: usize) 
 async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
     let _step = Step::new("fio");
     let output = Command::new("fio")
-        .args([
-            "--name=raw",
-            "--ioengine=io_uring",
-            "--direct=1",
-            "--rw=randwrite",
-            "--bs=4k",
-        ])
-        .args([
-            "--randrepeat=0",
-            "--norandommap",
-            "--time_based",
-            "--output-format=json",
-        ])
+        .args(["--name=raw", "--ioengine=io_uring", "--direct=1", "--rw=randwrite", "--bs=4k"])
+        .args(["--randrepeat=0", "--norandommap", "--time_based", "--output-format=json"])
         .arg(format!("--iodepth={depth}"))
         .arg(format!("--runtime={seconds}"))
         .arg(format!("--filename={}", file.display()))
@@ -159,7 +129,5 @@ async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
         .await
         .context("fio is not installed")?;
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).context("fio's output")?;
-    json.pointer("/jobs/0/write/iops")
-        .and_then(serde_json::Value::as_f64)
-        .context("fio reported no rate")
+    json.pointer("/jobs/0/write/iops").and_then(serde_json::Value::as_f64).context("fio reported no rate")
 }

@@ -18,23 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const FORBIDDEN: [&str; 6] = [
-    "fsync",
-    "sync_file_range",
-    "syncfs",
-    "sync",
-    "ftruncate",
-    "fallocate",
-];
-const COUNTED: [&str; 7] = [
-    "fdatasync",
-    "fsync",
-    "sync_file_range",
-    "syncfs",
-    "sync",
-    "ftruncate",
-    "fallocate",
-];
+const FORBIDDEN: [&str; 6] = ["fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
+const COUNTED: [&str; 7] =
+    ["fdatasync", "fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
 /// The node's defaults, which the run does not change.
 const SYNC_INTERVAL_S: f64 = 1.0;
 const SYNC_BYTES: f64 = (64 << 20) as f64;
@@ -70,13 +56,9 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("value bytes", arguments.value_bytes);
     report.set("clients", arguments.clients);
     for backend in ["auto", "threads"] {
-        measure(&arguments, backend, &mut report)
-            .await
-            .with_context(|| format!("backend {backend}"))?;
+        measure(&arguments, backend, &mut report).await.with_context(|| format!("backend {backend}"))?;
     }
-    report
-        .notes
-        .push("rates under strace say nothing about speed".to_owned());
+    report.notes.push("rates under strace say nothing about speed".to_owned());
     Ok(report)
 }
 
@@ -90,9 +72,7 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     };
     let cluster = CairnCluster::start(scratch.path(), &options).await?;
     let payloads = Payloads::new(10_000, 1);
-    let putters = cluster
-        .putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1)
-        .await?;
+    let putters = cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
     let step = Step::new("putting under strace");
     let mut before = Vec::new();
     for node in cluster.nodes() {
@@ -107,14 +87,8 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     }
     cluster.stop().await?;
     drop(step);
-    let used = after
-        .first()
-        .map_or_else(String::new, |storage| storage.backend.clone());
-    report.lines.push(Line::new(
-        format!("puts under strace, {used}"),
-        &samples,
-        arguments.clients,
-    ));
+    let used = after.first().map_or_else(String::new, |storage| storage.backend.clone());
+    report.lines.push(Line::new(format!("puts under strace, {used}"), &samples, arguments.clients));
     for (slot, (before, after)) in (1..).zip(before.iter().zip(&after)) {
         let name = format!("{used}, node {slot}");
         let trace = std::fs::read_to_string(trace_file(scratch.path(), slot)).context("strace's output")?;
@@ -125,11 +99,7 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
         let syncs = after.syncs - before.syncs;
         report.figure(format!("{name}: syncs by the engine's count"), syncs as f64, "");
         let forbidden: u64 = FORBIDDEN.iter().filter_map(|call| counts.get(call)).sum();
-        report.check(
-            format!("{name}: no call but fdatasync"),
-            forbidden == 0,
-            forbidden,
-        );
+        report.check(format!("{name}: no call but fdatasync"), forbidden == 0, forbidden);
         let seen = counts.get("fdatasync").copied().unwrap_or(0);
         let device_bytes = (after.device_bytes_written - before.device_bytes_written) as f64;
         let rounds = (end - begin) / SYNC_INTERVAL_S + device_bytes / SYNC_BYTES + 2.0;
@@ -161,10 +131,7 @@ fn trace_file(path: &Path, slot: usize) -> PathBuf {
 }
 
 fn since_epoch() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs_f64()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
 /// Counts calls that began inside a window: lines of `PID SECONDS call(…`; a call's resumption is not counted again.
@@ -173,10 +140,7 @@ fn count(trace: &str, begin: f64, end: f64) -> BTreeMap<&'static str, u64> {
     for line in trace.lines() {
         let mut words = line.split_whitespace().skip(1);
         let time = words.next().and_then(|word| word.parse::<f64>().ok());
-        let call = words
-            .next()
-            .and_then(|word| word.split_once('('))
-            .map(|(call, _)| call);
+        let call = words.next().and_then(|word| word.split_once('(')).map(|(call, _)| call);
         if time.is_some_and(|time| (begin..=end).contains(&time))
             && let Some(number) = call.and_then(|call| counts.get_mut(call))
         {

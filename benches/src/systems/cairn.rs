@@ -60,10 +60,7 @@ impl CairnNode {
 
     /// What the node says of its storage.
     pub async fn status(&self) -> Result<Storage> {
-        status(&self.client_address)
-            .await?
-            .storage
-            .context("the node's status has no storage")
+        status(&self.client_address).await?.storage.context("the node's status has no storage")
     }
 }
 
@@ -107,11 +104,7 @@ impl CairnCluster {
             command.arg("serve").arg("--config").arg(&config);
             let log = path.join(format!("cairn-{slot}.log"));
             let server = Server::spawn(&format!("cairn node {slot}"), command, &log)?;
-            nodes.push(CairnNode {
-                pid: server.pid(),
-                server,
-                client_address: client_address.clone(),
-            });
+            nodes.push(CairnNode { pid: server.pid(), server, client_address: client_address.clone() });
         }
         let mut cluster = CairnCluster { nodes };
         cluster.wait_ready().await?;
@@ -125,10 +118,7 @@ impl CairnCluster {
             let mut ready = 0;
             for node in &mut self.nodes {
                 node.server.check_alive()?;
-                let leader = status(&node.client_address)
-                    .await
-                    .ok()
-                    .and_then(|status| status.leader);
+                let leader = status(&node.client_address).await.ok().and_then(|status| status.leader);
                 ready += usize::from(leader.is_some());
             }
             if ready == MEMBERS {
@@ -155,11 +145,7 @@ impl CairnCluster {
 
     /// A client of its own, with connections of its own.
     pub async fn client(&self) -> Result<Client> {
-        let endpoints: Vec<String> = self
-            .nodes
-            .iter()
-            .map(|node| node.client_address.clone())
-            .collect();
+        let endpoints: Vec<String> = self.nodes.iter().map(|node| node.client_address.clone()).collect();
         Client::connect(endpoints).await.context("connecting to cairn")
     }
 
@@ -220,19 +206,12 @@ impl Worker for CairnPutter {
 
 async fn status(address: &str) -> Result<StatusResponse> {
     let ask = async {
-        let mut stub = KvClient::connect(format!("http://{address}"))
-            .await
-            .context("connect")?;
+        let mut stub = KvClient::connect(format!("http://{address}")).await.context("connect")?;
         Ok::<_, anyhow::Error>(
-            stub.status(StatusRequest {})
-                .await
-                .map_err(|s| anyhow!("status: {s}"))?
-                .into_inner(),
+            stub.status(StatusRequest {}).await.map_err(|s| anyhow!("status: {s}"))?.into_inner(),
         )
     };
-    tokio::time::timeout(Duration::from_secs(5), ask)
-        .await
-        .context("a node's status took too long")?
+    tokio::time::timeout(Duration::from_secs(5), ask).await.context("a node's status took too long")?
 }
 
 /// The only child of a tracer.
@@ -247,28 +226,17 @@ async fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CAIRN_BIN") {
         return Ok(PathBuf::from(program));
     }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("workspace")?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("workspace")?;
     let _step = Step::new("building cairn");
     let manifest = workspace.join("Cargo.toml");
-    let arguments: Vec<&OsStr> = [
-        "build",
-        "--release",
-        "--package",
-        "cairn-node",
-        "--bin",
-        "cairn",
-        "--manifest-path",
-    ]
-    .into_iter()
-    .map(OsStr::new)
-    .chain([manifest.as_os_str()])
-    .collect();
+    let arguments: Vec<&OsStr> =
+        ["build", "--release", "--package", "cairn-node", "--bin", "cairn", "--manifest-path"]
+            .into_iter()
+            .map(OsStr::new)
+            .chain([manifest.as_os_str()])
+            .collect();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run_to_end(&cargo, &arguments)
-        .await
-        .context("building cairn; or set CAIRN_BIN to a binary")?;
+    run_to_end(&cargo, &arguments).await.context("building cairn; or set CAIRN_BIN to a binary")?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
     Ok(target.join("release").join("cairn"))
 }

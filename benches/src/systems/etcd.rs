@@ -48,16 +48,10 @@ impl EtcdCluster {
         let program = program()?;
         let _step = Step::new("starting three etcd members");
         let ports = free_ports(MEMBERS * 2)?;
-        let urls: Vec<String> = ports
-            .iter()
-            .map(|port| format!("http://127.0.0.1:{port}"))
-            .collect();
+        let urls: Vec<String> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let (client, peer) = urls.split_at(MEMBERS);
-        let initial: Vec<String> = peer
-            .iter()
-            .enumerate()
-            .map(|(index, url)| format!("m{index}={url}"))
-            .collect();
+        let initial: Vec<String> =
+            peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
         let mut members = Vec::new();
         for (index, (client, peer)) in client.iter().zip(peer).enumerate() {
             let mut command = Command::new(&program);
@@ -65,25 +59,10 @@ impl EtcdCluster {
             command.arg("--data-dir").arg(path.join(format!("etcd-{index}")));
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
-            command.args([
-                "--initial-cluster",
-                &initial.join(","),
-                "--initial-cluster-state",
-                "new",
-            ]);
-            command.args([
-                "--quota-backend-bytes",
-                "8589934592",
-                "--logger",
-                "zap",
-                "--log-level",
-                "error",
-            ]);
+            command.args(["--initial-cluster", &initial.join(","), "--initial-cluster-state", "new"]);
+            command.args(["--quota-backend-bytes", "8589934592", "--logger", "zap", "--log-level", "error"]);
             let log = path.join(format!("etcd-{index}.log"));
-            members.push((
-                Server::spawn(&format!("etcd member {index}"), command, &log)?,
-                client.clone(),
-            ));
+            members.push((Server::spawn(&format!("etcd member {index}"), command, &log)?, client.clone()));
         }
         let until = Instant::now() + READY_WITHIN;
         loop {
@@ -91,11 +70,7 @@ impl EtcdCluster {
                 server.check_alive()?;
             }
             if let Some((leader, version)) = find_leader(&members).await {
-                return Ok(EtcdCluster {
-                    members,
-                    leader: Endpoint::from_shared(leader)?,
-                    version,
-                });
+                return Ok(EtcdCluster { members, leader: Endpoint::from_shared(leader)?, version });
             }
             if Instant::now() > until {
                 bail!("etcd has no leader within {READY_WITHIN:?}");
@@ -120,13 +95,8 @@ impl EtcdCluster {
     ) -> Result<Vec<EtcdPutter>> {
         let mut pool = Vec::new();
         for _ in 0..connections.max(1) {
-            let channel = self
-                .leader
-                .clone()
-                .tcp_nodelay(true)
-                .connect()
-                .await
-                .context("connecting to etcd")?;
+            let channel =
+                self.leader.clone().tcp_nodelay(true).connect().await.context("connecting to etcd")?;
             pool.push(KvClient::new(channel));
         }
         Ok(pool
@@ -157,27 +127,17 @@ impl EtcdCluster {
 async fn find_leader(members: &[(Server, String)]) -> Option<(String, String)> {
     let mut answers = Vec::new();
     for (_, url) in members {
-        let endpoint = Endpoint::from_shared(url.clone())
-            .ok()?
-            .timeout(Duration::from_secs(2));
+        let endpoint = Endpoint::from_shared(url.clone()).ok()?.timeout(Duration::from_secs(2));
         let channel = endpoint.connect().await.ok()?;
         let mut stub = MaintenanceClient::new(channel);
         let status = stub.status(proto::StatusRequest {}).await.ok()?.into_inner();
-        answers.push((
-            status.header?.member_id,
-            status.leader,
-            url.clone(),
-            status.version,
-        ));
+        answers.push((status.header?.member_id, status.leader, url.clone(), status.version));
     }
     let leader = answers.first()?.1;
     if leader == 0 || answers.iter().any(|answer| answer.1 != leader) {
         return None;
     }
-    answers
-        .into_iter()
-        .find(|answer| answer.0 == leader)
-        .map(|(_, _, url, version)| (url, version))
+    answers.into_iter().find(|answer| answer.0 == leader).map(|(_, _, url, version)| (url, version))
 }
 
 /// One client of etcd.
@@ -192,10 +152,7 @@ impl Worker for EtcdPutter {
     async fn step(&mut self) -> Result<()> {
         let key = self.payloads.key(&mut self.rng);
         let value = self.payloads.value(&mut self.rng, self.value_bytes);
-        self.stub
-            .put(proto::PutRequest { key, value })
-            .await
-            .context("put to etcd")?;
+        self.stub.put(proto::PutRequest { key, value }).await.context("put to etcd")?;
         Ok(())
     }
 }

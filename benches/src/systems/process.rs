@@ -32,11 +32,7 @@ impl Server {
             .stderr(output)
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        Ok(Server {
-            child,
-            name: name.to_owned(),
-            log: log.to_owned(),
-        })
+        Ok(Server { child, name: name.to_owned(), log: log.to_owned() })
     }
 
     /// The process that was started: the server, or its tracer.
@@ -61,11 +57,7 @@ impl Server {
                 return Ok(status);
             }
             if Instant::now() > until {
-                bail!(
-                    "{} did not stop within {patience:?}:\n{}",
-                    self.name,
-                    self.log_tail()
-                );
+                bail!("{} did not stop within {patience:?}:\n{}", self.name, self.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -75,10 +67,7 @@ impl Server {
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        lines
-            .get(lines.len().saturating_sub(20)..)
-            .unwrap_or_default()
-            .join("\n")
+        lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
     }
 }
 
@@ -94,10 +83,7 @@ impl Drop for Server {
 }
 
 fn as_pid(pid: u32) -> Result<Pid> {
-    i32::try_from(pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .with_context(|| format!("{pid} is no process id"))
+    i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is no process id"))
 }
 
 /// Keeps this shell's `CAIRN_…` variables away from a node: its configuration is the file that we wrote.
@@ -140,16 +126,11 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     let listeners: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind(("127.0.0.1", 0)).context("free port"))
         .collect::<Result<_>>()?;
-    listeners
-        .iter()
-        .map(|listener| Ok(listener.local_addr().context("free port")?.port()))
-        .collect()
+    listeners.iter().map(|listener| Ok(listener.local_addr().context("free port")?.port())).collect()
 }
 
 /// The first file of that name on the search path.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
