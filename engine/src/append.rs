@@ -40,12 +40,7 @@ impl Prepared {
         }
         let hashes = values.iter().map(|v| hash(v)).collect();
         // A slice of a larger buffer would keep all of it in memory for as long as the log keeps the entry.
-        Ok(Prepared {
-            id,
-            meta: Bytes::copy_from_slice(&meta),
-            values: values.into(),
-            hashes,
-        })
+        Ok(Prepared { id, meta: Bytes::copy_from_slice(&meta), values: values.into(), hashes })
     }
 
     fn record_bytes(&self) -> usize {
@@ -72,22 +67,14 @@ pub(crate) struct Batch {
 impl Batches {
     pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<Batches> {
         let mut rest: VecDeque<Batch> = VecDeque::new();
-        rest.push_back(Batch {
-            entries: Vec::with_capacity(entries.len()),
-            record_bytes: 0,
-            value_bytes: 0,
-        });
+        rest.push_back(Batch { entries: Vec::with_capacity(entries.len()), record_bytes: 0, value_bytes: 0 });
         for entry in entries {
             let entry = Prepared::new(entry)?;
             if rest
                 .back()
                 .is_none_or(|b| b.record_bytes >= BATCH_RECORD_BYTES || b.value_bytes >= BATCH_VALUE_BYTES)
             {
-                rest.push_back(Batch {
-                    entries: Vec::new(),
-                    record_bytes: 0,
-                    value_bytes: 0,
-                });
+                rest.push_back(Batch { entries: Vec::new(), record_bytes: 0, value_bytes: 0 });
             }
             if let Some(batch) = rest.back_mut() {
                 batch.record_bytes += entry.record_bytes();
@@ -126,26 +113,18 @@ impl Batch {
         let log = &mut state.groups.entry(group).or_default().log;
         for pending in &placed {
             let offsets = pending.entry.values.iter().map(|v| v.offset);
-            let values = offsets
-                .zip(pending.values.iter().cloned())
-                .filter(|(_, v)| !v.is_empty());
+            let values = offsets.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty());
             state.unwritten.extend(values);
             log.push(pending.entry.clone(), Some(pending.values.clone()), cache_limit);
         }
-        Ok(Op::Append {
-            group,
-            entries: placed,
-        })
+        Ok(Op::Append { group, entries: placed })
     }
 
     fn check_order(&self, state: &State, group: GroupId) -> Result<()> {
         let mut due = state.groups.get(&group).and_then(|g| g.log.next_index());
         for entry in &self.entries {
             if let Some(next) = due.filter(|next| *next != entry.id.index) {
-                return Err(Error::Invalid(format!(
-                    "entry {} where index {next} is due",
-                    entry.id
-                )));
+                return Err(Error::Invalid(format!("entry {} where index {next} is due", entry.id)));
             }
             due = Some(entry.id.index + 1);
         }
@@ -154,12 +133,7 @@ impl Batch {
 }
 
 fn place(state: &mut State, entry: Prepared) -> Result<Pending> {
-    let Prepared {
-        id,
-        meta,
-        values,
-        hashes,
-    } = entry;
+    let Prepared { id, meta, values, hashes } = entry;
     let mut refs: Vec<ValueRef> = Vec::with_capacity(values.len());
     for (value, hash) in values.iter().zip(hashes) {
         match allocate(state, value.len() as u32, hash) {
@@ -182,12 +156,7 @@ fn place(state: &mut State, entry: Prepared) -> Result<Pending> {
             }
         }
     };
-    let entry = Arc::new(LogEntry {
-        id,
-        meta,
-        values: refs.into(),
-        spilled,
-    });
+    let entry = Arc::new(LogEntry { id, meta, values: refs.into(), spilled });
     Ok(Pending { entry, values, body })
 }
 

@@ -69,10 +69,7 @@ impl Engine {
         let captured = shared.state.lock().checkpoints.sequence;
         tokio::spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());
         tokio::spawn(syncer::run(shared.clone()));
-        Ok(Engine {
-            _ends: Arc::new(EndOnDrop(shared.clone())),
-            shared,
-        })
+        Ok(Engine { _ends: Arc::new(EndOnDrop(shared.clone())), shared })
     }
 
     /// Who this is.
@@ -108,10 +105,7 @@ impl Engine {
                 state.queue.push(Queued { op, synced, done });
                 state.queued_record_bytes += record_bytes;
                 state.queued_value_bytes += value_bytes;
-                self.shared
-                    .counters
-                    .user_bytes
-                    .fetch_add(value_bytes, Ordering::Relaxed);
+                self.shared.counters.user_bytes.fetch_add(value_bytes, Ordering::Relaxed);
                 Ok(())
             })
             .await?;
@@ -140,35 +134,17 @@ impl Engine {
 
     /// First and last position.
     pub fn log_bounds(&self, group: GroupId) -> LogBounds {
-        self.shared
-            .state
-            .lock()
-            .groups
-            .get(&group)
-            .map(|g| g.log.bounds())
-            .unwrap_or_default()
+        self.shared.state.lock().groups.get(&group).map(|g| g.log.bounds()).unwrap_or_default()
     }
 
     /// The id of the entry at `index`, without reading it.
     pub fn log_id_at(&self, group: GroupId, index: u64) -> Option<LogId> {
-        self.shared
-            .state
-            .lock()
-            .groups
-            .get(&group)?
-            .log
-            .get(index)
-            .map(|e| e.id)
+        self.shared.state.lock().groups.get(&group)?.log.get(index).map(|e| e.id)
     }
 
     /// Bytes of values and meta that the log holds between purged and last.
     pub fn log_bytes(&self, group: GroupId) -> u64 {
-        self.shared
-            .state
-            .lock()
-            .groups
-            .get(&group)
-            .map_or(0, |g| g.log.bytes())
+        self.shared.state.lock().groups.get(&group).map_or(0, |g| g.log.bytes())
     }
 
     /// Entries from `range.start` on, without a hole, ending at `range.end` (exclusive), at the log's end, or before
@@ -205,28 +181,14 @@ impl Engine {
                     values
                 }
             };
-            entries.push(Entry {
-                id: entry.id,
-                meta: entry.meta.clone(),
-                values,
-            });
+            entries.push(Entry { id: entry.id, meta: entry.meta.clone(), values });
         }
         Ok(entries)
     }
 
     /// Where an entry's values are.
     pub fn values_of(&self, group: GroupId, index: u64) -> Option<Vec<ValueRef>> {
-        Some(
-            self.shared
-                .state
-                .lock()
-                .groups
-                .get(&group)?
-                .log
-                .get(index)?
-                .values
-                .to_vec(),
-        )
+        Some(self.shared.state.lock().groups.get(&group)?.log.get(index)?.values.to_vec())
     }
 
     /// Removes every entry above `last` (all, for `None`). Resolves when written.
@@ -236,9 +198,7 @@ impl Engine {
     pub async fn truncate_after(&self, group: GroupId, last: Option<u64>) -> Result<()> {
         self.step(|state| {
             let g = state.groups.entry(group).or_default();
-            if g.applied
-                .is_some_and(|applied| last.is_none_or(|last| last < applied.index))
-            {
+            if g.applied.is_some_and(|applied| last.is_none_or(|last| last < applied.index)) {
                 return Err(Error::Invalid(format!(
                     "truncating the log after {last:?} would remove applied entries"
                 )));
@@ -297,9 +257,7 @@ impl Engine {
             Ok(())
         })
         .await?;
-        written
-            .await
-            .unwrap_or_else(|_| Err(self.shared.failed().unwrap_or(Error::Closed)))
+        written.await.unwrap_or_else(|_| Err(self.shared.failed().unwrap_or(Error::Closed)))
     }
 
     /// Stores up to 248 bytes for the group, synced before this returns.
@@ -314,27 +272,15 @@ impl Engine {
         let mut superblock = self.shared.superblock.lock().await;
         let votes = &superblock.current().votes;
         if vote.len() > MAX_VOTE_BYTES || (votes.len() >= MAX_VOTES && !votes.contains_key(&group)) {
-            return Err(Error::Invalid(format!(
-                "a vote of {} bytes for group {}",
-                vote.len(),
-                group.0
-            )));
+            return Err(Error::Invalid(format!("a vote of {} bytes for group {}", vote.len(), group.0)));
         }
-        let result = superblock
-            .update(|s| drop(s.votes.insert(group, vote.to_vec())))
-            .await;
+        let result = superblock.update(|s| drop(s.votes.insert(group, vote.to_vec()))).await;
         self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
-        self.shared
-            .counters
-            .device_bytes
-            .fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
+        self.shared.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
         if let Err(error) = &result {
             self.shared.fail(error.clone());
         } else {
-            self.shared
-                .votes
-                .lock()
-                .insert(group, Bytes::copy_from_slice(vote));
+            self.shared.votes.lock().insert(group, Bytes::copy_from_slice(vote));
         }
         result
     }
@@ -347,12 +293,7 @@ impl Engine {
     /// The highest position that this node is known to have applied before it was restarted. Until the log has been
     /// re-applied to here the key space is older than what was served before.
     pub fn applied_before_restart(&self, group: GroupId) -> Option<LogId> {
-        self.shared
-            .state
-            .lock()
-            .groups
-            .get(&group)
-            .and_then(|g| g.applied_before)
+        self.shared.state.lock().groups.get(&group).and_then(|g| g.applied_before)
     }
 
     /// Applies entries in order; `image` is the rest of the state machine after the last of them. All of it becomes
@@ -374,16 +315,12 @@ impl Engine {
             let entry =
                 entry.ok_or_else(|| Error::Invalid(format!("entry {id} is applied but not in the log")))?;
             if last.is_some_and(|last| id.index <= last) {
-                return Err(Error::Invalid(format!(
-                    "entry {id} is applied after entry {last:?}"
-                )));
+                return Err(Error::Invalid(format!("entry {id} is applied after entry {last:?}")));
             }
             last = Some(id.index);
             let values = entry.values.len();
-            let bad = transition
-                .changes
-                .iter()
-                .any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
+            let bad =
+                transition.changes.iter().any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
             if bad {
                 return Err(Error::Invalid(format!(
                     "entry {id} has {values} values, and a change names another"
@@ -416,12 +353,7 @@ impl Engine {
 
     /// The last applied position.
     pub fn applied(&self, group: GroupId) -> Option<LogId> {
-        self.shared
-            .state
-            .lock()
-            .groups
-            .get(&group)
-            .and_then(|g| g.applied)
+        self.shared.state.lock().groups.get(&group).and_then(|g| g.applied)
     }
 
     /// A key's state, without its value.
@@ -501,19 +433,11 @@ impl Engine {
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
         let reserve = (capacity / 16).min(1 << 30);
         if free < bytes.saturating_add(reserve) {
-            return Err(Error::Full {
-                needed: bytes,
-                free: free.saturating_sub(reserve),
-                capacity,
-            });
+            return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
         }
         let (index, area) = (state.checkpoint_bytes(), self.shared.checkpoint_capacity);
         if index > area / 10 * 9 {
-            return Err(Error::Full {
-                needed: bytes,
-                free: 0,
-                capacity: area,
-            });
+            return Err(Error::Full { needed: bytes, free: 0, capacity: area });
         }
         Ok(())
     }
@@ -537,10 +461,7 @@ impl Engine {
         let clean = {
             let progress = shared.progress.lock();
             assert!(progress.synced == progress.written, "a clean end is synced");
-            Clean {
-                sequence: progress.written,
-                checksum: progress.end_checksum,
-            }
+            Clean { sequence: progress.written, checksum: progress.end_checksum }
         };
         let mut superblock = shared.superblock.lock().await;
         superblock
@@ -565,9 +486,7 @@ impl Shared {
 
     /// The same, counting damage.
     pub(crate) async fn read(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        self.read_quietly(at, log_id)
-            .await
-            .map_err(|error| self.counted(error))
+        self.read_quietly(at, log_id).await.map_err(|error| self.counted(error))
     }
 
     fn counted(&self, error: Error) -> Error {

@@ -33,11 +33,7 @@ impl Geometry {
         let journal_bytes = whole((total / 16).clamp(2 * MIB, 1024 * MIB));
         let checkpoint_bytes = whole((total / 10).max(Self::MIN_CHECKPOINT_BYTES));
         let data_bytes = whole(total - SUPERBLOCK_BYTES - journal_bytes - 2 * checkpoint_bytes);
-        let geometry = Geometry {
-            journal_bytes,
-            checkpoint_bytes,
-            data_bytes,
-        };
+        let geometry = Geometry { journal_bytes, checkpoint_bytes, data_bytes };
         geometry.check()?;
         Ok(geometry)
     }
@@ -54,11 +50,7 @@ impl Geometry {
     pub fn check(&self) -> Result<()> {
         let sizes = [
             ("journal", self.journal_bytes, Self::MIN_JOURNAL_BYTES),
-            (
-                "checkpoint area",
-                self.checkpoint_bytes,
-                Self::MIN_CHECKPOINT_BYTES,
-            ),
+            ("checkpoint area", self.checkpoint_bytes, Self::MIN_CHECKPOINT_BYTES),
             ("data area", self.data_bytes, Self::MIN_DATA_BYTES),
         ];
         for (name, bytes, least) in sizes {
@@ -87,14 +79,7 @@ mod tests {
 
     #[test]
     fn every_accepted_total_is_divided_into_checked_sizes_that_fit() {
-        for total in [
-            16 * MIB,
-            17 * MIB + 123,
-            100 * MIB,
-            1 << 30,
-            1 << 40,
-            Geometry::MAX_TOTAL_BYTES,
-        ] {
+        for total in [16 * MIB, 17 * MIB + 123, 100 * MIB, 1 << 30, 1 << 40, Geometry::MAX_TOTAL_BYTES] {
             let geometry = Geometry::for_total(total).unwrap();
             assert!(geometry.total_bytes() <= total, "{geometry:?}");
             assert!(geometry.total_bytes() > total - 4 * BLOCK_BYTES, "{geometry:?}");
@@ -104,12 +89,7 @@ mod tests {
     #[test]
     fn totals_out_of_bounds_are_refused_with_the_bounds() {
         for total in [0, 16 * MIB - 1, Geometry::MAX_TOTAL_BYTES + 1] {
-            assert!(
-                Geometry::for_total(total)
-                    .unwrap_err()
-                    .to_string()
-                    .contains("16 MiB")
-            );
+            assert!(Geometry::for_total(total).unwrap_err().to_string().contains("16 MiB"));
         }
     }
 }

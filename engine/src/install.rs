@@ -28,13 +28,7 @@ pub struct Installer {
 
 impl Installer {
     pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
-        Installer {
-            shared,
-            group,
-            keys: Keys::default(),
-            batch: Vec::new(),
-            batch_bytes: 0,
-        }
+        Installer { shared, group, keys: Keys::default(), batch: Vec::new(), batch_bytes: 0 }
     }
 
     /// Adds a key with its value. A later value for the same key replaces the earlier one.
@@ -58,11 +52,7 @@ impl Installer {
         let mut values = Vec::with_capacity(total);
         let mut entries = Vec::with_capacity(batch.len());
         for (key, version, value) in batch {
-            let at = ValueRef {
-                offset: values.len() as u64,
-                len: value.len() as u32,
-                hash: hash(&value),
-            };
+            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(&value) };
             values.extend_from_slice(&value);
             entries.push((key, KeyEntry { version, value: at }));
         }
@@ -70,22 +60,10 @@ impl Installer {
             let mut state = self.shared.state.lock();
             state.check_open()?;
             let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-            let full = Error::Full {
-                needed: u64::from(len),
-                free,
-                capacity,
-            };
-            let base = if len == 0 {
-                0
-            } else {
-                state.space.allocate_apart(len).ok_or(full)?
-            };
+            let full = Error::Full { needed: u64::from(len), free, capacity };
+            let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
             for (key, entry) in &mut entries {
-                entry.value.offset = if entry.value.len == 0 {
-                    0
-                } else {
-                    entry.value.offset + base
-                };
+                entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };
                 state.space.link(&entry.value);
                 if let Some(old) = self.keys.insert(key, *entry) {
                     state.space.unlink(&old.value);
@@ -94,10 +72,7 @@ impl Installer {
             drop(state);
             if len > 0 {
                 let buf = AlignedBuf::copied_from(&values);
-                self.shared
-                    .counters
-                    .device_bytes
-                    .fetch_add(buf.len() as u64, Ordering::Relaxed);
+                self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
                 let (result, _) = self.shared.devices.data.write(base, buf).await;
                 if let Err(error) = result {
                     let error = self.shared.device_error(FileKind::Data, "write", &error);

@@ -27,39 +27,23 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
     let location = directory.location();
     let superblock = open_file(directory, FileKind::Superblock)?;
     let devices = open_devices(directory, &geometry)?;
-    let capture = Capture {
-        replaces: false,
-        groups: Vec::new(),
-    };
-    let place = Place {
-        incarnation: identity.incarnation,
-        number: 1,
-        sequence: 0,
-        chain: 0,
-    };
+    let capture = Capture { replaces: false, groups: Vec::new() };
+    let place = Place { incarnation: identity.incarnation, number: 1, sequence: 0, chain: 0 };
     let [first, _] = &devices.checkpoints;
-    checkpoint::write(
-        first.as_ref(),
-        FileKind::Checkpoint0,
-        &location,
-        &capture,
-        place,
-        async { Ok(()) },
-    )
-    .await?;
+    checkpoint::write(first.as_ref(), FileKind::Checkpoint0, &location, &capture, place, async { Ok(()) })
+        .await?;
     let first = Superblock {
         revision: 1,
         identity: identity.clone(),
         geometry,
         lazy: false,
+        mode: None,
         boot: BootId::default(),
         epoch: 0,
         clean: Clean::default(),
         votes: BTreeMap::new(),
     };
-    SuperblockStore::create(superblock, location, first)
-        .await
-        .map(|_| ())
+    SuperblockStore::create(superblock, location, first).await.map(|_| ())
 }
 
 fn check_identity(identity: &Identity) -> Result<()> {
@@ -81,10 +65,9 @@ fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device
     directory.open(kind).map_err(|e| {
         let location = directory.location();
         match e.kind() {
-            io::ErrorKind::NotFound => Error::NotFormatted {
-                location,
-                reason: format!("file `{}` is missing", kind.name()),
-            },
+            io::ErrorKind::NotFound => {
+                Error::NotFormatted { location, reason: format!("file `{}` is missing", kind.name()) }
+            }
             io::ErrorKind::WouldBlock => Error::InUse { location },
             _ => Error::Io {
                 location: format!("{location}: file `{}`", kind.name()),
@@ -100,12 +83,7 @@ fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Device
         let device = open_file(directory, kind)?;
         if device.size() != expected {
             let (location, found) = (directory.location(), device.size());
-            return Err(Error::WrongSize {
-                location,
-                file: kind,
-                found,
-                expected,
-            });
+            return Err(Error::WrongSize { location, file: kind, found, expected });
         }
         Ok(device)
     };
@@ -136,12 +114,7 @@ pub(crate) async fn open(
     let device = open_file(directory, FileKind::Superblock)?;
     if device.size() != SUPERBLOCK_BYTES {
         let (file, found) = (FileKind::Superblock, device.size());
-        return Err(Error::WrongSize {
-            location,
-            file,
-            found,
-            expected: SUPERBLOCK_BYTES,
-        });
+        return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
     }
     let mut superblock = SuperblockStore::read(device, location.clone()).await?;
     let known = superblock.current().clone();
@@ -149,31 +122,24 @@ pub(crate) async fn open(
     let devices = open_devices(directory, &known.geometry)?;
     let power_cut = known.boot != options.boot;
     if power_cut && known.lazy {
-        let reason = format!(
-            "the kernel's boot id was {:032x} and is now {:032x}",
-            known.boot.0, options.boot.0
-        );
+        let reason =
+            format!("the kernel's boot id was {:032x} and is now {:032x}", known.boot.0, options.boot.0);
         return Err(Error::PowerLost { location, reason });
     }
     let ring = Ring::new(known.geometry.journal_blocks());
-    let mut recovered = recover(&devices, &known, ring, &location, Left { power_cut }).await?;
+    let left = Left { power_cut, kept_written: !power_cut || known.mode == Some(Mode::Device) };
+    let mut recovered = recover(&devices, &known, ring, &location, left).await?;
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
-    settle(
-        &devices,
-        ring,
-        &location,
-        &mut recovered,
-        known.identity.incarnation,
-    )
-    .await?;
+    settle(&devices, ring, &location, &mut recovered, known.identity.incarnation).await?;
     let epoch = known.epoch + 1;
     let lazy = options.mode == Mode::Replicated;
-    let boot = options.boot;
+    let (boot, mode) = (options.boot, options.mode);
     superblock
         .update(|s| {
             s.epoch = epoch;
             s.boot = boot;
             s.lazy = lazy;
+            s.mode = Some(mode);
         })
         .await?;
     let written = recovered.end + 1;
@@ -187,12 +153,7 @@ pub(crate) async fn open(
     };
     let chain = begin_epoch(devices.journal.as_ref(), ring, &location, &header).await?;
     let counters = Counters::default();
-    let votes = superblock
-        .current()
-        .votes
-        .iter()
-        .map(|(g, v)| (*g, Bytes::copy_from_slice(v)))
-        .collect();
+    let votes = superblock.current().votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
     let shared = Shared {
         location,
         backend: directory.backend(),
@@ -208,6 +169,7 @@ pub(crate) async fn open(
             written,
             synced: written,
             waiting: VecDeque::new(),
+            claims: VecDeque::new(),
             unsynced_bytes: 0,
             oldest_unsynced: None,
             writer_ended: false,
@@ -220,11 +182,7 @@ pub(crate) async fn open(
         syncing: tokio::sync::Mutex::new(()),
         options,
     };
-    Ok(Opened {
-        shared: Arc::new(shared),
-        next: written + 1,
-        chain,
-    })
+    Ok(Opened { shared: Arc::new(shared), next: written + 1, chain })
 }
 
 fn check_expected(location: &str, found: &Identity, expected: Option<(String, u16)>) -> Result<()> {
@@ -268,10 +226,8 @@ fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Resu
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
         for value in logged.chain(group.keys.iter().map(|(_, e)| &e.value)) {
             if !space.restore(value) {
-                let message = format!(
-                    "a value at {} of {} bytes lies outside the data area",
-                    value.offset, value.len
-                );
+                let message =
+                    format!("a value at {} of {} bytes lies outside the data area", value.offset, value.len);
                 return Err(Error::Invalid(message));
             }
         }
@@ -290,30 +246,14 @@ async fn settle(
 ) -> Result<()> {
     let failed = |file: FileKind, operation: &'static str| {
         let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file,
-            operation,
-            reason: e.to_string(),
-        }
+        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
     for sequence in &recovered.leftovers {
-        let (result, _) = devices
-            .journal
-            .write(ring.offset(*sequence), AlignedBuf::zeroed(BLOCK))
-            .await;
+        let (result, _) = devices.journal.write(ring.offset(*sequence), AlignedBuf::zeroed(BLOCK)).await;
         result.map_err(failed(FileKind::Journal, "write"))?;
     }
-    devices
-        .data
-        .sync()
-        .await
-        .map_err(failed(FileKind::Data, "sync"))?;
-    devices
-        .journal
-        .sync()
-        .await
-        .map_err(failed(FileKind::Journal, "sync"))?;
+    devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
+    devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
     if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 4 {
         return Ok(());
     }
@@ -324,20 +264,10 @@ async fn settle(
     let area = 1 - recovered.area;
     let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
     let number = recovered.checkpoint.number + 1;
-    let place = Place {
-        incarnation,
-        number,
-        sequence: recovered.end,
-        chain: recovered.chain,
-    };
-    let capture = Capture {
-        replaces: false,
-        groups: recovered.groups.iter().map(CapturedGroup::of).collect(),
-    };
-    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async {
-        Ok(())
-    })
-    .await?;
+    let place = Place { incarnation, number, sequence: recovered.end, chain: recovered.chain };
+    let capture =
+        Capture { replaces: false, groups: recovered.groups.iter().map(CapturedGroup::of).collect() };
+    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) }).await?;
     recovered.area = area;
     recovered.checkpoint.number = number;
     recovered.checkpoint.sequence = recovered.end;

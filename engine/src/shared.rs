@@ -124,15 +124,12 @@ impl State {
 
     /// Whether something was applied, or died, that no journal block tells of.
     pub(crate) fn unrecorded(&self) -> bool {
-        self.space.has_unrecorded() || self.groups.values().any(|g| g.applied > g.applied_recorded)
+        self.space.waits_for_journal() || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
 
     /// Estimated bytes of a checkpoint taken now.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        self.groups
-            .values()
-            .map(|g| g.keys.checkpoint_bytes() + g.log.len() as u64 * 128)
-            .sum()
+        self.groups.values().map(|g| g.keys.checkpoint_bytes() + g.log.len() as u64 * 128).sum()
     }
 }
 
@@ -148,6 +145,8 @@ pub(crate) struct Progress {
     pub written: u64,
     pub synced: u64,
     pub waiting: VecDeque<Waiting>,
+    /// For each written gathering that no sync covers yet: its last block, and what its blocks say was synced.
+    pub claims: VecDeque<(u64, u64)>,
     pub unsynced_bytes: u64,
     pub oldest_unsynced: Option<Instant>,
     /// The writer has ended; `end` is the journal's last block.
@@ -156,6 +155,21 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// What the synced blocks say was synced. Dead blocks whose record lies at or below may be used again.
+    ///
+    /// That the record is synced is not enough: recovery must also be able to tell that it was. It checks the values
+    /// named behind the last sync that it knows of, and takes a mismatch for a write that never arrived. Were an
+    /// extent reused before a synced block says that its death is synced, then a crash could leave the new value in
+    /// place, no block that tells of it, and an acknowledged entry whose value does not match: the journal would be
+    /// cut there.
+    fn claim(&mut self, synced: u64) -> Option<u64> {
+        let mut claim = None;
+        while let Some((_, said)) = self.claims.pop_front_if(|(sequence, _)| *sequence <= synced) {
+            claim = Some(said);
+        }
+        claim
+    }
+
     /// Calls everybody whose promise holds, strictly in order.
     fn settle(&mut self) {
         let (written, synced) = (self.written, self.synced);
@@ -232,12 +246,7 @@ impl Shared {
         operation: &'static str,
         error: &std::io::Error,
     ) -> Error {
-        Error::Failed {
-            location: self.location.clone(),
-            file,
-            operation,
-            reason: error.to_string(),
-        }
+        Error::Failed { location: self.location.clone(), file, operation, reason: error.to_string() }
     }
 
     pub(crate) fn failed(&self) -> Option<Error> {
@@ -245,17 +254,15 @@ impl Shared {
     }
 
     /// Everything up to `sequence` is written. Returns whether somebody waits for it to be synced.
-    pub(crate) fn written(&self, sequence: u64, bytes: u64) -> bool {
+    pub(crate) fn written(&self, sequence: u64, claim: u64, bytes: u64) -> bool {
         let mut progress = self.progress.lock();
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;
+        progress.claims.push_back((sequence, claim));
         progress.unsynced_bytes += bytes;
         progress.oldest_unsynced.get_or_insert_with(Instant::now);
         progress.settle();
-        let wanted = progress
-            .waiting
-            .front()
-            .is_some_and(|w| w.synced && w.sequence <= sequence);
+        let wanted = progress.waiting.front().is_some_and(|w| w.synced && w.sequence <= sequence);
         wanted || progress.unsynced_bytes >= self.options.sync_bytes
     }
 
@@ -264,11 +271,7 @@ impl Shared {
         let _one_at_a_time = self.syncing.lock().await;
         let (target, bytes, since) = {
             let mut progress = self.progress.lock();
-            (
-                progress.written,
-                std::mem::take(&mut progress.unsynced_bytes),
-                progress.oldest_unsynced.take(),
-            )
+            (progress.written, std::mem::take(&mut progress.unsynced_bytes), progress.oldest_unsynced.take())
         };
         if let Some(error) = self.failed() {
             return Err(error);
@@ -287,12 +290,15 @@ impl Shared {
             self.fail(error.clone());
             return Err(error);
         }
-        {
+        let claim = {
             let mut progress = self.progress.lock();
             progress.synced = progress.synced.max(target);
             progress.settle();
+            progress.claim(target)
+        };
+        if let Some(claim) = claim {
+            self.state.lock().space.release(claim);
         }
-        self.state.lock().space.release(target);
         self.changed.notify_waiters();
         Ok(target)
     }
@@ -316,9 +322,7 @@ impl Shared {
     pub(crate) fn status(&self) -> EngineStatus {
         let (written, synced, unsynced_bytes, unsynced_ms) = {
             let progress = self.progress.lock();
-            let ms = progress
-                .oldest_unsynced
-                .map_or(0, |since| since.elapsed().as_millis() as u64);
+            let ms = progress.oldest_unsynced.map_or(0, |since| since.elapsed().as_millis() as u64);
             (progress.written, progress.synced, progress.unsynced_bytes, ms)
         };
         let state = self.state.lock();

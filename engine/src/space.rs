@@ -2,8 +2,8 @@
 //!
 //! A block's life: **free** → allocated into the open run → **live** (its count of referenced bytes is above zero) →
 //! **dead** (the count fell to zero) → free again, and that only when the journal block that recorded its death is
-//! synced and no view made before its death is left. Until then an older state of the disk, or a reader, may still
-//! need the bytes.
+//! synced, a synced block says so, and no view made before its death is left. Until then an older state of the disk,
+//! or a reader, may still need the bytes.
 //!
 //! A reference is counted in bytes, once for the log entry and once for the key: an extent lives while either refers
 //! to it. The map is not on disk; it is rebuilt from the index and the log.
@@ -59,6 +59,7 @@ pub(crate) struct SpaceMap {
     /// Died since the last gathering; no record covers them yet.
     unrecorded: Blocks,
     dead: VecDeque<Dead>,
+    said_synced: u64,
     /// Views alive, by the clock at which they were made.
     views: BTreeMap<u64, usize>,
     view_clock: u64,
@@ -75,6 +76,7 @@ impl SpaceMap {
             run: None,
             unrecorded: Vec::new(),
             dead: VecDeque::new(),
+            said_synced: 0,
             views: BTreeMap::new(),
             view_clock: 0,
         }
@@ -88,9 +90,9 @@ impl SpaceMap {
         u64::from(self.blocks) * BLOCK_BYTES
     }
 
-    /// Whether blocks died and no record says so yet.
-    pub(crate) fn has_unrecorded(&self) -> bool {
-        !self.unrecorded.is_empty()
+    /// Whether dead blocks wait for a journal block: to record them, or to say that their record is synced.
+    pub(crate) fn waits_for_journal(&self) -> bool {
+        !self.unrecorded.is_empty() || self.dead.iter().any(|dead| dead.sequence > self.said_synced)
     }
 
     /// Room for `len` bytes in one piece, behind the last allocation where possible; counts one reference.
@@ -155,10 +157,7 @@ impl SpaceMap {
 
     /// Whether the value lies inside the data area.
     pub(crate) fn contains(&self, value: &ValueRef) -> bool {
-        value
-            .offset
-            .checked_add(u64::from(value.len))
-            .is_some_and(|end| end <= self.capacity_bytes())
+        value.offset.checked_add(u64::from(value.len)).is_some_and(|end| end <= self.capacity_bytes())
     }
 
     /// The deaths so far, to be handed to [`SpaceMap::recorded`] once the journal block that tells of them is known.
@@ -173,20 +172,18 @@ impl SpaceMap {
     pub(crate) fn recorded(&mut self, sequence: u64, dying: Dying) {
         let Dying { view, blocks } = dying;
         if !blocks.is_empty() {
-            self.dead.push_back(Dead {
-                sequence,
-                view,
-                blocks,
-            });
+            self.dead.push_back(Dead { sequence, view, blocks });
         }
     }
 
-    /// Frees the blocks whose death is recorded at or below `synced` and which no view can reach.
-    pub(crate) fn release(&mut self, synced: u64) {
+    /// Frees the blocks whose death is recorded at or below `said_synced` and which no view can reach: synced journal
+    /// blocks say that everything up to there is synced.
+    pub(crate) fn release(&mut self, said_synced: u64) {
+        self.said_synced = self.said_synced.max(said_synced);
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
         while let Some(dead) = self.dead.front() {
             // A view made at clock c sees what lived then: deaths recorded at c or later.
-            if dead.sequence > synced || dead.view >= oldest_view {
+            if dead.sequence > self.said_synced || dead.view >= oldest_view {
                 break;
             }
             let Some(dead) = self.dead.pop_front() else { break };
@@ -252,14 +249,10 @@ impl SpaceMap {
         if needed > self.free {
             return None;
         }
-        let (start, len) = self
-            .scan(self.hint, self.blocks, needed)
-            .or_else(|| self.scan(0, self.blocks, needed))?;
+        let (start, len) =
+            self.scan(self.hint, self.blocks, needed).or_else(|| self.scan(0, self.blocks, needed))?;
         self.hint = start + len;
-        Some(Run {
-            cursor: u64::from(start) * BLOCK_BYTES,
-            end: u64::from(start + len) * BLOCK_BYTES,
-        })
+        Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
     }
 
     fn scan(&self, from: u32, to: u32, needed: u32) -> Option<(u32, u32)> {
@@ -293,9 +286,7 @@ impl SpaceMap {
     }
 
     fn is_taken(&self, block: u32) -> bool {
-        self.taken
-            .get(block as usize / 64)
-            .is_none_or(|word| word & (1 << (block % 64)) != 0)
+        self.taken.get(block as usize / 64).is_none_or(|word| word & (1 << (block % 64)) != 0)
     }
 
     fn set_taken(&mut self, block: u32, taken: bool) {

@@ -25,8 +25,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             }
         } else if tick {
             // Views may have ended since the last sync.
-            let synced = shared.progress.lock().synced;
-            shared.state.lock().space.release(synced);
+            shared.state.lock().space.release(0);
         }
         if tick {
             // What was applied or freed while nothing was appended is recorded now, so that space comes back.

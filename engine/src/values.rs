@@ -32,15 +32,10 @@ pub(crate) async fn read_value(
             log_ids: vec![log_id],
         })
     };
-    let end = at
-        .offset
-        .checked_add(u64::from(at.len))
-        .filter(|end| *end <= device.size());
+    let end = at.offset.checked_add(u64::from(at.len)).filter(|end| *end <= device.size());
     let end = end.ok_or_else(|| corrupt("an extent outside the data area".to_owned()))?;
     let start = at.offset / BLOCK_BYTES * BLOCK_BYTES;
-    let (result, buf) = device
-        .read(start, AlignedBuf::zeroed((end - start) as usize))
-        .await;
+    let (result, buf) = device.read(start, AlignedBuf::zeroed((end - start) as usize)).await;
     result.map_err(|e| Error::Io {
         location: location.to_owned(),
         operation: "read",

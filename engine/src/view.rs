@@ -37,10 +37,7 @@ impl View {
             keys: group.map(|g| g.keys.clone()).unwrap_or_default(),
             applied: group.and_then(|g| g.applied),
             image: group.and_then(|g| g.image.clone()),
-            pin: Arc::new(Pin {
-                shared: shared.clone(),
-                number,
-            }),
+            pin: Arc::new(Pin { shared: shared.clone(), number }),
         }
     }
 
@@ -51,10 +48,7 @@ impl View {
 
     /// The machine image at that position; empty if there never was one.
     pub fn machine(&self) -> Vec<u8> {
-        self.image
-            .as_ref()
-            .map(|image| image.encode())
-            .unwrap_or_default()
+        self.image.as_ref().map(|image| image.encode()).unwrap_or_default()
     }
 
     /// Number of keys.

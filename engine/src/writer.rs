@@ -28,11 +28,15 @@ struct Gathering {
     applied: Vec<(GroupId, LogId)>,
     dying: Dying,
     capture: Option<Capture>,
+    /// A block is due even if there is nothing to record: to say what is synced.
+    flush: bool,
 }
 
 /// A gathering in flight.
 struct Flight {
     sequence: u64,
+    /// What its blocks say was synced.
+    claim: u64,
     bytes: u64,
     /// Values to forget once they are written, by offset.
     offsets: Vec<u64>,
@@ -51,13 +55,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, next: u64, chain: u128, captured: u64) -> Writer {
-        Writer {
-            shared,
-            next,
-            chain,
-            captured,
-            flights: FuturesOrdered::new(),
-        }
+        Writer { shared, next, chain, captured, flights: FuturesOrdered::new() }
     }
 
     /// Runs until the engine is closed or fails.
@@ -103,7 +101,7 @@ impl Writer {
         if state.queue.is_empty() && !state.flush && !capture_now {
             return None;
         }
-        state.flush = false;
+        let flush = std::mem::take(&mut state.flush);
         state.queued_record_bytes = 0;
         state.queued_value_bytes = 0;
         let queue = std::mem::take(&mut state.queue);
@@ -119,12 +117,7 @@ impl Writer {
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.changed.notify_waiters();
-        Some(Gathering {
-            queue,
-            applied,
-            dying,
-            capture,
-        })
+        Some(Gathering { queue, applied, dying, capture, flush })
     }
 
     async fn write(&mut self, mut gathering: Gathering) {
@@ -144,50 +137,31 @@ impl Writer {
                     for pending in entries {
                         let entry = &pending.entry;
                         let at = entry.values.iter().map(|v| v.offset);
-                        chunks.extend(
-                            at.zip(pending.values.iter().cloned())
-                                .filter(|(_, v)| !v.is_empty()),
-                        );
+                        chunks.extend(at.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty()));
                         chunks.extend(entry.spilled.map(|v| v.offset).zip(pending.body.clone()));
                         pushed(
                             &mut packer,
-                            Record::Entry {
-                                group: *group,
-                                id: entry.id,
-                                body: entry.body(),
-                            },
+                            Record::Entry { group: *group, id: entry.id, body: entry.body() },
                         );
                     }
                 }
-                Op::Truncate { group, last } => pushed(
-                    &mut packer,
-                    Record::Truncate {
-                        group: *group,
-                        last: *last,
-                    },
-                ),
+                Op::Truncate { group, last } => {
+                    pushed(&mut packer, Record::Truncate { group: *group, last: *last })
+                }
                 Op::Purge { group, through } => {
-                    pushed(
-                        &mut packer,
-                        Record::Purge {
-                            group: *group,
-                            through: *through,
-                        },
-                    );
+                    pushed(&mut packer, Record::Purge { group: *group, through: *through });
                 }
             }
             last_block.push(packer.len() as u64);
         }
         for (group, through) in &gathering.applied {
-            pushed(
-                &mut packer,
-                Record::Applied {
-                    group: *group,
-                    through: *through,
-                },
-            );
+            pushed(&mut packer, Record::Applied { group: *group, through: *through });
         }
-        if !gathering.queue.is_empty() || !gathering.applied.is_empty() || !gathering.dying.is_empty() {
+        if gathering.flush
+            || !gathering.queue.is_empty()
+            || !gathering.dying.is_empty()
+            || !gathering.applied.is_empty()
+        {
             packer.at_least_one();
         }
         if let Err(error) = self.wait_for_room(packer.len() as u64).await {
@@ -204,11 +178,7 @@ impl Writer {
         for (queued, blocks) in gathering.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
                 let sequence = first + blocks.max(1) - 1;
-                progress.waiting.push_back(Waiting {
-                    sequence,
-                    synced: queued.synced,
-                    done,
-                });
+                progress.waiting.push_back(Waiting { sequence, synced: queued.synced, done });
             }
         }
         drop(progress);
@@ -218,12 +188,7 @@ impl Writer {
         }
         if let Some(capture) = gathering.capture {
             self.captured = sequence;
-            tokio::spawn(checkpoint::run(
-                self.shared.clone(),
-                capture,
-                sequence,
-                self.chain,
-            ));
+            tokio::spawn(checkpoint::run(self.shared.clone(), capture, sequence, self.chain));
         }
     }
 
@@ -275,14 +240,7 @@ impl Writer {
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
                 let incarnation = shared.identity.incarnation;
                 let (sequence, previous) = (self.next, self.chain);
-                let header = Header {
-                    incarnation,
-                    epoch: shared.epoch,
-                    sequence,
-                    previous,
-                    written,
-                    synced,
-                };
+                let header = Header { incarnation, epoch: shared.epoch, sequence, previous, written, synced };
                 self.chain = journal::encode_into(block, &header, payload);
                 self.next += 1;
             }
@@ -290,7 +248,7 @@ impl Writer {
             writes.push((FileKind::Journal, shared.devices.journal.write(offset, buf)));
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let sequence = self.next - 1;
+        let (sequence, claim) = (self.next - 1, if packer.len() > 0 { synced } else { 0 });
         let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
         debug_assert!(gathering.queue.is_empty() || !writes.is_empty());
         self.flights.push_back(Box::pin(async move {
@@ -300,12 +258,7 @@ impl Writer {
                     result = Err((file, error));
                 }
             }
-            Flight {
-                sequence,
-                bytes,
-                offsets,
-                result,
-            }
+            Flight { sequence, claim, bytes, offsets, result }
         }));
     }
 
@@ -322,7 +275,7 @@ impl Writer {
             state.unwritten.remove(&offset);
         }
         drop(state);
-        if self.shared.written(flight.sequence, flight.bytes) {
+        if self.shared.written(flight.sequence, flight.claim, flight.bytes) {
             self.shared.sync_work.notify_one();
         }
         self.shared.changed.notify_waiters();
@@ -335,10 +288,7 @@ fn capture(state: &mut State) -> Capture {
     state.checkpoints.running = true;
     state.checkpoints.begun += 1;
     let replaces = state.checkpoints.hold;
-    Capture {
-        replaces,
-        groups: state.groups.iter().map(CapturedGroup::of).collect(),
-    }
+    Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
 }
 
 /// Packs values that lie behind one another into as few writes as possible. The chunks come in the order in which
@@ -393,9 +343,7 @@ mod tests {
         assert_eq!(shape, [(0, 3 * BLOCK), (40960, BLOCK)]);
         for (offset, bytes) in &chunks {
             let found = writes.iter().any(|(o, b)| {
-                offset
-                    .checked_sub(*o)
-                    .and_then(|at| b.get(at as usize..at as usize + bytes.len()))
+                offset.checked_sub(*o).and_then(|at| b.get(at as usize..at as usize + bytes.len()))
                     == Some(&bytes[..])
             });
             assert!(found, "the chunk at {offset} is in no write");
@@ -404,10 +352,8 @@ mod tests {
 
     #[test]
     fn a_gap_inside_a_block_stays_inside_one_write() {
-        let shape: Vec<_> = coalesce(&[chunk(0, 100), chunk(300, 50)])
-            .into_iter()
-            .map(|(o, b)| (o, b.len()))
-            .collect();
+        let shape: Vec<_> =
+            coalesce(&[chunk(0, 100), chunk(300, 50)]).into_iter().map(|(o, b)| (o, b.len())).collect();
         assert_eq!(shape, [(0, BLOCK)]);
     }
 

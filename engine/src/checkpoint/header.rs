@@ -87,12 +87,8 @@ impl Header {
 pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Option<Header> {
     let (result, buf) = device.read(0, AlignedBuf::zeroed(BODY_AT as usize)).await;
     result.ok()?;
-    let intact = buf
-        .chunks(BLOCK)
-        .filter_map(|block| Header::decode(block, device.size()));
-    intact
-        .filter(|h| h.incarnation == incarnation)
-        .max_by_key(|h| h.number)
+    let intact = buf.chunks(BLOCK).filter_map(|block| Header::decode(block, device.size()));
+    intact.filter(|h| h.incarnation == incarnation).max_by_key(|h| h.number)
 }
 
 #[cfg(test)]
@@ -101,14 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn example() -> Header {
-        Header {
-            incarnation: 1,
-            number: 2,
-            sequence: 3,
-            chain: 4,
-            body_bytes: 300_000,
-            table_hash: 6,
-        }
+        Header { incarnation: 1, number: 2, sequence: 3, chain: 4, body_bytes: 300_000, table_hash: 6 }
     }
 
     #[test]
@@ -132,11 +121,7 @@ mod tests {
         let block = example().encode();
         assert_eq!(Header::decode(&block, example().area_bytes()), Some(example()));
         assert_eq!(Header::decode(&block, example().area_bytes() - 1), None);
-        let huge = Header {
-            body_bytes: u64::MAX,
-            ..example()
-        }
-        .encode();
+        let huge = Header { body_bytes: u64::MAX, ..example() }.encode();
         assert_eq!(Header::decode(&huge, 1 << 40), None);
     }
 

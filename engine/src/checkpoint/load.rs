@@ -1,31 +1,20 @@
-//! Reading a checkpoint: every chunk is checked against the table before a byte of it is believed.
+//! Reading a checkpoint: every chunk is checked against the table before a byte of it is believed. The data area is not
+//! read: what the checkpoint refers to may have been replaced since, by steps that the journal has yet to tell.
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, Device};
-use crate::journal::{Body, Record, value_ref};
-use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
+use crate::journal::value_ref;
+use crate::types::{GroupId, KeyEntry, LogId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Groups read from a checkpoint. Entries whose body is in the data area are left for the caller, who has that device.
-pub(crate) struct Loaded {
-    pub groups: BTreeMap<GroupId, Group>,
-}
-
-/// Fetches a body that did not fit into its record.
-pub(crate) trait FetchBody {
-    /// The bytes at `at`, checked against their hash.
-    async fn fetch(&self, at: &ValueRef) -> Option<Vec<u8>>;
-}
 
 /// Reads the checkpoint that `header` describes; `Err` says what does not match.
 pub(crate) async fn load(
     device: &dyn Device,
     header: &Header,
-    bodies: &impl FetchBody,
-) -> std::result::Result<Loaded, String> {
+) -> std::result::Result<BTreeMap<GroupId, Group>, String> {
     let table_bytes = header.chunks() * HASH_BYTES;
     let table = read(device, header.table_at(), table_bytes).await?;
     if hash(&table) != header.table_hash {
@@ -35,21 +24,14 @@ pub(crate) async fn load(
         let mut r = Reader::new(&table);
         std::iter::from_fn(|| r.u128()).collect()
     };
-    let mut body = BodyReader {
-        device,
-        header: *header,
-        hashes,
-        next: 0,
-        buffer: Vec::new(),
-        at: 0,
-    };
+    let mut body = BodyReader { device, header: *header, hashes, next: 0, buffer: Vec::new(), at: 0 };
     let mut groups = BTreeMap::new();
     let count = body.field(4, |r| r.u32()).await?;
     for _ in 0..count {
-        let (id, group) = read_group(&mut body, bodies).await?;
+        let (id, group) = read_group(&mut body).await?;
         groups.insert(id, group);
     }
-    Ok(Loaded { groups })
+    Ok(groups)
 }
 
 async fn read(device: &dyn Device, offset: u64, len: u64) -> std::result::Result<Vec<u8>, String> {
@@ -58,29 +40,17 @@ async fn read(device: &dyn Device, offset: u64, len: u64) -> std::result::Result
     }
     let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
     result.map_err(|e| format!("reading {len} bytes at {offset}: {e}"))?;
-    buf.get(..len as usize)
-        .map(<[u8]>::to_vec)
-        .ok_or_else(|| "short read".to_owned())
+    buf.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| "short read".to_owned())
 }
 
-async fn read_group(
-    body: &mut BodyReader<'_>,
-    bodies: &impl FetchBody,
-) -> std::result::Result<(GroupId, Group), String> {
+async fn read_group(body: &mut BodyReader<'_>) -> std::result::Result<(GroupId, Group), String> {
     let id = GroupId(body.field(4, |r| r.u32()).await?);
     let purged = body.field(17, option).await?;
     let applied = body.field(17, option).await?;
     let applied_before = body.field(17, option).await?;
-    let mut group = Group {
-        applied,
-        applied_recorded: applied,
-        applied_before,
-        ..Group::default()
-    };
+    let mut group = Group { applied, applied_recorded: applied, applied_before, ..Group::default() };
     let image_len = body.field(4, |r| r.u32()).await? as usize;
-    let image = body
-        .field(image_len, |r| r.bytes(image_len).map(<[u8]>::to_vec))
-        .await?;
+    let image = body.field(image_len, |r| r.bytes(image_len).map(<[u8]>::to_vec)).await?;
     if !image.is_empty() {
         group.image = Some(Arc::new(image));
     }
@@ -89,12 +59,9 @@ async fn read_group(
     }
     let entries = body.field(8, |r| r.u64()).await?;
     for _ in 0..entries {
-        let entry = read_entry(body, bodies, id).await?;
+        let entry = read_entry(body).await?;
         if group.log.next_index().is_some_and(|next| next != entry.id.index) {
-            return Err(format!(
-                "log entry {} does not follow the one before it",
-                entry.id
-            ));
+            return Err(format!("log entry {} does not follow the one before it", entry.id));
         }
         group.log.push(Arc::new(entry), None, 0);
     }
@@ -107,59 +74,24 @@ async fn read_group(
     Ok((id, group))
 }
 
-async fn read_entry(
-    body: &mut BodyReader<'_>,
-    bodies: &impl FetchBody,
-    group: GroupId,
-) -> std::result::Result<LogEntry, String> {
-    let len = usize::from(body.peek(2, |r| r.u16()).await?);
-    let record = body.field(len + 2, Record::decode).await?;
-    let Record::Entry {
-        group: of,
-        id,
-        body: content,
-    } = record
-    else {
-        return Err(format!("a record that is no entry: {record:?}"));
-    };
-    if of != group {
-        return Err(format!("entry {id} belongs to group {}, not {}", of.0, group.0));
-    }
-    let entry = match content {
-        Body::Inline(bytes) => LogEntry::from_body(id, &bytes, None),
-        Body::Spilled(at) => {
-            let bytes = bodies
-                .fetch(&at)
-                .await
-                .ok_or_else(|| format!("the body of entry {id} is damaged"))?;
-            LogEntry::from_body(id, &bytes, Some(at))
-        }
-    };
-    entry.ok_or_else(|| format!("the body of entry {id} cannot be read"))
+async fn read_entry(body: &mut BodyReader<'_>) -> std::result::Result<LogEntry, String> {
+    let len = body.field(4, |r| r.u32()).await? as usize;
+    let id = body.field(16, |r| Some(LogId { term: r.u64()?, index: r.u64()? })).await?;
+    let spilled = body.field(1 + 28, |r| Some((r.u8()? == 1).then_some(value_ref(r)?))).await?;
+    let entry = body.field(len, |r| LogEntry::from_body(id, r.bytes(len)?, spilled)).await;
+    entry.map_err(|e| format!("the body of entry {id}: {e}"))
 }
 
 fn option(r: &mut Reader<'_>) -> Option<Option<LogId>> {
     let some = r.u8()?;
-    let id = LogId {
-        term: r.u64()?,
-        index: r.u64()?,
-    };
+    let id = LogId { term: r.u64()?, index: r.u64()? };
     Some((some == 1).then_some(id))
 }
 
 fn key_entry(r: &mut Reader<'_>, len: usize) -> Option<(Vec<u8>, KeyEntry)> {
     let key = r.bytes(len)?.to_vec();
-    let version = LogId {
-        term: r.u64()?,
-        index: r.u64()?,
-    };
-    Some((
-        key,
-        KeyEntry {
-            version,
-            value: value_ref(r)?,
-        },
-    ))
+    let version = LogId { term: r.u64()?, index: r.u64()? };
+    Some((key, KeyEntry { version, value: value_ref(r)? }))
 }
 
 /// The body as a stream of checked bytes.
@@ -179,11 +111,7 @@ impl BodyReader<'_> {
             self.buffer.drain(..self.at);
             self.at = 0;
             let start = self.next * CHUNK_BYTES as u64;
-            let bytes = self
-                .header
-                .body_bytes
-                .saturating_sub(start)
-                .min(CHUNK_BYTES as u64);
+            let bytes = self.header.body_bytes.saturating_sub(start).min(CHUNK_BYTES as u64);
             if bytes == 0 {
                 return Err("the body ends early".to_owned());
             }

@@ -11,5 +11,5 @@ mod load;
 mod save;
 
 pub(crate) use header::{Header, read_headers};
-pub(crate) use load::{FetchBody, load};
+pub(crate) use load::load;
 pub(crate) use save::{Place, file_of, run, write};

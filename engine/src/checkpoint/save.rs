@@ -3,10 +3,11 @@
 use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
 use crate::codec::{Writer, hash};
 use crate::error::{Error, Result};
+use crate::group::LogEntry;
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
-use crate::journal::{Record, put_value_ref};
+use crate::journal::{encode_body, put_value_ref};
 use crate::shared::{Capture, CapturedGroup, Shared};
-use crate::types::LogId;
+use crate::types::{LogId, ValueRef};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,11 +23,7 @@ pub(crate) struct Place {
 
 /// The file of an area.
 pub(crate) fn file_of(area: usize) -> FileKind {
-    if area == 0 {
-        FileKind::Checkpoint0
-    } else {
-        FileKind::Checkpoint1
-    }
+    if area == 0 { FileKind::Checkpoint0 } else { FileKind::Checkpoint1 }
 }
 
 /// Takes a captured state to the device, then reclaims the journal. Runs beside foreground work.
@@ -49,22 +46,9 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
         (1 - state.checkpoints.area, state.checkpoints.number + 1)
     };
     let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place = Place {
-        incarnation: shared.identity.incarnation,
-        number,
-        sequence,
-        chain,
-    };
+    let place = Place { incarnation: shared.identity.incarnation, number, sequence, chain };
     let sync_all = async { shared.sync_now().await.map(|_| ()) };
-    let bytes = write(
-        device.as_ref(),
-        file_of(area),
-        &shared.location,
-        &capture,
-        place,
-        sync_all,
-    )
-    .await?;
+    let bytes = write(device.as_ref(), file_of(area), &shared.location, &capture, place, sync_all).await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead here.
@@ -73,23 +57,12 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
     }
     let mut state = shared.state.lock();
     let checkpoints = &mut state.checkpoints;
-    assert!(
-        sequence >= checkpoints.sequence,
-        "checkpoints are written in order"
-    );
-    checkpoints.previous = if capture.replaces {
-        sequence
-    } else {
-        checkpoints.sequence
-    };
+    assert!(sequence >= checkpoints.sequence, "checkpoints are written in order");
+    checkpoints.previous = if capture.replaces { sequence } else { checkpoints.sequence };
     checkpoints.sequence = sequence;
     checkpoints.number = number;
     checkpoints.area = area;
-    checkpoints.applied = capture
-        .groups
-        .iter()
-        .filter_map(|g| Some((g.id, g.applied?)))
-        .collect();
+    checkpoints.applied = capture.groups.iter().filter_map(|g| Some((g.id, g.applied?))).collect();
     checkpoints.completed = checkpoints.begun;
     checkpoints.running = false;
     checkpoints.hold &= !capture.replaces;
@@ -108,49 +81,22 @@ pub(crate) async fn write(
 ) -> Result<u64> {
     let failed = |operation: &'static str| {
         let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file,
-            operation,
-            reason: e.to_string(),
-        }
+        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
-    let mut body = BodyWriter {
-        device,
-        at: BODY_AT,
-        buffer: Vec::new(),
-        hashes: Vec::new(),
-        bytes: 0,
-    };
+    let mut body = BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
-    let Place {
-        incarnation,
-        number,
-        sequence,
-        chain,
-    } = place;
-    let header = Header {
-        incarnation,
-        number,
-        sequence,
-        chain,
-        body_bytes,
-        table_hash: hash(&table),
-    };
+    let Place { incarnation, number, sequence, chain } = place;
+    let header = Header { incarnation, number, sequence, chain, body_bytes, table_hash: hash(&table) };
     if header.area_bytes() > device.size() {
         return Err(full(header.area_bytes(), device.size()));
     }
-    write_at(device, header.table_at(), &table)
-        .await
-        .map_err(failed("write"))?;
+    write_at(device, header.table_at(), &table).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))?;
     synced_first.await?;
     let block = header.encode();
     for copy in 0..COPIES {
-        write_at(device, copy * BLOCK as u64, &block)
-            .await
-            .map_err(failed("write"))?;
+        write_at(device, copy * BLOCK as u64, &block).await.map_err(failed("write"))?;
     }
     device.sync().await.map_err(failed("sync"))?;
     Ok(header.area_bytes())
@@ -160,25 +106,14 @@ pub(crate) async fn write(
 pub(crate) async fn void(device: &dyn Device, file: FileKind, location: &str) -> Result<()> {
     let failed = |operation: &'static str| {
         let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file,
-            operation,
-            reason: e.to_string(),
-        }
+        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
-    write_at(device, 0, &[0; BODY_AT as usize])
-        .await
-        .map_err(failed("write"))?;
+    write_at(device, 0, &[0; BODY_AT as usize]).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))
 }
 
 fn full(needed: u64, capacity: u64) -> Error {
-    Error::Full {
-        needed,
-        free: 0,
-        capacity,
-    }
+    Error::Full { needed, free: 0, capacity }
 }
 
 async fn write_at(device: &dyn Device, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -212,10 +147,8 @@ impl BodyWriter<'_> {
     async fn chunk(&mut self) -> io::Result<()> {
         let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
         if self.at + len > self.device.size() {
-            let message = format!(
-                "the index does not fit into a checkpoint area of {} bytes",
-                self.device.size()
-            );
+            let message =
+                format!("the index does not fit into a checkpoint area of {} bytes", self.device.size());
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
         self.hashes.put_u128(hash(&self.buffer));
@@ -247,21 +180,12 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Re
     for position in [group.purged, group.applied, group.applied_before] {
         put_option(out, position);
     }
-    let image = group
-        .image
-        .as_ref()
-        .map(|image| image.encode())
-        .unwrap_or_default();
+    let image = group.image.as_ref().map(|image| image.encode()).unwrap_or_default();
     out.put_u32(image.len() as u32);
     out.put_bytes(&image);
     out.put_u64(group.log.len() as u64);
     for entry in &group.log {
-        Record::Entry {
-            group: group.id,
-            id: entry.id,
-            body: entry.body(),
-        }
-        .encode(&mut body.buffer);
+        put_entry(&mut body.buffer, entry);
         if body.buffer.len() >= CHUNK_BYTES {
             body.drain().await?;
         }
@@ -279,6 +203,19 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Re
         }
     }
     Ok(())
+}
+
+/// An entry with its body, even where the journal keeps that in an extent: the extent may be another's by the time
+/// that a recovery starts here and replays the entry's removal.
+fn put_entry(out: &mut Vec<u8>, entry: &LogEntry) {
+    let content = encode_body(&entry.values, &entry.meta);
+    out.put_u32(content.len() as u32);
+    out.put_u64(entry.id.term);
+    out.put_u64(entry.id.index);
+    out.put_u8(u8::from(entry.spilled.is_some()));
+    let none = ValueRef { offset: 0, len: 0, hash: 0 };
+    put_value_ref(out, entry.spilled.as_ref().unwrap_or(&none));
+    out.put_bytes(&content);
 }
 
 fn put_option(out: &mut Vec<u8>, position: Option<LogId>) {

@@ -66,21 +66,14 @@ impl Keys {
         let mut page = ListPage::default();
         let mut bytes = 0u64;
         let mut take = |(key, entry): (&Arc<[u8]>, &KeyEntry)| {
-            let value_bytes = if query.keys_only {
-                0
-            } else {
-                u64::from(entry.value.len)
-            };
+            let value_bytes = if query.keys_only { 0 } else { u64::from(entry.value.len) };
             bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
             let over = page.items.len() >= query.limit || (bytes > query.max_bytes && !page.items.is_empty());
             if over {
                 page.more = true;
                 return false;
             }
-            page.items.push(ListItem {
-                key: Bytes::copy_from_slice(key),
-                entry: *entry,
-            });
+            page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry: *entry });
             true
         };
         if query.reverse {
@@ -139,14 +132,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn entry(len: u32) -> KeyEntry {
-        KeyEntry {
-            version: LogId { term: 1, index: 1 },
-            value: ValueRef {
-                offset: 0,
-                len,
-                hash: 0,
-            },
-        }
+        KeyEntry { version: LogId { term: 1, index: 1 }, value: ValueRef { offset: 0, len, hash: 0 } }
     }
 
     fn query(prefix: &[u8]) -> ListQuery {
@@ -164,21 +150,11 @@ mod tests {
         for key in [b"a", b"b", b"c"] {
             keys.insert(key, entry(100));
         }
-        let page = keys.list(&ListQuery {
-            max_bytes: 1,
-            ..query(b"")
-        });
+        let page = keys.list(&ListQuery { max_bytes: 1, ..query(b"") });
         assert_eq!((page.items.len(), page.more), (1, true));
-        let page = keys.list(&ListQuery {
-            max_bytes: 202,
-            ..query(b"")
-        });
+        let page = keys.list(&ListQuery { max_bytes: 202, ..query(b"") });
         assert_eq!((page.items.len(), page.more), (2, true));
-        let page = keys.list(&ListQuery {
-            max_bytes: 3,
-            keys_only: true,
-            ..query(b"")
-        });
+        let page = keys.list(&ListQuery { max_bytes: 3, keys_only: true, ..query(b"") });
         assert_eq!((page.items.len(), page.more), (3, false));
     }
 

@@ -28,12 +28,7 @@ impl LogEntry {
     /// The entry of an inline body; `None` if the body cannot be read.
     pub(crate) fn from_body(id: LogId, body: &[u8], spilled: Option<ValueRef>) -> Option<LogEntry> {
         let (values, meta) = decode_body(body)?;
-        Some(LogEntry {
-            id,
-            meta,
-            values,
-            spilled,
-        })
+        Some(LogEntry { id, meta, values, spilled })
     }
 
     /// Every extent that the entry refers to.
@@ -62,10 +57,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn bounds(&self) -> LogBounds {
-        LogBounds {
-            purged: self.purged,
-            last: self.entries.back().map(|e| e.id).or(self.purged),
-        }
+        LogBounds { purged: self.purged, last: self.entries.back().map(|e| e.id).or(self.purged) }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -128,10 +120,7 @@ impl Log {
     /// Removes entries above `last`, newest first; `None` removes all.
     pub(crate) fn truncate_after(&mut self, last: Option<u64>) -> Vec<Arc<LogEntry>> {
         let mut removed = Vec::new();
-        while let Some(entry) = self
-            .entries
-            .pop_back_if(|e| last.is_none_or(|last| e.id.index > last))
-        {
+        while let Some(entry) = self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last)) {
             self.bytes -= entry.bytes();
             if self.cache.pop_back().is_some() {
                 self.cache_bytes -= entry.bytes();
@@ -174,18 +163,8 @@ mod tests {
     use super::*;
 
     fn entry(index: u64) -> Arc<LogEntry> {
-        let values = vec![ValueRef {
-            offset: index,
-            len: 10,
-            hash: 0,
-        }]
-        .into();
-        Arc::new(LogEntry {
-            id: LogId { term: 1, index },
-            meta: Bytes::new(),
-            values,
-            spilled: None,
-        })
+        let values = vec![ValueRef { offset: index, len: 10, hash: 0 }].into();
+        Arc::new(LogEntry { id: LogId { term: 1, index }, meta: Bytes::new(), values, spilled: None })
     }
 
     fn values(index: u64) -> Option<Arc<[Bytes]>> {
@@ -212,21 +191,10 @@ mod tests {
     #[test]
     fn truncation_and_purge_keep_entries_and_cache_in_step() {
         let mut log = log(0..10, 1000);
-        assert_eq!(
-            log.truncate_after(Some(6))
-                .iter()
-                .map(|e| e.id.index)
-                .collect::<Vec<_>>(),
-            [9, 8, 7]
-        );
+        assert_eq!(log.truncate_after(Some(6)).iter().map(|e| e.id.index).collect::<Vec<_>>(), [9, 8, 7]);
         assert_eq!(log.purge(LogId { term: 1, index: 3 }).len(), 4);
         assert_eq!(log.cached(3), None);
-        assert_eq!(
-            (4..7)
-                .filter(|i| log.cached(*i).unwrap()[0][0] == *i as u8)
-                .count(),
-            3
-        );
+        assert_eq!((4..7).filter(|i| log.cached(*i).unwrap()[0][0] == *i as u8).count(), 3);
         log.push(entry(7), values(7), 1000);
         assert_eq!(log.bounds().purged.unwrap().index, 3);
         assert_eq!(log.bounds().last.unwrap().index, 7);

@@ -18,9 +18,7 @@ pub struct AlignedBuf {
 impl AlignedBuf {
     /// A zeroed buffer that holds at least `bytes`, rounded up to whole blocks.
     pub fn zeroed(bytes: usize) -> AlignedBuf {
-        AlignedBuf {
-            blocks: vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)],
-        }
+        AlignedBuf { blocks: vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)] }
     }
 
     /// A buffer with `bytes` at its start and zeros behind them, up to the end of the last block.

@@ -53,11 +53,7 @@ impl Block {
             synced: r.u64()?,
         };
         let payload = bytes.get(HEADER_BYTES..)?.get(..used)?.to_vec();
-        Some(Block {
-            header,
-            checksum,
-            payload,
-        })
+        Some(Block { header, checksum, payload })
     }
 }
 
@@ -75,11 +71,7 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> 
     head.put_u64(header.written);
     head.put_u64(header.synced);
     head.resize(HEADER_BYTES, 0);
-    assert!(
-        payload.len() <= PAYLOAD_BYTES,
-        "a journal payload of {} bytes",
-        payload.len()
-    );
+    assert!(payload.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", payload.len());
     for (to, from) in block.iter_mut().zip(head.iter().chain(payload)) {
         *to = *from;
     }
@@ -95,11 +87,7 @@ pub(crate) struct Packer {
 impl Packer {
     /// Adds an encoded record of at most [`PAYLOAD_BYTES`].
     pub(crate) fn push(&mut self, record: &[u8]) {
-        assert!(
-            record.len() <= PAYLOAD_BYTES,
-            "a journal record of {} bytes",
-            record.len()
-        );
+        assert!(record.len() <= PAYLOAD_BYTES, "a journal record of {} bytes", record.len());
         match self.payloads.last_mut() {
             Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => last.extend_from_slice(record),
             _ => {
@@ -132,14 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        Header {
-            incarnation: 1,
-            epoch: 2,
-            sequence: 3,
-            previous: 4,
-            written: 5,
-            synced: 6,
-        }
+        Header { incarnation: 1, epoch: 2, sequence: 3, previous: 4, written: 5, synced: 6 }
     }
 
     #[test]

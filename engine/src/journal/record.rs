@@ -52,11 +52,7 @@ impl Record {
         out.put_u16(0);
         match self {
             Record::Entry { group, id, body } => {
-                out.put_u8(if matches!(body, Body::Inline(_)) {
-                    ENTRY_INLINE
-                } else {
-                    ENTRY_SPILLED
-                });
+                out.put_u8(if matches!(body, Body::Inline(_)) { ENTRY_INLINE } else { ENTRY_SPILLED });
                 put_position(out, *group, *id);
                 match body {
                     Body::Inline(bytes) => out.put_bytes(bytes),
@@ -103,10 +99,7 @@ impl Record {
                 let group = GroupId(r.u32()?);
                 let some = r.u8()?;
                 let last = r.u64()?;
-                Record::Truncate {
-                    group,
-                    last: (some == 1).then_some(last),
-                }
+                Record::Truncate { group, last: (some == 1).then_some(last) }
             }
             PURGE => position(&mut r).map(|(group, through)| Record::Purge { group, through })?,
             APPLIED => position(&mut r).map(|(group, through)| Record::Applied { group, through })?,
@@ -123,13 +116,7 @@ fn put_position(out: &mut Vec<u8>, group: GroupId, id: LogId) {
 }
 
 fn position(r: &mut Reader<'_>) -> Option<(GroupId, LogId)> {
-    Some((
-        GroupId(r.u32()?),
-        LogId {
-            term: r.u64()?,
-            index: r.u64()?,
-        },
-    ))
+    Some((GroupId(r.u32()?), LogId { term: r.u64()?, index: r.u64()? }))
 }
 
 pub(crate) fn put_value_ref(out: &mut Vec<u8>, value: &ValueRef) {
@@ -139,11 +126,7 @@ pub(crate) fn put_value_ref(out: &mut Vec<u8>, value: &ValueRef) {
 }
 
 pub(crate) fn value_ref(r: &mut Reader<'_>) -> Option<ValueRef> {
-    Some(ValueRef {
-        offset: r.u64()?,
-        len: r.u32()?,
-        hash: r.u128()?,
-    })
+    Some(ValueRef { offset: r.u64()?, len: r.u32()?, hash: r.u128()? })
 }
 
 /// An entry's body: number of values (u16), the values, the meta bytes.
@@ -161,9 +144,7 @@ pub(crate) fn encode_body(values: &[ValueRef], meta: &[u8]) -> Vec<u8> {
 pub(crate) fn decode_body(body: &[u8]) -> Option<(Box<[ValueRef]>, Bytes)> {
     let mut r = Reader::new(body);
     let count = r.u16()?;
-    let values = (0..count)
-        .map(|_| value_ref(&mut r))
-        .collect::<Option<Box<[_]>>>()?;
+    let values = (0..count).map(|_| value_ref(&mut r)).collect::<Option<Box<[_]>>>()?;
     Some((values, Bytes::copy_from_slice(r.bytes(r.remaining())?)))
 }
 
@@ -203,15 +184,9 @@ mod tests {
     fn the_bytes_are_those_of_the_format_document() {
         let mut out = Vec::new();
         let id = LogId { term: 2, index: 3 };
-        Record::Entry {
-            group: GroupId(1),
-            id,
-            body: Body::Inline(Bytes::from_static(b"x")),
-        }
-        .encode(&mut out);
-        let mut expected = vec![
-            22, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,
-        ];
+        Record::Entry { group: GroupId(1), id, body: Body::Inline(Bytes::from_static(b"x")) }
+            .encode(&mut out);
+        let mut expected = vec![22, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
         expected.push(b'x');
         assert_eq!(out, expected);
     }

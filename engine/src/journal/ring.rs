@@ -31,11 +31,7 @@ impl Ring {
     /// Blocks that can be written from `next` on while everything above `reclaimed` is kept.
     pub(crate) fn free(&self, next: u64, reclaimed: u64) -> u64 {
         let used = next - 1 - reclaimed;
-        assert!(
-            used <= self.blocks,
-            "the journal holds {used} of {} blocks",
-            self.blocks
-        );
+        assert!(used <= self.blocks, "the journal holds {used} of {} blocks", self.blocks);
         self.blocks - used
     }
 }

@@ -1,15 +1,16 @@
 //! Checkpoint, then journal, then the verdict.
 
 use super::scan::{End, Scan};
-use crate::checkpoint::{self, FetchBody, Header, file_of};
+use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::io::{AlignedBuf, BLOCK, FileKind};
 use crate::journal::{Block, Body, Record, Ring};
 use crate::shared::Devices;
 use crate::superblock::Superblock;
-use crate::types::{GroupId, LogId, ValueRef};
+use crate::types::{GroupId, LogId};
 use crate::values::read_value;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub(crate) struct Recovered {
 pub(crate) struct Left {
     /// The machine went down since.
     pub power_cut: bool,
+    /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
+    pub kept_written: bool,
 }
 
 /// Reads everything; writes nothing.
@@ -48,17 +51,13 @@ pub(crate) async fn recover(
     left: Left,
 ) -> Result<Recovered> {
     let incarnation = superblock.identity.incarnation;
-    let (area, header, groups, other) = newest_checkpoint(devices, incarnation, location).await?;
+    let (area, header, groups, other) = newest_checkpoint(devices, incarnation).await?;
     let scan = Scan::read(devices.journal.as_ref(), ring, incarnation, location).await?;
     let (end, _) = scan.follow(header.sequence, header.chain);
-    match scan.judge(end, left.power_cut) {
+    match scan.judge(end, left) {
         End::Tail => {}
         End::Missing { said_by } => {
-            return Err(damaged_block(
-                ring,
-                end + 1,
-                format!("block {said_by} says that it was completed"),
-            ));
+            return Err(damaged_block(ring, end + 1, format!("block {said_by} says that it was completed")));
         }
         End::Damaged => {
             return Err(damaged_block(
@@ -68,38 +67,21 @@ pub(crate) async fn recover(
             ));
         }
     }
-    let checkpoint_applied = groups
-        .iter()
-        .filter_map(|(id, g)| Some((*id, g.applied?)))
-        .collect();
-    let known_written = scan.said_written().map_or(0, |(written, _)| written);
+    let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
+    let known_written = scan.said_done(left).map_or(0, |(done, _)| done);
     let known_synced = scan.said_synced(end).max(header.sequence);
-    let mut replay = Replay {
-        devices,
-        ring,
-        location,
-        groups,
-        known_written,
-        known_synced,
-    };
+    let mut replay =
+        Replay { devices, ring, location, groups, known_written, known_synced, unreadable: BTreeMap::new() };
     let (end, chain) = replay.run(header.sequence, header.chain, end).await?;
+    if let Some((_, error)) = replay.unreadable.pop_first() {
+        return Err(error);
+    }
     reaches_clean_end(superblock, ring, &scan, header.sequence, end)?;
     let oldest_kept = end.saturating_sub(ring.blocks());
-    let previous = other
-        .filter(|s| *s >= oldest_kept && *s <= header.sequence)
-        .unwrap_or(header.sequence);
+    let previous = other.filter(|s| *s >= oldest_kept && *s <= header.sequence).unwrap_or(header.sequence);
     let leftovers = scan.leftovers(end);
     let groups = replay.groups;
-    Ok(Recovered {
-        groups,
-        end,
-        chain,
-        leftovers,
-        area,
-        checkpoint: header,
-        previous,
-        checkpoint_applied,
-    })
+    Ok(Recovered { groups, end, chain, leftovers, area, checkpoint: header, previous, checkpoint_applied })
 }
 
 /// A clean shutdown recorded the journal's end: that very block must still be there.
@@ -108,10 +90,7 @@ fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: 
     let gone = clean.sequence > end
         || (clean.sequence > covered && scan.checksum(clean.sequence) != Some(clean.checksum));
     if gone {
-        let expected = format!(
-            "the journal's end at the last clean shutdown, block {}",
-            clean.sequence
-        );
+        let expected = format!("the journal's end at the last clean shutdown, block {}", clean.sequence);
         return Err(damaged_block(ring, end.min(clean.sequence) + 1, expected));
     }
     Ok(())
@@ -132,7 +111,7 @@ fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {
 type Newest = (usize, Header, BTreeMap<GroupId, Group>, Option<u64>);
 
 /// The intact checkpoint with the highest number; the other area's sequence, if its header is intact.
-async fn newest_checkpoint(devices: &Devices, incarnation: u64, location: &str) -> Result<Newest> {
+async fn newest_checkpoint(devices: &Devices, incarnation: u64) -> Result<Newest> {
     let mut found = Vec::new();
     for (area, device) in devices.checkpoints.iter().enumerate() {
         if let Some(header) = checkpoint::read_headers(device.as_ref(), incarnation).await {
@@ -140,19 +119,15 @@ async fn newest_checkpoint(devices: &Devices, incarnation: u64, location: &str) 
         }
     }
     found.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
-    let bodies = Bodies {
-        data: devices.data.as_ref(),
-        location,
-    };
     let mut reasons = Vec::new();
     for (area, header) in &found {
         let Some(device) = devices.checkpoints.get(*area) else {
             continue;
         };
-        match checkpoint::load(device.as_ref(), header, &bodies).await {
-            Ok(loaded) => {
+        match checkpoint::load(device.as_ref(), header).await {
+            Ok(groups) => {
                 let other = found.iter().find(|(a, h)| a != area && h.number < header.number);
-                return Ok((*area, *header, loaded.groups, other.map(|(_, h)| h.sequence)));
+                return Ok((*area, *header, groups, other.map(|(_, h)| h.sequence)));
             }
             Err(reason) => {
                 let file = file_of(*area).name();
@@ -180,28 +155,17 @@ async fn newest_checkpoint(devices: &Devices, incarnation: u64, location: &str) 
     }))
 }
 
-struct Bodies<'a> {
-    data: &'a dyn Device,
-    location: &'a str,
-}
-
-impl FetchBody for Bodies<'_> {
-    async fn fetch(&self, at: &ValueRef) -> Option<Vec<u8>> {
-        read_value(self.data, self.location, at, LogId::default())
-            .await
-            .ok()
-            .map(|b| b.to_vec())
-    }
-}
-
 struct Replay<'a> {
     devices: &'a Devices,
     ring: Ring,
     location: &'a str,
     groups: BTreeMap<GroupId, Group>,
-    /// Blocks up to here are known to have been completed, and to have been synced.
+    /// Blocks up to here are known to have reached the device for good, and to have been synced.
     known_written: u64,
     known_synced: u64,
+    /// Entries whose body cannot be read. That is an error only if nothing later removed them: the space of a removed
+    /// entry may be another's by now.
+    unreadable: BTreeMap<(GroupId, u64), Error>,
 }
 
 impl Replay<'_> {
@@ -211,11 +175,8 @@ impl Replay<'_> {
         while last < end {
             let count = self.ring.contiguous(last + 1, (end - last).min(256));
             let offset = self.ring.offset(last + 1);
-            let (result, buf) = self
-                .devices
-                .journal
-                .read(offset, AlignedBuf::zeroed(count as usize * BLOCK))
-                .await;
+            let (result, buf) =
+                self.devices.journal.read(offset, AlignedBuf::zeroed(count as usize * BLOCK)).await;
             let failed = |e: std::io::Error| Error::Io {
                 location: format!("{}: journal at {offset}", self.location),
                 operation: "read",
@@ -247,7 +208,7 @@ impl Replay<'_> {
             let record = Record::decode(&mut reader);
             let record = record.ok_or_else(|| self.damaged(sequence, "records that can be read"))?;
             let entry = match &record {
-                Record::Entry { id, body, .. } => match self.entry(sequence, *id, body).await? {
+                Record::Entry { group, id, body } => match self.entry(sequence, *group, *id, body).await? {
                     Some(entry) => Some(entry),
                     None => return Ok(false),
                 },
@@ -263,15 +224,25 @@ impl Replay<'_> {
 
     /// The entry of a record; `None` if its bytes were still in flight. Values beyond the last sync are read and
     /// checked, since the record may have arrived without them.
-    async fn entry(&self, sequence: u64, id: LogId, body: &Body) -> Result<Option<LogEntry>> {
+    async fn entry(
+        &mut self,
+        sequence: u64,
+        group: GroupId,
+        id: LogId,
+        body: &Body,
+    ) -> Result<Option<LogEntry>> {
         let in_flight = sequence > self.known_written;
-        let unreadable = || self.damaged(sequence, "an entry whose body can be read");
+        let unreadable = || damaged_block(self.ring, sequence, "an entry whose body can be read".to_owned());
         let entry = match body {
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
             Body::Spilled(at) => match read_value(self.devices.data.as_ref(), self.location, at, id).await {
                 Ok(bytes) => LogEntry::from_body(id, &bytes, Some(*at)).ok_or_else(unreadable)?,
                 Err(_) if in_flight => return Ok(None),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.unreadable.insert((group, id.index), error);
+                    let (meta, values) = (Bytes::new(), Box::default());
+                    LogEntry { id, meta, values, spilled: Some(*at) }
+                }
             },
         };
         if sequence > self.known_synced {
@@ -300,19 +271,18 @@ impl Replay<'_> {
                 }
             }
             Record::Truncate { group, last } => {
-                self.groups.entry(group).or_default().log.truncate_after(last);
+                for removed in self.groups.entry(group).or_default().log.truncate_after(last) {
+                    self.unreadable.remove(&(group, removed.id.index));
+                }
             }
             Record::Purge { group, through } => {
-                self.groups.entry(group).or_default().log.purge(through);
+                for removed in self.groups.entry(group).or_default().log.purge(through) {
+                    self.unreadable.remove(&(group, removed.id.index));
+                }
             }
             Record::Applied { group, through } => {
                 let group = self.groups.entry(group).or_default();
-                if group
-                    .log
-                    .bounds()
-                    .last
-                    .is_none_or(|last| last.index < through.index)
-                {
+                if group.log.bounds().last.is_none_or(|last| last.index < through.index) {
                     return broken(self, format!("entry {through} applied before it was appended"));
                 }
                 group.applied_before = group.applied_before.max(Some(through));

@@ -1,5 +1,6 @@
 //! One pass over the ring: which blocks stand where, and what they say of one another.
 
+use super::replay::Left;
 use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
@@ -65,17 +66,11 @@ impl Scan {
 
     #[cfg(test)]
     pub(super) fn of(slots: Vec<Slot>) -> Scan {
-        Scan {
-            ring: Ring::new(slots.len() as u64),
-            slots,
-        }
+        Scan { ring: Ring::new(slots.len() as u64), slots }
     }
 
     fn slot(&self, sequence: u64) -> Slot {
-        self.slots
-            .get((sequence % self.ring.blocks()) as usize)
-            .copied()
-            .unwrap_or(Slot::Empty)
+        self.slots.get((sequence % self.ring.blocks()) as usize).copied().unwrap_or(Slot::Empty)
     }
 
     /// Follows the chain behind block `after`, whose checksum is `chain`. Returns the last block of it and its
@@ -85,12 +80,9 @@ impl Scan {
         // A chain longer than the ring would follow itself.
         while end - after < self.ring.blocks() {
             match self.slot(end + 1) {
-                Slot::Block {
-                    sequence,
-                    checksum: next,
-                    previous,
-                    ..
-                } if sequence == end + 1 && previous == checksum => {
+                Slot::Block { sequence, checksum: next, previous, .. }
+                    if sequence == end + 1 && previous == checksum =>
+                {
                     (end, checksum) = (sequence, next);
                 }
                 _ => break,
@@ -102,51 +94,37 @@ impl Scan {
     /// The checksum of block `sequence`, if it is still there.
     pub(super) fn checksum(&self, sequence: u64) -> Option<u128> {
         match self.slot(sequence) {
-            Slot::Block {
-                sequence: found,
-                checksum,
-                ..
-            } if found == sequence => Some(checksum),
+            Slot::Block { sequence: found, checksum, .. } if found == sequence => Some(checksum),
             _ => None,
         }
     }
 
-    /// The highest sequence that any block says was written, with all before it.
-    pub(super) fn said_written(&self) -> Option<(u64, u64)> {
-        self.blocks()
-            .map(|(sequence, written, _)| (written, sequence))
-            .max()
+    /// The highest sequence that any block says must be there, and the block that says so: what was written, where
+    /// completed writes stay; else what was synced.
+    pub(super) fn said_done(&self, left: Left) -> Option<(u64, u64)> {
+        let done = |(sequence, written, synced)| (if left.kept_written { written } else { synced }, sequence);
+        self.blocks().map(done).max()
     }
 
     /// The highest sequence that any block up to `end` says was synced.
     pub(super) fn said_synced(&self, end: u64) -> u64 {
-        self.blocks()
-            .filter(|(sequence, ..)| *sequence <= end)
-            .map(|(.., synced)| synced)
-            .max()
-            .unwrap_or(0)
+        self.blocks().filter(|(sequence, ..)| *sequence <= end).map(|(.., synced)| synced).max().unwrap_or(0)
     }
 
     fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Block {
-                sequence,
-                written,
-                synced,
-                ..
-            } => Some((*sequence, *written, *synced)),
+            Slot::Block { sequence, written, synced, .. } => Some((*sequence, *written, *synced)),
             _ => None,
         })
     }
 
-    /// Judges the end of a chain that reaches `end`. `power_cut` says that the machine went down since the last
-    /// writes, so that a block in flight may be torn.
-    pub(super) fn judge(&self, end: u64, power_cut: bool) -> End {
-        if let Some((_, said_by)) = self.said_written().filter(|(written, _)| *written > end) {
+    /// Judges the end of a chain that reaches `end`. Only a power cut can tear a block in flight.
+    pub(super) fn judge(&self, end: u64, left: Left) -> End {
+        if let Some((_, said_by)) = self.said_done(left).filter(|(done, _)| *done > end) {
             return End::Missing { said_by };
         }
         match self.slot(end + 1) {
-            Slot::Garbage if !power_cut => End::Damaged,
+            Slot::Garbage if !left.power_cut => End::Damaged,
             _ => End::Tail,
         }
     }
@@ -174,13 +152,7 @@ fn slot(bytes: &[u8], incarnation: u64) -> Slot {
         Some(block) if block.header.incarnation == incarnation => {
             let h = block.header;
             let (sequence, checksum) = (h.sequence, block.checksum);
-            Slot::Block {
-                sequence,
-                checksum,
-                previous: h.previous,
-                written: h.written,
-                synced: h.synced,
-            }
+            Slot::Block { sequence, checksum, previous: h.previous, written: h.written, synced: h.synced }
         }
         _ => Slot::Garbage,
     }
@@ -191,15 +163,9 @@ mod tests {
     use super::*;
 
     /// Block `sequence`, whose checksum is its sequence, chained to the one before it.
-    fn block(sequence: u64, written: u64) -> Slot {
+    fn block(sequence: u64, written: u64, synced: u64) -> Slot {
         let (checksum, previous) = (u128::from(sequence), u128::from(sequence) - 1);
-        Slot::Block {
-            sequence,
-            checksum,
-            previous,
-            written,
-            synced: written,
-        }
+        Slot::Block { sequence, checksum, previous, written, synced }
     }
 
     /// A ring of eight whose slots 1.. hold the given.
@@ -212,51 +178,31 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_chain_is_judged_by_what_later_blocks_say() {
+    fn the_end_of_the_chain_is_judged_by_what_later_blocks_say_and_how_the_machine_was_left() {
         use Slot::{Empty, Garbage};
-        let stranger = Slot::Block {
-            sequence: 3,
-            checksum: 9,
-            previous: 77,
-            written: 1,
-            synced: 0,
-        };
-        // (slots from sequence 1, end of the chain, judgement after a power cut, after the death of the process)
+        let killed = Left { power_cut: false, kept_written: true };
+        let device = Left { power_cut: true, kept_written: true };
+        let volatile = Left { power_cut: true, kept_written: false };
+        let missing = |said_by| End::Missing { said_by };
+        let stranger = Slot::Block { sequence: 3, checksum: 9, previous: 77, written: 1, synced: 0 };
+        // (slots from sequence 1, end of the chain, judgement when killed, cut with and without a protected cache)
         let table = [
-            (vec![block(1, 0), block(2, 1)], 2, End::Tail, End::Tail),
-            (
-                vec![block(1, 0), block(2, 1), Garbage],
-                2,
-                End::Tail,
-                End::Damaged,
-            ),
-            (
-                vec![block(1, 0), block(2, 1), Empty, block(4, 2)],
-                2,
-                End::Tail,
-                End::Tail,
-            ),
-            (vec![block(1, 0), block(2, 1), stranger], 2, End::Tail, End::Tail),
-            (
-                vec![block(1, 0), Empty, block(3, 2)],
-                1,
-                End::Missing { said_by: 3 },
-                End::Missing { said_by: 3 },
-            ),
-            (
-                vec![block(1, 0), Garbage, Empty, block(4, 3)],
-                1,
-                End::Missing { said_by: 4 },
-                End::Missing { said_by: 4 },
-            ),
-            (vec![Garbage, block(2, 0)], 0, End::Tail, End::Damaged),
+            (vec![block(1, 0, 0), block(2, 1, 0)], 2, End::Tail, End::Tail, End::Tail),
+            (vec![block(1, 0, 0), block(2, 1, 0), Garbage], 2, End::Damaged, End::Tail, End::Tail),
+            (vec![block(1, 0, 0), block(2, 1, 0), Empty, block(4, 2, 0)], 2, End::Tail, End::Tail, End::Tail),
+            (vec![block(1, 0, 0), block(2, 1, 0), stranger], 2, End::Tail, End::Tail, End::Tail),
+            (vec![block(1, 0, 0), Empty, block(3, 2, 0)], 1, missing(3), missing(3), End::Tail),
+            (vec![block(1, 0, 0), Empty, block(3, 2, 2)], 1, missing(3), missing(3), missing(3)),
+            (vec![block(1, 0, 0), Garbage, Empty, block(4, 3, 1)], 1, missing(4), missing(4), End::Tail),
+            (vec![Garbage, block(2, 0, 0)], 0, End::Damaged, End::Tail, End::Tail),
         ];
-        for (slots, expected_end, cut, killed) in table {
+        for (slots, expected_end, when_killed, when_device, when_volatile) in table {
             let scan = ring(&slots);
             let (end, _) = scan.follow(0, 0);
             assert_eq!(end, expected_end, "{slots:?}");
-            assert_eq!(scan.judge(end, true), cut, "{slots:?}");
-            assert_eq!(scan.judge(end, false), killed, "{slots:?}");
+            assert_eq!(scan.judge(end, killed), when_killed, "killed: {slots:?}");
+            assert_eq!(scan.judge(end, device), when_device, "device: {slots:?}");
+            assert_eq!(scan.judge(end, volatile), when_volatile, "volatile: {slots:?}");
         }
     }
 
@@ -264,7 +210,7 @@ mod tests {
     fn blocks_of_the_last_lap_are_old_and_not_leftovers() {
         let mut slots = vec![Slot::Empty; 8];
         for sequence in 5..=12u64 {
-            slots[(sequence % 8) as usize] = block(sequence, sequence - 1);
+            slots[(sequence % 8) as usize] = block(sequence, sequence - 1, sequence - 1);
         }
         let scan = Scan::of(slots);
         let (end, checksum) = scan.follow(9, 9);

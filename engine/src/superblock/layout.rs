@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
-use crate::types::{BootId, Geometry, GroupId, Identity};
+use crate::types::{BootId, Geometry, GroupId, Identity, Mode};
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
@@ -31,6 +31,8 @@ pub(crate) struct Superblock {
     pub geometry: Geometry,
     /// The machine may have acknowledged what is not synced.
     pub lazy: bool,
+    /// The mode in which the directory was last opened: whether a completed write counts after a power cut.
+    pub mode: Option<Mode>,
     /// The kernel under which the directory was last opened.
     pub boot: BootId,
     /// Counts opens; every journal block carries it.
@@ -71,7 +73,8 @@ impl Superblock {
         out.put_u64(self.geometry.journal_bytes);
         out.put_u64(self.geometry.checkpoint_bytes);
         out.put_u64(self.geometry.data_bytes);
-        out.put_u64(u64::from(self.lazy));
+        out.put_u32(u32::from(self.lazy));
+        out.put_u32(mode_number(self.mode));
         out.put_u128(self.boot.0);
         out.put_u64(self.epoch);
         out.put_u64(self.clean.sequence);
@@ -110,27 +113,19 @@ impl Superblock {
         let cluster_len = usize::from(r.u16()?);
         let slot = r.u16()?;
         r.u32()?;
-        let cluster = std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?)
-            .ok()?
-            .to_owned();
+        let cluster = std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?).ok()?.to_owned();
         let incarnation = r.u64()?;
-        let geometry = Geometry {
-            journal_bytes: r.u64()?,
-            checkpoint_bytes: r.u64()?,
-            data_bytes: r.u64()?,
-        };
+        let geometry = Geometry { journal_bytes: r.u64()?, checkpoint_bytes: r.u64()?, data_bytes: r.u64()? };
         geometry.check().ok()?;
-        let lazy = match r.u64()? {
+        let lazy = match r.u32()? {
             0 => false,
             1 => true,
             _ => return None,
         };
+        let mode = mode_of(r.u32()?)?;
         let boot = BootId(r.u128()?);
         let epoch = r.u64()?;
-        let clean = Clean {
-            sequence: r.u64()?,
-            checksum: r.u128()?,
-        };
+        let clean = Clean { sequence: r.u64()?, checksum: r.u128()? };
         let count = usize::try_from(r.u64()?).ok().filter(|n| *n <= MAX_VOTES)?;
         let mut votes = BTreeMap::new();
         let mut r = Reader::new(block.get(VOTES_AT..)?);
@@ -139,22 +134,23 @@ impl Superblock {
             let len = usize::try_from(r.u32()?).ok()?;
             votes.insert(group, r.bytes(MAX_VOTE_BYTES)?.get(..len)?.to_vec());
         }
-        let identity = Identity {
-            cluster,
-            slot,
-            incarnation,
-        };
-        Some(Superblock {
-            revision,
-            identity,
-            geometry,
-            lazy,
-            boot,
-            epoch,
-            clean,
-            votes,
-        })
+        let identity = Identity { cluster, slot, incarnation };
+        Some(Superblock { revision, identity, geometry, lazy, mode, boot, epoch, clean, votes })
     }
+}
+
+const fn mode_number(mode: Option<Mode>) -> u32 {
+    match mode {
+        None => 0,
+        Some(Mode::Device) => 1,
+        Some(Mode::Replicated) => 2,
+        Some(Mode::Sync) => 3,
+    }
+}
+
+fn mode_of(number: u32) -> Option<Option<Mode>> {
+    let modes = [None, Some(Mode::Device), Some(Mode::Replicated), Some(Mode::Sync)];
+    modes.into_iter().find(|mode| mode_number(*mode) == number)
 }
 
 #[cfg(test)]
@@ -165,19 +161,13 @@ pub(crate) mod tests {
     pub(crate) fn example() -> Superblock {
         Superblock {
             revision: 7,
-            identity: Identity {
-                cluster: "prod".into(),
-                slot: 2,
-                incarnation: 0xabcdef,
-            },
+            identity: Identity { cluster: "prod".into(), slot: 2, incarnation: 0xabcdef },
             geometry: Geometry::for_total(64 << 20).unwrap(),
             lazy: true,
+            mode: Some(Mode::Replicated),
             boot: BootId(0x0123_4567_89ab_cdef),
             epoch: 3,
-            clean: Clean {
-                sequence: 41,
-                checksum: 99,
-            },
+            clean: Clean { sequence: 41, checksum: 99 },
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
         }
     }
@@ -194,12 +184,9 @@ pub(crate) mod tests {
         assert_eq!(&block[48..52], b"prod");
         assert_eq!(block[112..120], 0xabcdefu64.to_le_bytes(), "incarnation");
         assert_eq!(block[120..128], (4u64 << 20).to_le_bytes(), "journal bytes");
-        assert_eq!(block[144..152], 1u64.to_le_bytes(), "lazy");
-        assert_eq!(
-            block[152..168],
-            0x0123_4567_89ab_cdefu128.to_le_bytes(),
-            "boot id"
-        );
+        assert_eq!(block[144..148], 1u32.to_le_bytes(), "lazy");
+        assert_eq!(block[148..152], 2u32.to_le_bytes(), "mode");
+        assert_eq!(block[152..168], 0x0123_4567_89ab_cdefu128.to_le_bytes(), "boot id");
         assert_eq!(block[168..176], 3u64.to_le_bytes(), "epoch");
         assert_eq!(block[176..184], 41u64.to_le_bytes(), "clean sequence");
         assert_eq!(block[184..200], 99u128.to_le_bytes(), "clean checksum");

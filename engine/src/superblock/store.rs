@@ -24,11 +24,7 @@ impl SuperblockStore {
         location: String,
         first: Superblock,
     ) -> Result<SuperblockStore> {
-        let mut store = SuperblockStore {
-            device,
-            location,
-            current: first,
-        };
+        let mut store = SuperblockStore { device, location, current: first };
         store.write().await?;
         Ok(store)
     }
@@ -47,11 +43,7 @@ impl SuperblockStore {
             });
         }
         let current = elect(&location, &copies)?;
-        Ok(SuperblockStore {
-            device,
-            location,
-            current,
-        })
+        Ok(SuperblockStore { device, location, current })
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -83,12 +75,7 @@ impl SuperblockStore {
 
     fn failed(&self, operation: &'static str, error: &std::io::Error) -> Error {
         let location = self.location.clone();
-        Error::Failed {
-            location,
-            file: FileKind::Superblock,
-            operation,
-            reason: error.to_string(),
-        }
+        Error::Failed { location, file: FileKind::Superblock, operation, reason: error.to_string() }
     }
 }
 
@@ -111,18 +98,11 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         _ => None,
     });
     if let Some(found) = newer {
-        return Err(Error::NewerFormat {
-            location: location.to_owned(),
-            found,
-            supported: VERSION,
-        });
+        return Err(Error::NewerFormat { location: location.to_owned(), found, supported: VERSION });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason = "no superblock was found".to_owned();
-        return Err(Error::NotFormatted {
-            location: location.to_owned(),
-            reason,
-        });
+        return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }
     Err(Error::Corrupt(Corruption {
         file: FileKind::Superblock,
@@ -141,10 +121,7 @@ mod tests {
     use super::*;
 
     fn revision(n: u64) -> std::result::Result<Superblock, Unusable> {
-        Ok(Superblock {
-            revision: n,
-            ..example()
-        })
+        Ok(Superblock { revision: n, ..example() })
     }
 
     #[test]
@@ -154,25 +131,15 @@ mod tests {
         let table = [
             (vec![revision(1), revision(1), revision(1), revision(1)], Some(1)),
             (vec![revision(2), revision(1), revision(1), revision(1)], Some(1)),
-            (
-                vec![Err(Damaged), Err(Damaged), revision(1), revision(1)],
-                Some(1),
-            ),
+            (vec![Err(Damaged), Err(Damaged), revision(1), revision(1)], Some(1)),
             (vec![revision(2), revision(2), revision(1), revision(1)], Some(2)),
-            (
-                vec![revision(2), revision(2), Err(Damaged), Err(Damaged)],
-                Some(2),
-            ),
+            (vec![revision(2), revision(2), Err(Damaged), Err(Damaged)], Some(2)),
             (vec![revision(2), revision(2), revision(2), revision(1)], Some(2)),
             (vec![revision(2), Err(Damaged), revision(1), Err(Damaged)], None),
             (vec![Err(Absent), Err(Damaged), Err(Absent), revision(1)], None),
         ];
         for (copies, expected) in table {
-            assert_eq!(
-                elect("d", &copies).ok().map(|s| s.revision),
-                expected,
-                "{copies:?}"
-            );
+            assert_eq!(elect("d", &copies).ok().map(|s| s.revision), expected, "{copies:?}");
         }
     }
 

@@ -25,10 +25,7 @@ pub fn boot_id() -> io::Result<BootId> {
 pub fn boot_id_from(path: &Path) -> io::Result<BootId> {
     let text = std::fs::read_to_string(path)?;
     parse(text.trim()).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{}: not a boot id: {text:?}", path.display()),
-        )
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a boot id: {text:?}", path.display()))
     })
 }
 
@@ -40,10 +37,7 @@ fn parse(text: &str) -> Option<BootId> {
     if !shape || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    u128::from_str_radix(&digits, 16)
-        .ok()
-        .filter(|&id| id != 0)
-        .map(BootId)
+    u128::from_str_radix(&digits, 16).ok().filter(|&id| id != 0).map(BootId)
 }
 
 #[cfg(test)]
@@ -62,10 +56,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("boot_id");
         std::fs::write(&path, "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
-        assert_eq!(
-            boot_id_from(&path).unwrap(),
-            BootId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef)
-        );
+        assert_eq!(boot_id_from(&path).unwrap(), BootId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
     }
 
     #[test]

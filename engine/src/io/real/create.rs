@@ -25,10 +25,7 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(
     let total = total_bytes(geometry)?;
     let path = std::path::absolute(path).map_err(|error| failed(path, "format", error))?;
     refuse_unless_empty(&path)?;
-    let missing: Vec<&Path> = path
-        .ancestors()
-        .take_while(|ancestor| !ancestor.exists())
-        .collect();
+    let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     let existing = path.ancestors().nth(missing.len()).unwrap_or(&path);
     refuse_unless_room(&path, existing, total)?;
 
@@ -69,13 +66,9 @@ fn total_bytes(geometry: &Geometry) -> Result<u64> {
         let bytes = size(kind, geometry);
         if bytes == 0 || !bytes.is_multiple_of(BLOCK as u64) || i64::try_from(bytes).is_err() {
             let name = kind.name();
-            return Err(Error::Invalid(format!(
-                "file `{name}` of {bytes} bytes: not a multiple of {BLOCK}"
-            )));
+            return Err(Error::Invalid(format!("file `{name}` of {bytes} bytes: not a multiple of {BLOCK}")));
         }
-        total
-            .checked_add(bytes)
-            .ok_or_else(|| Error::Invalid("the sizes overflow 64 bits".to_owned()))
+        total.checked_add(bytes).ok_or_else(|| Error::Invalid("the sizes overflow 64 bits".to_owned()))
     })
 }
 
@@ -96,16 +89,9 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
         }
     }
     ours.sort_unstable();
-    let reason = match (
-        ours.contains(&FileKind::Superblock.name()),
-        ours.is_empty(),
-        foreign,
-    ) {
+    let reason = match (ours.contains(&FileKind::Superblock.name()), ours.is_empty(), foreign) {
         (true, ..) => format!("it already is a Cairn data directory ({})", ours.join(", ")),
-        (false, false, _) => format!(
-            "it holds files of a format that did not end ({})",
-            ours.join(", ")
-        ),
+        (false, false, _) => format!("it holds files of a format that did not end ({})", ours.join(", ")),
         (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),
         (false, true, 0) => return Ok(()),
     };
@@ -137,18 +123,10 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         offset += part;
         progress(part);
     }
-    file.sync_all()
-        .map_err(|error| no_space(path, "fsync", bytes, error))?;
-    let found = file
-        .metadata()
-        .map_err(|error| failed(path, "stat", error))?
-        .len();
+    file.sync_all().map_err(|error| no_space(path, "fsync", bytes, error))?;
+    let found = file.metadata().map_err(|error| failed(path, "stat", error))?.len();
     if found != bytes {
-        return Err(failed(
-            path,
-            "format",
-            format!("the file has {found} bytes instead of {bytes}"),
-        ));
+        return Err(failed(path, "format", format!("the file has {found} bytes instead of {bytes}")));
     }
     match system::written_bytes(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
         Some(written) if written < bytes => {
@@ -173,11 +151,7 @@ fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error)
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             let free =
                 system::free_bytes(path).map_or_else(|_| "unknown".to_owned(), |free| free.to_string());
-            failed(
-                path,
-                operation,
-                format!("{error}: the file needs {needed} bytes, {free} are still free"),
-            )
+            failed(path, operation, format!("{error}: the file needs {needed} bytes, {free} are still free"))
         }
         _ => failed(path, operation, error),
     }
@@ -198,10 +172,7 @@ struct Made {
 
 impl Made {
     fn directory(&mut self, path: &Path) -> Result<()> {
-        DirBuilder::new()
-            .mode(0o700)
-            .create(path)
-            .map_err(|error| failed(path, "mkdir", error))?;
+        DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, "mkdir", error))?;
         self.directories.push(path.to_owned());
         path.parent().map_or(Ok(()), sync_directory)
     }
@@ -226,16 +197,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let files = self
-            .files
-            .drain(..)
-            .rev()
-            .map(|path| (std::fs::remove_file(&path), path));
-        let directories = self
-            .directories
-            .drain(..)
-            .rev()
-            .map(|path| (std::fs::remove_dir(&path), path));
+        let files = self.files.drain(..).rev().map(|path| (std::fs::remove_file(&path), path));
+        let directories = self.directories.drain(..).rev().map(|path| (std::fs::remove_dir(&path), path));
         for (result, path) in files.chain(directories) {
             if let Err(error) = result {
                 tracing::warn!(path = %path.display(), %error, "could not remove what a failed format left");

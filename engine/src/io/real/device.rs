@@ -13,19 +13,9 @@ pub(super) type Transfer = (io::Result<()>, AlignedBuf);
 
 /// One operation on one file, within the file's bounds.
 pub(super) enum Request {
-    Read {
-        offset: u64,
-        buf: AlignedBuf,
-        reply: oneshot::Sender<Transfer>,
-    },
-    Write {
-        offset: u64,
-        buf: AlignedBuf,
-        reply: oneshot::Sender<Transfer>,
-    },
-    Sync {
-        reply: oneshot::Sender<io::Result<()>>,
-    },
+    Read { offset: u64, buf: AlignedBuf, reply: oneshot::Sender<Transfer> },
+    Write { offset: u64, buf: AlignedBuf, reply: oneshot::Sender<Transfer> },
+    Sync { reply: oneshot::Sender<io::Result<()>> },
 }
 
 /// A backend's hold on one open file. Dropping it closes the file once the operations already submitted have ended.
@@ -52,14 +42,9 @@ impl<S: Submit> FileDevice<S> {
             let text = format!("offset {offset} is not a multiple of {BLOCK}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        if offset
-            .checked_add(length as u64)
-            .is_none_or(|end| end > self.size)
-        {
-            let text = format!(
-                "{length} bytes at offset {offset} reach past the end of the file, {}",
-                self.size
-            );
+        if offset.checked_add(length as u64).is_none_or(|end| end > self.size) {
+            let text =
+                format!("{length} bytes at offset {offset} reach past the end of the file, {}", self.size);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
         Ok(())
@@ -77,11 +62,7 @@ impl<S: Submit> FileDevice<S> {
         }
         let (reply, result) = oneshot::channel();
         self.backend.submit(request(buf, reply));
-        Box::pin(async move {
-            result
-                .await
-                .unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0)))
-        })
+        Box::pin(async move { result.await.unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0))) })
     }
 }
 
@@ -107,10 +88,7 @@ impl<S: Submit> Device for FileDevice<S> {
 
 /// The backend's thread died under the operation: what happened on the device is unknown.
 fn gone() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::BrokenPipe,
-        "the I/O thread ended before the operation did",
-    )
+    io::Error::new(io::ErrorKind::BrokenPipe, "the I/O thread ended before the operation did")
 }
 
 /// How far a transfer has come. The kernel may do a large one in parts.
@@ -161,11 +139,7 @@ mod tests {
     fn a_transfer_in_parts_goes_on_until_all_is_done() {
         let mut progress = Progress::new(4 * BLOCK);
         assert!(!progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
-        assert!(
-            !progress
-                .advance(Err(io::ErrorKind::Interrupted.into()), SHORT)
-                .unwrap()
-        );
+        assert!(!progress.advance(Err(io::ErrorKind::Interrupted.into()), SHORT).unwrap());
         assert_eq!(progress.done(), 2 * BLOCK);
         assert!(progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
     }

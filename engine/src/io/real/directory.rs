@@ -76,11 +76,7 @@ impl FileDirectory {
             );
         }
         let running = start(path, backend)?;
-        Ok(FileDirectory {
-            path: path.to_owned(),
-            running,
-            direct,
-        })
+        Ok(FileDirectory { path: path.to_owned(), running, direct })
     }
 
     /// Whether I/O bypasses the page cache. Where it does not, a completed write is not on the device before a sync.
@@ -117,11 +113,7 @@ impl Directory for FileDirectory {
 
 /// An error of a call to the system.
 pub(super) fn failed(path: &Path, operation: &'static str, reason: impl ToString) -> Error {
-    Error::Io {
-        location: path.display().to_string(),
-        operation,
-        reason: reason.to_string(),
-    }
+    Error::Io { location: path.display().to_string(), operation, reason: reason.to_string() }
 }
 
 /// Opens for direct I/O, or for buffered I/O where the filesystem refuses that; says which. Does not follow a link: a
@@ -142,10 +134,8 @@ pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
 /// Whether the file is there, and allows direct I/O.
 fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
     let path = directory.join(kind.name());
-    let not_formatted = |reason: String| Error::NotFormatted {
-        location: directory.display().to_string(),
-        reason,
-    };
+    let not_formatted =
+        |reason: String| Error::NotFormatted { location: directory.display().to_string(), reason };
     let (file, direct) = open_file(&path, false).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             not_formatted(format!("file `{}` is missing", kind.name()))
@@ -177,9 +167,7 @@ fn start(path: &Path, backend: Backend) -> Result<Running> {
     };
     match ring {
         Some(ring) => Ok(Running::Ring(ring)),
-        None => Pool::start()
-            .map(Running::Pool)
-            .map_err(|error| failed(path, "starting I/O threads", error)),
+        None => Pool::start().map(Running::Pool).map_err(|error| failed(path, "starting I/O threads", error)),
     }
 }
 

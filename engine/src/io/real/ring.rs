@@ -45,16 +45,9 @@ impl Ring {
     pub(super) fn start() -> io::Result<Ring> {
         let (messages, receiver) = unbounded_channel();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
-        std::thread::Builder::new()
-            .name("cairn-uring".to_owned())
-            .spawn(move || run(receiver, &ready))?;
-        started
-            .recv()
-            .map_err(|_| io::Error::other("the io_uring thread ended at its start"))??;
-        Ok(Ring {
-            messages,
-            next_id: AtomicU64::new(0),
-        })
+        std::thread::Builder::new().name("cairn-uring".to_owned()).spawn(move || run(receiver, &ready))?;
+        started.recv().map_err(|_| io::Error::other("the io_uring thread ended at its start"))??;
+        Ok(Ring { messages, next_id: AtomicU64::new(0) })
     }
 
     /// Hands an open file of `size` bytes to the thread.
@@ -121,11 +114,8 @@ async fn serve(mut receiver: UnboundedReceiver<Message>) {
                 match receiver.poll_recv_many(context, &mut gathered, room) {
                     Poll::Ready(0) => open = false,
                     Poll::Ready(_) => {
-                        in_flight.extend(
-                            gathered
-                                .drain(..)
-                                .filter_map(|message| accept(&mut files, message)),
-                        );
+                        in_flight
+                            .extend(gathered.drain(..).filter_map(|message| accept(&mut files, message)));
                         moved = true;
                     }
                     Poll::Pending => {}
@@ -204,10 +194,7 @@ async fn write(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (i
     let mut window = Window::new(buf);
     loop {
         window.skip_to(progress.done());
-        let (part, back) = file
-            .write_at(window, offset + progress.done() as u64)
-            .submit()
-            .await;
+        let (part, back) = file.write_at(window, offset + progress.done() as u64).submit().await;
         window = back;
         match progress.advance(part, io::ErrorKind::WriteZero) {
             Ok(false) => {}
@@ -275,10 +262,7 @@ mod tests {
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || run(receiver, &ready));
         if started.recv().unwrap().is_ok() {
-            let ring = Ring {
-                messages,
-                next_id: AtomicU64::new(0),
-            };
+            let ring = Ring { messages, next_id: AtomicU64::new(0) };
             let device = ring.attach(tempfile::tempfile().unwrap(), 4096);
             drop(ring);
             drop(device.write(0, AlignedBuf::zeroed(4096)));
@@ -293,10 +277,7 @@ mod tests {
         for (start, left) in [(0, 8192), (4096, 4096), (8192, 0), (usize::MAX, 0)] {
             window.skip_to(start);
             assert_eq!((window.bytes_init(), window.bytes_total()), (left, left));
-            assert_eq!(
-                window.stable_ptr() as usize + left,
-                window.buf.as_ptr() as usize + 8192
-            );
+            assert_eq!(window.stable_ptr() as usize + left, window.buf.as_ptr() as usize + 8192);
         }
     }
 }

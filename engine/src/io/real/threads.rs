@@ -81,22 +81,14 @@ impl Pool {
         let owner = Arc::new(Owner(Arc::clone(&queue)));
         for number in 0..THREADS {
             let queue = Arc::clone(&queue);
-            std::thread::Builder::new()
-                .name(format!("cairn-io-{number}"))
-                .spawn(move || queue.serve())?;
+            std::thread::Builder::new().name(format!("cairn-io-{number}")).spawn(move || queue.serve())?;
         }
         Ok(Pool { owner })
     }
 
     /// Makes a device of an open file of `size` bytes.
     pub(super) fn attach(&self, file: File, size: u64) -> Arc<dyn Device> {
-        Arc::new(FileDevice::new(
-            size,
-            PoolFile {
-                file: Arc::new(file),
-                owner: Arc::clone(&self.owner),
-            },
-        ))
+        Arc::new(FileDevice::new(size, PoolFile { file: Arc::new(file), owner: Arc::clone(&self.owner) }))
     }
 }
 
@@ -108,10 +100,7 @@ struct PoolFile {
 impl Submit for PoolFile {
     fn submit(&self, request: Request) {
         let queue = &self.owner.0;
-        queue.waiting.lock().jobs.push_back(Job {
-            file: Arc::clone(&self.file),
-            request,
-        });
+        queue.waiting.lock().jobs.push_back(Job { file: Arc::clone(&self.file), request });
         queue.changed.notify_one();
     }
 }
@@ -119,11 +108,7 @@ impl Submit for PoolFile {
 /// Does one operation, lets go of the file, and reports.
 fn operate(file: Arc<File>, request: Request) {
     match request {
-        Request::Read {
-            offset,
-            mut buf,
-            reply,
-        } => {
+        Request::Read { offset, mut buf, reply } => {
             let result = read(&file, offset, &mut buf);
             drop(file);
             drop(reply.send((result, buf)));
@@ -173,9 +158,7 @@ mod tests {
     #[test]
     fn a_thread_ends_when_the_last_device_is_gone() {
         let queue = Arc::new(Queue::default());
-        let pool = Pool {
-            owner: Arc::new(Owner(Arc::clone(&queue))),
-        };
+        let pool = Pool { owner: Arc::new(Owner(Arc::clone(&queue))) };
         let thread = std::thread::spawn(move || queue.serve());
         let device = pool.attach(tempfile::tempfile().unwrap(), 4096);
         drop(pool);

@@ -10,16 +10,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn create(path: &Path, geometry: &Geometry) -> String {
-    FileDirectory::create(path, geometry, &mut |_, _| {})
-        .unwrap_err()
-        .to_string()
+    FileDirectory::create(path, geometry, &mut |_, _| {}).unwrap_err().to_string()
 }
 
 fn names(path: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(path)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> =
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -40,10 +36,7 @@ fn every_file_has_its_size_in_written_zeros_and_is_private() {
         assert!(fs::read(&file).unwrap() == vec![0; bytes as usize], "{kind:?}");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let written = system::written_bytes(&File::open(&file).unwrap(), bytes).unwrap();
-        assert!(
-            written.is_none_or(|written| written == bytes),
-            "{kind:?}: {written:?}"
-        );
+        assert!(written.is_none_or(|written| written == bytes), "{kind:?}: {written:?}");
     }
     assert_eq!(names(&path).len(), sizes.len());
 }
@@ -62,17 +55,12 @@ fn space_that_is_only_reserved_does_not_count_as_written() {
 fn progress_rises_to_the_total() {
     let parent = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
-    FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, total| {
-        seen.push((done, total))
-    })
-    .unwrap();
+    FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, total| seen.push((done, total)))
+        .unwrap();
     let total = SMALL.journal_bytes + 2 * SMALL.checkpoint_bytes + SMALL.data_bytes + SUPERBLOCK_BYTES;
     assert!(seen.is_sorted());
     assert!(seen.iter().all(|&(_, of)| of == total));
-    assert_eq!(
-        (seen.first(), seen.last()),
-        (Some(&(0, total)), Some(&(total, total)))
-    );
+    assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
 }
 
 #[test]
@@ -93,10 +81,7 @@ fn a_directory_that_holds_anything_is_refused_and_left_as_it_is() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join(name), "precious").unwrap();
         let error = create(parent.path(), &SMALL);
-        assert!(
-            error.contains(says) && error.contains("nothing was changed"),
-            "{error}"
-        );
+        assert!(error.contains(says) && error.contains("nothing was changed"), "{error}");
         assert!(error.contains(parent.path().to_str().unwrap()), "{error}");
         assert_eq!(names(parent.path()), [name]);
         assert_eq!(fs::read(parent.path().join(name)).unwrap(), b"precious");
@@ -115,28 +100,11 @@ fn a_formatted_directory_is_not_formatted_again() {
 fn a_size_that_does_not_fit_is_refused_with_the_figures_before_anything_is_made() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("node");
-    let error = create(
-        &path,
-        &Geometry {
-            data_bytes: 1 << 60,
-            ..SMALL
-        },
-    );
+    let error = create(&path, &Geometry { data_bytes: 1 << 60, ..SMALL });
     let needed =
         (1u64 << 60) + SMALL.journal_bytes + 2 * SMALL.checkpoint_bytes + SUPERBLOCK_BYTES + (1 << 20);
-    assert!(
-        error.contains(&format!("not enough space: {needed} bytes needed, ")),
-        "{error}"
-    );
-    let free: u64 = error
-        .split("needed, ")
-        .nth(1)
-        .unwrap()
-        .split(' ')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    assert!(error.contains(&format!("not enough space: {needed} bytes needed, ")), "{error}");
+    let free: u64 = error.split("needed, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(free < needed);
     assert_eq!(names(parent.path()), [""; 0]);
 }

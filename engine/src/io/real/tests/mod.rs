@@ -12,11 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-pub(super) const SMALL: Geometry = Geometry {
-    journal_bytes: 1 << 20,
-    checkpoint_bytes: 64 << 10,
-    data_bytes: 8 << 20,
-};
+pub(super) const SMALL: Geometry =
+    Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 64 << 10, data_bytes: 8 << 20 };
 
 /// A formatted directory; removed with the first part.
 pub(super) fn formatted(geometry: &Geometry) -> (TempDir, PathBuf) {

@@ -47,9 +47,7 @@ fn far_more_operations_than_the_ring_holds_all_complete() {
         let device = open(&path, backend, FileKind::Data);
         let blocks = SMALL.data_bytes / BLOCK as u64;
         // Each future is made, and so each write queued, before the first is polled.
-        let writes: Vec<_> = (0..blocks)
-            .map(|i| device.write(i * BLOCK as u64, block(i)))
-            .collect();
+        let writes: Vec<_> = (0..blocks).map(|i| device.write(i * BLOCK as u64, block(i))).collect();
         for (result, buf) in block_on(join_all(writes)) {
             result.unwrap();
             assert_eq!(buf.len(), BLOCK);
@@ -104,21 +102,11 @@ fn an_operation_past_the_end_is_an_error_and_the_file_does_not_grow() {
         let device = open(&path, backend, FileKind::Journal);
         let end = SMALL.journal_bytes;
         assert_eq!(device.size(), end);
-        for (offset, bytes) in [
-            (end, BLOCK),
-            (end - BLOCK as u64, 2 * BLOCK),
-            (u64::MAX - 4095, BLOCK),
-        ] {
+        for (offset, bytes) in [(end, BLOCK), (end - BLOCK as u64, 2 * BLOCK), (u64::MAX - 4095, BLOCK)] {
             let (result, buf) = block_on(device.read(offset, AlignedBuf::zeroed(bytes)));
-            assert_eq!(
-                (result.unwrap_err().kind(), buf.len()),
-                (ErrorKind::UnexpectedEof, bytes)
-            );
+            assert_eq!((result.unwrap_err().kind(), buf.len()), (ErrorKind::UnexpectedEof, bytes));
             let (result, buf) = block_on(device.write(offset, AlignedBuf::zeroed(bytes)));
-            assert_eq!(
-                (result.unwrap_err().kind(), buf.len()),
-                (ErrorKind::UnexpectedEof, bytes)
-            );
+            assert_eq!((result.unwrap_err().kind(), buf.len()), (ErrorKind::UnexpectedEof, bytes));
         }
         assert_eq!(std::fs::metadata(path.join("journal")).unwrap().len(), end);
     }
@@ -129,12 +117,7 @@ fn a_file_truncated_under_us_gives_an_error_and_not_a_short_read() {
     for backend in backends() {
         let (_parent, path) = formatted(&SMALL);
         let device = open(&path, backend, FileKind::Journal);
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(path.join("journal"))
-            .unwrap()
-            .set_len(8192)
-            .unwrap();
+        std::fs::OpenOptions::new().write(true).open(path.join("journal")).unwrap().set_len(8192).unwrap();
         for offset in [0, 8192] {
             let (result, _) = block_on(device.read(offset, AlignedBuf::zeroed(16384)));
             assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
@@ -178,16 +161,10 @@ fn a_future_resolves_after_its_device_and_directory_are_gone() {
         let (_parent, path) = formatted(&SMALL);
         let directory = super::FileDirectory::open(&path, backend).unwrap();
         let device = directory.open(FileKind::Data).unwrap();
-        let writes: Vec<_> = (0..500)
-            .map(|i| device.write(i * BLOCK as u64, block(i)))
-            .collect();
+        let writes: Vec<_> = (0..500).map(|i| device.write(i * BLOCK as u64, block(i))).collect();
         let sync = device.sync();
         drop((directory, device));
-        assert!(
-            block_on(join_all(writes))
-                .into_iter()
-                .all(|(result, _)| result.is_ok())
-        );
+        assert!(block_on(join_all(writes)).into_iter().all(|(result, _)| result.is_ok()));
         block_on(sync).unwrap();
     }
 }

@@ -1,0 +1,293 @@
+//! A disk in memory that loses power at a chosen operation.
+//!
+//! Writes are in flight until their future is polled a second time. When the power goes, every write in flight is
+//! kept or lost block by block; on a disk with a volatile cache so is every completed write that no sync covers.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
+use cairn_engine::{Geometry, Identity};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+
+/// What the disk's cache does when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Completed writes stay.
+    Protected,
+    /// Completed writes stay only if a sync covers them.
+    Volatile,
+}
+
+#[derive(Default)]
+struct File {
+    /// What reads see.
+    current: Vec<u8>,
+    /// What survives.
+    synced: Vec<u8>,
+    /// Completed writes that no sync covers, by block.
+    unsynced: BTreeMap<u64, ()>,
+    /// Writes under way.
+    in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
+}
+
+pub struct Core {
+    files: BTreeMap<FileKind, File>,
+    next_write: u64,
+    /// Writes and syncs so far.
+    pub operations: u64,
+    /// The operation at which the power goes.
+    pub cut_at: Option<u64>,
+    dead: bool,
+    epoch: u64,
+    pub fail_syncs: bool,
+}
+
+/// The disk; it outlives the engines that use it.
+#[derive(Clone)]
+pub struct Disk {
+    pub core: Arc<Mutex<Core>>,
+    pub died: Arc<Notify>,
+}
+
+pub fn identity() -> Identity {
+    Identity { cluster: "test".into(), slot: 1, incarnation: 77 }
+}
+
+/// The smallest: 256 journal blocks, so that tests go round it.
+pub fn geometry() -> Geometry {
+    Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 1 << 20, data_bytes: 4 << 20 }
+}
+
+impl Disk {
+    pub fn new(geometry: Geometry) -> Disk {
+        let size = |kind| match kind {
+            FileKind::Superblock => SUPERBLOCK_BYTES,
+            FileKind::Journal => geometry.journal_bytes,
+            FileKind::Data => geometry.data_bytes,
+            _ => geometry.checkpoint_bytes,
+        };
+        let file = |kind| {
+            let zeros = vec![0; size(kind) as usize];
+            (kind, File { current: zeros.clone(), synced: zeros, ..File::default() })
+        };
+        let core = Core {
+            files: FileKind::ALL.into_iter().map(file).collect(),
+            next_write: 0,
+            operations: 0,
+            cut_at: None,
+            dead: false,
+            epoch: 0,
+            fail_syncs: false,
+        };
+        Disk { core: Arc::new(Mutex::new(core)), died: Arc::new(Notify::new()) }
+    }
+
+    /// Changes the bytes of a file at rest.
+    pub fn damage(&self, kind: FileKind, change: impl FnOnce(&mut [u8])) {
+        let mut core = self.core.lock().unwrap();
+        let file = core.files.get_mut(&kind).unwrap();
+        change(&mut file.current);
+        file.synced = file.current.clone();
+    }
+
+    pub fn bytes(&self, kind: FileKind) -> Vec<u8> {
+        self.core.lock().unwrap().files[&kind].current.clone()
+    }
+
+    /// The machine comes back; `random` decides what was lost.
+    pub fn reboot(&self, cache: Cache, mut random: impl FnMut() -> u64) {
+        let mut core = self.core.lock().unwrap();
+        core.dead = false;
+        core.cut_at = None;
+        core.epoch += 1;
+        for file in core.files.values_mut() {
+            let mut image =
+                if cache == Cache::Protected { file.current.clone() } else { file.synced.clone() };
+            if cache == Cache::Volatile {
+                for block in file.unsynced.keys() {
+                    if random() % 2 == 0 {
+                        let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
+                        image[range.clone()].copy_from_slice(&file.current[range]);
+                    }
+                }
+            }
+            for (offset, bytes) in std::mem::take(&mut file.in_flight).into_values() {
+                for (i, block) in bytes.chunks(BLOCK).enumerate() {
+                    if random() % 2 == 0 {
+                        let at = offset as usize + i * BLOCK;
+                        image[at..at + BLOCK].copy_from_slice(block);
+                    }
+                }
+            }
+            file.unsynced.clear();
+            file.current = image.clone();
+            file.synced = image;
+        }
+    }
+
+    /// The process dies and the machine goes on: writes in flight end somehow, nothing completed is lost.
+    pub fn kill(&self, random: impl FnMut() -> u64) {
+        let unsynced: Vec<_> = {
+            let core = self.core.lock().unwrap();
+            core.files.iter().map(|(k, f)| (*k, f.unsynced.clone(), f.synced.clone())).collect()
+        };
+        self.reboot(Cache::Protected, random);
+        let mut core = self.core.lock().unwrap();
+        for (kind, blocks, synced) in unsynced {
+            let file = core.files.get_mut(&kind).unwrap();
+            file.unsynced = blocks;
+            file.synced = synced;
+        }
+    }
+}
+
+struct Handle {
+    disk: Disk,
+    kind: FileKind,
+    epoch: u64,
+}
+
+impl Handle {
+    /// Counts an operation; `false` once the power is gone.
+    fn begins(&self, core: &mut Core) -> bool {
+        if core.epoch != self.epoch {
+            return false;
+        }
+        core.operations += 1;
+        if core.cut_at == Some(core.operations) {
+            core.dead = true;
+            self.disk.died.notify_one();
+        }
+        !core.dead
+    }
+
+    fn alive(&self, core: &Core) -> bool {
+        core.epoch == self.epoch && !core.dead
+    }
+}
+
+impl Directory for Disk {
+    fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
+        let epoch = self.core.lock().unwrap().epoch;
+        Ok(Arc::new(Handle { disk: self.clone(), kind, epoch }))
+    }
+
+    fn location(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn backend(&self) -> &'static str {
+        "simulated"
+    }
+}
+
+impl Device for Handle {
+    fn size(&self) -> u64 {
+        self.disk.core.lock().unwrap().files[&self.kind].current.len() as u64
+    }
+
+    fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let core = self.disk.core.lock().unwrap();
+        let alive = self.alive(&core);
+        let file = &core.files[&self.kind];
+        let len = buf.len();
+        buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);
+        drop(core);
+        Box::pin(async move {
+            if !alive {
+                std::future::pending::<()>().await;
+            }
+            (Ok(()), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let disk = self.disk.clone();
+        let (kind, epoch) = (self.kind, self.epoch);
+        let mut core = disk.core.lock().unwrap();
+        let number = core.next_write;
+        core.next_write += 1;
+        let alive = self.begins(&mut core) || core.epoch == epoch;
+        if alive {
+            // The write that meets the cut is in flight like the others.
+            core.files.get_mut(&kind).unwrap().in_flight.insert(number, (offset, buf.to_vec()));
+        }
+        drop(core);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let gone = {
+                let mut core = disk.core.lock().unwrap();
+                let gone = core.dead || core.epoch != epoch;
+                if !gone {
+                    let file = core.files.get_mut(&kind).unwrap();
+                    let (offset, bytes) = file.in_flight.remove(&number).unwrap();
+                    file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+                    for block in 0..(bytes.len() / BLOCK) as u64 {
+                        file.unsynced.insert(offset / BLOCK as u64 + block, ());
+                    }
+                }
+                gone
+            };
+            if gone {
+                std::future::pending::<()>().await;
+            }
+            (Ok(()), buf)
+        })
+    }
+
+    fn sync(&self) -> IoFuture<io::Result<()>> {
+        let disk = self.disk.clone();
+        let (kind, epoch) = (self.kind, self.epoch);
+        let mut core = disk.core.lock().unwrap();
+        let alive = self.begins(&mut core);
+        // What completed before the call is covered once the sync completes.
+        let covered = core.files[&kind].unsynced.clone();
+        drop(core);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let (gone, fails) = {
+                let mut core = disk.core.lock().unwrap();
+                let gone = !alive || core.dead || core.epoch != epoch;
+                let fails = core.fail_syncs;
+                if !gone && !fails {
+                    let File { current, synced, unsynced, .. } = core.files.get_mut(&kind).unwrap();
+                    for block in covered.into_keys() {
+                        let range = block as usize * BLOCK..(block as usize + 1) * BLOCK;
+                        synced[range.clone()].copy_from_slice(&current[range]);
+                        unsynced.remove(&block);
+                    }
+                }
+                (gone, fails)
+            };
+            if gone {
+                std::future::pending::<()>().await;
+            }
+            if fails { Err(io::Error::other("injected")) } else { Ok(()) }
+        })
+    }
+}
+
+/// A small generator; tests must not depend on the platform's.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Runs a future on a runtime of one thread.
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
