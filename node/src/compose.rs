@@ -72,7 +72,7 @@ impl Environment {
 /// written. Ends synced.
 ///
 /// # Errors
-/// `NotEmpty`, and `Engine` where the files cannot be made. A directory whose making did not end is no data directory,
+/// `Engine`, where the directory is not empty or the files cannot be made. A directory whose making did not end is no data directory,
 /// and is refused by [`Environment::from_files`].
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     world::format(config, progress).await
@@ -167,10 +167,7 @@ impl Node {
             return Ok(());
         };
         let _ = running.stop.send(());
-        if tokio::time::timeout(self.config.timing.shutdown, running.clients)
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(self.config.timing.shutdown, running.clients).await.is_err() {
             warn!("requests were still under way when their time was up; they are cut off");
         }
         let replica = self.replica.shutdown().await;
@@ -227,27 +224,12 @@ async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node,
     let stopping: Stop = stopping.shared();
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, metrics));
-    let clients = tokio::spawn(serve_clients(
-        clients,
-        config.clone(),
-        service,
-        replica.clone(),
-        stopping,
-    ));
+    let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     info!(node = %identity, cluster = %config.cluster, mode = %config.mode, client = %addresses.client,
           peer = %addresses.peer, "serving");
-    let running = Mutex::new(Some(Running {
-        stop,
-        clients,
-        others,
-    }));
-    Ok(Node {
-        config,
-        replica,
-        addresses,
-        running,
-    })
+    let running = Mutex::new(Some(Running { stop, clients, others }));
+    Ok(Node { config, replica, addresses, running })
 }
 
 fn replica_config(config: &NodeConfig, engine: &Engine, seed: u64) -> ReplicaConfig {
@@ -270,10 +252,7 @@ fn replica_config(config: &NodeConfig, engine: &Engine, seed: u64) -> ReplicaCon
 
 /// The greatest request that is decoded; its keys and values are judged after.
 fn request_bytes_max(config: &NodeConfig) -> usize {
-    config
-        .limits
-        .max_request_bytes
-        .saturating_add(REQUEST_FRAME_BYTES)
+    config.limits.max_request_bytes.saturating_add(REQUEST_FRAME_BYTES)
 }
 
 fn server() -> Server {
@@ -298,19 +277,12 @@ fn cannot_listen(address: &str, purpose: &'static str, key: &'static str, error:
         std::io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege, choose another",
         _ => "",
     };
-    Error::Listen {
-        address: address.into(),
-        purpose,
-        key,
-        reason: format!("{error}{way_out}"),
-    }
+    Error::Listen { address: address.into(), purpose, key, reason: format!("{error}{way_out}") }
 }
 
 async fn resolve(address: &str) -> std::io::Result<SocketAddr> {
     let mut found = tokio::net::lookup_host(address.to_string()).await?;
-    found
-        .next()
-        .ok_or_else(|| std::io::Error::other("the name has no address"))
+    found.next().ok_or_else(|| std::io::Error::other("the name has no address"))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a simulation.

@@ -15,15 +15,6 @@ pub enum Error {
     /// Replication could not be started or stopped.
     #[error(transparent)]
     Replica(#[from] cairn_raft::Error),
-    /// A directory to be formatted holds something.
-    #[error(
-        "{directory} is not empty; nothing was changed. Format an empty or new directory, or remove this one first if \
-         its data is not needed"
-    )]
-    NotEmpty {
-        /// The directory.
-        directory: String,
-    },
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {purpose} (`{key}`): {reason}")]
     Listen {

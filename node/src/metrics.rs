@@ -51,38 +51,22 @@ impl Metrics {
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
         });
-        registry.register(
-            "requests",
-            "Requests answered, by method and gRPC code",
-            requests.clone(),
-        );
+        registry.register("requests", "Requests answered, by method and gRPC code", requests.clone());
         registry.register_with_unit(
             "request_duration",
             "Time to answer a request",
             Unit::Seconds,
             duration.clone(),
         );
-        registry.register_collector(Box::new(NodeGauges {
-            engine: replica.engine().clone(),
-            replica,
-        }));
-        Metrics {
-            registry,
-            requests,
-            duration,
-        }
+        registry.register_collector(Box::new(NodeGauges { engine: replica.engine().clone(), replica }));
+        Metrics { registry, requests, duration }
     }
 
     /// Counts an answered request.
     pub(crate) fn request(&self, method: Method, code: Code, took: Duration) {
-        let labels = OutcomeLabels {
-            method,
-            code: format!("{code:?}"),
-        };
+        let labels = OutcomeLabels { method, code: format!("{code:?}") };
         self.requests.get_or_create(&labels).inc();
-        self.duration
-            .get_or_create(&MethodLabels { method })
-            .observe(took.as_secs_f64());
+        self.duration.get_or_create(&MethodLabels { method }).observe(took.as_secs_f64());
     }
 
     /// All metrics in the OpenMetrics text format.
@@ -111,128 +95,44 @@ impl Collector for NodeGauges {
         let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         let mut out = Out(&mut encoder);
 
-        out.gauge(
-            "leader",
-            "1 on the leader",
-            None,
-            u64::from(replica.role == Role::Leader),
-        )?;
-        out.gauge(
-            "has_leader",
-            "1 where a leader is known",
-            None,
-            u64::from(replica.leader.is_some()),
-        )?;
+        out.gauge("leader", "1 on the leader", None, u64::from(replica.role == Role::Leader))?;
+        out.gauge("has_leader", "1 where a leader is known", None, u64::from(replica.leader.is_some()))?;
         out.gauge("term", "The highest term seen", None, replica.term)?;
-        out.gauge(
-            "last_log_index",
-            "Index of the last log entry",
-            None,
-            index(replica.last_log),
-        )?;
+        out.gauge("last_log_index", "Index of the last log entry", None, index(replica.last_log))?;
         out.gauge(
             "committed_index",
             "Index of the last entry known committed",
             None,
             index(replica.committed),
         )?;
-        out.gauge(
-            "applied_index",
-            "Index of the last applied entry",
-            None,
-            index(replica.applied),
-        )?;
-        out.gauge(
-            "purged_index",
-            "Index of the last purged entry",
-            None,
-            index(replica.purged),
-        )?;
+        out.gauge("applied_index", "Index of the last applied entry", None, index(replica.applied))?;
+        out.gauge("purged_index", "Index of the last purged entry", None, index(replica.purged))?;
         let stopped = replica.stopped_reason.is_some() || engine.failed.is_some();
-        out.gauge(
-            "stopped",
-            "1 once this node serves no more",
-            None,
-            u64::from(stopped),
-        )?;
+        out.gauge("stopped", "1 once this node serves no more", None, u64::from(stopped))?;
 
         out.gauge("keys", "Keys stored", None, engine.keys)?;
-        out.gauge(
-            "live",
-            "Bytes of live keys and values",
-            Some(Unit::Bytes),
-            engine.live_bytes,
-        )?;
+        out.gauge("live", "Bytes of live keys and values", Some(Unit::Bytes), engine.live_bytes)?;
         out.gauge(
             "data_free",
             "Bytes of the data area that can be used",
             Some(Unit::Bytes),
             engine.free_bytes,
         )?;
-        out.gauge(
-            "data_capacity",
-            "Bytes of the data area",
-            Some(Unit::Bytes),
-            engine.data_bytes,
-        )?;
-        out.gauge(
-            "journal_blocks",
-            "Blocks of the journal",
-            None,
-            engine.journal_blocks,
-        )?;
-        out.gauge(
-            "journal_used_blocks",
-            "Blocks of the journal in use",
-            None,
-            engine.journal_used_blocks,
-        )?;
-        out.gauge(
-            "written_sequence",
-            "Last journal block written",
-            None,
-            engine.written_sequence,
-        )?;
-        out.gauge(
-            "synced_sequence",
-            "Last journal block synced",
-            None,
-            engine.synced_sequence,
-        )?;
-        out.gauge(
-            "unsynced",
-            "Bytes written and not yet synced",
-            Some(Unit::Bytes),
-            engine.unsynced_bytes,
-        )?;
+        out.gauge("data_capacity", "Bytes of the data area", Some(Unit::Bytes), engine.data_bytes)?;
+        out.gauge("journal_blocks", "Blocks of the journal", None, engine.journal_blocks)?;
+        out.gauge("journal_used_blocks", "Blocks of the journal in use", None, engine.journal_used_blocks)?;
+        out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;
+        out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
+        out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;
-        out.seconds(
-            "unsynced_age",
-            "Age of the oldest unsynced write",
-            unsynced_seconds,
-        )?;
+        out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
         out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;
         out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
-        out.counter(
-            "corrupt_values",
-            "Values that did not match their hash",
-            None,
-            engine.corrupt_values,
-        )?;
+        out.counter("corrupt_values", "Values that did not match their hash", None, engine.corrupt_values)?;
         let device = engine.device_bytes_written;
-        out.counter(
-            "device_written",
-            "Bytes written to the device",
-            Some(Unit::Bytes),
-            device,
-        )?;
-        out.counter(
-            "user_written",
-            "Bytes of values accepted",
-            Some(Unit::Bytes),
-            engine.user_bytes_written,
-        )
+        out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
+        out.counter("user_written", "Bytes of values accepted", Some(Unit::Bytes), engine.user_bytes_written)
     }
 }
 
@@ -241,25 +141,16 @@ struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 impl Out<'_, '_> {
     fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
         let metric = ConstGauge::new(value);
-        metric.encode(
-            self.0
-                .encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?,
-        )
+        metric.encode(self.0.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
     }
 
     fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let metric = ConstGauge::new(value);
-        metric.encode(
-            self.0
-                .encode_descriptor(name, help, Some(&Unit::Seconds), metric.metric_type())?,
-        )
+        metric.encode(self.0.encode_descriptor(name, help, Some(&Unit::Seconds), metric.metric_type())?)
     }
 
     fn counter(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
         let metric = ConstCounter::new(value);
-        metric.encode(
-            self.0
-                .encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?,
-        )
+        metric.encode(self.0.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
     }
 }

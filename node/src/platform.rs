@@ -40,14 +40,7 @@ mod tests {
 
     #[test]
     fn kernels_from_5_15_on_are_taken() {
-        for release in [
-            "5.15.0",
-            "5.15.0-91-generic",
-            "6.1.0-13-amd64",
-            "6.18.1",
-            "10.0",
-            "odd",
-        ] {
+        for release in ["5.15.0", "5.15.0-91-generic", "6.1.0-13-amd64", "6.18.1", "10.0", "odd"] {
             assert_eq!(check_release("linux", release), Ok(()), "{release}");
         }
     }

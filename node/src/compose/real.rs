@@ -6,7 +6,6 @@ use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Geometry, Identity};
-use std::path::Path;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::server::TcpIncoming;
@@ -28,9 +27,7 @@ pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str
 }
 
 pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
-    listener
-        .local_addr()
-        .map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
+    listener.local_addr().map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
 }
 
 fn incoming(listener: Listener) -> TcpIncoming {
@@ -46,9 +43,7 @@ pub(super) async fn serve_clients(
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(report_health(health, replica));
-    let mut router = server()
-        .add_service(kv_server(&config, service))
-        .add_service(health_service);
+    let mut router = server().add_service(kv_server(&config, service)).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -57,9 +52,7 @@ pub(super) async fn serve_clients(
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
-    let end = router
-        .serve_with_incoming_shutdown(incoming(listener), stopping.map(|_| ()))
-        .await;
+    let end = router.serve_with_incoming_shutdown(incoming(listener), stopping.map(|_| ())).await;
     watcher.abort();
     log_end("clients", end);
 }
@@ -68,14 +61,10 @@ async fn report_health(health: tonic_health::server::HealthReporter, replica: Re
     loop {
         if http::readiness(&replica).is_ok() {
             health.set_serving::<KvServer<KvService>>().await;
-            health
-                .set_service_status("", tonic_health::ServingStatus::Serving)
-                .await;
+            health.set_service_status("", tonic_health::ServingStatus::Serving).await;
         } else {
             health.set_not_serving::<KvServer<KvService>>().await;
-            health
-                .set_service_status("", tonic_health::ServingStatus::NotServing)
-                .await;
+            health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }
         tokio::time::sleep(HEALTH_INTERVAL).await;
     }
@@ -83,10 +72,7 @@ async fn report_health(health: tonic_health::server::HealthReporter, replica: Re
 
 pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
     let router = server().add_service(replica.peer_service());
-    log_end(
-        "the other members",
-        router.serve_with_incoming(incoming(listener)).await,
-    );
+    log_end("the other members", router.serve_with_incoming(incoming(listener)).await);
 }
 
 pub(super) fn serve_watchers(
@@ -131,39 +117,18 @@ fn backend(config: &NodeConfig) -> Backend {
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     let directory = FileDirectory::open(&config.data_directory, backend(config))?;
     let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel's boot id", &error))?;
-    Ok(Environment {
-        directory: Arc::new(directory),
-        boot,
-        seed: rand::random(),
-    })
+    Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
 }
 
 pub(super) async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     let path = &config.data_directory;
-    refuse_unless_empty(path)?;
     let geometry = Geometry::for_total(config.storage.size_bytes)?;
     FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, backend(config))?;
     let incarnation = rand::random::<u64>() & INCARNATION_MASK;
-    let identity = Identity {
-        cluster: config.cluster.clone(),
-        slot: config.slot,
-        incarnation,
-    };
+    let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     Engine::format(&directory, geometry, &identity).await?;
     Ok(identity)
-}
-
-fn refuse_unless_empty(path: &Path) -> Result<(), Error> {
-    let shown = || path.display().to_string();
-    match std::fs::read_dir(path) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => Err(Error::NotEmpty { directory: shown() }),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(unreadable(&shown(), &error)),
-    }
 }
 
 fn unreadable(what: &str, error: &std::io::Error) -> Error {

@@ -7,9 +7,7 @@ use cairn_engine::Identity;
 pub(super) type Listener = SocketAddr;
 
 pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str) -> Result<Listener, Error> {
-    resolve(address)
-        .await
-        .map_err(|error| cannot_listen(address, purpose, key, &error))
+    resolve(address).await.map_err(|error| cannot_listen(address, purpose, key, &error))
 }
 
 pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
@@ -28,17 +26,11 @@ pub(super) async fn serve_clients(
             .max_decoding_message_size(request_bytes_max(&config))
             .max_encoding_message_size(usize::MAX),
     );
-    log_end(
-        "clients",
-        router.serve_with_shutdown(listener, stopping.map(|_| ())).await,
-    );
+    log_end("clients", router.serve_with_shutdown(listener, stopping.map(|_| ())).await);
 }
 
 pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
-    log_end(
-        "the other members",
-        server().add_service(replica.peer_service()).serve(listener).await,
-    );
+    log_end("the other members", server().add_service(replica.peer_service()).serve(listener).await);
 }
 
 pub(super) fn serve_watchers(

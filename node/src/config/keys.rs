@@ -48,12 +48,7 @@ impl Key {
 }
 
 const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc: &'static str) -> Key {
-    Key {
-        name,
-        kind,
-        default,
-        doc,
-    }
+    Key { name, kind, default, doc }
 }
 
 /// The greatest key that fits a journal record with room to spare.
@@ -62,24 +57,9 @@ const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 /// All keys, in the order in which `config print` shows them.
 pub(crate) const KEYS: &[Key] = &[
-    key(
-        "cluster",
-        Kind::Text,
-        None,
-        "name of the cluster, the same on every member",
-    ),
-    key(
-        "slot",
-        Kind::Integer(1, 65_535),
-        None,
-        "this member's place in the cluster",
-    ),
-    key(
-        "data_dir",
-        Kind::Text,
-        None,
-        "data directory, made by `cairn format`",
-    ),
+    key("cluster", Kind::Text, None, "name of the cluster, the same on every member"),
+    key("slot", Kind::Integer(1, 65_535), None, "this member's place in the cluster"),
+    key("data_dir", Kind::Text, None, "data directory, made by `cairn format`"),
     key(
         "mode",
         Kind::Choice(&["auto", "device", "replicated", "sync"]),
@@ -92,36 +72,16 @@ pub(crate) const KEYS: &[Key] = &[
         Some(""),
         "initial members; empty: this one alone. In the file, as tables [members.1] with client and peer",
     ),
-    key(
-        "listen.client",
-        Kind::Address,
-        Some("127.0.0.1:7400"),
-        "where clients are served",
-    ),
-    key(
-        "listen.peer",
-        Kind::Address,
-        Some("127.0.0.1:7401"),
-        "where the other members are served",
-    ),
+    key("listen.client", Kind::Address, Some("127.0.0.1:7400"), "where clients are served"),
+    key("listen.peer", Kind::Address, Some("127.0.0.1:7401"), "where the other members are served"),
     key(
         "listen.http",
         Kind::OptionalAddress,
         Some("127.0.0.1:7402"),
         "where /live, /ready and /metrics are served; none: nowhere",
     ),
-    key(
-        "limits.max_key_bytes",
-        Kind::Size(1, KEY_BYTES_MAX),
-        Some("1KiB"),
-        "longest key",
-    ),
-    key(
-        "limits.max_value_bytes",
-        Kind::Size(1, VALUE_BYTES_MAX),
-        Some("1MiB"),
-        "longest value",
-    ),
+    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key"),
+    key("limits.max_value_bytes", Kind::Size(1, VALUE_BYTES_MAX), Some("1MiB"), "longest value"),
     key(
         "limits.max_batch_operations",
         Kind::Integer(1, 1024),
@@ -134,12 +94,7 @@ pub(crate) const KEYS: &[Key] = &[
         Some("4MiB"),
         "most bytes of keys and values in one write request",
     ),
-    key(
-        "limits.max_list_items",
-        Kind::Integer(1, 100_000),
-        Some("10000"),
-        "most items of one list page",
-    ),
+    key("limits.max_list_items", Kind::Integer(1, 100_000), Some("10000"), "most items of one list page"),
     key(
         "limits.max_list_bytes",
         Kind::Size(1, 4 * VALUE_BYTES_MAX),
@@ -164,39 +119,19 @@ pub(crate) const KEYS: &[Key] = &[
         Some("10000"),
         "most clients whose latest results are kept so that a repeated write is not applied twice",
     ),
-    key(
-        "timing.heartbeat",
-        Kind::Time,
-        Some("100ms"),
-        "time between a leader's signs of life",
-    ),
-    key(
-        "timing.election_min",
-        Kind::Time,
-        Some("500ms"),
-        "least silence before a follower campaigns",
-    ),
-    key(
-        "timing.election_max",
-        Kind::Time,
-        Some("1s"),
-        "most silence before a follower campaigns",
-    ),
+    key("timing.heartbeat", Kind::Time, Some("100ms"), "time between a leader's signs of life"),
+    key("timing.election_min", Kind::Time, Some("500ms"), "least silence before a follower campaigns"),
+    key("timing.election_max", Kind::Time, Some("1s"), "most silence before a follower campaigns"),
     key(
         "timing.request",
         Kind::Time,
         Some("10s"),
         "time within which a request without a deadline of its own is answered",
     ),
-    key(
-        "timing.shutdown",
-        Kind::Time,
-        Some("10s"),
-        "time given to requests under way when the server stops",
-    ),
+    key("timing.shutdown", Kind::Time, Some("10s"), "time given to requests under way when the server stops"),
     key(
         "storage.size",
-        Kind::Size(64 << 20, 1 << 46),
+        Kind::Size(16 << 20, 1 << 46),
         Some("10GiB"),
         "bytes of the data directory; used by `cairn format` only",
     ),
@@ -242,12 +177,7 @@ pub(crate) const KEYS: &[Key] = &[
         Some("info"),
         "error, warn, info, debug or trace; or directives such as info,cairn_raft=debug",
     ),
-    key(
-        "log.format",
-        Kind::Choice(&["human", "json"]),
-        Some("human"),
-        "how the server writes its log",
-    ),
+    key("log.format", Kind::Choice(&["human", "json"]), Some("human"), "how the server writes its log"),
 ];
 
 /// The key of that name.
@@ -290,10 +220,7 @@ pub fn format_size(bytes: u64) -> String {
     [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)]
         .into_iter()
         .find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift)
-        .map_or_else(
-            || bytes.to_string(),
-            |(unit, shift)| format!("{}{unit}", bytes >> shift),
-        )
+        .map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 /// Reads a length of time.
@@ -328,9 +255,8 @@ impl Kind {
             Kind::Text if text.is_empty() => Err("expected a text that is not empty".into()),
             Kind::Text => Ok(()),
             Kind::Integer(min, max) => {
-                let number: u64 = text
-                    .parse()
-                    .map_err(|_| format!("expected a whole number from {min} to {max}"))?;
+                let number: u64 =
+                    text.parse().map_err(|_| format!("expected a whole number from {min} to {max}"))?;
                 in_range(number, min, max, |n| n.to_string())
             }
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
@@ -375,12 +301,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_they_are_written() {
-        for (text, bytes) in [
-            ("4096", 4096),
-            ("64KiB", 65_536),
-            ("1 MiB", 1 << 20),
-            ("2G", 2 << 30),
-        ] {
+        for (text, bytes) in [("4096", 4096), ("64KiB", 65_536), ("1 MiB", 1 << 20), ("2G", 2 << 30)] {
             assert_eq!(parse_size(text), Ok(bytes));
             assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }
@@ -396,17 +317,9 @@ mod tests {
         for good in ["127.0.0.1:0", "node-1:7400", "[::1]:7400", "a.b.example:1"] {
             assert_eq!(check_address(good), Ok(()), "{good}");
         }
-        for bad in [
-            "",
-            "node",
-            "node:",
-            ":7400",
-            "node:port",
-            "node:70000",
-            "::1:7400",
-            "http://a:1",
-            "[x]:1",
-        ] {
+        for bad in
+            ["", "node", "node:", ":7400", "node:port", "node:70000", "::1:7400", "http://a:1", "[x]:1"]
+        {
             assert!(check_address(bad).is_err(), "{bad}");
         }
     }

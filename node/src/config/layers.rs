@@ -72,10 +72,8 @@ impl Layers {
     /// `Read`, `Syntax`, `UnknownKey` and `BadValue`, with file and line.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
-            path: shown.clone(),
-            reason: error.to_string(),
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: shown.clone(), reason: error.to_string() })?;
         self.add_toml(&shown, &text)
     }
 
@@ -84,10 +82,8 @@ impl Layers {
     /// # Errors
     /// `Syntax`, `UnknownKey` and `BadValue`, with file and line.
     pub fn add_toml(&mut self, path: &str, text: &str) -> Result<(), ConfigError> {
-        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-            path: path.into(),
-            reason: error.to_string(),
-        })?;
+        let table = DeTable::parse(text)
+            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })?;
         let mut found = Vec::new();
         flatten("", table.get_ref(), &mut found);
         let mut listed = MemberTables::default();
@@ -161,12 +157,7 @@ impl Layers {
             nearest: keys::nearest(name, KEYS.iter().map(|key| key.name)).map(str::to_string),
         })?;
         if let Err(reason) = key.kind.check(&value) {
-            return Err(ConfigError::BadValue {
-                key: name.into(),
-                place: source.to_string(),
-                value,
-                reason,
-            });
+            return Err(ConfigError::BadValue { key: name.into(), place: source.to_string(), value, reason });
         }
         self.values.insert(key.name, (value, source));
         Ok(())
@@ -179,13 +170,7 @@ impl Layers {
                 Some((value, source)) => (Some(value.clone()), source.clone()),
                 None => (key.default.map(str::to_string), Source::Default),
             };
-            Setting {
-                key: key.name,
-                value,
-                source,
-                doc: key.doc,
-                variable: key.variable(),
-            }
+            Setting { key: key.name, value, source, doc: key.doc, variable: key.variable() }
         };
         KEYS.iter().map(setting).collect()
     }
@@ -194,12 +179,9 @@ impl Layers {
     pub(crate) fn text(&self, name: &'static str) -> Result<String, ConfigError> {
         let given = self.values.get(name).map(|(value, _)| value.clone());
         let key = keys::find(name);
-        given
-            .or_else(|| key.and_then(|key| key.default).map(str::to_string))
-            .ok_or_else(|| ConfigError::Missing {
-                key: name.into(),
-                variable: key.map(Key::variable).unwrap_or_default(),
-            })
+        given.or_else(|| key.and_then(|key| key.default).map(str::to_string)).ok_or_else(|| {
+            ConfigError::Missing { key: name.into(), variable: key.map(Key::variable).unwrap_or_default() }
+        })
     }
 
     /// A key's value, read by `parse`. The value passed the key's check, so an error here names a wrong pairing of key
@@ -212,11 +194,7 @@ impl Layers {
         let text = self.text(name)?;
         parse(&text).map_err(|reason| ConfigError::BadValue {
             key: name.into(),
-            place: self
-                .values
-                .get(name)
-                .map_or(Source::Default, |(_, source)| source.clone())
-                .to_string(),
+            place: self.values.get(name).map_or(Source::Default, |(_, source)| source.clone()).to_string(),
             value: text,
             reason,
         })
@@ -265,11 +243,7 @@ impl MemberTables {
             _ => {
                 let nearest = keys::nearest(field, ["client", "peer"].into_iter());
                 let nearest = nearest.map(|field| format!("members.{slot}.{field}"));
-                return Err(ConfigError::UnknownKey {
-                    key,
-                    place: source.to_string(),
-                    nearest,
-                });
+                return Err(ConfigError::UnknownKey { key, place: source.to_string(), nearest });
             }
         };
         keys::check_address(&value).map_err(|reason| ConfigError::BadValue {

@@ -15,10 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> 
         let slot = parse_slot(slot).map_err(|_| expected())?;
         check_address(client).map_err(|reason| format!("`{client}`: {reason}"))?;
         check_address(peer).map_err(|reason| format!("`{peer}`: {reason}"))?;
-        let address = MemberAddress {
-            peer: peer.to_string(),
-            client: client.to_string(),
-        };
+        let address = MemberAddress { peer: peer.to_string(), client: client.to_string() };
         if members.insert(slot, address).is_some() {
             return Err(format!("member {slot} is given twice"));
         }
@@ -28,18 +25,13 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> 
 
 /// Reads a slot, from 1.
 pub(crate) fn parse_slot(text: &str) -> Result<u16, String> {
-    text.parse::<u16>()
-        .ok()
-        .filter(|slot| *slot > 0)
-        .ok_or_else(|| "expected a slot from 1 to 65535".into())
+    text.parse::<u16>().ok().filter(|slot| *slot > 0).ok_or_else(|| "expected a slot from 1 to 65535".into())
 }
 
 /// Writes members the way [`parse`] reads them.
 pub(crate) fn format(members: &BTreeMap<u16, MemberAddress>) -> String {
-    let items: Vec<String> = members
-        .iter()
-        .map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer))
-        .collect();
+    let items: Vec<String> =
+        members.iter().map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer)).collect();
     items.join(",")
 }
 
@@ -56,14 +48,7 @@ mod tests {
 
     #[test]
     fn a_member_without_both_addresses_or_given_twice_is_refused() {
-        for bad in [
-            "1",
-            "1=a:1",
-            "0=a:1/a:2",
-            "x=a:1/a:2",
-            "1=a/a:2",
-            "1=a:1/a:2,1=b:1/b:2",
-        ] {
+        for bad in ["1", "1=a:1", "0=a:1/a:2", "x=a:1/a:2", "1=a/a:2", "1=a:1/a:2,1=b:1/b:2"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -158,10 +158,7 @@ impl NodeConfig {
         let peer_address = layers.text("listen.peer")?;
         let mut members = layers.read("members", members::parse)?;
         if members.is_empty() {
-            let own = MemberAddress {
-                peer: peer_address.clone(),
-                client: client_address.clone(),
-            };
+            let own = MemberAddress { peer: peer_address.clone(), client: client_address.clone() };
             members.insert(slot, own);
         }
         let mode = match layers.text("mode")?.as_str() {
@@ -215,9 +212,7 @@ impl NodeConfig {
                 if self.members.len() == 1 { "" } else { "s" }
             ));
         }
-        let ports = [&self.client_address, &self.peer_address]
-            .into_iter()
-            .chain(&self.http_address);
+        let ports = [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);
         let mut seen = Vec::new();
         for address in ports.filter(|address| !address.ends_with(":0")) {
             if seen.contains(&address) {
@@ -260,29 +255,18 @@ impl LogConfig {
     /// # Errors
     /// None beyond those of adding the values.
     pub fn from_layers(layers: &Layers) -> Result<LogConfig, ConfigError> {
-        Ok(LogConfig {
-            level: layers.text("log.level")?,
-            json: layers.text("log.format")? == "json",
-        })
+        Ok(LogConfig { level: layers.text("log.level")?, json: layers.text("log.format")? == "json" })
     }
 }
 
 /// The mode used where none is asked for.
 pub fn default_mode(members: usize) -> Mode {
-    if members >= 3 {
-        Mode::Replicated
-    } else {
-        Mode::Sync
-    }
+    if members >= 3 { Mode::Replicated } else { Mode::Sync }
 }
 
 fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
     let size = |name| layers.read(name, |text| usize_of(parse_size(text)?));
-    let count = |name| {
-        layers.read(name, |text| {
-            text.parse::<usize>().map_err(|error| error.to_string())
-        })
-    };
+    let count = |name| layers.read(name, |text| text.parse::<usize>().map_err(|error| error.to_string()));
     Ok(Limits {
         max_key_bytes: size("limits.max_key_bytes")?,
         max_value_bytes: size("limits.max_value_bytes")?,

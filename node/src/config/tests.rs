@@ -11,26 +11,16 @@ fn layers(file: &str) -> Layers {
 }
 
 fn file_error(file: &str) -> String {
-    Layers::new()
-        .add_toml("cairn.toml", file)
-        .expect_err("a bad file")
-        .to_string()
+    Layers::new().add_toml("cairn.toml", file).expect_err("a bad file").to_string()
 }
 
 fn variables(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
-    let pairs: Vec<_> = pairs
-        .iter()
-        .map(|(name, value)| (name.to_string(), value.to_string()))
-        .collect();
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     pairs.into_iter()
 }
 
 fn source_of(layers: &Layers, key: &str) -> (Option<String>, String) {
-    let setting = layers
-        .settings()
-        .into_iter()
-        .find(|setting| setting.key == key)
-        .expect("a known key");
+    let setting = layers.settings().into_iter().find(|setting| setting.key == key).expect("a known key");
     (setting.value, setting.source.to_string())
 }
 
@@ -38,24 +28,11 @@ fn source_of(layers: &Layers, key: &str) -> (Option<String>, String) {
 fn flags_win_over_environment_over_file_over_defaults() {
     let mut layers = Layers::new();
     let key = "listen.client";
-    assert_eq!(
-        source_of(&layers, key),
-        (Some("127.0.0.1:7400".into()), "default".into())
-    );
-    layers
-        .add_toml("cairn.toml", "cluster = \"c\"\n[listen]\nclient = \"f:1\"\n")
-        .expect("file");
-    assert_eq!(
-        source_of(&layers, key),
-        (Some("f:1".into()), "cairn.toml:3".into())
-    );
-    layers
-        .add_environment(variables(&[("CAIRN_LISTEN_CLIENT", "e:1")]))
-        .expect("environment");
-    assert_eq!(
-        source_of(&layers, key),
-        (Some("e:1".into()), "CAIRN_LISTEN_CLIENT".into())
-    );
+    assert_eq!(source_of(&layers, key), (Some("127.0.0.1:7400".into()), "default".into()));
+    layers.add_toml("cairn.toml", "cluster = \"c\"\n[listen]\nclient = \"f:1\"\n").expect("file");
+    assert_eq!(source_of(&layers, key), (Some("f:1".into()), "cairn.toml:3".into()));
+    layers.add_environment(variables(&[("CAIRN_LISTEN_CLIENT", "e:1")])).expect("environment");
+    assert_eq!(source_of(&layers, key), (Some("e:1".into()), "CAIRN_LISTEN_CLIENT".into()));
     layers.add_assignment("--set", "listen.client=g:1").expect("flag");
     assert_eq!(source_of(&layers, key), (Some("g:1".into()), "--set".into()));
 }
@@ -70,20 +47,10 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
         file_error("colour = 3\n"),
         "cairn.toml:1: unknown key `colour`; `cairn config print` shows every key"
     );
-    let error = Layers::new()
-        .add_environment(variables(&[("CAIRN_SLOTT", "1")]))
-        .expect_err("unknown");
-    assert_eq!(
-        error.to_string(),
-        "environment: unknown key `CAIRN_SLOTT`; did you mean `CAIRN_SLOT`?"
-    );
-    let error = Layers::new()
-        .add_assignment("--set", "sloot=1")
-        .expect_err("unknown");
-    assert_eq!(
-        error.to_string(),
-        "--set: unknown key `sloot`; did you mean `slot`?"
-    );
+    let error = Layers::new().add_environment(variables(&[("CAIRN_SLOTT", "1")])).expect_err("unknown");
+    assert_eq!(error.to_string(), "environment: unknown key `CAIRN_SLOTT`; did you mean `CAIRN_SLOT`?");
+    let error = Layers::new().add_assignment("--set", "sloot=1").expect_err("unknown");
+    assert_eq!(error.to_string(), "--set: unknown key `sloot`; did you mean `slot`?");
     assert!(file_error("[members.1]\nclent = \"a:1\"\n").contains("did you mean `members.1.client`?"));
 }
 
@@ -111,9 +78,7 @@ fn a_bad_value_is_refused_with_what_was_expected() {
 
 #[test]
 fn a_missing_key_names_every_way_to_give_it() {
-    let error = NodeConfig::from_layers(&layers("slot = 1"))
-        .expect_err("no cluster")
-        .to_string();
+    let error = NodeConfig::from_layers(&layers("slot = 1")).expect_err("no cluster").to_string();
     assert_eq!(
         error,
         "`cluster` is not set; give it in the configuration file, as CAIRN_CLUSTER, or with --set cluster=…"
@@ -134,21 +99,13 @@ fn members_come_from_tables_or_from_one_line() {
 
 #[test]
 fn one_or_two_members_sync_by_default_and_never_run_replicated() {
-    for (members, word) in [
-        ("", "1 initial member "),
-        ("1=a:1/a:2,2=b:1/b:2", "2 initial members "),
-    ] {
+    for (members, word) in [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")] {
         let mut layers = layers("cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n");
-        layers
-            .add_assignment("--set", &format!("members={members}"))
-            .expect("members");
+        layers.add_assignment("--set", &format!("members={members}")).expect("members");
         assert_eq!(NodeConfig::from_layers(&layers).expect("good").mode, Mode::Sync);
         layers.add_assignment("--set", "mode=replicated").expect("mode");
         let error = NodeConfig::from_layers(&layers).expect_err("refused").to_string();
-        assert!(
-            error.contains(word) && error.contains("mode = \"sync\""),
-            "{error}"
-        );
+        assert!(error.contains(word) && error.contains("mode = \"sync\""), "{error}");
     }
 }
 
@@ -163,9 +120,7 @@ fn values_that_do_not_go_together_are_refused() {
         ("limits.max_in_flight_bytes=2MiB", "max_in_flight_bytes"),
     ] {
         let mut layers = layers(&base);
-        layers
-            .add_assignment("--set", more)
-            .expect("each value alone is good");
+        layers.add_assignment("--set", more).expect("each value alone is good");
         let error = NodeConfig::from_layers(&layers).expect_err(more).to_string();
         assert!(error.contains(word), "{error}");
     }

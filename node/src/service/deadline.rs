@@ -8,15 +8,9 @@ const TRAVEL: Duration = Duration::from_millis(10);
 
 /// How long to work on a request.
 pub(crate) fn budget(metadata: &MetadataMap, default: Duration) -> Duration {
-    let given = metadata
-        .get("grpc-timeout")
-        .and_then(|value| value.to_str().ok())
-        .and_then(parse);
+    let given = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok()).and_then(parse);
     match given {
-        Some(given) => given
-            .min(default)
-            .saturating_sub(TRAVEL)
-            .max(given.min(default) / 2),
+        Some(given) => given.min(default).saturating_sub(TRAVEL).max(given.min(default) / 2),
         None => default,
     }
 }

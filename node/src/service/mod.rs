@@ -54,9 +54,7 @@ impl KvService {
             started: Instant::now(),
             config,
         };
-        KvService {
-            inner: Arc::new(inner),
-        }
+        KvService { inner: Arc::new(inner) }
     }
 
     async fn measured<T>(
@@ -66,9 +64,7 @@ impl KvService {
     ) -> Result<Response<T>, Status> {
         let began = Instant::now();
         let result = work.await;
-        let code = result
-            .as_ref()
-            .map_or_else(|status| status.code(), |_| tonic::Code::Ok);
+        let code = result.as_ref().map_or_else(|status| status.code(), |_| tonic::Code::Ok);
         self.inner.metrics.request(method, code, began.elapsed());
         result.map(Response::new)
     }
@@ -80,8 +76,7 @@ impl proto::kv_server::Kv for KvService {
         &self,
         _request: Request<proto::HelloRequest>,
     ) -> Result<Response<proto::HelloResponse>, Status> {
-        self.measured(Method::Hello, async { Ok(describe::hello(&self.inner)) })
-            .await
+        self.measured(Method::Hello, async { Ok(describe::hello(&self.inner)) }).await
     }
 
     async fn write(
@@ -89,17 +84,12 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::WriteRequest>,
     ) -> Result<Response<proto::WriteResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(
-            Method::Write,
-            write::write(&self.inner, request.into_inner(), budget),
-        )
-        .await
+        self.measured(Method::Write, write::write(&self.inner, request.into_inner(), budget)).await
     }
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(Method::Get, read::get(&self.inner, request.into_inner(), budget))
-            .await
+        self.measured(Method::Get, read::get(&self.inner, request.into_inner(), budget)).await
     }
 
     async fn list(
@@ -107,18 +97,13 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(
-            Method::List,
-            read::list(&self.inner, request.into_inner(), budget),
-        )
-        .await
+        self.measured(Method::List, read::list(&self.inner, request.into_inner(), budget)).await
     }
 
     async fn status(
         &self,
         _request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusResponse>, Status> {
-        self.measured(Method::Status, async { Ok(describe::status(&self.inner)) })
-            .await
+        self.measured(Method::Status, async { Ok(describe::status(&self.inner)) }).await
     }
 }

@@ -35,11 +35,7 @@ pub(super) async fn get(
     .await
     .map(|found| {
         let (version, value) = found.clone().unwrap_or_default();
-        proto::GetResponse {
-            found: found.is_some(),
-            value,
-            version,
-        }
+        proto::GetResponse { found: found.is_some(), value, version }
     })
 }
 
@@ -80,10 +76,7 @@ pub(super) async fn list(
             .buffered(LIST_READS)
             .try_collect()
             .await?;
-        Ok(proto::ListResponse {
-            items,
-            more: page.more,
-        })
+        Ok(proto::ListResponse { items, more: page.more })
     })
     .await
 }
@@ -92,15 +85,9 @@ async fn read_item(view: &View, item: ListItem, keys_only: bool) -> Result<proto
     let value = if keys_only {
         Bytes::new()
     } else {
-        view.read(&item.entry)
-            .await
-            .map_err(|error| refusal::of_engine_read(&item.key, error))?
+        view.read(&item.entry).await.map_err(|error| refusal::of_engine_read(&item.key, error))?
     };
-    Ok(proto::KeyValue {
-        key: item.key,
-        value,
-        version: item.entry.version.index,
-    })
+    Ok(proto::KeyValue { key: item.key, value, version: item.entry.version.index })
 }
 
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
@@ -111,7 +98,5 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
 }
 
 async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    tokio::time::timeout(budget, work)
-        .await
-        .unwrap_or_else(|_| Err(refusal::read_late(budget.as_millis())))
+    tokio::time::timeout(budget, work).await.unwrap_or_else(|_| Err(refusal::read_late(budget.as_millis())))
 }

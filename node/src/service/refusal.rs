@@ -17,27 +17,17 @@ const OVERLOADED_RETRY_MS: u64 = 20;
 /// A status with its detail.
 pub(crate) fn status(code: Code, message: impl Into<String>, detail: ErrorDetail) -> Status {
     let mut metadata = MetadataMap::new();
-    metadata.insert_bin(
-        ERROR_DETAIL_KEY,
-        MetadataValue::from_bytes(&detail.encode_to_vec()),
-    );
+    metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
     Status::with_details_and_metadata(code, message, Bytes::new(), metadata)
 }
 
 fn detail(reason: Reason) -> ErrorDetail {
-    ErrorDetail {
-        reason: reason.into(),
-        ..ErrorDetail::default()
-    }
+    ErrorDetail { reason: reason.into(), ..ErrorDetail::default() }
 }
 
 /// An input that passes a limit.
 pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: usize) -> Status {
-    let detail = ErrorDetail {
-        limit: limit as u64,
-        actual: actual as u64,
-        ..detail(reason)
-    };
+    let detail = ErrorDetail { limit: limit as u64, actual: actual as u64, ..detail(reason) };
     status(Code::InvalidArgument, message, detail)
 }
 
@@ -56,10 +46,7 @@ pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
 
 /// No room for a put.
 pub(crate) fn full(message: impl std::fmt::Display) -> Status {
-    let detail = ErrorDetail {
-        retry_after_ms: FULL_RETRY_MS,
-        ..detail(Reason::StorageFull)
-    };
+    let detail = ErrorDetail { retry_after_ms: FULL_RETRY_MS, ..detail(Reason::StorageFull) };
     let message = format!("storage full: {message}; reads and deletes go on");
     status(Code::ResourceExhausted, message, detail)
 }
@@ -86,9 +73,7 @@ pub(crate) fn no_leader() -> Status {
 
 /// A read that did not end in time.
 pub(crate) fn read_late(waited_ms: u128) -> Status {
-    Status::deadline_exceeded(format!(
-        "no quorum confirmed the leader within {waited_ms} ms; retry"
-    ))
+    Status::deadline_exceeded(format!("no quorum confirmed the leader within {waited_ms} ms; retry"))
 }
 
 fn not_leader(leader: Option<(NodeId, MemberAddress)>) -> Status {
@@ -96,19 +81,13 @@ fn not_leader(leader: Option<(NodeId, MemberAddress)>) -> Status {
         Some((id, address)) => format!("node {id} at {} is the leader; ask it", address.client),
         None => "another node is the leader; ask any other member".to_string(),
     };
-    let detail = ErrorDetail {
-        leader: leader.map(leader_message),
-        ..detail(Reason::NotLeader)
-    };
+    let detail = ErrorDetail { leader: leader.map(leader_message), ..detail(Reason::NotLeader) };
     status(Code::FailedPrecondition, message, detail)
 }
 
 /// The leader as clients see it.
 pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
-    Leader {
-        node_id: id.as_u64(),
-        client_address: address.client,
-    }
+    Leader { node_id: id.as_u64(), client_address: address.client }
 }
 
 /// What a failed write is to the client.

@@ -43,9 +43,7 @@ pub(crate) fn key(limits: &Limits, key: &[u8]) -> Result<(), Status> {
 pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Checked, Status> {
     let count = request.operations.len();
     if count == 0 {
-        return Err(Status::invalid_argument(
-            "the request has no operations; send at least one",
-        ));
+        return Err(Status::invalid_argument("the request has no operations; send at least one"));
     }
     if count > limits.max_batch_operations {
         let limit = limits.max_batch_operations;
@@ -70,20 +68,14 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
                 put_bytes = Some(put_bytes.unwrap_or(0_usize).saturating_add(put.value.len()));
-                Operation::Put {
-                    key: put.key,
-                    value: put.value,
-                    condition: condition(put.condition),
-                }
+                Operation::Put { key: put.key, value: put.value, condition: condition(put.condition) }
             }
-            OperationKind::Delete(delete) => Operation::Delete {
-                key: delete.key,
-                condition: condition(delete.condition),
-            },
-            OperationKind::Check(check) => Operation::Check {
-                key: check.key,
-                condition: condition(check.condition),
-            },
+            OperationKind::Delete(delete) => {
+                Operation::Delete { key: delete.key, condition: condition(delete.condition) }
+            }
+            OperationKind::Check(check) => {
+                Operation::Check { key: check.key, condition: condition(check.condition) }
+            }
         };
         key(limits, key_of(&operation))?;
         bytes = bytes.saturating_add(key_of(&operation).len());
@@ -96,11 +88,7 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
         );
         return Err(over_limit(Reason::RequestTooLarge, message, limit, bytes));
     }
-    Ok(Checked {
-        command: Command { session, operations },
-        bytes,
-        put_bytes,
-    })
+    Ok(Checked { command: Command { session, operations }, bytes, put_bytes })
 }
 
 fn key_of(operation: &Operation) -> &Bytes {

@@ -19,10 +19,7 @@ pub(super) async fn write(
     match tokio::time::timeout(budget, inner.replica.write(checked.command)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
         Ok(Err(error)) => Err(refusal::of_write(error)),
-        Err(_) => Err(refusal::outcome_unknown(format_args!(
-            "no quorum within {} ms",
-            budget.as_millis()
-        ))),
+        Err(_) => Err(refusal::outcome_unknown(format_args!("no quorum within {} ms", budget.as_millis()))),
     }
 }
 

@@ -7,66 +7,34 @@ use prost::Message;
 use tonic::Code;
 
 fn limits() -> Limits {
-    let members = [(
-        1,
-        cairn_raft::MemberAddress {
-            peer: "a:2".into(),
-            client: "a:1".into(),
-        },
-    )]
-    .into();
-    NodeConfig::new("c", 1, "d".into(), members)
-        .expect("a good configuration")
-        .limits
+    let members = [(1, cairn_raft::MemberAddress { peer: "a:2".into(), client: "a:1".into() })].into();
+    NodeConfig::new("c", 1, "d".into(), members).expect("a good configuration").limits
 }
 
 fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> proto::Operation {
-    let put = proto::Put {
-        key: key.into(),
-        value: value.into(),
-        condition: None,
-    };
-    proto::Operation {
-        kind: Some(OperationKind::Put(put)),
-    }
+    let put = proto::Put { key: key.into(), value: value.into(), condition: None };
+    proto::Operation { kind: Some(OperationKind::Put(put)) }
 }
 
 fn request(operations: Vec<proto::Operation>) -> proto::WriteRequest {
-    proto::WriteRequest {
-        session: None,
-        operations,
-    }
+    proto::WriteRequest { session: None, operations }
 }
 
 fn detail(status: &Status) -> ErrorDetail {
-    let value = status
-        .metadata()
-        .get_bin(ERROR_DETAIL_KEY)
-        .expect("a detail")
-        .to_bytes()
-        .expect("base64");
+    let value = status.metadata().get_bin(ERROR_DETAIL_KEY).expect("a detail").to_bytes().expect("base64");
     ErrorDetail::decode(value).expect("an ErrorDetail")
 }
 
 fn refusal(operations: Vec<proto::Operation>) -> (Code, Reason, u64, u64, String) {
     let status = write(&limits(), request(operations)).expect_err("refused");
     let detail = detail(&status);
-    (
-        status.code(),
-        detail.reason(),
-        detail.limit,
-        detail.actual,
-        status.message().to_string(),
-    )
+    (status.code(), detail.reason(), detail.limit, detail.actual, status.message().to_string())
 }
 
 #[test]
 fn an_empty_key_is_refused() {
     let (code, reason, _, actual, message) = refusal(vec![put("", "v")]);
-    assert_eq!(
-        (code, reason, actual),
-        (Code::InvalidArgument, Reason::KeyInvalid, 0)
-    );
+    assert_eq!((code, reason, actual), (Code::InvalidArgument, Reason::KeyInvalid, 0));
     assert_eq!(message, "the key is empty; use 1 to 1024 bytes");
 }
 
@@ -107,18 +75,14 @@ fn a_request_without_operations_or_with_an_empty_one_is_refused() {
 
 #[test]
 fn a_delete_needs_no_room_and_its_conditions_arrive() {
-    let delete = |kind| proto::Delete {
-        key: "k".into(),
-        condition: Some(proto::Condition { kind: Some(kind) }),
-    };
+    let delete =
+        |kind| proto::Delete { key: "k".into(), condition: Some(proto::Condition { kind: Some(kind) }) };
     for (kind, expected) in [
         (ConditionKind::Absent(true), Condition::Absent),
         (ConditionKind::Absent(false), Condition::Exists),
         (ConditionKind::Version(7), Condition::Version(7)),
     ] {
-        let operation = proto::Operation {
-            kind: Some(OperationKind::Delete(delete(kind))),
-        };
+        let operation = proto::Operation { kind: Some(OperationKind::Delete(delete(kind))) };
         let checked = write(&limits(), request(vec![operation])).expect("good");
         assert_eq!(checked.put_bytes, None);
         let Some(Operation::Delete { condition, .. }) = checked.command.operations.first() else {
@@ -130,35 +94,15 @@ fn a_delete_needs_no_room_and_its_conditions_arrive() {
 
 #[test]
 fn a_session_without_sixteen_bytes_or_with_a_wrong_sequence_is_refused() {
-    let good = proto::Session {
-        client_id: vec![1; 16].into(),
-        sequence: 2,
-        lowest_pending: 1,
-        base_index: 0,
-    };
-    let with = |session| proto::WriteRequest {
-        session: Some(session),
-        ..request(vec![put("k", "v")])
-    };
+    let good =
+        proto::Session { client_id: vec![1; 16].into(), sequence: 2, lowest_pending: 1, base_index: 0 };
+    let with = |session| proto::WriteRequest { session: Some(session), ..request(vec![put("k", "v")]) };
     assert!(write(&limits(), with(good.clone())).is_ok());
     for bad in [
-        proto::Session {
-            client_id: vec![1; 15].into(),
-            ..good.clone()
-        },
-        proto::Session {
-            sequence: 0,
-            lowest_pending: 0,
-            ..good.clone()
-        },
-        proto::Session {
-            lowest_pending: 3,
-            ..good
-        },
+        proto::Session { client_id: vec![1; 15].into(), ..good.clone() },
+        proto::Session { sequence: 0, lowest_pending: 0, ..good.clone() },
+        proto::Session { lowest_pending: 3, ..good },
     ] {
-        assert_eq!(
-            write(&limits(), with(bad)).expect_err("refused").code(),
-            Code::InvalidArgument
-        );
+        assert_eq!(write(&limits(), with(bad)).expect_err("refused").code(), Code::InvalidArgument);
     }
 }

@@ -1,0 +1,176 @@
+//! The clients of a bench.
+
+use bytes::Bytes;
+use cairn_client::{Client, Error, ReadOptions};
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Longest latency that is told apart, in microseconds.
+const LATENCY_MAX_US: u64 = 120_000_000;
+const TICK: Duration = Duration::from_millis(200);
+/// Values are slices of one random block at random places, so that none equals the one before.
+const RANDOM_SLACK: usize = 64 << 10;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub clients: u32,
+    pub size: usize,
+    pub puts_percent: u32,
+    pub keys: u64,
+    pub bound: Bound,
+    pub stale: bool,
+    pub seed: u64,
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bound {
+    Time(Duration),
+    Count(u64),
+}
+
+/// What one kind of request took.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub latency_us: Histogram<u64>,
+    pub errors: BTreeMap<String, u64>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub elapsed: Duration,
+    pub puts: Kind,
+    pub gets: Kind,
+    pub gets_found: u64,
+}
+
+impl Kind {
+    fn new() -> anyhow::Result<Kind> {
+        Ok(Kind { latency_us: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?, errors: BTreeMap::new() })
+    }
+
+    fn record(&mut self, took: Duration, result: Result<(), Error>) {
+        match result {
+            Ok(()) => {
+                self.latency_us.saturating_record(u64::try_from(took.as_micros()).unwrap_or(LATENCY_MAX_US));
+            }
+            Err(error) => *self.errors.entry(error.to_string()).or_default() += 1,
+        }
+    }
+
+    fn add(&mut self, other: &Kind) -> anyhow::Result<()> {
+        self.latency_us.add(&other.latency_us)?;
+        for (error, count) in &other.errors {
+            *self.errors.entry(error.clone()).or_default() += count;
+        }
+        Ok(())
+    }
+}
+
+impl Measured {
+    /// Whether any request failed.
+    pub(super) fn failed(&self) -> bool {
+        !self.puts.errors.is_empty() || !self.gets.errors.is_empty()
+    }
+}
+
+struct Shared {
+    plan: Plan,
+    began: Instant,
+    issued: AtomicU64,
+    done: AtomicU64,
+    random: Bytes,
+}
+
+/// Runs the plan, each client's requests one after the other.
+pub(super) async fn run(plan: &Plan, clients: &[Client], bar: &ProgressBar) -> anyhow::Result<Measured> {
+    let mut random = vec![0; plan.size + RANDOM_SLACK];
+    StdRng::seed_from_u64(plan.seed).fill_bytes(&mut random);
+    let shared = Arc::new(Shared {
+        plan: *plan,
+        began: Instant::now(),
+        issued: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        random: random.into(),
+    });
+    let tasks: Vec<_> = (0..plan.clients)
+        .zip(clients.iter().cycle())
+        .map(|(number, client)| tokio::spawn(one_client(Arc::clone(&shared), client.clone(), number)))
+        .collect();
+    let ticker = tokio::spawn(tick(Arc::clone(&shared), bar.clone()));
+    let mut measured =
+        Measured { elapsed: Duration::ZERO, puts: Kind::new()?, gets: Kind::new()?, gets_found: 0 };
+    for task in tasks {
+        let part = task.await??;
+        measured.puts.add(&part.puts)?;
+        measured.gets.add(&part.gets)?;
+        measured.gets_found += part.gets_found;
+    }
+    measured.elapsed = shared.began.elapsed();
+    ticker.abort();
+    Ok(measured)
+}
+
+async fn tick(shared: Arc<Shared>, bar: ProgressBar) {
+    let mut before = (shared.began, 0);
+    loop {
+        tokio::time::sleep(TICK).await;
+        let now = (Instant::now(), shared.done.load(Ordering::Relaxed));
+        let seconds = (now.0 - before.0).as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "shown with no digits")]
+        let rate = (now.1 - before.1) as f64 / seconds;
+        bar.set_message(format!("{rate:.0}/s"));
+        bar.set_position(match shared.plan.bound {
+            Bound::Time(_) => u64::try_from(shared.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            Bound::Count(_) => now.1,
+        });
+        before = now;
+    }
+}
+
+async fn one_client(shared: Arc<Shared>, client: Client, number: u32) -> anyhow::Result<Measured> {
+    let plan = &shared.plan;
+    let mut random = StdRng::seed_from_u64(plan.seed ^ (u64::from(number) + 1).rotate_left(32));
+    let mut part =
+        Measured { elapsed: Duration::ZERO, puts: Kind::new()?, gets: Kind::new()?, gets_found: 0 };
+    let read = if plan.stale { ReadOptions::stale() } else { ReadOptions::default() };
+    while go_on(&shared) {
+        let key = key(plan.seed, random.random_range(0..plan.keys));
+        let began = Instant::now();
+        if random.random_range(0..100) < plan.puts_percent {
+            let from = random.random_range(0..RANDOM_SLACK);
+            let value = shared.random.slice(from..from + plan.size);
+            let result = client.put(key, value).await.map(|_| ());
+            part.puts.record(began.elapsed(), result);
+        } else {
+            let result = client.get_with(key, read).await;
+            part.gets_found += u64::from(matches!(result, Ok(Some(_))));
+            part.gets.record(began.elapsed(), result.map(|_| ()));
+        }
+        shared.done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(part)
+}
+
+fn go_on(shared: &Shared) -> bool {
+    match shared.plan.bound {
+        Bound::Time(time) => shared.began.elapsed() < time,
+        Bound::Count(count) => shared.issued.fetch_add(1, Ordering::Relaxed) < count,
+    }
+}
+
+/// Sixteen bytes that look random and are the same for the same seed and number.
+fn key(seed: u64, number: u64) -> Bytes {
+    let mut key = [0; 16];
+    StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number).fill_bytes(&mut key);
+    Bytes::copy_from_slice(&key)
+}

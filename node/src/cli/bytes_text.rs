@@ -1,0 +1,118 @@
+//! Keys and values between bytes and text.
+//!
+//! What holds here: [`unescape`] of [`escape`] is the identity, so a key can be copied from `cairn list` into
+//! `cairn get --escaped`.
+
+use super::exit::UsageError;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+
+/// Text without control characters stays as it is, but for the backslash; anything else is escaped byte by byte.
+pub(crate) fn escape(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.replace('\\', "\\\\"),
+        _ => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// Reads `\\`, `\n`, `\r`, `\t`, `\'`, `\"` and `\xNN`.
+pub(crate) fn unescape(text: &[u8]) -> Result<Vec<u8>, UsageError> {
+    let bad = || {
+        UsageError(format!(
+            "`{}` has an escape other than \\\\ \\n \\r \\t \\' \\\" \\xNN",
+            text.escape_ascii()
+        ))
+    };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.iter().copied();
+    while let Some(byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next().ok_or_else(bad)? {
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            same @ (b'\\' | b'\'' | b'"') => same,
+            b'x' => {
+                let mut digit =
+                    || rest.next().and_then(|digit| char::from(digit).to_digit(16)).ok_or_else(bad);
+                let number = digit()? * 16 + digit()?;
+                u8::try_from(number).map_err(|_| bad())?
+            }
+            _ => return Err(bad()),
+        });
+    }
+    Ok(bytes)
+}
+
+/// A key or prefix as given on the command line.
+pub(crate) fn key_bytes(text: OsString, escaped: bool) -> Result<Vec<u8>, UsageError> {
+    let bytes = text.into_vec();
+    if escaped { unescape(&bytes) } else { Ok(bytes) }
+}
+
+/// A value as given on the command line: itself, `-` for standard input, `@FILE` for a file.
+pub(crate) fn value_bytes(text: OsString, literal: bool) -> anyhow::Result<Vec<u8>> {
+    let bytes = text.into_vec();
+    if literal {
+        return Ok(bytes);
+    }
+    if bytes == b"-" {
+        let mut value = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut value)?;
+        return Ok(value);
+    }
+    if let Some(path) = bytes.strip_prefix(b"@") {
+        let path = std::path::PathBuf::from(OsString::from_vec(path.to_vec()));
+        return std::fs::read(&path).map_err(|error| {
+            UsageError(format!("cannot read the value from {}: {error}", path.display())).into()
+        });
+    }
+    Ok(bytes)
+}
+
+/// Adds `name` as text where the bytes are UTF-8, else `name_base64`.
+pub(crate) fn insert(map: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => map.insert(name.to_string(), Value::from(text)),
+        Err(_) => map.insert(format!("{name}_base64"), Value::from(STANDARD.encode(bytes))),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_survives_escaping() {
+        for byte in 0..=255_u8 {
+            for bytes in [vec![byte], vec![b'a', byte, b'\\', b'1']] {
+                assert_eq!(unescape(escape(&bytes).as_bytes()).expect("our own"), bytes);
+            }
+        }
+        let text = "Zoë \\ 日本";
+        assert_eq!(escape(text.as_bytes()), "Zoë \\\\ 日本");
+        assert_eq!(unescape(escape(text.as_bytes()).as_bytes()).expect("our own"), text.as_bytes());
+    }
+
+    #[test]
+    fn a_bad_escape_is_refused() {
+        for bad in ["\\", "\\q", "\\x1", "\\xgg"] {
+            assert!(unescape(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_base64_in_json() {
+        let mut map = Map::new();
+        insert(&mut map, "key", "Zoë".as_bytes());
+        insert(&mut map, "value", &[0xff, 0x00]);
+        assert_eq!(serde_json::to_string(&map).expect("json"), r#"{"key":"Zoë","value_base64":"/wA="}"#);
+    }
+}

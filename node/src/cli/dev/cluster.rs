@@ -1,0 +1,163 @@
+//! The server processes of a development cluster.
+
+use super::layout::DevNode;
+use anyhow::Context;
+use cairn_client::{Client, Options};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use std::fs::OpenOptions;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::Instant;
+
+/// Time for three nodes to start, find each other and elect a leader.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for a node to stop cleanly; more than it gives its own requests.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Lines of a node's log shown when it ends.
+const LOG_LINES: usize = 5;
+
+/// The processes.
+pub(super) struct Cluster {
+    running: Vec<Running>,
+}
+
+struct Running {
+    node: DevNode,
+    process: Child,
+    /// A server ends when this is closed, which happens however this process ends.
+    stdin: Option<ChildStdin>,
+}
+
+impl Cluster {
+    /// Starts all nodes.
+    pub(super) fn start(nodes: Vec<DevNode>) -> anyhow::Result<Cluster> {
+        let running = nodes.into_iter().map(start_node).collect::<anyhow::Result<_>>()?;
+        Ok(Cluster { running })
+    }
+
+    /// Where clients are served.
+    pub(super) fn endpoints(&self) -> Vec<String> {
+        self.running.iter().map(|running| running.node.client_address.clone()).collect()
+    }
+
+    /// Returns when every node knows a leader.
+    ///
+    /// # Errors
+    /// A node that ended, with the end of its log; the time that is up.
+    pub(super) async fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let client = Options::new(self.endpoints()).build()?;
+        let began = Instant::now();
+        loop {
+            for running in &mut self.running {
+                if let Some(status) = running.process.try_wait()? {
+                    anyhow::bail!("{}", running.obituary(status));
+                }
+            }
+            if self.all_know_a_leader(&client).await {
+                return Ok(());
+            }
+            if began.elapsed() > READY_TIMEOUT {
+                anyhow::bail!(
+                    "the cluster was not ready within {} s; the nodes' logs may say why",
+                    READY_TIMEOUT.as_secs()
+                );
+            }
+            tokio::time::sleep(READY_INTERVAL).await;
+        }
+    }
+
+    async fn all_know_a_leader(&self, client: &Client) -> bool {
+        for running in &self.running {
+            match client.status(&running.node.client_address).await {
+                Ok(status) if status.leader.is_some() => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Says of each node that ends that it did. Returns when none is left.
+    pub(super) async fn watch(&mut self) {
+        let total = self.running.len();
+        let mut ends: FuturesUnordered<_> = self
+            .running
+            .iter_mut()
+            .map(|running| async move {
+                let status = running.process.wait().await;
+                status.map_or_else(|error| error.to_string(), |status| running.obituary(status))
+            })
+            .collect();
+        let mut left = total;
+        while let Some(obituary) = ends.next().await {
+            left -= 1;
+            eprintln!("{obituary}");
+            if left > 0 {
+                eprintln!("{left} of {total} nodes are left; {}", prospects(left, total));
+            }
+        }
+    }
+
+    /// Stops all nodes, cleanly where they manage in time.
+    pub(super) async fn stop(mut self) {
+        for running in &mut self.running {
+            drop(running.stdin.take());
+        }
+        for running in &mut self.running {
+            if tokio::time::timeout(STOP_TIMEOUT, running.process.wait()).await.is_err() {
+                eprintln!(
+                    "node {} did not stop within {} s; killed",
+                    running.node.slot,
+                    STOP_TIMEOUT.as_secs()
+                );
+                let _ = running.process.kill().await;
+            }
+        }
+    }
+}
+
+fn prospects(left: usize, total: usize) -> &'static str {
+    if left > total / 2 {
+        "the cluster goes on"
+    } else {
+        "no majority is left, and nothing can be read or written"
+    }
+}
+
+fn start_node(node: DevNode) -> anyhow::Result<Running> {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&node.log_file)
+        .with_context(|| format!("cannot open {}", node.log_file.display()))?;
+    let mut process = Command::new(std::env::current_exe()?)
+        .args(["serve", "--stop-with-stdin", "--config"])
+        .arg(&node.config_file)
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        // Ctrl-C on the terminal is for us; the nodes end when we close their standard input.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start node {}", node.slot))?;
+    let stdin = process.stdin.take();
+    Ok(Running { node, process, stdin })
+}
+
+impl Running {
+    fn obituary(&self, status: ExitStatus) -> String {
+        let log = std::fs::read(&self.node.log_file).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
+        let last: Vec<String> = lines.into_iter().rev().map(|line| format!("  | {line}")).collect();
+        format!(
+            "node {} ended ({status}). The end of {}:\n{}\nIt is started again by: cairn serve --config {}",
+            self.node.slot,
+            self.node.log_file.display(),
+            last.join("\n"),
+            self.node.config_file.display()
+        )
+    }
+}

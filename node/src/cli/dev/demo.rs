@@ -1,0 +1,26 @@
+//! A value put and read back, step by step.
+
+use super::super::output::Output;
+use cairn_client::Client;
+use serde_json::json;
+
+const KEY: &str = "greeting";
+
+pub(super) async fn run(endpoints: &[String], output: &Output) -> anyhow::Result<()> {
+    let client = Client::connect(endpoints.to_vec()).await?;
+    let value = "hello from a quorum of three";
+    let written = client.put(KEY, value).await?;
+    let read = client.get(KEY).await?;
+    let read = read.ok_or_else(|| anyhow::anyhow!("`{KEY}` was put and is not there"))?;
+    anyhow::ensure!(read.value == value, "`{KEY}` was put as {value:?} and read as {:?}", read.value);
+    output.either(
+        || json!({ "put": KEY, "version": written.version.0, "got": value }),
+        || {
+            format!(
+                "\nput {KEY} = {value:?}   acknowledged by a quorum as version {}\nget {KEY} → {value:?}   at version {}",
+                written.version, read.version
+            )
+        },
+    )?;
+    Ok(())
+}

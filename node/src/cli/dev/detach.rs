@@ -1,0 +1,82 @@
+//! A development cluster in the background.
+
+use super::super::exit::Exit;
+use super::super::output::Output;
+use super::{DevArgs, home, layout};
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::time::Instant;
+
+const INTERVAL: Duration = Duration::from_millis(50);
+/// More than the nodes are given to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Starts the same command in the background and returns when its cluster is ready.
+pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exit> {
+    std::fs::create_dir_all(&args.dir)?;
+    let ready = args.dir.join(layout::READY);
+    if home::holder(&args.dir)?.is_none() {
+        // Left by a cluster that was killed.
+        let _ = std::fs::remove_file(&ready);
+    }
+    let log_file = args.dir.join("dev.log");
+    let log = File::create(&log_file)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["dev", "--size", &args.size, "--dir"]).arg(&args.dir);
+    for assignment in &args.set {
+        command.args(["--set", assignment]);
+    }
+    let mut process = command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .context("cannot start the cluster in the background")?;
+    loop {
+        if let Some(status) = process.try_wait()? {
+            let log = std::fs::read_to_string(&log_file).unwrap_or_default();
+            anyhow::bail!("the cluster did not start ({status}):\n{}", log.trim_end());
+        }
+        if let Ok(text) = std::fs::read_to_string(&ready) {
+            let endpoints: Vec<&str> = text.lines().collect();
+            output.either(
+                || json!({ "endpoints": endpoints, "process": process.id() }),
+                || {
+                    format!(
+                        "A cluster of three nodes is ready at {}; `cairn dev stop` ends it",
+                        endpoints.join(",")
+                    )
+                },
+            )?;
+            return Ok(Exit::Done);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Asks the process that holds the folder to end, and waits until it has.
+pub(super) async fn stop(dir: &Path, output: &Output) -> anyhow::Result<Exit> {
+    let Some(id) = home::holder(dir)? else {
+        output.either(|| json!({ "stopped": false }), || format!("no cluster runs in {}", dir.display()))?;
+        return Ok(Exit::Done);
+    };
+    let process = Pid::from_raw(id).context("not a process id")?;
+    kill_process(process, Signal::TERM).with_context(|| format!("cannot stop process {id}"))?;
+    let began = Instant::now();
+    while home::holder(dir)?.is_some() {
+        if began.elapsed() > STOP_TIMEOUT {
+            anyhow::bail!("process {id} did not end within {} s", STOP_TIMEOUT.as_secs());
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+    output
+        .either(|| json!({ "stopped": true }), || format!("the cluster in {} has stopped", dir.display()))?;
+    Ok(Exit::Done)
+}

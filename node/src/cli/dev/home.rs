@@ -1,0 +1,112 @@
+//! The folder of a development cluster, locked while the cluster runs.
+
+use super::super::connect::endpoints_file;
+use super::super::exit::UsageError;
+use super::layout;
+use anyhow::Context;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The folder, and the lock on it.
+pub(super) struct Home {
+    path: PathBuf,
+    endpoints: PathBuf,
+    _lock: File,
+    _temporary: Option<TempDir>,
+}
+
+impl Home {
+    /// A folder that stays.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Home> {
+        std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        let path = std::fs::canonicalize(path)?;
+        if path.starts_with(std::fs::canonicalize(".")?.join(".cairn")) {
+            // What is kept below .cairn should not end up in a repository.
+            std::fs::write(".cairn/.gitignore", "*\n")?;
+        }
+        Home::lock(path, None)
+    }
+
+    /// A folder that is removed when this is dropped.
+    pub(super) fn temporary() -> anyhow::Result<Home> {
+        let folder = tempfile::Builder::new().prefix("cairn-dev-").tempdir()?;
+        Home::lock(folder.path().to_path_buf(), Some(folder))
+    }
+
+    fn lock(path: PathBuf, temporary: Option<TempDir>) -> anyhow::Result<Home> {
+        let mut lock = lock_file(&path)?;
+        if lock.try_lock().is_err() {
+            let id = read_id(&mut lock).map(|id| format!(" (process {id})")).unwrap_or_default();
+            let message = format!(
+                "a cluster already runs in {}{id}; use it, stop it with Ctrl-C or `cairn dev stop`, or give another --dir",
+                path.display()
+            );
+            return Err(UsageError(message).into());
+        }
+        lock.set_len(0)?;
+        write!(lock, "{}", std::process::id())?;
+        let endpoints = std::env::current_dir()?.join(endpoints_file());
+        Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves the endpoints to later commands in this folder, and the sign that the cluster is ready.
+    pub(super) fn remember(&self, endpoints: &[String]) -> anyhow::Result<()> {
+        let text = endpoints.join("\n") + "\n";
+        for file in [&self.endpoints, &self.path.join(layout::READY)] {
+            if let Some(folder) = file.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`Home::remember`] left, unless another cluster has replaced it since.
+    pub(super) fn forget(&self) {
+        let ready = self.path.join(layout::READY);
+        let ours = std::fs::read(&ready).unwrap_or_default();
+        if std::fs::read(&self.endpoints).is_ok_and(|found| found == ours) {
+            let _ = std::fs::remove_file(&self.endpoints);
+        }
+        let _ = std::fs::remove_file(ready);
+    }
+}
+
+fn lock_file(path: &Path) -> anyhow::Result<File> {
+    let path = path.join("lock");
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn read_id(lock: &mut File) -> Option<i32> {
+    let mut text = String::new();
+    lock.rewind().ok()?;
+    lock.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok().filter(|id| *id > 0)
+}
+
+/// The process that holds the lock of the folder, `None` if nobody does.
+pub(super) fn holder(path: &Path) -> anyhow::Result<Option<i32>> {
+    if !path.join("lock").exists() {
+        return Ok(None);
+    }
+    let mut lock = lock_file(path)?;
+    if lock.try_lock().is_ok() {
+        return Ok(None);
+    }
+    read_id(&mut lock)
+        .map(Some)
+        .with_context(|| format!("{} holds no process id", path.join("lock").display()))
+}

@@ -1,0 +1,126 @@
+//! `cairn dev`: a cluster of three real server processes on this machine.
+//!
+//! ```text
+//! .cairn/endpoints        what later commands read, so that they need no flags
+//! .cairn/dev/lock         held while the cluster runs; holds the process id
+//! .cairn/dev/node-N.toml  configuration of each node: remembers its ports
+//! .cairn/dev/node-N/      its data
+//! .cairn/dev/node-N.log   its log
+//! ```
+//!
+//! What holds here: the servers end when this process does, however it ends; a data directory that was begun and not
+//! ended is made anew, since it is renamed into place when it is done.
+
+mod cluster;
+mod demo;
+mod detach;
+mod home;
+mod layout;
+
+use super::exit::Exit;
+use super::output::Output;
+use clap::{Args, Subcommand};
+use cluster::Cluster;
+use home::Home;
+use std::path::PathBuf;
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct DevArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+
+    /// Where the cluster's data lives. It is kept, and used again by the next `cairn dev`
+    #[arg(long, default_value = layout::DEFAULT_DIR)]
+    dir: PathBuf,
+
+    /// Bytes of each node's data directory, when it is made
+    #[arg(long, default_value = layout::DEFAULT_SIZE)]
+    size: String,
+
+    /// Use a temporary folder that is removed at the end
+    #[arg(long, conflicts_with = "dir")]
+    ephemeral: bool,
+
+    /// Configuration of the nodes beyond what they need, when they are made
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Put a value and get it back as soon as the cluster is ready
+    #[arg(long)]
+    demo: bool,
+
+    /// End as soon as the cluster is ready, or the demonstration done
+    #[arg(long)]
+    exit: bool,
+
+    /// Go on in the background; `cairn dev stop` ends it
+    #[arg(long, conflicts_with_all = ["demo", "exit", "ephemeral"])]
+    detach: bool,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Stop a cluster that runs in the background
+    Stop {
+        /// Where the cluster's data lives
+        #[arg(long, default_value = layout::DEFAULT_DIR)]
+        dir: PathBuf,
+    },
+}
+
+pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> {
+    cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
+    if let Some(Action::Stop { dir }) = args.action {
+        return detach::stop(&dir, output).await;
+    }
+    if args.detach {
+        return detach::start(&args, output).await;
+    }
+    let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
+    let nodes = layout::prepare(home.path(), &args.size, &args.set).await?;
+    let mut cluster = Cluster::start(nodes)?;
+    let served = serve(&mut cluster, &home, &args, output).await;
+    home.forget();
+    cluster.stop().await;
+    served
+}
+
+async fn serve(cluster: &mut Cluster, home: &Home, args: &DevArgs, output: &Output) -> anyhow::Result<Exit> {
+    cluster.wait_ready().await?;
+    let endpoints = cluster.endpoints();
+    home.remember(&endpoints)?;
+    output.either(
+        || serde_json::json!({ "endpoints": endpoints, "directory": home.path() }),
+        || announcement(&endpoints, home),
+    )?;
+    if args.demo {
+        demo::run(&endpoints, output).await?;
+    }
+    if args.exit {
+        return Ok(Exit::Done);
+    }
+    if !output.is_json() {
+        output.line("\nCtrl-C stops the cluster.")?;
+    }
+    tokio::select! {
+        biased;
+        signal = cairn_node::termination() => {
+            eprintln!("{} received, stopping", signal?);
+            Ok(Exit::Done)
+        }
+        () = cluster.watch() => anyhow::bail!("every node ended; their logs are in {}", home.path().display()),
+    }
+}
+
+fn announcement(endpoints: &[String], home: &Home) -> String {
+    let endpoints = endpoints.join(",");
+    format!(
+        "A cluster of three nodes is ready at {endpoints}\n\
+         Data and logs: {}\n\n  \
+         cairn put greeting hello\n  \
+         cairn get greeting\n  \
+         cairn status",
+        home.path().display()
+    )
+}

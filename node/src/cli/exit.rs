@@ -1,0 +1,116 @@
+//! Exit codes, and the way from an error to one of them.
+
+use super::output::Output;
+use cairn_client::Error as ClientError;
+use cairn_node::config::ConfigError;
+use std::io;
+use std::process::ExitCode;
+
+/// Shown under every `--help`.
+pub(crate) const TABLE: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  usage: the command line, the configuration or an input is not acceptable
+  3  the key does not exist
+  4  a condition did not hold; nothing was changed
+  5  the outcome of a write is unknown: it may or may not have been applied
+  6  unavailable: no node answered, no leader, or no answer in time
+  7  the cluster's storage is full; reads and deletes go on
+  8  the value exists and cannot be read intact";
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    NotFound = 3,
+    ConditionFailed = 4,
+    OutcomeUnknown = 5,
+    Unavailable = 6,
+    StorageFull = 7,
+    ValueUnreadable = 8,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// An error of the caller's making, for messages that no library error fits.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub String);
+
+/// Says what went wrong, on standard error.
+pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
+    // Whoever read our output has seen enough.
+    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return Exit::Done.into();
+    }
+    let exit = of(error);
+    output.error(&format!("{error:#}"), exit);
+    exit.into()
+}
+
+fn of(error: &anyhow::Error) -> Exit {
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        return of_client(error);
+    }
+    let configuration = matches!(error.downcast_ref(), Some(cairn_node::Error::Config(_)));
+    if configuration || error.is::<ConfigError>() || error.is::<UsageError>() {
+        return Exit::Usage;
+    }
+    Exit::Failed
+}
+
+fn of_client(error: &ClientError) -> Exit {
+    match error {
+        ClientError::OutcomeUnknown { .. } => Exit::OutcomeUnknown,
+        ClientError::ConditionFailed { .. } => Exit::ConditionFailed,
+        ClientError::StorageFull { .. } => Exit::StorageFull,
+        ClientError::ValueUnreadable { .. } => Exit::ValueUnreadable,
+        ClientError::InvalidKey { .. }
+        | ClientError::ValueTooLarge { .. }
+        | ClientError::RequestTooLarge { .. }
+        | ClientError::InvalidRequest(_)
+        | ClientError::InvalidOptions(_) => Exit::Usage,
+        ClientError::DeadlineExceeded { .. }
+        | ClientError::Unavailable { .. }
+        | ClientError::NoLeader { .. }
+        | ClientError::Overloaded { .. } => Exit::Unavailable,
+        _ => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_table() {
+        for exit in [
+            Exit::Done,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::ConditionFailed,
+            Exit::OutcomeUnknown,
+            Exit::Unavailable,
+            Exit::StorageFull,
+            Exit::ValueUnreadable,
+        ] {
+            assert!(TABLE.contains(&format!("\n  {}  ", exit as u8)), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_context_does_not_hide_the_code() {
+        let error = anyhow::Error::new(ClientError::NoLeader { tried: vec![] }).context("while putting");
+        assert_eq!(of(&error), Exit::Unavailable);
+        let error = anyhow::Error::new(ConfigError::Conflict("no".into()));
+        assert_eq!(of(&error), Exit::Usage);
+    }
+}

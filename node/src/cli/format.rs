@@ -1,0 +1,58 @@
+//! `cairn format`: makes a data directory.
+
+use super::exit::Exit;
+use super::output::Output;
+use super::server_options::ServerOptions;
+use cairn_engine::Identity;
+use cairn_node::NodeConfig;
+use cairn_node::config::{Source, format_size};
+use cairn_raft::NodeId;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+#[derive(Args)]
+pub(crate) struct FormatArgs {
+    #[command(flatten)]
+    server: ServerOptions,
+
+    /// Bytes of the whole directory, such as 100GiB; it never changes afterwards
+    #[arg(long)]
+    size: Option<String>,
+}
+
+pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exit> {
+    cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
+    let mut layers = args.server.layers()?;
+    if let Some(size) = args.size {
+        layers.set("storage.size", size, Source::Flag("--size".into()))?;
+    }
+    let config = NodeConfig::from_layers(&layers)?;
+    let identity = format(&config).await?;
+    let id = NodeId::new(identity.slot, identity.incarnation);
+    let directory = config.data_directory.display().to_string();
+    let bytes = config.storage.size_bytes;
+    output.either(
+        || {
+            json!({ "directory": directory, "bytes": bytes, "cluster": identity.cluster, "slot": identity.slot,
+                    "node_id": id.to_string() })
+        },
+        || format!("formatted {directory}: {} for node {id} of cluster {}", format_size(bytes), identity.cluster),
+    )?;
+    Ok(Exit::Done)
+}
+
+/// Makes the data directory of this configuration, with a progress bar on a terminal.
+pub(crate) async fn format(config: &NodeConfig) -> Result<Identity, cairn_node::Error> {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let bar = ProgressBar::new(config.storage.size_bytes);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(format!("formatting {}", config.data_directory.display()));
+    let mut progress = |done: u64, total: u64| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let formatted = cairn_node::format(config, &mut progress).await;
+    bar.finish_and_clear();
+    formatted
+}

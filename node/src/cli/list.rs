@@ -1,0 +1,96 @@
+//! `cairn list`.
+
+use super::ConnectOptions;
+use super::bytes_text::{escape, insert, key_bytes};
+use super::exit::Exit;
+use super::output::Output;
+use cairn_client::{KeyValue, ListOptions};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+
+/// Items of one request where more are asked for.
+const PAGE_ITEMS: usize = 1000;
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// Only keys that begin with this
+    #[arg(default_value = "")]
+    prefix: OsString,
+
+    /// Only keys after this one (before it, with --reverse)
+    #[arg(long, default_value = "")]
+    start_after: OsString,
+
+    /// At most this many keys; 0: all, page by page
+    #[arg(long, default_value_t = 1000)]
+    limit: usize,
+
+    /// From the last key to the first
+    #[arg(long)]
+    reverse: bool,
+
+    /// Leave the values out
+    #[arg(short, long)]
+    keys_only: bool,
+
+    /// Ask any node for what it has, which may be old
+    #[arg(long)]
+    stale: bool,
+
+    /// PREFIX and --start-after are escaped as this command prints keys, such as \x00\xff
+    #[arg(long)]
+    escaped: bool,
+
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+/// Text: a line per key, key and value escaped, with a tab between them. JSON: a line per key.
+pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit> {
+    let client = args.connect.client()?;
+    let mut start_after = key_bytes(args.start_after, args.escaped)?;
+    let prefix = key_bytes(args.prefix, args.escaped)?;
+    let mut left = if args.limit == 0 { usize::MAX } else { args.limit };
+    loop {
+        let mut options = ListOptions::prefix(prefix.clone())
+            .start_after(start_after)
+            .limit(u32::try_from(left.min(PAGE_ITEMS))?);
+        options.reverse = args.reverse;
+        options.keys_only = args.keys_only;
+        options.stale = args.stale;
+        let page = client.list(options).await?;
+        for item in &page.items {
+            output.either(|| item_json(item, args.keys_only), || item_text(item, args.keys_only))?;
+        }
+        left -= page.items.len().min(left);
+        let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(Exit::Done) };
+        start_after = last.key.to_vec();
+        if left == 0 {
+            if args.limit != 0 && !output.is_json() {
+                eprintln!(
+                    "more keys follow; go on with --escaped --start-after '{}', or take all with --limit 0",
+                    escape(&start_after)
+                );
+            }
+            return Ok(Exit::Done);
+        }
+    }
+}
+
+fn item_text(item: &KeyValue, keys_only: bool) -> String {
+    if keys_only {
+        return escape(&item.key);
+    }
+    format!("{}\t{}", escape(&item.key), escape(&item.value))
+}
+
+fn item_json(item: &KeyValue, keys_only: bool) -> Value {
+    let mut map = Map::new();
+    insert(&mut map, "key", &item.key);
+    if !keys_only {
+        insert(&mut map, "value", &item.value);
+    }
+    map.insert("version".into(), json!(item.version.0));
+    Value::Object(map)
+}

@@ -1,0 +1,26 @@
+//! The server's log: text for people, or one JSON object per line; always on standard error.
+
+use super::exit::UsageError;
+use cairn_node::config::LogConfig;
+use tracing_subscriber::EnvFilter;
+
+/// Libraries that log what is of no use to an operator.
+const QUIET: &[&str] = &["openraft=error", "h2=warn", "hyper=warn", "tower=warn"];
+
+/// Begins logging. Directives in the configuration win over the defaults for libraries.
+pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
+    let bad =
+        |error: &dyn std::fmt::Display| UsageError(format!("`log.level` is `{}`: {error}", config.level));
+    let mut filter = EnvFilter::new("");
+    let given = config.level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    for directive in QUIET.iter().copied().chain(given) {
+        filter = filter.add_directive(directive.parse().map_err(|error| bad(&error))?);
+    }
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let begun = if config.json {
+        builder.json().flatten_event(true).try_init()
+    } else {
+        builder.with_target(false).try_init()
+    };
+    begun.map_err(|error| bad(&error))
+}

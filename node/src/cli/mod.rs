@@ -1,0 +1,116 @@
+//! The command line: one file per command, and what they share.
+
+mod bench;
+mod bytes_text;
+mod completions;
+mod config;
+mod connect;
+mod delete;
+mod dev;
+mod exit;
+mod format;
+mod get;
+mod list;
+mod logging;
+mod members;
+mod output;
+mod put;
+mod serve;
+mod server_options;
+mod status;
+
+use clap::{Parser, Subcommand};
+use connect::ConnectOptions;
+use exit::Exit;
+use output::{Format, Output};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cairn",
+    version,
+    about = "A replicated key-value store for NVMe machines, without an fsync on its write path",
+    after_help = exit::TABLE,
+    max_term_width = 110
+)]
+struct Cli {
+    /// How to print results. In JSON a key or value that is UTF-8 is the member `key` or `value`; any other is
+    /// `key_base64` or `value_base64`.
+    #[arg(short, long, value_enum, default_value_t = Format::Text, global = true)]
+    output: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a three-node cluster on this machine, for trying and developing
+    Dev(dev::DevArgs),
+    /// Make a data directory: all files at full size, all of it written
+    Format(format::FormatArgs),
+    /// Run one member of a cluster
+    Serve(serve::ServeArgs),
+    /// Store a value under a key
+    Put(put::PutArgs),
+    /// Read a key; exit code 3 if it does not exist
+    Get(get::GetArgs),
+    /// Remove a key
+    Delete(delete::DeleteArgs),
+    /// List keys in byte order
+    List(list::ListArgs),
+    /// Show what each node says of itself
+    Status(status::StatusArgs),
+    /// Show the members of the cluster
+    Members(members::MembersArgs),
+    /// Put load on a running cluster and measure it
+    Bench(bench::BenchArgs),
+    /// Show the server's configuration
+    Config(config::ConfigArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Parses, runs, and says how it went.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.output);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::failed(&output, &anyhow::Error::new(error).context("cannot start")),
+    };
+    match runtime.block_on(run(cli.command, &output)) {
+        Ok(exit) => exit.into(),
+        Err(error) => exit::failed(&output, &error),
+    }
+}
+
+async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
+    match command {
+        Command::Dev(args) => dev::run(args, output).await,
+        Command::Format(args) => format::run(args, output).await,
+        Command::Serve(args) => serve::run(args).await,
+        Command::Put(args) => put::run(args, output).await,
+        Command::Get(args) => get::run(args, output).await,
+        Command::Delete(args) => delete::run(args, output).await,
+        Command::List(args) => list::run(args, output).await,
+        Command::Status(args) => status::run(args, output).await,
+        Command::Members(args) => members::run(args, output).await,
+        Command::Bench(args) => bench::run(args, output).await,
+        Command::Config(args) => config::run(args, output),
+        Command::Completions(args) => completions::run(&args),
+    }
+}
+
+/// The whole command, for completions.
+fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,71 @@
+//! `cairn serve`: one member, until it is asked to end or has to stop.
+
+use super::exit::Exit;
+use super::logging;
+use super::server_options::ServerOptions;
+use cairn_node::config::LogConfig;
+use cairn_node::{Environment, Error, Node, NodeConfig};
+use clap::Args;
+use tokio::sync::oneshot;
+use tracing::{error, info};
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    server: ServerOptions,
+
+    /// How to write the log
+    #[arg(long, value_parser = ["human", "json"])]
+    log_format: Option<String>,
+
+    /// Stop as if asked to when standard input ends, so that no server outlives the program that started it
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
+    cairn_node::platform::check().map_err(Error::Platform)?;
+    let mut layers = args.server.layers()?;
+    if let Some(format) = &args.log_format {
+        layers.add_assignment("--log-format", &format!("log.format={format}"))?;
+    }
+    let config = NodeConfig::from_layers(&layers)?;
+    logging::start(&LogConfig::from_layers(&layers)?)?;
+
+    let environment = Environment::from_files(&config)?;
+    let node = Node::start(config, environment).await?;
+    let asked = async {
+        tokio::select! {
+            biased;
+            signal = cairn_node::termination() => signal.map(|name| format!("{name} received")),
+            () = stdin_ended(args.stop_with_stdin) => Ok("standard input ended".to_string()),
+        }
+    };
+    tokio::select! {
+        biased;
+        reason = node.stopped() => {
+            error!(%reason, "stopped by itself");
+            // What can still be synced is; the reason above is the one to act on.
+            let _ = node.shutdown().await;
+            anyhow::bail!("the node stopped by itself: {reason}");
+        }
+        asked = asked => {
+            info!(reason = %asked?, "stopping");
+            node.shutdown().await?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// A thread, since a blocked read of standard input cannot be given up and would keep the runtime from ending.
+async fn stdin_ended(watch: bool) {
+    if !watch {
+        return std::future::pending().await;
+    }
+    let (ended, told) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = ended.send(());
+    });
+    let _ = told.await;
+}

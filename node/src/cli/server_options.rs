@@ -1,0 +1,57 @@
+//! Flags of the commands that read the server's configuration. Flags win over the environment, which wins over the file.
+
+use cairn_node::config::{ConfigError, Layers, Source};
+use clap::Args;
+use std::path::PathBuf;
+
+/// What a server is told.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ServerOptions {
+    /// Configuration file (TOML); `cairn config print` shows every key
+    #[arg(short, long, env = "CAIRN_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Name of the cluster
+    #[arg(long)]
+    pub cluster: Option<String>,
+
+    /// This member's place in the cluster, from 1
+    #[arg(long)]
+    pub slot: Option<u16>,
+
+    /// Data directory
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+
+    /// Any other key of the configuration
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl ServerOptions {
+    /// All layers of the configuration.
+    pub(crate) fn layers(&self) -> Result<Layers, ConfigError> {
+        let mut layers = Layers::new();
+        if let Some(path) = &self.config {
+            layers.add_file(path)?;
+        }
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        });
+        layers.add_environment(variables)?;
+        let flags = [
+            ("cluster", "--cluster", self.cluster.clone()),
+            ("slot", "--slot", self.slot.map(|slot| slot.to_string())),
+            ("data_dir", "--dir", self.dir.as_ref().map(|dir| dir.display().to_string())),
+        ];
+        for (key, flag, value) in flags {
+            if let Some(value) = value {
+                layers.set(key, value, Source::Flag(flag.into()))?;
+            }
+        }
+        for assignment in &self.set {
+            layers.add_assignment("--set", assignment)?;
+        }
+        Ok(layers)
+    }
+}

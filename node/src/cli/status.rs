@@ -1,0 +1,141 @@
+//! `cairn status`: asks every endpoint, and every member that one of them names, for its own picture.
+
+use super::ConnectOptions;
+use super::exit::Exit;
+use super::output::{Output, table};
+use cairn_client::{Error, NodeStatus, StorageStatus};
+use cairn_node::config::format_size;
+use cairn_raft::NodeId;
+use clap::Args;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long one node may take: a node that is down should not hold up the picture of the others.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+/// A node's address and its answer, or why there is none.
+type Answer = (String, Result<NodeStatus, Error>);
+
+pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
+    let timeout = args.connect.timeout().min(NODE_TIMEOUT);
+    let client = args.connect.options()?.deadline(timeout).build()?;
+    // Learns the members beyond the endpoints given; if nobody answers, each endpoint's own error says so below.
+    let _ = client.members().await;
+    let mut answers = client.statuses().await;
+    answers.sort_by_key(|(endpoint, answer)| {
+        (answer.as_ref().map_or(u16::MAX, |node| node.slot), endpoint.clone())
+    });
+    output.either(|| answers.iter().map(as_json).collect(), || as_text(&answers))?;
+    let has_leader =
+        answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(|node| node.leader.is_some()));
+    Ok(if has_leader { Exit::Done } else { Exit::Unavailable })
+}
+
+fn as_json((endpoint, answer): &Answer) -> Value {
+    let node = match answer {
+        Ok(node) => node,
+        Err(reason) => return json!({ "endpoint": endpoint, "error": reason.to_string() }),
+    };
+    json!({
+        "endpoint": endpoint,
+        "cluster": node.cluster,
+        "node_id": NodeId::from_u64(node.node_id).to_string(),
+        "slot": node.slot,
+        "server_version": node.server_version,
+        "role": node.role,
+        "term": node.term,
+        "leader": node.leader,
+        "last_log_index": node.last_log_index,
+        "committed_index": node.committed_index,
+        "applied_index": node.applied_index,
+        "purged_index": node.purged_index,
+        "uptime_ms": millis(node.uptime),
+        "stopped_reason": node.stopped_reason,
+        "storage": node.storage.as_ref().map(storage_json),
+    })
+}
+
+fn storage_json(storage: &StorageStatus) -> Value {
+    json!({
+        "mode": storage.mode,
+        "backend": storage.backend,
+        "directory": storage.directory,
+        "keys": storage.keys,
+        "live_bytes": storage.live_bytes,
+        "free_bytes": storage.free_bytes,
+        "data_bytes": storage.data_bytes,
+        "written_sequence": storage.written_sequence,
+        "synced_sequence": storage.synced_sequence,
+        "unsynced_bytes": storage.unsynced_bytes,
+        "unsynced_ms": millis(storage.unsynced),
+        "journal_blocks": storage.journal_blocks,
+        "journal_used_blocks": storage.journal_used_blocks,
+        "checkpoints": storage.checkpoints,
+        "device_bytes_written": storage.device_bytes_written,
+        "user_bytes_written": storage.user_bytes_written,
+        "syncs": storage.syncs,
+        "corrupt_values": storage.corrupt_values,
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn as_text(answers: &[Answer]) -> String {
+    let head = [
+        "NODE", "ENDPOINT", "ROLE", "TERM", "APPLIED", "UP", "KEYS", "LIVE", "FREE", "UNSYNCED", "MODE",
+        "DISK",
+    ];
+    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mut notes = Vec::new();
+    for (endpoint, answer) in answers {
+        match answer {
+            Ok(node) => {
+                rows.push(row(endpoint, node));
+                if let Some(reason) = &node.stopped_reason {
+                    notes.push(format!("{endpoint} serves no more: {reason}"));
+                }
+            }
+            Err(reason) => {
+                rows.push(vec!["?".into(), endpoint.clone(), "unreachable".into()]);
+                notes.push(format!("{endpoint}: {reason}"));
+            }
+        }
+    }
+    std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
+}
+
+fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
+    let mut row = vec![
+        NodeId::from_u64(node.node_id).to_string(),
+        endpoint.to_string(),
+        node.role.clone(),
+        node.term.to_string(),
+        node.applied_index.to_string(),
+        humantime::format_duration(Duration::from_secs(node.uptime.as_secs())).to_string(),
+    ];
+    if let Some(storage) = &node.storage {
+        row.extend([
+            storage.keys.to_string(),
+            rounded(storage.live_bytes),
+            rounded(storage.free_bytes),
+            format!("{}, {} ms", rounded(storage.unsynced_bytes), millis(storage.unsynced)),
+            storage.mode.clone(),
+            storage.backend.clone(),
+        ]);
+    }
+    row
+}
+
+/// Three digits are enough for a person.
+fn rounded(bytes: u64) -> String {
+    let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
+    format_size((bytes >> shift) << shift)
+}
