@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Values gathered into one write, in bytes.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 256 << 10;
 
 /// A snapshot being installed. Nothing is visible, and a crash leaves the old state, until [`Installer::finish`].
 /// Dropping it gives its space back.
@@ -56,32 +56,35 @@ impl Installer {
             values.extend_from_slice(&value);
             entries.push((key, KeyEntry { version, value: at }));
         }
-        {
-            let mut state = self.shared.state.lock();
-            state.check_open()?;
-            let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-            let full = Error::Full { needed: u64::from(len), free, capacity };
-            let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
-            for (key, entry) in &mut entries {
-                entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };
-                state.space.link(&entry.value);
-                if let Some(old) = self.keys.insert(key, *entry) {
-                    state.space.unlink(&old.value);
-                }
-            }
-            drop(state);
-            if len > 0 {
-                let buf = AlignedBuf::copied_from(&values);
-                self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-                let (result, _) = self.shared.devices.data.write(base, buf).await;
-                if let Err(error) = result {
-                    let error = self.shared.device_error(FileKind::Data, "write", &error);
-                    self.shared.fail(error.clone());
-                    return Err(error);
-                }
+        let base = self.place(len, entries)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let buf = AlignedBuf::copied_from(&values);
+        self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        let (result, _) = self.shared.devices.data.write(base, buf).await;
+        result.map_err(|error| {
+            let error = self.shared.device_error(FileKind::Data, "write", &error);
+            self.shared.fail(error.clone());
+            error
+        })
+    }
+
+    /// Gives a batch of `len` bytes its place and the keys their values in it.
+    fn place(&mut self, len: u32, entries: Vec<(Bytes, KeyEntry)>) -> Result<u64> {
+        let mut state = self.shared.state.lock();
+        state.check_open()?;
+        let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
+        let full = Error::Full { needed: u64::from(len), free, capacity };
+        let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
+        for (key, mut entry) in entries {
+            entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };
+            state.space.link(&entry.value);
+            if let Some(old) = self.keys.insert(&key, entry) {
+                state.space.unlink(&old.value);
             }
         }
-        Ok(())
+        Ok(base)
     }
 
     /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.

@@ -118,14 +118,16 @@ impl SpaceMap {
         self.close_run();
         let run = self.find_run(blocks_of(len))?;
         self.take(run.cursor, run_end(run.cursor, len));
+        self.hint = block_number(run_end(run.cursor, len) + BLOCK_BYTES - 1);
         Some(run.cursor)
     }
 
     /// Ends the open run: no later allocation shares a block with an earlier one, so that no block is written twice.
     pub(crate) fn close_run(&mut self) {
-        if let Some(run) = self.run.take()
-            && run.cursor % BLOCK_BYTES != 0
-        {
+        let Some(run) = self.run.take() else { return };
+        // The rest of the run was never taken: the next one begins right here.
+        self.hint = block_number(run.cursor + BLOCK_BYTES - 1);
+        if run.cursor % BLOCK_BYTES != 0 {
             let last = block_number(run.cursor);
             if self.live_in(last) == 0 {
                 self.unrecorded.push(last);
@@ -339,7 +341,7 @@ mod tests {
         let offset = map.allocate(4096).unwrap();
         map.close_run();
         map.unlink(&at(offset, 4096));
-        map.release(u64::MAX);
+        map.release(6);
         assert_eq!(map.allocate(1), None, "no record yet");
         record(&mut map, 7);
         map.release(6);

@@ -22,6 +22,9 @@ const IN_FLIGHT: usize = 4;
 const MAX_WRITE: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
+/// A write under way.
+type Write = IoFuture<(std::io::Result<()>, AlignedBuf)>;
+
 /// What was queued, with what else the journal must be told.
 struct Gathering {
     queue: Vec<Queued>,
@@ -220,7 +223,7 @@ impl Writer {
     /// Starts the writes of a gathering.
     fn submit(&mut self, packer: &Packer, chunks: Vec<(u64, Bytes)>, gathering: &Gathering) {
         let shared = &self.shared;
-        let mut writes: Vec<(FileKind, IoFuture<(std::io::Result<()>, AlignedBuf)>)> = Vec::new();
+        let mut writes: Vec<(FileKind, Write)> = Vec::new();
         let mut bytes = 0;
         for (offset, buf) in coalesce(&chunks) {
             bytes += buf.len() as u64;

@@ -275,9 +275,9 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> boo
     })
 }
 
-/// Every `CAIRN_CRASH_STEP`-th operation (7 unless set; 1 takes some minutes) of three workloads.
+/// Every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three workloads.
 fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
-    let step = std::env::var("CAIRN_CRASH_STEP").map_or(7, |s| s.parse().unwrap());
+    let step = std::env::var("CAIRN_CRASH_STEP").map_or(13, |s| s.parse().unwrap());
     let mut cuts = 0;
     for seed in 0..3 {
         for cut in (1..400).step_by(step) {

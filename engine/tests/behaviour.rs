@@ -1,0 +1,364 @@
+//! What callers may rely on: snapshots installed whole, space that comes back, errors that stay.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use cairn_engine::io::FileKind;
+use cairn_engine::{
+    BootId, Change, CorruptionKind, Engine, Error, GroupId, ListQuery, LogId, Mode, NewEntry, Options,
+    Promise, SharedImage, Transition,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Cache, Disk, Random, geometry, identity, run};
+use tokio::sync::oneshot;
+
+const GROUP: GroupId = GroupId(0);
+
+fn options(mode: Mode) -> Options {
+    let mut options = Options::new(mode, BootId(1));
+    options.sync_interval = Duration::from_millis(1);
+    options
+}
+
+fn id(index: u64) -> LogId {
+    LogId { term: 1, index }
+}
+
+fn image(n: u64) -> SharedImage {
+    Arc::new(n.to_le_bytes().to_vec())
+}
+
+async fn fresh(mode: Mode) -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = Engine::open(Arc::new(disk.clone()), None, options(mode)).await.unwrap();
+    (disk, engine)
+}
+
+async fn append(engine: &Engine, entries: Vec<NewEntry>) -> cairn_engine::Result<()> {
+    let (done, written) = oneshot::channel();
+    engine.append(GROUP, entries, Promise::Mode, Box::new(move |r| drop(done.send(r)))).await?;
+    written.await.unwrap()
+}
+
+fn entry(index: u64, value: Bytes) -> NewEntry {
+    NewEntry { id: id(index), meta: Bytes::from_static(b"meta"), values: vec![value] }
+}
+
+fn put(index: u64, key: &str) -> Transition {
+    Transition {
+        applied: id(index),
+        changes: vec![Change::Put { key: Bytes::from(key.to_owned()), value: 0 }],
+    }
+}
+
+async fn put_one(engine: &Engine, index: u64, key: &str, value: Bytes) -> cairn_engine::Result<()> {
+    append(engine, vec![entry(index, value)]).await?;
+    engine.apply(GROUP, vec![put(index, key)], image(index))
+}
+
+fn filled(len: usize, with: u64) -> Bytes {
+    Bytes::from((0..len).map(|i| (with as usize * 31 + i) as u8).collect::<Vec<_>>())
+}
+
+#[test]
+fn values_of_every_length_are_read_back_before_and_after_a_restart() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        let lengths = [0usize, 1, 100, 4095, 4096, 4097, 65_536, 300_000];
+        for (i, len) in lengths.into_iter().enumerate() {
+            put_one(&engine, i as u64, &format!("k{i}"), filled(len, i as u64)).await.unwrap();
+            assert_eq!(
+                engine.get(GROUP, format!("k{i}").as_bytes()).await.unwrap().unwrap().1,
+                filled(len, i as u64)
+            );
+        }
+        engine.close().await.unwrap();
+        drop(engine);
+        disk.kill(|| 0);
+        let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
+        let found = engine.read_log(GROUP, 0..100, u64::MAX).await.unwrap();
+        let found: Vec<Bytes> = found.into_iter().map(|e| e.values[0].clone()).collect();
+        let expected: Vec<Bytes> =
+            lengths.into_iter().enumerate().map(|(i, len)| filled(len, i as u64)).collect();
+        assert_eq!(found, expected);
+    });
+}
+
+#[test]
+fn reads_of_the_log_are_bounded_by_bytes_but_never_empty() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        append(&engine, (0..10).map(|i| entry(i, filled(1000, i))).collect()).await.unwrap();
+        assert_eq!(engine.read_log(GROUP, 2..9, 1).await.unwrap().len(), 1);
+        assert_eq!(engine.read_log(GROUP, 2..9, 3100).await.unwrap().len(), 3);
+        assert_eq!(engine.read_log(GROUP, 2..9, u64::MAX).await.unwrap().len(), 7);
+        assert!(engine.read_log(GROUP, 50..60, u64::MAX).await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_hole_in_the_log_is_refused_and_nothing_is_appended() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        append(&engine, vec![entry(0, Bytes::new())]).await.unwrap();
+        let error = append(&engine, vec![entry(2, Bytes::new())]).await.unwrap_err();
+        assert!(matches!(&error, Error::Invalid(m) if m.contains("index 1 is due")), "{error}");
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(0)));
+    });
+}
+
+#[test]
+fn overwriting_goes_on_for_many_laps_of_journal_and_data() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        // 40 MB through 4 MiB of data, 2000 blocks through 256 of journal.
+        for i in 0..2000u64 {
+            let mut admitted = engine.admit(20_000);
+            while admitted.is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                admitted = engine.admit(20_000);
+            }
+            put_one(&engine, i, &format!("k{}", i % 5), filled(20_000, i)).await.unwrap();
+            if i % 20 == 19 {
+                engine.purge(GROUP, id(i - 3)).await.unwrap();
+            }
+        }
+        for i in 1995..2000u64 {
+            let value = engine.get(GROUP, format!("k{}", i % 5).as_bytes()).await.unwrap().unwrap().1;
+            assert_eq!(value, filled(20_000, i));
+        }
+        assert!(engine.status().checkpoints > 5, "{:?}", engine.status());
+        drop(engine);
+        disk.kill(|| 1);
+        let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(1999)));
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        let mut index = 0;
+        let refused = loop {
+            if let Err(error) = engine.admit(100_000) {
+                break error;
+            }
+            put_one(&engine, index, &format!("k{index}"), filled(100_000, index)).await.unwrap();
+            index += 1;
+        };
+        assert!(matches!(refused, Error::Full { needed: 100_000, .. }), "{refused}");
+        assert!(refused.to_string().contains("delete keys"), "{refused}");
+        assert!(index > 20, "only {index} values fitted");
+        let value = engine.get(GROUP, b"k3").await.unwrap().unwrap().1;
+        assert_eq!(value, filled(100_000, 3), "reads go on");
+        for i in 0..index {
+            let at = index + i;
+            append(&engine, vec![NewEntry { id: id(at), meta: Bytes::new(), values: vec![] }]).await.unwrap();
+            let key = Bytes::from(format!("k{i}"));
+            let changes = vec![Change::Delete { key }];
+            engine.apply(GROUP, vec![Transition { applied: id(at), changes }], image(at)).unwrap();
+        }
+        engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
+        let mut waited = 0;
+        while engine.admit(100_000).is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            waited += 1;
+            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Sync).await;
+        for i in 0..20 {
+            put_one(&engine, i, &format!("old{i}"), filled(500, i)).await.unwrap();
+        }
+        let view = engine.view(GROUP);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        for i in 0..300u64 {
+            let key = Bytes::from(format!("new{i:03}"));
+            installer.put(key, LogId { term: 2, index: i }, filled(5000 + i as usize, i)).await.unwrap();
+        }
+        assert!(engine.get(GROUP, b"new000").await.unwrap().is_none(), "nothing is visible before the end");
+        let at = LogId { term: 3, index: 1000 };
+        installer.finish(at, image(42)).await.unwrap();
+        assert_eq!(view.len(), 20, "a view from before still sees the old state");
+        let old = view.get(b"old3").unwrap();
+        assert_eq!(view.read(&old).await.unwrap(), filled(500, 3));
+        drop(view);
+        append(
+            &engine,
+            vec![NewEntry { id: LogId { term: 3, index: 1001 }, meta: Bytes::new(), values: vec![] }],
+        )
+        .await
+        .unwrap();
+        drop(engine);
+        disk.reboot(Cache::Volatile, || 0);
+        let engine = Engine::open(Arc::new(disk), None, options(Mode::Sync)).await.unwrap();
+        assert_eq!((engine.applied(GROUP), engine.view(GROUP).len()), (Some(at), 300));
+        assert_eq!(engine.view(GROUP).machine(), 42u64.to_le_bytes());
+        assert_eq!(engine.log_bounds(GROUP).purged, Some(at));
+        assert_eq!(engine.log_bounds(GROUP).last.unwrap().index, 1001);
+        for i in 0..300u64 {
+            let (entry, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+            assert_eq!((entry.version.index, value), (i, filled(5000 + i as usize, i)));
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        put_one(&engine, 0, "k", filled(10, 0)).await.unwrap();
+        engine.sync().await.unwrap();
+        let free = engine.status().free_bytes;
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        for i in 0..30u64 {
+            installer.put(Bytes::from(format!("n{i}")), id(i), filled(100_000, i)).await.unwrap();
+        }
+        assert!(engine.status().free_bytes < free);
+        drop(installer);
+        let mut waited = 0;
+        while engine.status().free_bytes < free {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            waited += 1;
+            assert!(waited < 5000, "{:?}", engine.status());
+        }
+        assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0));
+    });
+}
+
+#[test]
+fn a_failed_sync_ends_the_engine_and_is_not_retried() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Sync).await;
+        put_one(&engine, 0, "k", filled(10, 0)).await.unwrap();
+        disk.core.lock().unwrap().fail_syncs = true;
+        let error = append(&engine, vec![entry(1, filled(10, 1))]).await.unwrap_err();
+        assert!(matches!(error, Error::Failed { operation: "sync", .. }), "{error}");
+        disk.core.lock().unwrap().fail_syncs = false;
+        let error = append(&engine, vec![entry(2, filled(10, 1))]).await.unwrap_err();
+        assert!(matches!(error, Error::Failed { operation: "sync", .. }), "{error}");
+        assert!(engine.save_vote(GROUP, b"v").await.is_err());
+        assert!(engine.close().await.is_err(), "no clean shutdown is claimed");
+        let status = engine.status();
+        assert!(status.failed.unwrap().contains("sync failed"));
+        assert!(status.synced_sequence < status.written_sequence, "the watermark stays where it was");
+        assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0), "reads go on");
+    });
+}
+
+#[test]
+fn a_flipped_bit_in_a_value_is_an_error_with_its_place_and_never_not_found() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        put_one(&engine, 7, "k", filled(5000, 0)).await.unwrap();
+        let at = engine.lookup(GROUP, b"k").unwrap().value.offset;
+        disk.damage(FileKind::Data, |bytes| bytes[at as usize + 4500] ^= 4);
+        let Error::Corrupt(damage) = engine.get(GROUP, b"k").await.unwrap_err() else { panic!() };
+        assert_eq!((damage.file, damage.offset, damage.length), (FileKind::Data, at, 5000));
+        assert_eq!((damage.kind, damage.log_ids), (CorruptionKind::Value, vec![id(7)]));
+        assert_eq!(engine.status().corrupt_values, 1);
+    });
+}
+
+#[test]
+fn a_wrong_truncated_or_foreign_directory_is_refused_and_left_alone() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        let image: Vec<Vec<u8>> = FileKind::ALL.into_iter().map(|k| disk.bytes(k)).collect();
+        let open = |cluster: &str, slot| {
+            let disk = disk.clone();
+            let expected = Some((cluster.to_owned(), slot));
+            async move { Engine::open(Arc::new(disk), expected, options(Mode::Replicated)).await.err().unwrap() }
+        };
+        let error = open("other", 1).await;
+        assert!(error.to_string().contains("slot 1 of cluster `test`"), "{error}");
+        let error = open("test", 2).await;
+        assert!(error.to_string().contains("slot 2 of cluster `test` was asked for"), "{error}");
+        let now: Vec<Vec<u8>> = FileKind::ALL.into_iter().map(|k| disk.bytes(k)).collect();
+        assert!(image == now, "a refused directory was written to");
+        let unformatted = Disk::new(geometry());
+        let error = Engine::open(Arc::new(unformatted), None, options(Mode::Sync)).await.err().unwrap();
+        assert!(matches!(error, Error::NotFormatted { .. }), "{error}");
+    });
+}
+
+/// Bits flipped anywhere while the process was down: the engine opens with the right state, or says what is damaged;
+/// it never serves something else.
+#[test]
+fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        for i in 0..60 {
+            put_one(&engine, i, &format!("k{}", i % 20), filled(3000, i)).await.unwrap();
+            if i == 20 || i == 40 {
+                engine.checkpoint().await.unwrap();
+            }
+        }
+        engine.save_vote(GROUP, b"the vote").await.unwrap();
+        engine.close().await.unwrap();
+        drop(engine);
+        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let mut random = Random(5);
+        let (mut opened, mut refused) = (0, 0);
+        for round in 0..400 {
+            disk.kill(|| 0);
+            for (kind, bytes) in &clean {
+                disk.damage(*kind, |b| b.copy_from_slice(bytes));
+            }
+            let (kind, bytes) = &clean[random.below(5) as usize];
+            let used: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != 0).collect();
+            for _ in 0..1 + random.below(3) {
+                // Half of the time in what is in use, half anywhere.
+                let at = if random.below(2) == 0 {
+                    random.below(bytes.len() as u64) as usize
+                } else {
+                    used[random.below(used.len() as u64) as usize]
+                };
+                let bit = random.below(8);
+                disk.damage(*kind, |b| b[at] ^= 1 << bit);
+            }
+            let engine = match Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated)).await {
+                Ok(engine) => engine,
+                Err(Error::Corrupt(_) | Error::NotFormatted { .. } | Error::NewerFormat { .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(error) => panic!("round {round}: {error}"),
+            };
+            opened += 1;
+            assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]), "round {round} {kind:?}");
+            assert_eq!(
+                engine.log_bounds(GROUP).last,
+                Some(id(59)),
+                "round {round} {kind:?}: a silently short log"
+            );
+            let from = engine.applied(GROUP).map_or(0, |a| a.index + 1);
+            engine
+                .apply(GROUP, (from..60).map(|i| put(i, &format!("k{}", i % 20))).collect(), image(59))
+                .unwrap();
+            let page =
+                engine.view(GROUP).list(&ListQuery { limit: 100, max_bytes: u64::MAX, ..Default::default() });
+            assert_eq!(page.items.len(), 20, "round {round} {kind:?}");
+            for i in 40..60u64 {
+                match engine.get(GROUP, format!("k{}", i % 20).as_bytes()).await {
+                    Ok(Some((entry, value))) => assert_eq!((entry.version, value), (id(i), filled(3000, i))),
+                    Err(Error::Corrupt(_)) => assert_eq!(*kind, FileKind::Data),
+                    other => panic!("round {round} {kind:?}: {other:?}"),
+                }
+            }
+        }
+        assert!(opened > 100 && refused > 20, "{opened} opened, {refused} refused");
+    });
+}
