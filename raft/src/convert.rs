@@ -151,3 +151,7 @@ pub(crate) fn snapshot_meta_from_proto(
     };
     Ok((cairn_engine::LogId { term: last.term, index: last.index }, named))
 }
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

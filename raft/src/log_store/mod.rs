@@ -87,7 +87,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let promise = self.promise(&entries, membership);
         let done =
             Box::new(move |result: cairn_engine::Result<()>| callback.io_completed(result.map_err(io_error)));
-        self.engine.append(GROUP, entries, promise, done).map_err(io_error)
+        self.engine.append(GROUP, entries, promise, done).await.map_err(io_error)
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {

@@ -1,1 +1,161 @@
+//! Sessions: the first result again, never a second time, nothing forgotten silently.
 
+use super::super::image::Image;
+use super::*;
+use cairn_engine::MachineImage;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn stored(client_id: u128, sequence: u64, lowest_pending: u64, base_index: u64, max: u64) -> StoredSession {
+    StoredSession { session: Session { client_id, sequence, lowest_pending, base_index }, max_sessions: max }
+}
+
+fn recorded(index: u64) -> Arc<Recorded> {
+    let results = vec![OperationResult { condition_held: true, existed: index % 2 == 0, version: index }];
+    Arc::new(Recorded { id: LogId { term: 1, index }, applied: true, results })
+}
+
+/// Admits, and records when it is new: what apply does.
+fn write(sessions: &mut Sessions, index: u64, stored: StoredSession) -> Admission {
+    let admission = sessions.admit(index, &stored);
+    if admission == Admission::New {
+        sessions.record(&stored.session, recorded(index));
+    }
+    admission
+}
+
+#[test]
+fn a_repeat_is_answered_with_the_first_result() {
+    let mut sessions = Sessions::default();
+    assert_eq!(write(&mut sessions, 10, stored(1, 1, 1, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 11, stored(1, 2, 1, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 12, stored(1, 1, 1, 9, 100)), Admission::Repeated(recorded(10)));
+    assert_eq!(write(&mut sessions, 13, stored(1, 2, 1, 9, 100)), Admission::Repeated(recorded(11)));
+}
+
+#[test]
+fn sequences_may_come_out_of_order() {
+    let mut sessions = Sessions::default();
+    assert_eq!(write(&mut sessions, 10, stored(1, 5, 1, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 11, stored(1, 3, 1, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 12, stored(1, 5, 1, 9, 100)), Admission::Repeated(recorded(10)));
+    assert_eq!(write(&mut sessions, 13, stored(1, 3, 1, 9, 100)), Admission::Repeated(recorded(11)));
+}
+
+#[test]
+fn a_result_that_will_not_be_asked_for_again_is_forgotten_and_never_applied_again() {
+    let mut sessions = Sessions::default();
+    assert_eq!(write(&mut sessions, 10, stored(1, 1, 1, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 11, stored(1, 2, 2, 9, 100)), Admission::New);
+    assert_eq!(write(&mut sessions, 12, stored(1, 1, 1, 9, 100)), Admission::Expired);
+}
+
+#[test]
+fn a_sequence_below_its_own_lowest_pending_is_refused() {
+    let mut sessions = Sessions::default();
+    assert_eq!(write(&mut sessions, 10, stored(1, 1, 2, 9, 100)), Admission::Expired);
+}
+
+#[test]
+fn more_results_than_are_kept_expire_from_the_lowest_on() {
+    let mut sessions = Sessions::default();
+    for sequence in 1..=MAX_RESULTS as u64 + 1 {
+        assert_eq!(write(&mut sessions, sequence, stored(1, sequence, 1, 0, 100)), Admission::New);
+    }
+    assert_eq!(write(&mut sessions, 5000, stored(1, 1, 1, 0, 100)), Admission::Expired);
+    assert_eq!(write(&mut sessions, 5001, stored(1, 2, 1, 0, 100)), Admission::Repeated(recorded(2)));
+}
+
+#[test]
+fn the_least_recently_used_session_is_evicted_and_its_repeat_is_not_applied() {
+    let mut sessions = Sessions::default();
+    assert_eq!(write(&mut sessions, 10, stored(1, 1, 1, 9, 2)), Admission::New);
+    assert_eq!(write(&mut sessions, 11, stored(2, 1, 1, 9, 2)), Admission::New);
+    assert_eq!(write(&mut sessions, 12, stored(1, 2, 1, 9, 2)), Admission::New);
+    // The third client takes the room of client 2, used last at 11.
+    assert_eq!(write(&mut sessions, 13, stored(3, 1, 1, 12, 2)), Admission::New);
+    assert_eq!(sessions.len(), 2);
+    assert_eq!(write(&mut sessions, 14, stored(2, 1, 1, 9, 2)), Admission::Expired);
+    assert_eq!(write(&mut sessions, 15, stored(1, 2, 1, 9, 2)), Admission::Repeated(recorded(12)));
+}
+
+#[test]
+fn an_expired_client_leaves_no_trace() {
+    let mut sessions = Sessions::default();
+    for client in 1..=3 {
+        write(&mut sessions, 10 + client as u64, stored(client, 1, 1, 9 + client as u64, 2));
+    }
+    let before = sessions.clone();
+    assert_eq!(write(&mut sessions, 20, stored(1, 2, 1, 5, 2)), Admission::Expired);
+    assert_eq!(sessions, before);
+}
+
+#[test]
+fn an_evicted_client_can_begin_anew() {
+    let mut sessions = Sessions::default();
+    write(&mut sessions, 10, stored(1, 1, 1, 9, 1));
+    write(&mut sessions, 11, stored(2, 1, 1, 10, 1));
+    assert_eq!(write(&mut sessions, 12, stored(1, 7, 7, 11, 1)), Admission::New);
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    client: u128,
+    sequence: u64,
+    advance: u64,
+}
+
+fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
+    let attempt = (0u128..6, 0u64..8, 0u64..3).prop_map(|(client, sequence, advance)| Attempt {
+        client,
+        sequence,
+        advance,
+    });
+    proptest::collection::vec(attempt, 0..200)
+}
+
+proptest! {
+    /// Whatever is repeated, forgotten and evicted: no (client, sequence) is ever new twice.
+    #[test]
+    fn nothing_is_applied_twice(attempts in attempts(), max in 1u64..5) {
+        let mut sessions = Sessions::default();
+        let mut first = BTreeMap::new();
+        // A client's base is an applied index from before its first command, and stays.
+        let mut base = BTreeMap::new();
+        let mut lowest = BTreeMap::new();
+        for (index, attempt) in attempts.into_iter().enumerate() {
+            let index = index as u64 + 1;
+            let base_index = *base.entry(attempt.client).or_insert(index - 1);
+            let lowest = lowest.entry(attempt.client).or_insert(1u64);
+            *lowest += attempt.advance / 2;
+            let sequence = *lowest + attempt.sequence;
+            match write(&mut sessions, index, stored(attempt.client, sequence, *lowest, base_index, max)) {
+                Admission::New => {
+                    prop_assert_eq!(first.insert((attempt.client, sequence), index), None, "applied twice");
+                }
+                Admission::Repeated(before) => {
+                    prop_assert_eq!(first.get(&(attempt.client, sequence)), Some(&before.id.index));
+                }
+                Admission::Expired => {}
+            }
+            prop_assert!(sessions.len() as u64 <= max);
+        }
+    }
+
+    #[test]
+    fn an_image_is_read_back_as_it_was_written(attempts in attempts(), max in 1u64..9) {
+        let mut image = Image::default();
+        for (index, attempt) in attempts.into_iter().enumerate() {
+            let sequence = attempt.sequence + attempt.advance;
+            let session = stored(attempt.client, sequence, attempt.sequence, index as u64, max);
+            write(&mut image.sessions, index as u64 + 1, session);
+        }
+        let bytes = image.encode();
+        prop_assert_eq!(Image::decode(&bytes).unwrap(), image);
+    }
+
+    #[test]
+    fn no_bytes_make_the_image_decoder_panic(bytes: Vec<u8>) {
+        let _ = Image::decode(&bytes);
+    }
+}
