@@ -310,6 +310,8 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
         engine.close().await.unwrap();
         drop(engine);
         let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let in_use = |bytes: &Vec<u8>| (0..bytes.len()).filter(|i| bytes[*i] != 0).collect::<Vec<usize>>();
+        let in_use: Vec<Vec<usize>> = clean.iter().map(|(_, bytes)| in_use(bytes)).collect();
         let mut random = Random(5);
         let (mut opened, mut refused) = (0, 0);
         for round in 0..400 {
@@ -317,8 +319,8 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }
-            let (kind, bytes) = &clean[random.below(5) as usize];
-            let used: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != 0).collect();
+            let file = random.below(5) as usize;
+            let ((kind, bytes), used) = (&clean[file], &in_use[file]);
             for _ in 0..1 + random.below(3) {
                 // Half of the time in what is in use, half anywhere.
                 let at = if random.below(2) == 0 {
