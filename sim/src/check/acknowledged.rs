@@ -1,0 +1,93 @@
+//! An acknowledged write is there at the end of the run, unless a later write took its place.
+//!
+//! A plain restatement of what linearizability of the final reads implies, kept because it needs no search and names
+//! the lost write.
+
+use super::Violation;
+use crate::history::{Action, Change, History, Key, Outcome, Record, Version};
+use std::collections::BTreeMap;
+
+/// The property's name.
+pub const NAME: &str = "acknowledged";
+
+/// What the healed cluster answered for every key: its version, or `None` where it is absent.
+pub type FinalKeys = BTreeMap<(u32, Key), Option<Version>>;
+
+/// Judges the history against the end.
+pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for ((group, key), (version, change, record)) in last_acknowledged(history) {
+        let Some(found) = end.get(&(group, key)) else {
+            violations.push(Violation::new(NAME, format!("key {group}/{key} was not read at the end")));
+            continue;
+        };
+        let fine = match (change, found) {
+            (Change::Put(_), Some(found)) => *found >= version,
+            (_, Some(found)) => *found > version,
+            (Change::Put(_), None) => open_delete(history, group, key),
+            (_, None) => true,
+        };
+        if !fine {
+            violations.push(Violation::new(NAME, format!("{record} is lost: the key's end is {found:?}")));
+        }
+    }
+    violations
+}
+
+/// Per key, the acknowledged change with the highest log index.
+fn last_acknowledged(history: &History) -> BTreeMap<(u32, Key), (Version, Change, &Record)> {
+    let mut last: BTreeMap<(u32, Key), (Version, Change, &Record)> = BTreeMap::new();
+    for record in history.records() {
+        let (Action::Write(operations), Outcome::Applied { index, .. }) = (&record.action, &record.outcome)
+        else {
+            continue;
+        };
+        for operation in operations.iter().filter(|operation| operation.change != Change::Check) {
+            let place = (record.group, operation.key);
+            if last.get(&place).is_none_or(|(version, _, _)| version <= index) {
+                last.insert(place, (*index, operation.change, record));
+            }
+        }
+    }
+    last
+}
+
+/// Whether a delete of unknown outcome may have removed the key.
+fn open_delete(history: &History, group: u32, key: Key) -> bool {
+    history.records().iter().any(|record| match &record.action {
+        Action::Write(operations) if record.is_open() && record.group == group => {
+            operations.iter().any(|operation| operation.key == key && operation.change == Change::Delete)
+        }
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Condition, WriteOperation};
+
+    fn write(change: Change, index: Option<Version>) -> Record {
+        let outcome = match index {
+            Some(index) => Outcome::Applied { index, term: 1, previous: vec![None] },
+            None => Outcome::Unknown,
+        };
+        let action = Action::Write(vec![WriteOperation { key: 0, change, condition: Condition::None }]);
+        Record { client: 0, group: 0, action, invoked: 0, returned: 1, outcome }
+    }
+
+    fn lost(records: Vec<Record>, end: Option<Version>) -> bool {
+        !check(&History::new(records), &BTreeMap::from([((0, 0), end)])).is_empty()
+    }
+
+    #[test]
+    fn an_acknowledged_put_is_there_or_was_replaced() {
+        assert!(!lost(vec![write(Change::Put(1), Some(5))], Some(5)));
+        assert!(!lost(vec![write(Change::Put(1), Some(5))], Some(8)));
+        assert!(lost(vec![write(Change::Put(1), Some(5))], Some(4)));
+        assert!(lost(vec![write(Change::Put(1), Some(5))], None));
+        assert!(!lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, None)], None));
+        assert!(!lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))], None));
+        assert!(lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))], Some(5)));
+    }
+}

@@ -1,0 +1,267 @@
+//! Histories that must be accepted, and histories that must be rejected.
+
+use super::*;
+use crate::history::{Change, Condition, Item, Key, ListSpec, Value, Version, WriteOperation};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+fn record(client: u32, invoked: u64, returned: u64, action: Action, outcome: Outcome) -> Record {
+    Record { client, group: 0, action, invoked, returned, outcome }
+}
+
+fn operation(key: Key, change: Change) -> WriteOperation {
+    WriteOperation { key, change, condition: Condition::None }
+}
+
+fn put(
+    invoked: u64,
+    returned: u64,
+    key: Key,
+    value: Value,
+    index: Version,
+    previous: Option<Version>,
+) -> Record {
+    let outcome = Outcome::Applied { index, term: 1, previous: vec![previous] };
+    record(1, invoked, returned, Action::Write(vec![operation(key, Change::Put(value))]), outcome)
+}
+
+fn open_put(invoked: u64, key: Key, value: Value) -> Record {
+    record(2, invoked, invoked, Action::Write(vec![operation(key, Change::Put(value))]), Outcome::Unknown)
+}
+
+fn get(invoked: u64, returned: u64, key: Key, found: Option<(Value, Version)>) -> Record {
+    record(3, invoked, returned, Action::Get(key), Outcome::Found(found))
+}
+
+fn verdict(records: Vec<Record>) -> Vec<Violation> {
+    check(&History::new(records), 100_000)
+}
+
+fn accepted(records: Vec<Record>) {
+    assert_eq!(verdict(records), []);
+}
+
+fn rejected(records: Vec<Record>) {
+    assert_eq!(verdict(records).len(), 1);
+}
+
+#[test]
+fn a_read_during_a_write_may_see_either_state() {
+    accepted(vec![put(0, 10, 0, 1, 5, None), get(2, 4, 0, None), get(5, 6, 0, Some((1, 5)))]);
+    accepted(vec![put(0, 10, 0, 1, 5, None), get(2, 4, 0, None), get(11, 12, 0, Some((1, 5)))]);
+}
+
+#[test]
+fn a_stale_read_is_rejected() {
+    rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 6, Some(5)), get(4, 5, 0, Some((1, 5)))]);
+}
+
+#[test]
+fn two_reads_may_not_see_a_write_and_then_not() {
+    rejected(vec![put(0, 10, 0, 1, 5, None), get(2, 3, 0, Some((1, 5))), get(4, 5, 0, None)]);
+}
+
+#[test]
+fn a_lost_acknowledged_write_is_rejected() {
+    rejected(vec![put(0, 1, 0, 1, 5, None), get(2, 3, 0, None)]);
+    rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 9, None)]);
+}
+
+#[test]
+fn a_write_applied_twice_is_rejected() {
+    // The first application is seen at 5, then another value, then the first again at a later version.
+    rejected(vec![
+        open_put(0, 0, 1),
+        get(1, 2, 0, Some((1, 5))),
+        put(3, 4, 0, 2, 6, Some(5)),
+        get(5, 6, 0, Some((1, 7))),
+    ]);
+    rejected(vec![put(0, 1, 0, 1, 5, None), get(2, 3, 0, Some((1, 8)))]);
+}
+
+#[test]
+fn a_failed_write_that_took_effect_is_rejected() {
+    let action = Action::Write(vec![operation(0, Change::Put(1))]);
+    rejected(vec![record(1, 0, 1, action, Outcome::NoEffect), get(2, 3, 0, Some((1, 5)))]);
+}
+
+#[test]
+fn a_write_of_unknown_outcome_may_take_effect_late_or_never() {
+    let history = |last| vec![open_put(0, 0, 1), get(1, 2, 0, None), get(3, 4, 0, None), get(5, 6, 0, last)];
+    accepted(history(Some((1, 9))));
+    accepted(history(None));
+}
+
+#[test]
+fn an_unknown_delete_can_explain_an_absence_but_only_once() {
+    let delete = record(2, 2, 2, Action::Write(vec![operation(0, Change::Delete)]), Outcome::Unknown);
+    let first = vec![put(0, 1, 0, 1, 5, None), delete, get(3, 4, 0, Some((1, 5))), get(5, 6, 0, None)];
+    accepted(first.clone());
+    let mut twice = first;
+    twice.extend([put(7, 8, 0, 2, 7, None), get(9, 10, 0, None)]);
+    rejected(twice);
+}
+
+#[test]
+fn a_silent_write_is_known_by_the_version_that_others_found() {
+    accepted(vec![open_put(0, 0, 1), put(2, 3, 0, 2, 9, Some(4)), get(4, 5, 0, Some((2, 9)))]);
+    rejected(vec![
+        put(0, 1, 1, 7, 3, None),
+        open_put(0, 0, 1),
+        put(2, 3, 0, 2, 9, Some(3)),
+        get(4, 5, 0, Some((2, 9))),
+    ]);
+}
+
+#[test]
+fn versions_grow_with_the_order_of_writes() {
+    rejected(vec![put(0, 1, 0, 1, 9, None), put(2, 3, 1, 2, 5, None)]);
+}
+
+fn conditional(invoked: u64, condition: Condition, value: Value, outcome: Outcome) -> Record {
+    let operation = WriteOperation { key: 0, change: Change::Put(value), condition };
+    record(4, invoked, invoked + 1, Action::Write(vec![operation]), outcome)
+}
+
+fn applied(index: Version, previous: Option<Version>) -> Outcome {
+    Outcome::Applied { index, term: 1, previous: vec![previous] }
+}
+
+fn failed(index: Version, found: Option<Version>) -> Outcome {
+    Outcome::ConditionFailed { index, failed: vec![(0, found)] }
+}
+
+#[test]
+fn a_conditional_write_is_judged_against_the_state_it_met() {
+    let base = put(0, 1, 0, 1, 5, None);
+    accepted(vec![base.clone(), conditional(2, Condition::Version(5), 2, applied(6, Some(5)))]);
+    accepted(vec![base.clone(), conditional(2, Condition::Absent, 2, failed(6, Some(5)))]);
+    rejected(vec![base.clone(), conditional(2, Condition::Absent, 2, applied(6, Some(5)))]);
+    rejected(vec![base.clone(), conditional(2, Condition::Version(5), 2, failed(6, Some(5)))]);
+    rejected(vec![base.clone(), conditional(2, Condition::Exists, 2, failed(6, None))]);
+    // Both of two exclusive writes may not win.
+    rejected(vec![
+        base,
+        conditional(2, Condition::Version(5), 2, applied(6, Some(5))),
+        conditional(4, Condition::Version(5), 3, applied(7, Some(5))),
+    ]);
+}
+
+fn batch(invoked: u64, operations: Vec<WriteOperation>, outcome: Outcome) -> Record {
+    record(5, invoked, invoked + 1, Action::Write(operations), outcome)
+}
+
+fn list(invoked: u64, items: &[(Key, Value, Version)]) -> Record {
+    let spec = ListSpec { start_after: None, limit: 10, reverse: false, keys_only: false };
+    let items =
+        items.iter().map(|(key, value, version)| Item { key: *key, value: Some(*value), version: *version });
+    record(6, invoked, invoked + 1, Action::List(spec), Outcome::Listed(items.collect()))
+}
+
+#[test]
+fn a_batch_is_seen_whole_or_not_at_all() {
+    let operations = vec![operation(0, Change::Put(1)), operation(1, Change::Put(2))];
+    let open = record(5, 0, 0, Action::Write(operations.clone()), Outcome::Unknown);
+    accepted(vec![open.clone(), list(1, &[]), list(3, &[(0, 1, 4), (1, 2, 4)])]);
+    rejected(vec![open.clone(), list(1, &[(0, 1, 4)])]);
+    rejected(vec![open, get(1, 2, 0, Some((1, 4))), get(3, 4, 1, None)]);
+    let both = Outcome::Applied { index: 4, term: 1, previous: vec![None, None] };
+    accepted(vec![batch(0, operations, both), list(2, &[(0, 1, 4), (1, 2, 4)])]);
+}
+
+#[test]
+fn a_list_shows_one_moment() {
+    let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 0, 3, 7, Some(5))];
+    let with = |list: Record| writes.iter().cloned().chain([list]).collect::<Vec<_>>();
+    let overlapping = |items: &[(Key, Value, Version)]| Record { invoked: 0, returned: 9, ..list(0, items) };
+    accepted(with(overlapping(&[(0, 1, 5), (1, 2, 6)])));
+    accepted(with(overlapping(&[(0, 3, 7), (1, 2, 6)])));
+    rejected(with(overlapping(&[(0, 3, 7)])));
+    rejected(with(overlapping(&[(1, 2, 6)])));
+}
+
+#[test]
+fn pages_respect_start_limit_and_direction() {
+    let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 2, 3, 7, None)];
+    let page = |start_after, limit, reverse, keys: &[(Key, Version)]| {
+        let spec = ListSpec { start_after, limit, reverse, keys_only: true };
+        let items = keys.iter().map(|(key, version)| Item { key: *key, value: None, version: *version });
+        let list = record(6, 8, 9, Action::List(spec), Outcome::Listed(items.collect()));
+        verdict(writes.iter().cloned().chain([list]).collect())
+    };
+    assert_eq!(page(Some(0), 10, false, &[(1, 6), (2, 7)]), []);
+    assert_eq!(page(Some(2), 1, true, &[(1, 6)]), []);
+    assert_ne!(page(Some(0), 10, false, &[(0, 5), (1, 6)]), []);
+    assert_ne!(page(None, 2, true, &[(1, 6), (2, 7)]), []);
+}
+
+#[test]
+fn a_search_that_gives_up_says_so() {
+    let violations = check(&History::new(generated(1, 6, 250)), 10);
+    assert!(violations[0].detail.contains("gave up"), "{violations:?}");
+}
+
+/// Runs requests against a real map at random moments inside their intervals: such a history is right by construction.
+fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut clock = vec![0_u64; clients as usize];
+    let mut moments: Vec<(u64, u64, u64, u32)> = Vec::new();
+    for _ in 0..requests {
+        let client = rng.random_range(0..clients);
+        let invoked = clock[client as usize] + rng.random_range(1..20);
+        let at = invoked + rng.random_range(1..50);
+        let returned = at + rng.random_range(1..50);
+        clock[client as usize] = returned;
+        moments.push((at, invoked, returned, client));
+    }
+    moments.sort_unstable();
+    let mut keys: [Option<(Value, Version)>; 4] = [None; 4];
+    let mut records = Vec::new();
+    for (index, (at, invoked, returned, client)) in (1..).zip(moments) {
+        let key = rng.random_range(0..4);
+        let unknown = rng.random_ratio(1, 15);
+        let (action, outcome) = match rng.random_range(0..4) {
+            0 => (Action::Get(key), Outcome::Found(keys[key])),
+            kind => {
+                let change = if kind == 1 { Change::Delete } else { Change::Put(at * 1000 + index) };
+                let previous = vec![keys[key].map(|(_, version)| version)];
+                if !unknown || rng.random_bool(0.5) {
+                    keys[key] = match change {
+                        Change::Put(value) => Some((value, index)),
+                        _ => None,
+                    };
+                }
+                (Action::Write(vec![operation(key, change)]), Outcome::Applied { index, term: 1, previous })
+            }
+        };
+        let outcome = if unknown { Outcome::Unknown } else { outcome };
+        records.push(record(client, invoked, returned, action, outcome));
+    }
+    records
+}
+
+#[test]
+fn generated_histories_are_accepted_and_their_corruptions_rejected() {
+    let mut caught = 0;
+    for seed in 0..40 {
+        let records = generated(seed, 6, 250);
+        assert_eq!(check(&History::new(records.clone()), 200_000), [], "seed {seed}");
+        // Make one read see what its key held long before.
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut corrupted = records;
+        let reads: Vec<usize> = (120..corrupted.len())
+            .filter(|at| matches!(corrupted[*at].outcome, Outcome::Found(Some(_))))
+            .collect();
+        let at = reads[rng.random_range(0..reads.len())];
+        let Action::Get(key) = corrupted[at].action else { panic!("a read") };
+        let old = corrupted[..60].iter().find_map(|r| match (&r.action, &r.outcome) {
+            (Action::Get(other), Outcome::Found(Some(found))) if *other == key => Some(*found),
+            _ => None,
+        });
+        if let Some(old) = old {
+            corrupted[at].outcome = Outcome::Found(Some(old));
+            assert_eq!(check(&History::new(corrupted), 200_000).len(), 1, "seed {seed}");
+            caught += 1;
+        }
+    }
+    assert!(caught > 20, "only {caught} corruptions could be made");
+}

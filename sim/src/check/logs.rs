@@ -1,0 +1,68 @@
+//! A log id names one content in the whole cluster, and an index that is committed has one log id.
+
+use super::Violation;
+use cairn_engine::LogId;
+use std::collections::BTreeMap;
+
+/// The property's name.
+pub const NAME: &str = "log id names one content";
+
+/// Everything seen in logs, of all nodes and at all times.
+#[derive(Debug, Default)]
+pub struct Logs {
+    content: BTreeMap<LogId, (u128, u16)>,
+    committed: BTreeMap<u64, (LogId, u16)>,
+}
+
+impl Logs {
+    /// A node's log has this entry.
+    pub fn saw(&mut self, slot: u16, id: LogId, content: u128) -> Option<Violation> {
+        let (first, by) = *self.content.entry(id).or_insert((content, slot));
+        (first != content).then(|| {
+            Violation::new(NAME, format!("log id {id} has one content on node {by}, another on node {slot}"))
+        })
+    }
+
+    /// A node has applied this entry, so it is committed.
+    pub fn saw_committed(&mut self, slot: u16, id: LogId) -> Option<Violation> {
+        let (first, by) = *self.committed.entry(id.index).or_insert((id, slot));
+        (first != id).then(|| {
+            Violation::new(
+                NAME,
+                format!("index {} is {first} on node {by} and {id} on node {slot}", id.index),
+            )
+        })
+    }
+
+    /// A client was told that its write has this log id.
+    pub fn acknowledged(&self, id: LogId) -> Option<Violation> {
+        let (found, by) = *self.committed.get(&id.index)?;
+        (found != id).then(|| {
+            Violation::new(NAME, format!("a write was acknowledged as {id}, and node {by} has {found} there"))
+        })
+    }
+
+    /// Entries seen.
+    pub fn entries(&self) -> usize {
+        self.content.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_content_and_a_second_id_are_reported() {
+        let id = |term, index| LogId { term, index };
+        let mut logs = Logs::default();
+        assert_eq!(logs.saw(1, id(1, 4), 77), None);
+        assert_eq!(logs.saw(2, id(1, 4), 77), None);
+        assert!(logs.saw(3, id(1, 4), 78).is_some());
+        assert_eq!(logs.saw_committed(1, id(1, 4)), None);
+        assert!(logs.saw_committed(2, id(2, 4)).is_some());
+        assert_eq!(logs.acknowledged(id(1, 4)), None);
+        assert!(logs.acknowledged(id(2, 4)).is_some());
+        assert_eq!(logs.acknowledged(id(2, 9)), None, "nobody looked there");
+    }
+}

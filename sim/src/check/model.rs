@@ -1,0 +1,202 @@
+//! The specification: what one group's keys look like, and which answers a request may get from them.
+//!
+//! A key's state names the *request* that wrote it, since a request's version may never be shown to anybody. Where an
+//! answer shows a version of a request that kept its own secret, the pair is remembered and later answers must agree.
+
+use crate::history::{
+    Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, Value, Version,
+    WriteOperation,
+};
+use std::collections::BTreeMap;
+
+/// The number of a request within the judged history.
+pub type Request = u32;
+
+/// One key's state: the request that wrote it and the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub writer: Request,
+    pub value: Value,
+}
+
+/// The keys of a group, and the versions learnt of requests that never told theirs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    pub keys: [Option<Entry>; GROUP_KEYS],
+    learnt: BTreeMap<Request, Version>,
+}
+
+/// The versions that the history itself tells: by the writer's answer, or by a reader of its unique value.
+#[derive(Debug, Default)]
+pub struct Versions {
+    of: BTreeMap<Request, Version>,
+    owner: BTreeMap<Version, Request>,
+}
+
+impl Versions {
+    /// Collects them; an error where two requests claim one version or one request has two.
+    pub fn collect(records: &[&Record]) -> Result<Versions, String> {
+        let mut versions = Versions::default();
+        let mut writers = BTreeMap::new();
+        for (request, record) in (0..).zip(records) {
+            for (_, value) in record.puts() {
+                writers.insert(value, request);
+            }
+            match record.outcome {
+                Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => {
+                    versions.claim(request, index, record)?;
+                }
+                _ => {}
+            }
+        }
+        for record in records {
+            for (_, value, version) in record.seen() {
+                if let Some(writer) = writers.get(&value) {
+                    versions.claim(*writer, version, record)?;
+                }
+            }
+        }
+        Ok(versions)
+    }
+
+    fn claim(&mut self, request: Request, version: Version, by: &Record) -> Result<(), String> {
+        let known = *self.of.entry(request).or_insert(version);
+        let owner = *self.owner.entry(version).or_insert(request);
+        if known != version {
+            return Err(format!("request {request} has version {known} and version {version}: {by}"));
+        }
+        if owner != request {
+            return Err(format!("requests {owner} and {request} share version {version}: {by}"));
+        }
+        Ok(())
+    }
+
+    /// A request's version, if anybody was told.
+    pub fn of(&self, request: Request) -> Option<Version> {
+        self.of.get(&request).copied()
+    }
+}
+
+impl State {
+    /// Whether `key` may be reported at `version` (`None`: absent), remembering what that teaches.
+    fn agrees(&mut self, key: Key, version: Option<Version>, versions: &Versions) -> bool {
+        let entry = self.keys.get(key).copied().flatten();
+        let (entry, version) = match (entry, version) {
+            (None, None) => return true,
+            (Some(entry), Some(version)) => (entry, version),
+            _ => return false,
+        };
+        match versions.of(entry.writer) {
+            Some(known) => known == version,
+            None if versions.owner.contains_key(&version) => false,
+            None => {
+                let other =
+                    self.learnt.iter().any(|(writer, learnt)| *learnt == version && *writer != entry.writer);
+                !other && *self.learnt.entry(entry.writer).or_insert(version) == version
+            }
+        }
+    }
+
+    fn holds(&self, operation: &WriteOperation, versions: &Versions) -> bool {
+        let entry = self.keys.get(operation.key).copied().flatten();
+        match operation.condition {
+            Condition::None => true,
+            Condition::Absent => entry.is_none(),
+            Condition::Exists => entry.is_some(),
+            Condition::Version(version) => entry.is_some_and(|entry| {
+                let known = versions.of(entry.writer).or_else(|| self.learnt.get(&entry.writer).copied());
+                known == Some(version)
+            }),
+        }
+    }
+
+    fn apply(&mut self, request: Request, operations: &[WriteOperation]) {
+        for operation in operations {
+            let Some(slot) = self.keys.get_mut(operation.key) else {
+                continue;
+            };
+            match operation.change {
+                Change::Put(value) => *slot = Some(Entry { writer: request, value }),
+                Change::Delete => *slot = None,
+                Change::Check => {}
+            }
+        }
+    }
+
+    /// The state after `record` took effect here, or `None` if its answer contradicts this state.
+    pub fn step(&self, request: Request, record: &Record, versions: &Versions) -> Option<State> {
+        let mut next = self.clone();
+        match (&record.action, &record.outcome) {
+            (Action::Write(operations), Outcome::Applied { previous, .. }) => {
+                let held = operations.iter().all(|operation| self.holds(operation, versions));
+                let agreed = operations.len() == previous.len()
+                    && operations
+                        .iter()
+                        .zip(previous)
+                        .all(|(o, version)| next.agrees(o.key, *version, versions));
+                next.apply(request, operations);
+                (held && agreed).then_some(next)
+            }
+            (Action::Write(operations), Outcome::ConditionFailed { failed, .. }) => {
+                let reported = |position: usize| failed.iter().find(|(at, _)| *at == position);
+                let agreed =
+                    operations.iter().enumerate().all(|(position, operation)| match reported(position) {
+                        Some((_, version)) => {
+                            next.agrees(operation.key, *version, versions) && !next.holds(operation, versions)
+                        }
+                        None => self.holds(operation, versions),
+                    });
+                (agreed && !failed.is_empty()).then_some(next)
+            }
+            (Action::Write(operations), Outcome::Unknown) => {
+                if operations.iter().all(|operation| self.holds(operation, versions)) {
+                    next.apply(request, operations);
+                }
+                Some(next)
+            }
+            (Action::Get(key), Outcome::Found(found)) => {
+                let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
+                let agreed = next.agrees(*key, found.map(|(_, version)| version), versions);
+                (agreed && value == found.map(|(value, _)| value)).then_some(next)
+            }
+            (Action::List(spec), Outcome::Listed(items)) => next.lists(spec, items, versions).then_some(next),
+            _ => Some(next),
+        }
+    }
+
+    fn lists(&mut self, spec: &ListSpec, items: &[Item], versions: &Versions) -> bool {
+        let present = (0..GROUP_KEYS).filter(|key| self.keys.get(*key).copied().flatten().is_some());
+        let mut expected: Vec<Key> = present.collect();
+        if spec.reverse {
+            expected.reverse();
+        }
+        expected.retain(|key| match spec.start_after {
+            Some(after) if spec.reverse => *key < after,
+            Some(after) => *key > after,
+            None => true,
+        });
+        expected.truncate(spec.limit);
+        expected.len() == items.len()
+            && expected.iter().zip(items).all(|(key, item)| {
+                let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
+                let same_value = spec.keys_only || item.value == value;
+                item.key == *key && same_value && self.agrees(*key, Some(item.version), versions)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_learnt_of_a_silent_writer_must_be_repeated() {
+        let versions = Versions::default();
+        let mut state = State::default();
+        state.apply(3, &[WriteOperation { key: 0, change: Change::Put(5), condition: Condition::None }]);
+        assert!(state.agrees(0, Some(9), &versions));
+        assert!(state.agrees(0, Some(9), &versions));
+        assert!(!state.agrees(0, Some(10), &versions));
+        assert!(!state.agrees(0, None, &versions));
+    }
+}

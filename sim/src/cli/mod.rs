@@ -1,0 +1,166 @@
+//! What the command line means, and how runs are spread over threads.
+
+mod summary;
+
+use cairn_engine::Mode;
+use cairn_sim::harness::{Report, RunOptions, run_seed};
+use clap::Parser;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use summary::Summary;
+
+/// A run that takes longer than this on the wall clock hangs.
+const HANG: Duration = Duration::from_secs(180);
+
+/// Deterministic simulation of a Cairn cluster. One seed is one run.
+#[derive(Debug, Parser)]
+#[command(name = "cargo sim")]
+struct Arguments {
+    /// Replay this seed and print its trace.
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Run these seeds: `A..B` without B, or a number N for 0..N.
+    #[arg(long, value_parser = parse_range, default_value = "100")]
+    seeds: std::ops::Range<u64>,
+    /// Runs at the same time.
+    #[arg(long, default_value_t = default_jobs())]
+    jobs: usize,
+    /// This mode instead of each seed's own.
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Run each seed twice and compare the traces.
+    #[arg(long)]
+    check_determinism: bool,
+    /// Show what the nodes log; twice for more.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+fn default_jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
+    match text.split_once("..") {
+        Some((from, to)) => Ok(number(from)?..number(to)?),
+        None => Ok(0..number(text)?),
+    }
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.seed {
+        Some(seed) if !arguments.check_determinism => replay(seed, &arguments),
+        Some(seed) => run_many(seed..seed + 1, &arguments),
+        None => run_many(arguments.seeds.clone(), &arguments),
+    }
+}
+
+fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
+    let log = match arguments.verbose {
+        0 => None,
+        1 => Some(tracing::Level::INFO),
+        2 => Some(tracing::Level::DEBUG),
+        _ => Some(tracing::Level::TRACE),
+    };
+    let options = RunOptions { mode: arguments.mode, print: true, log };
+    let report = watched(seed, options);
+    println!("trace hash {:016x}", report.trace_hash);
+    for violation in &report.violations {
+        println!("FAILED {violation}");
+    }
+    let mut summary = Summary::default();
+    summary.add(&report);
+    summary.print();
+    finish(&summary)
+}
+
+fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
+    let started = Instant::now();
+    let queue: Arc<Mutex<VecDeque<u64>>> = Arc::new(Mutex::new(seeds.collect()));
+    let options = RunOptions { mode: arguments.mode, print: false, log: None };
+    let twice = arguments.check_determinism;
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..arguments.jobs.max(1) {
+        let (queue, sender) = (queue.clone(), sender.clone());
+        std::thread::spawn(move || {
+            loop {
+                let Some(seed) = queue.lock().pop_front() else { return };
+                let mut report = watched(seed, options);
+                if twice {
+                    compare(&mut report, &watched(seed, options));
+                }
+                if sender.send(report).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(sender);
+    let mut summary = Summary::default();
+    let mut hashes = BTreeMap::new();
+    for report in receiver {
+        for violation in &report.violations {
+            println!("seed {} ({}) FAILED {violation}", report.seed, report.mode);
+        }
+        if !report.passed() {
+            println!("  replay: {}", replay_command(&report, arguments.mode));
+        }
+        hashes.insert(report.seed, report.trace_hash);
+        summary.add(&report);
+    }
+    if twice {
+        for (seed, hash) in &hashes {
+            println!("seed {seed}: trace hash {hash:016x}");
+        }
+    }
+    summary.print();
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    println!("{:.1} seeds/min", summary.runs() as f64 / minutes);
+    finish(&summary)
+}
+
+fn replay_command(report: &Report, mode: Option<Mode>) -> String {
+    let mode = mode.map_or_else(String::new, |mode| format!(" --mode {mode}"));
+    format!("cargo sim --seed {}{mode}", report.seed)
+}
+
+/// Runs a seed; a run that hangs ends the program, since its thread cannot be ended.
+fn watched(seed: u64, options: RunOptions) -> Report {
+    let (sender, receiver) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if receiver.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            println!(
+                "seed {seed} FAILED the run ends: it hangs since {HANG:?}\n  replay: cargo sim --seed {seed}"
+            );
+            std::process::exit(1);
+        }
+    });
+    let report = run_seed(seed, options);
+    drop(sender);
+    report
+}
+
+fn compare(first: &mut Report, second: &Report) {
+    if first.trace == second.trace && first.trace_hash == second.trace_hash {
+        return;
+    }
+    let pairs = first.trace.iter().zip(&second.trace);
+    let differing = pairs.into_iter().find(|(one, other)| one != other);
+    let detail = match differing {
+        Some((one, other)) => format!("two runs differ:\n    {one}\n    {other}"),
+        None => format!("two runs have {} and {} events", first.trace.len(), second.trace.len()),
+    };
+    first.violations.push(cairn_sim::check::Violation::new("a seed has one trace", detail));
+}
+
+fn finish(summary: &Summary) -> ExitCode {
+    println!("{} passed, {} failed", summary.passed(), summary.failed());
+    if summary.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,262 @@
+//! The disk of one machine: its files, who may use them, and a running digest of everything asked of it.
+//!
+//! Pure, like the files under it. What holds here:
+//! - a handle carries the epoch in which it was opened; a kill or a cut begins a new epoch, and an old handle can
+//!   neither read, write nor sync;
+//! - within one epoch a file is open at most once: the lock of a real open file description;
+//! - the digest covers kind, place, content and order of every operation, so two runs with the same digest did the
+//!   same I/O.
+
+use super::image::{Damage, FileImage};
+use cairn_engine::io::FileKind;
+use rand::rngs::StdRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Counts of what a disk did and suffered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Reads begun.
+    pub reads: u64,
+    /// Writes begun.
+    pub writes: u64,
+    /// Bytes of those writes.
+    pub bytes_written: u64,
+    /// Syncs begun.
+    pub syncs: u64,
+    /// Damage done by kills and cuts.
+    pub damage: Damage,
+}
+
+/// A disk's whole state.
+#[derive(Debug)]
+pub struct Core {
+    honours_contract: bool,
+    files: BTreeMap<FileKind, FileImage>,
+    locked: BTreeSet<FileKind>,
+    epoch: u64,
+    next_id: u64,
+    digest: u64,
+    stats: DiskStats,
+}
+
+impl Core {
+    /// A disk with zeroed files of these sizes in bytes.
+    pub fn new(honours_contract: bool, sizes: &[(FileKind, u64)]) -> Core {
+        Core {
+            honours_contract,
+            files: sizes.iter().map(|(kind, size)| (*kind, FileImage::zeroed(*size))).collect(),
+            locked: BTreeSet::new(),
+            epoch: 0,
+            next_id: 0,
+            digest: 0,
+            stats: DiskStats::default(),
+        }
+    }
+
+    /// Opens a file for the current epoch.
+    ///
+    /// # Errors
+    /// `NotFound` without such a file, `WouldBlock` while it is open.
+    pub fn open(&mut self, kind: FileKind) -> io::Result<(u64, u64)> {
+        let size = self.files.get(&kind).map(FileImage::size).ok_or(io::ErrorKind::NotFound)?;
+        if !self.locked.insert(kind) {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "the file is locked by another handle"));
+        }
+        Ok((self.epoch, size))
+    }
+
+    /// Gives the lock back; a handle of an older epoch has none to give.
+    pub fn close(&mut self, epoch: u64, kind: FileKind) {
+        if epoch == self.epoch {
+            self.locked.remove(&kind);
+        }
+    }
+
+    fn file(&mut self, epoch: u64, kind: FileKind) -> io::Result<&mut FileImage> {
+        if epoch != self.epoch {
+            return Err(io::Error::other("the process that opened this file is dead"));
+        }
+        self.files.get_mut(&kind).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Fills `target` from `offset`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that a direct read would refuse; a fenced handle's error.
+    pub fn read(&mut self, epoch: u64, kind: FileKind, offset: u64, target: &mut [u8]) -> io::Result<()> {
+        let file = self.file(epoch, kind)?;
+        if !file.accepts(offset, target.len()) {
+            return Err(refused("read", kind, offset, target.len()));
+        }
+        file.read(offset, target);
+        self.stats.reads += 1;
+        self.note(b'r', kind, offset, target.len() as u64);
+        Ok(())
+    }
+
+    /// Begins a write and names it.
+    ///
+    /// # Errors
+    /// As [`Core::read`].
+    pub fn begin_write(&mut self, epoch: u64, kind: FileKind, offset: u64, bytes: &[u8]) -> io::Result<u64> {
+        let id = self.next_id;
+        let file = self.file(epoch, kind)?;
+        if !file.accepts(offset, bytes.len()) {
+            return Err(refused("write", kind, offset, bytes.len()));
+        }
+        file.begin(id, offset, bytes);
+        self.next_id += 1;
+        self.stats.writes += 1;
+        self.stats.bytes_written += bytes.len() as u64;
+        self.note(b'w', kind, offset, xxh3_64_with_seed(bytes, bytes.len() as u64));
+        Ok(id)
+    }
+
+    /// Completes a write.
+    ///
+    /// # Errors
+    /// A fenced handle's error: then the write's fate was decided when its epoch ended.
+    pub fn complete_write(&mut self, epoch: u64, kind: FileKind, id: u64) -> io::Result<()> {
+        if !self.file(epoch, kind)?.complete(id) {
+            return Err(io::Error::other("the write is unknown"));
+        }
+        self.note(b'c', kind, id, 0);
+        Ok(())
+    }
+
+    /// Begins a sync: the watermark for [`Core::complete_sync`].
+    ///
+    /// # Errors
+    /// A fenced handle's error.
+    pub fn begin_sync(&mut self, epoch: u64, kind: FileKind) -> io::Result<u64> {
+        let watermark = self.file(epoch, kind)?.begin_sync();
+        self.stats.syncs += 1;
+        self.note(b's', kind, watermark, 0);
+        Ok(watermark)
+    }
+
+    /// Ends a sync.
+    ///
+    /// # Errors
+    /// A fenced handle's error: then nothing became safe.
+    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, watermark: u64) -> io::Result<()> {
+        self.file(epoch, kind)?.synced_through(watermark);
+        self.note(b'd', kind, watermark, 0);
+        Ok(())
+    }
+
+    /// The process died; the machine and its page of dirty blocks live on.
+    pub fn kill(&mut self, rng: &mut StdRng) -> Damage {
+        self.end_epoch(b'k', |file| file.kill(rng))
+    }
+
+    /// The machine lost power.
+    pub fn cut(&mut self, rng: &mut StdRng) -> Damage {
+        let honours_contract = self.honours_contract;
+        self.end_epoch(b'p', |file| file.cut(honours_contract, rng))
+    }
+
+    fn end_epoch(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
+        self.epoch += 1;
+        self.locked.clear();
+        let mut damage = Damage::default();
+        for file in self.files.values_mut() {
+            damage.add(end(file));
+        }
+        self.stats.damage.add(damage);
+        self.note(code, FileKind::Superblock, damage.kept, damage.landed);
+        damage
+    }
+
+    /// Completed blocks that no sync covers yet.
+    pub fn dirty_blocks(&self) -> usize {
+        self.files.values().map(FileImage::dirty_blocks).sum()
+    }
+
+    /// Counts so far.
+    pub fn stats(&self) -> DiskStats {
+        self.stats
+    }
+
+    /// The digest of every operation so far, in order.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    fn note(&mut self, code: u8, kind: FileKind, place: u64, content: u64) {
+        let mut line = [0_u8; 18];
+        let (head, rest) = line.split_at_mut(2);
+        head.copy_from_slice(&[code, kind as u8]);
+        let (first, second) = rest.split_at_mut(8);
+        first.copy_from_slice(&place.to_le_bytes());
+        second.copy_from_slice(&content.to_le_bytes());
+        self.digest = xxh3_64_with_seed(&line, self.digest);
+    }
+}
+
+fn refused(operation: &str, kind: FileKind, offset: u64, len: usize) -> io::Error {
+    let message =
+        format!("{operation} of {len} bytes at {offset} in `{}`: unaligned or out of range", kind.name());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    fn disk() -> Core {
+        Core::new(false, &[(FileKind::Journal, 1 << 20), (FileKind::Data, 1 << 20)])
+    }
+
+    #[test]
+    fn a_file_is_open_once_until_it_is_closed_or_its_process_dies() {
+        let mut disk = disk();
+        let (epoch, size) = disk.open(FileKind::Journal).unwrap();
+        assert_eq!(size, 1 << 20);
+        assert_eq!(disk.open(FileKind::Journal).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        disk.close(epoch, FileKind::Journal);
+        disk.open(FileKind::Journal).unwrap();
+        disk.kill(&mut StdRng::seed_from_u64(1));
+        disk.open(FileKind::Journal).unwrap();
+        disk.close(epoch, FileKind::Journal);
+        assert!(disk.open(FileKind::Journal).is_err(), "a dead handle's close frees nothing");
+        assert_eq!(disk.open(FileKind::Superblock).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_dead_process_can_do_nothing_more() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        let id = disk.begin_write(epoch, FileKind::Data, 0, &[1; 4096]).unwrap();
+        let watermark = disk.begin_sync(epoch, FileKind::Data).unwrap();
+        disk.cut(&mut StdRng::seed_from_u64(1));
+        assert!(disk.complete_write(epoch, FileKind::Data, id).is_err());
+        assert!(disk.complete_sync(epoch, FileKind::Data, watermark).is_err());
+        assert!(disk.begin_write(epoch, FileKind::Data, 0, &[1; 4096]).is_err());
+        assert!(disk.read(epoch, FileKind::Data, 0, &mut [0; 4096]).is_err());
+    }
+
+    #[test]
+    fn equal_operations_give_equal_digests_and_other_content_another() {
+        let digest = |byte: u8| {
+            let mut disk = disk();
+            let (epoch, _) = disk.open(FileKind::Data).unwrap();
+            let id = disk.begin_write(epoch, FileKind::Data, 0, &[byte; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Data, id).unwrap();
+            disk.digest()
+        };
+        assert_eq!(digest(1), digest(1));
+        assert_ne!(digest(1), digest(2));
+    }
+
+    #[test]
+    fn unaligned_io_is_refused() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        let error = disk.begin_write(epoch, FileKind::Data, 512, &[0; 4096]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

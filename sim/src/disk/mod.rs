@@ -1,0 +1,23 @@
+//! The simulated disk: an object that outlives its node.
+//!
+//! ```text
+//!   SimDirectory / SimDevice   the engine's seam under madsim: latencies, completions   (device.rs)
+//!            │ epoch-stamped handles
+//!   Core                       files, locks, fences, digest                              (core.rs)
+//!            │
+//!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
+//! ```
+//!
+//! Two kinds. One *honours the contract* of the `device` mode: a completed write survives a power cut and a write in
+//! flight is old or new per 4 KiB block. The other has a volatile cache: only a sync makes anything safe, in any
+//! order, and what is in flight tears at sectors.
+
+mod core;
+#[cfg(madsim)]
+mod device;
+mod image;
+
+pub use self::core::{Core, DiskStats};
+#[cfg(madsim)]
+pub use self::device::{SimDirectory, SimDisk};
+pub use self::image::{Damage, FileImage, SECTOR};

@@ -1,0 +1,360 @@
+//! The machines: each a simulated host, a disk that outlives everything, and the lives of the node that runs there.
+//!
+//! What holds here: a node is started by the shipped `Node::start`; when its process dies the disk's fate is decided in
+//! the same step; a node that does not start, or stops by itself, is a violation unless somebody expects it.
+
+use super::plan::Plan;
+use crate::check::Violation;
+use crate::disk::SimDisk;
+use crate::trace::Trace;
+use cairn_engine::{BootId, Engine, Error as EngineError, Identity};
+use cairn_node::{Environment, Node, NodeConfig};
+use cairn_raft::MemberAddress;
+use madsim::runtime::{Handle, NodeHandle};
+use madsim::task::NodeId as Host;
+use parking_lot::Mutex;
+use rand::RngExt;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The cluster's name.
+pub(super) const CLUSTER: &str = "simulated";
+
+/// Virtual time since the run began.
+pub(super) fn virtual_time() -> Duration {
+    madsim::time::TimeHandle::try_current().map_or(Duration::ZERO, |time| time.elapsed())
+}
+
+/// What a machine's node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Down,
+    Starting,
+    Up,
+    Paused,
+}
+
+/// How a node's process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    /// Only the process: the machine runs on.
+    Killed,
+    /// The machine lost power.
+    PowerCut,
+}
+
+struct State {
+    condition: Condition,
+    /// Starts of the node so far.
+    life: u32,
+    /// Changes with every change of condition, so that the end of an old fault does not undo a new one.
+    change: u64,
+    boots: u64,
+    node: Option<Arc<Node>>,
+    refusal: Option<Refusal>,
+}
+
+/// Why a node did not start.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) power_lost: bool,
+    pub(super) text: String,
+}
+
+/// One machine.
+pub(super) struct Machine {
+    pub(super) slot: u16,
+    pub(super) host: Host,
+    pub(super) disk: SimDisk,
+    state: Mutex<State>,
+}
+
+impl Machine {
+    /// The running node and its life.
+    pub(super) fn node(&self) -> Option<(u32, Arc<Node>)> {
+        let state = self.state.lock();
+        state.node.clone().map(|node| (state.life, node))
+    }
+
+    pub(super) fn condition(&self) -> Condition {
+        self.state.lock().condition
+    }
+
+    /// A mark of the present condition; see [`Machine::unchanged`].
+    pub(super) fn change(&self) -> u64 {
+        self.state.lock().change
+    }
+
+    /// Whether nothing has happened to the machine since `change`.
+    pub(super) fn unchanged(&self, change: u64) -> bool {
+        self.change() == change
+    }
+
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        self.state.lock().refusal.clone()
+    }
+
+    fn set(&self, condition: Condition) {
+        let mut state = self.state.lock();
+        state.condition = condition;
+        state.change += 1;
+    }
+}
+
+/// All machines of a run.
+pub(super) struct Cluster {
+    pub(super) plan: Plan,
+    pub(super) trace: Trace,
+    pub(super) machines: Vec<Machine>,
+    members: BTreeMap<u16, MemberAddress>,
+    violations: Mutex<Vec<Violation>>,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// While set, a refusal for lost power is expected.
+    expects_refusal: Mutex<bool>,
+}
+
+impl Cluster {
+    /// Makes hosts and formatted disks; starts nothing.
+    pub(super) async fn build(plan: Plan, trace: Trace) -> Result<Arc<Cluster>, EngineError> {
+        let handle = Handle::current();
+        let device_host = handle.create_node().name("disks").build();
+        let mut rng = plan.rng(1);
+        let mut machines = Vec::new();
+        let mut members = BTreeMap::new();
+        for slot in 1..=plan.nodes {
+            let address = format!("10.0.0.{slot}");
+            let host = handle.create_node().name(format!("node-{slot}")).ip(parse(&address)).build();
+            members.insert(
+                slot,
+                MemberAddress { peer: format!("{address}:7100"), client: format!("{address}:7001") },
+            );
+            let disk = SimDisk::new(
+                format!("disk-{slot}"),
+                &plan.geometry,
+                plan.honours_contract,
+                rng.random(),
+                device_host.clone(),
+            );
+            let identity =
+                Identity { cluster: CLUSTER.into(), slot, incarnation: rng.random_range(1..1_u64 << 48) };
+            Engine::format(&*disk.directory(), plan.geometry, &identity).await?;
+            let state =
+                State { condition: Condition::Down, life: 0, change: 0, boots: 1, node: None, refusal: None };
+            machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
+        }
+        Ok(Arc::new(Cluster {
+            plan,
+            trace,
+            machines,
+            members,
+            violations: Mutex::default(),
+            counts: Mutex::default(),
+            expects_refusal: Mutex::new(false),
+        }))
+    }
+
+    /// Where clients find the members.
+    pub(super) fn endpoints(&self) -> Vec<String> {
+        self.members.values().map(|address| address.client.clone()).collect()
+    }
+
+    /// Adds a violation.
+    pub(super) fn violation(&self, violation: Violation) {
+        self.trace.event(format!("VIOLATION {violation}"));
+        self.violations.lock().push(violation);
+    }
+
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        self.violations.lock().clone()
+    }
+
+    /// Counts a fault.
+    pub(super) fn count(&self, fault: &'static str) {
+        *self.counts.lock().entry(fault).or_default() += 1;
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.lock().clone()
+    }
+
+    /// From now on a node may refuse to start because its machine lost power.
+    pub(super) fn expect_refusal(&self) {
+        *self.expects_refusal.lock() = true;
+    }
+
+    fn host(&self, machine: &Machine) -> Option<NodeHandle> {
+        Handle::current().get_node(machine.host)
+    }
+
+    /// Starts a node that is down. Between its death and this call its tasks must have had time to end.
+    pub(super) fn start(self: &Arc<Self>, machine: &Machine) {
+        let (life, boot) = {
+            let mut state = machine.state.lock();
+            if state.condition != Condition::Down {
+                return;
+            }
+            state.condition = Condition::Starting;
+            state.change += 1;
+            state.life += 1;
+            state.refusal = None;
+            (state.life, state.boots)
+        };
+        if life > 1 {
+            Handle::current().restart(machine.host);
+        }
+        self.trace.event(format!("node {} starts, life {life}", machine.slot));
+        let environment = Environment {
+            directory: machine.disk.directory(),
+            boot: BootId(u128::from(machine.slot) << 64 | u128::from(boot)),
+            seed: self.plan.seed ^ (u64::from(machine.slot) << 32 | u64::from(life)),
+        };
+        let Some(host) = self.host(machine) else { return };
+        let (cluster, slot) = (self.clone(), machine.slot);
+        match self.config(slot) {
+            Ok(config) => {
+                drop(host.spawn(async move { cluster.live(slot, life, config, environment).await }))
+            }
+            Err(error) => self.violation(Violation::new("configuration", error)),
+        }
+    }
+
+    fn config(&self, slot: u16) -> Result<NodeConfig, String> {
+        let members = self.members.clone();
+        let directory = PathBuf::from(format!("/simulated/{slot}"));
+        let mut config =
+            NodeConfig::new(CLUSTER, slot, directory, members).map_err(|error| error.to_string())?;
+        config.mode = self.plan.mode;
+        config.storage.sync_interval = self.plan.sync_interval;
+        config.storage.log_retain_entries = self.plan.log_retain_entries;
+        config.validate().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    /// A node's life, on its own host.
+    async fn live(self: Arc<Self>, slot: u16, life: u32, config: NodeConfig, environment: Environment) {
+        match Node::start(config, environment).await {
+            Ok(node) => {
+                let node = Arc::new(node);
+                self.became(slot, life, Ok(node.clone()));
+                let reason = node.stopped().await;
+                if self.alive(slot, life) {
+                    self.violation(Violation::new(
+                        "no node stops by itself",
+                        format!("node {slot}: {reason}"),
+                    ));
+                }
+            }
+            Err(error) => {
+                let power_lost = matches!(
+                    &error,
+                    cairn_node::Error::Engine(EngineError::PowerLost { .. })
+                        | cairn_node::Error::Replica(cairn_raft::Error::Engine(
+                            EngineError::PowerLost { .. }
+                        ))
+                );
+                self.became(slot, life, Err(Refusal { power_lost, text: error.to_string() }));
+            }
+        }
+    }
+
+    fn alive(&self, slot: u16, life: u32) -> bool {
+        let machine = self.machines.iter().find(|machine| machine.slot == slot);
+        machine.and_then(Machine::node).is_some_and(|(current, _)| current == life)
+    }
+
+    fn became(&self, slot: u16, life: u32, outcome: Result<Arc<Node>, Refusal>) {
+        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
+        let mut state = machine.state.lock();
+        if state.life != life || state.condition == Condition::Down {
+            return;
+        }
+        match outcome {
+            Ok(node) => {
+                // A pause may have come while it started; it stays paused.
+                if state.condition == Condition::Starting {
+                    state.condition = Condition::Up;
+                }
+                state.node = Some(node);
+                self.trace.event(format!("node {slot} serves, life {life}"));
+            }
+            Err(refusal) => {
+                state.condition = Condition::Down;
+                state.change += 1;
+                state.refusal = Some(refusal.clone());
+                drop(state);
+                self.trace.event(format!("node {slot} refuses to start: {}", refusal.text));
+                if !(refusal.power_lost && *self.expects_refusal.lock()) {
+                    let detail = format!("node {slot}: {}", refusal.text);
+                    self.violation(Violation::new("a node starts", detail));
+                }
+            }
+        }
+    }
+
+    /// Ends a node's process, and decides in the same step what its disk holds. True if there was a process.
+    pub(super) fn end(&self, machine: &Machine, death: Death) -> bool {
+        let was = machine.condition();
+        if was == Condition::Down && death == Death::Killed {
+            return false;
+        }
+        Handle::current().kill(machine.host);
+        let dirty = machine.disk.dirty_blocks();
+        let damage = match death {
+            Death::Killed => machine.disk.kill(),
+            Death::PowerCut => machine.disk.cut(),
+        };
+        let node = {
+            let mut state = machine.state.lock();
+            state.boots += u64::from(death == Death::PowerCut);
+            state.node.take()
+        };
+        machine.set(Condition::Down);
+        drop(node);
+        self.trace.event(format!(
+            "node {} {death:?} while {was:?}, {dirty} blocks unsynced: {damage:?}",
+            machine.slot
+        ));
+        was != Condition::Down
+    }
+
+    /// Stops a node's process from running, without ending it.
+    pub(super) fn pause(&self, machine: &Machine) -> bool {
+        if !matches!(machine.condition(), Condition::Up | Condition::Starting) {
+            return false;
+        }
+        Handle::current().pause(machine.host);
+        machine.set(Condition::Paused);
+        self.trace.event(format!("node {} paused", machine.slot));
+        true
+    }
+
+    /// Lets a paused node run on.
+    pub(super) fn resume(&self, machine: &Machine) {
+        if machine.condition() != Condition::Paused {
+            return;
+        }
+        Handle::current().resume(machine.host);
+        machine.set(if machine.node().is_some() { Condition::Up } else { Condition::Starting });
+        self.trace.event(format!("node {} resumed", machine.slot));
+    }
+
+    /// Asks a node to stop cleanly and waits for it, on its own host. False if it did not within `limit`, or was killed.
+    pub(super) async fn shut_down(&self, machine: &Machine, limit: Duration) -> bool {
+        let (Some((_, node)), Some(host)) = (machine.node(), self.host(machine)) else { return false };
+        let change = machine.change();
+        self.trace.event(format!("node {} is asked to stop", machine.slot));
+        let stopping = host.spawn(async move { node.shutdown().await.map_err(|error| error.to_string()) });
+        let ended = tokio::time::timeout(limit, stopping).await;
+        let clean = matches!(ended, Ok(Ok(Ok(()))));
+        if machine.unchanged(change) {
+            self.trace.event(format!("node {} stopped cleanly: {clean} ({ended:?})", machine.slot));
+        }
+        clean && machine.unchanged(change)
+    }
+}
+
+fn parse(address: &str) -> std::net::IpAddr {
+    address.parse().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
+}

@@ -1,0 +1,309 @@
+//! What goes wrong, and when it ends.
+//!
+//! Faults overlap: each is applied by one loop, and each has a task of its own that ends it, unless something else
+//! happened to the machine in between.
+
+use super::cluster::{Cluster, Condition, Death, Machine};
+use super::network::Links;
+use cairn_engine::Mode;
+use cairn_raft::Role;
+use madsim::task::NodeId as Host;
+use rand::{RngExt, rngs::StdRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// One process is killed.
+    Kill,
+    /// All processes are killed at once.
+    KillAll,
+    /// One process stops running for a while.
+    Pause,
+    /// One process stops cleanly; its machine may lose power then.
+    Shutdown,
+    /// One machine loses power.
+    PowerCut,
+    /// All machines lose power at once.
+    PowerCutAll,
+    /// One member cannot talk to the others, or to anybody.
+    Isolate,
+    /// The members fall into two parts.
+    Split,
+    /// Messages get through in one direction only.
+    OneWay,
+    /// Messages are lost.
+    Lossy,
+    /// Messages are late and overtake each other.
+    Slow,
+    /// A clock runs fast or slow.
+    Clock,
+}
+
+use FaultKind::*;
+
+impl FaultKind {
+    /// The faults that a mode must survive. A machine that runs `replicated` may lose power only after a clean stop.
+    pub fn of_mode(mode: Mode) -> &'static [FaultKind] {
+        match mode {
+            Mode::Replicated => &[Kill, KillAll, Pause, Shutdown, Isolate, Split, OneWay, Lossy, Slow, Clock],
+            Mode::Device | Mode::Sync => &[
+                Kill,
+                KillAll,
+                Pause,
+                Shutdown,
+                PowerCut,
+                PowerCutAll,
+                Isolate,
+                Split,
+                OneWay,
+                Lossy,
+                Slow,
+                Clock,
+            ],
+        }
+    }
+}
+
+/// Longest wait for a clean stop.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(12);
+/// After a death, the time its tasks get to end before a restart.
+const FUNERAL: Duration = Duration::from_millis(20);
+
+/// The one who breaks things.
+pub(super) struct Nemesis {
+    cluster: Arc<Cluster>,
+    links: Arc<Links>,
+    clients: Vec<Host>,
+    rng: StdRng,
+    /// Changes with every change of partitions, and of weather.
+    partitions: Arc<AtomicU64>,
+    weathers: Arc<AtomicU64>,
+}
+
+impl Nemesis {
+    pub(super) fn new(cluster: Arc<Cluster>, links: Arc<Links>, clients: Vec<Host>) -> Nemesis {
+        let rng = cluster.plan.rng(2);
+        Nemesis { cluster, links, clients, rng, partitions: Arc::default(), weathers: Arc::default() }
+    }
+
+    /// Breaks things until `end` of virtual time.
+    pub(super) async fn rage(mut self, end: Duration) {
+        loop {
+            let gap = self.rng.random_range(self.cluster.plan.fault_gap.clone());
+            tokio::time::sleep(gap).await;
+            if super::cluster::virtual_time() >= end {
+                return;
+            }
+            let faults = &self.cluster.plan.faults;
+            if let Some(fault) = faults.get(self.rng.random_range(0..faults.len().max(1))).copied() {
+                self.apply(fault);
+            }
+        }
+    }
+
+    fn apply(&mut self, fault: FaultKind) {
+        let long = self.rng.random_bool(0.3);
+        let lasts = Duration::from_millis(self.rng.random_range(100..if long { 9_000 } else { 2_500 }));
+        match fault {
+            Kill => self.end_one("kill", Death::Killed, lasts),
+            PowerCut => self.end_one("power cut", Death::PowerCut, lasts),
+            KillAll => self.end_all("kill of all", Death::Killed),
+            PowerCutAll => self.end_all("power cut of all", Death::PowerCut),
+            Pause => self.pause(lasts),
+            Shutdown => self.shut_down(),
+            Isolate | Split | OneWay => self.partition(fault, lasts),
+            Lossy => {
+                let loss = self.rng.random_range(0.02..0.3);
+                self.weather("loss", loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
+            }
+            Slow => {
+                let worst = self.rng.random_range(20..600);
+                self.weather("delay", 0.0, Duration::from_millis(1)..Duration::from_millis(worst), lasts);
+            }
+            Clock => self.clock(),
+        }
+    }
+
+    /// A machine: often the leader's, since most can go wrong there.
+    fn target(&mut self) -> usize {
+        let leads = |machine: &Machine| {
+            machine.node().is_some_and(|(_, node)| node.replica().status().role == Role::Leader)
+        };
+        let leader = self.cluster.machines.iter().position(leads);
+        match leader {
+            Some(leader) if self.rng.random_bool(0.4) => leader,
+            _ => self.rng.random_range(0..self.cluster.machines.len()),
+        }
+    }
+
+    /// Whether one more may fail: beyond a minority only now and then.
+    fn may_fail(&mut self) -> bool {
+        let up = self.cluster.machines.iter().filter(|machine| machine.condition() == Condition::Up).count();
+        up > self.cluster.machines.len() / 2 + 1 || self.rng.random_bool(0.25)
+    }
+
+    fn end_one(&mut self, name: &'static str, death: Death, lasts: Duration) {
+        let target = self.target();
+        if self.may_fail() {
+            self.end(name, target, death, lasts);
+        }
+    }
+
+    fn end_all(&mut self, name: &'static str, death: Death) {
+        for target in 0..self.cluster.machines.len() {
+            let lasts = Duration::from_millis(self.rng.random_range(100..3_000));
+            self.end(name, target, death, lasts);
+        }
+    }
+
+    fn end(&mut self, name: &'static str, target: usize, death: Death, lasts: Duration) {
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        if self.cluster.end(machine, death) {
+            self.cluster.count(name);
+        }
+        start_later(self.cluster.clone(), target, lasts);
+    }
+
+    fn pause(&mut self, lasts: Duration) {
+        let target = self.target();
+        if !self.may_fail() {
+            return;
+        }
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        if self.cluster.pause(machine) {
+            self.cluster.count("pause");
+            let (cluster, change) = (self.cluster.clone(), machine.change());
+            madsim::task::spawn(async move {
+                tokio::time::sleep(lasts).await;
+                if let Some(machine) =
+                    cluster.machines.get(target).filter(|machine| machine.unchanged(change))
+                {
+                    cluster.resume(machine);
+                }
+            });
+        }
+    }
+
+    fn shut_down(&mut self) {
+        let target = self.target();
+        let then = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
+        let up =
+            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        if !up || !self.may_fail() {
+            return;
+        }
+        self.cluster.count("clean stop");
+        let cluster = self.cluster.clone();
+        let lasts = Duration::from_millis(self.rng.random_range(50..2_000));
+        madsim::task::spawn(async move {
+            let Some(machine) = cluster.machines.get(target) else { return };
+            let change = machine.change();
+            let clean = cluster.shut_down(machine, SHUTDOWN_LIMIT).await;
+            if machine.unchanged(change) {
+                cluster.end(machine, if clean { then } else { Death::Killed });
+                start_later(cluster.clone(), target, lasts);
+            }
+        });
+    }
+
+    fn partition(&mut self, fault: FaultKind, lasts: Duration) {
+        let hosts: Vec<Host> = self.cluster.machines.iter().map(|machine| machine.host).collect();
+        let target = self.target();
+        let Some(victim) = hosts.get(target).copied() else { return };
+        let others = hosts.iter().copied().filter(|host| *host != victim);
+        let mut cuts: Vec<(Host, Host)> = Vec::new();
+        match fault {
+            Isolate => {
+                let clients = if self.rng.random_bool(0.3) { self.clients.clone() } else { Vec::new() };
+                for other in others.chain(clients) {
+                    cuts.extend([(victim, other), (other, victim)]);
+                }
+            }
+            Split => {
+                let sides: Vec<bool> = hosts.iter().map(|_| self.rng.random_bool(0.5)).collect();
+                for (from, side) in hosts.iter().zip(&sides) {
+                    cuts.extend(
+                        hosts
+                            .iter()
+                            .zip(&sides)
+                            .filter(|(_, other)| side != *other)
+                            .map(|(to, _)| (*from, *to)),
+                    );
+                }
+            }
+            _ => {
+                let outward = self.rng.random_bool(0.5);
+                let all = self.rng.random_bool(0.5);
+                for other in others.take(if all { usize::MAX } else { 1 }) {
+                    cuts.push(if outward { (victim, other) } else { (other, victim) });
+                }
+            }
+        }
+        let name = match fault {
+            Isolate => "isolation",
+            Split => "split",
+            _ => "one-way link",
+        };
+        self.cluster.count(name);
+        self.cluster.trace.event(format!("{name}: {} links cut", cuts.len()));
+        self.links.heal();
+        for (from, to) in cuts {
+            self.links.cut(from, to);
+        }
+        let mark = self.partitions.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cluster, links, partitions) =
+            (self.cluster.clone(), self.links.clone(), self.partitions.clone());
+        madsim::task::spawn(async move {
+            tokio::time::sleep(lasts).await;
+            if partitions.load(Ordering::Relaxed) == mark {
+                links.heal();
+                cluster.trace.event("all links whole");
+            }
+        });
+    }
+
+    fn weather(
+        &mut self,
+        name: &'static str,
+        loss: f64,
+        latency: std::ops::Range<Duration>,
+        lasts: Duration,
+    ) {
+        self.cluster.count(name);
+        self.cluster.trace.event(format!("{name}: {loss:.3} lost, {latency:?} late"));
+        self.links.weather(loss, latency);
+        let mark = self.weathers.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cluster, links, weathers) = (self.cluster.clone(), self.links.clone(), self.weathers.clone());
+        madsim::task::spawn(async move {
+            tokio::time::sleep(lasts).await;
+            if weathers.load(Ordering::Relaxed) == mark {
+                links.calm();
+                cluster.trace.event("network calm");
+            }
+        });
+    }
+
+    fn clock(&mut self) {
+        let target = self.target();
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        let skew = self.cluster.plan.clock_skew;
+        let rate = 1_000_000 - skew + self.rng.random_range(0..=2 * skew);
+        cairn_raft::set_clock_rate(machine.host, rate);
+        self.cluster.count("clock rate");
+        self.cluster.trace.event(format!("node {} clock at {rate} ppm", machine.slot));
+    }
+}
+
+/// Starts a dead node after a while, if nothing else happened to it.
+fn start_later(cluster: Arc<Cluster>, target: usize, lasts: Duration) {
+    let Some(change) = cluster.machines.get(target).map(Machine::change) else { return };
+    madsim::task::spawn(async move {
+        tokio::time::sleep(lasts.max(FUNERAL)).await;
+        if let Some(machine) = cluster.machines.get(target).filter(|machine| machine.unchanged(change)) {
+            cluster.start(machine);
+        }
+    });
+}

@@ -1,0 +1,116 @@
+//! The end of a run: everything is mended, and the cluster must serve and agree within a bound.
+
+use super::cluster::{Cluster, Condition, Death};
+use super::network::Links;
+use super::observe::{Seen, read_log};
+use crate::check::Violation;
+use crate::check::acknowledged::FinalKeys;
+use crate::workload::{Recorder, read_everything};
+use cairn_client::Client;
+use cairn_engine::Mode;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The property's name.
+const LIVENESS: &str = "a healed cluster serves and converges";
+/// Bounds, in virtual time.
+const START_LIMIT: Duration = Duration::from_secs(30);
+const SERVE_LIMIT: Duration = Duration::from_secs(30);
+const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Mends links, clocks, pauses and deaths.
+pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) {
+    cluster.trace.event("heal");
+    links.heal();
+    links.calm();
+    for machine in &cluster.machines {
+        cairn_raft::set_clock_rate(machine.host, 1_000_000);
+        cluster.resume(machine);
+    }
+    // A death may be a moment old.
+    tokio::time::sleep(POLL).await;
+    for machine in &cluster.machines {
+        cluster.start(machine);
+    }
+    let up = |cluster: &Cluster| cluster.machines.iter().all(|machine| machine.condition() == Condition::Up);
+    if !wait_until(START_LIMIT, || up(cluster)).await {
+        let conditions: Vec<_> = cluster.machines.iter().map(|m| (m.slot, m.condition())).collect();
+        cluster.violation(Violation::new(LIVENESS, format!("not all nodes started: {conditions:?}")));
+    }
+}
+
+/// Writes once and reads everything.
+pub(super) async fn serve(
+    cluster: &Arc<Cluster>,
+    client: Client,
+    number: u32,
+    recorder: &Recorder,
+) -> FinalKeys {
+    let groups = cluster.plan.profile.groups;
+    let end = read_everything(number, client.with_deadline(SERVE_LIMIT), groups, recorder.clone()).await;
+    if end.written && end.keys.len() == groups as usize * crate::history::GROUP_KEYS {
+        cluster.trace.event("served");
+    } else {
+        let detail = format!("a write took effect: {}; keys read: {}", end.written, end.keys.len());
+        cluster.violation(Violation::new(LIVENESS, detail));
+    }
+    end.keys
+}
+
+/// Waits for equal applied positions; the states at equal positions are compared by whoever looks. Then reads all logs.
+pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
+    let positions = || -> Vec<_> {
+        let nodes = cluster.machines.iter().map(|machine| machine.node());
+        nodes.map(|node| node.map(|(_, node)| node.replica().state_hash())).collect()
+    };
+    let equal = || {
+        let all = positions();
+        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten())
+    };
+    if wait_until(CONVERGE_LIMIT, equal).await {
+        cluster.trace.event(format!("converged: {:?}", positions().first()));
+    } else {
+        cluster.violation(Violation::new(LIVENESS, format!("no agreement: {:?}", positions())));
+    }
+    for machine in &cluster.machines {
+        if let Some((_, node)) = machine.node() {
+            read_log(cluster, machine, &node.engine().clone(), seen).await;
+        }
+    }
+}
+
+/// In `replicated` mode: a machine that loses power with unsynced writes does not come back by itself, and says why.
+pub(super) async fn lose_power(cluster: &Arc<Cluster>) {
+    if cluster.plan.mode != Mode::Replicated {
+        return;
+    }
+    cluster.expect_refusal();
+    let slot = cluster.plan.seed as usize % cluster.machines.len();
+    let Some(machine) = cluster.machines.get(slot) else { return };
+    let at_risk = machine.node().is_some_and(|(_, node)| node.engine().status().unsynced_bytes > 0);
+    cluster.end(machine, Death::PowerCut);
+    cluster.count("power cut, replicated");
+    tokio::time::sleep(POLL).await;
+    cluster.start(machine);
+    let settled = || matches!(machine.condition(), Condition::Up | Condition::Down);
+    let refused = wait_until(START_LIMIT, settled).await && machine.condition() == Condition::Down;
+    let named = machine.refusal().is_some_and(|refusal| refusal.power_lost);
+    if at_risk && !(refused && named) {
+        let detail = format!("node {} started after its machine lost unsynced writes", machine.slot);
+        cluster.violation(Violation::new("a forgetful node refuses to start", detail));
+    }
+}
+
+async fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let mut waited = Duration::ZERO;
+    while !done() {
+        if waited >= limit {
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
+        waited += POLL;
+    }
+    true
+}

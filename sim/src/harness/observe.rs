@@ -1,0 +1,117 @@
+//! Looks at every node all the time, and into its log whenever it has started and at the end.
+
+use super::cluster::{Cluster, Condition, Machine};
+use crate::check::Violation;
+use crate::check::leaders::Leaders;
+use crate::check::logs::Logs;
+use crate::check::states::States;
+use cairn_engine::{Engine, Entry};
+use cairn_raft::{GROUP, Role};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::Xxh3;
+
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of log read at once.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) leaders: Leaders,
+    pub(super) logs: Logs,
+    pub(super) states: States,
+    /// The life of each node whose log was read.
+    read: BTreeMap<u16, u32>,
+    /// The last line traced for each node, so that only changes are.
+    shown: BTreeMap<u16, String>,
+}
+
+/// Looks until the run ends.
+pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        for machine in &cluster.machines {
+            if let Some(engine) = look(&cluster, machine, &seen) {
+                read_log(&cluster, machine, &engine, &seen).await;
+            }
+        }
+    }
+}
+
+/// One look at a node. Returns its engine if its log has not been read in this life.
+fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engine> {
+    let (life, node) = machine.node()?;
+    let status = node.replica().status();
+    let (applied, hash) = node.replica().state_hash();
+    let slot = machine.slot;
+    let mut seen = seen.lock();
+    let mut found = Vec::new();
+    if status.role == Role::Leader {
+        found.extend(seen.leaders.saw(slot, life, status.term));
+    }
+    found.extend(seen.states.saw(slot, applied, hash));
+    found.extend(seen.states.saw_progress(slot, life, status.applied, status.committed));
+    found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
+    let line = format!("node {slot} {} of term {}", status.role, status.term);
+    if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
+        cluster.trace.event(line);
+    }
+    let fresh = seen.read.insert(slot, life) != Some(life);
+    drop(seen);
+    for violation in found {
+        cluster.violation(violation);
+    }
+    (fresh && machine.condition() == Condition::Up).then(|| node.engine().clone())
+}
+
+/// Reads a node's whole log and compares it with all others.
+pub(super) async fn read_log(cluster: &Cluster, machine: &Machine, engine: &Engine, seen: &Mutex<Seen>) {
+    let change = machine.change();
+    let bounds = engine.log_bounds(GROUP);
+    let applied = engine.applied(GROUP);
+    let mut next = bounds.purged.map_or(0, |purged| purged.index + 1);
+    let Some(last) = bounds.last else { return };
+    while next <= last.index {
+        let entries = match engine.read_log(GROUP, next..last.index + 1, PAGE_BYTES).await {
+            Ok(entries) => entries,
+            Err(error) => {
+                // The log may have been purged, or the node killed, while it was read.
+                let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next);
+                if !purged && machine.unchanged(change) {
+                    let detail = format!("node {} from {next}: {error}", machine.slot);
+                    cluster.violation(Violation::new("the log is readable", detail));
+                }
+                return;
+            }
+        };
+        if entries.is_empty() {
+            return;
+        }
+        for entry in &entries {
+            next = entry.id.index + 1;
+            let mut seen = seen.lock();
+            let mut found = vec![seen.logs.saw(machine.slot, entry.id, content(entry))];
+            if applied.is_some_and(|applied| entry.id.index <= applied.index) {
+                found.push(seen.logs.saw_committed(machine.slot, entry.id));
+            }
+            drop(seen);
+            for violation in found.into_iter().flatten() {
+                cluster.violation(violation);
+            }
+        }
+    }
+}
+
+fn content(entry: &Entry) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(&entry.meta);
+    for value in &entry.values {
+        hash.update(&(value.len() as u64).to_le_bytes());
+        hash.update(value);
+    }
+    hash.digest128()
+}

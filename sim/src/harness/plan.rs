@@ -1,0 +1,100 @@
+//! Everything that a seed decides before the run begins.
+
+use super::faults::FaultKind;
+use crate::workload::Profile;
+use cairn_engine::{Geometry, Mode};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::ops::Range;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// One run, before it begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What an acknowledgement promises.
+    pub mode: Mode,
+    /// Members.
+    pub nodes: u16,
+    /// Whether the disks keep completed writes through a power cut.
+    pub honours_contract: bool,
+    /// The disks' sizes.
+    pub geometry: Geometry,
+    /// Applied entries that a node keeps in its log.
+    pub log_retain_entries: u64,
+    /// How often unsynced writes are synced.
+    pub sync_interval: Duration,
+    /// Clients.
+    pub profile: Profile,
+    /// The faults of this run.
+    pub faults: Vec<FaultKind>,
+    /// The time between two faults.
+    pub fault_gap: Range<Duration>,
+    /// How long faults go on.
+    pub fault_time: Duration,
+    /// Whether faults wait until the cluster has formed.
+    pub forms_in_peace: bool,
+    /// The usual latency of a message.
+    pub latency: Range<Duration>,
+    /// Clock rates lie within this many parts per million of the truth.
+    pub clock_skew: u32,
+}
+
+impl Plan {
+    /// The plan of a seed, its mode fixed if `mode` says so.
+    pub fn new(seed: u64, mode: Option<Mode>) -> Plan {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mode = mode.unwrap_or(match seed % 3 {
+            0 => Mode::Device,
+            1 => Mode::Sync,
+            _ => Mode::Replicated,
+        });
+        let millis = Duration::from_millis;
+        let mut faults: Vec<FaultKind> = FaultKind::of_mode(mode).to_vec();
+        faults.retain(|_| rng.random_bool(0.6));
+        let latency = match rng.random_range(0..4) {
+            0 => millis(1)..millis(30),
+            1 => Duration::from_micros(100)..millis(1),
+            _ => Duration::from_micros(200)..millis(5),
+        };
+        Plan {
+            seed,
+            mode,
+            nodes: if rng.random_range(0..6) == 0 { 5 } else { 3 },
+            honours_contract: mode == Mode::Device,
+            geometry: geometry(&mut rng),
+            log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
+            sync_interval: millis(if rng.random_bool(0.3) { 200 } else { 1000 }),
+            profile: Profile::from_rng(&mut rng),
+            faults,
+            fault_gap: if rng.random_bool(0.3) {
+                millis(200)..millis(1_500)
+            } else {
+                millis(1_000)..millis(5_000)
+            },
+            fault_time: Duration::from_secs(40),
+            forms_in_peace: rng.random_bool(0.8),
+            latency,
+            clock_skew: if rng.random_bool(0.5) { 200_000 } else { 20_000 },
+        }
+    }
+
+    /// A generator for one part of the run, independent of the others.
+    pub fn rng(&self, part: u64) -> StdRng {
+        StdRng::seed_from_u64(
+            self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        )
+    }
+}
+
+/// Small journals and checkpoint thresholds, so that a run of a minute goes around them.
+fn geometry(rng: &mut StdRng) -> Geometry {
+    let tight = rng.random_bool(0.5);
+    Geometry {
+        journal_bytes: if tight { MIB } else { 8 * MIB },
+        checkpoint_bytes: 4 * MIB,
+        data_bytes: if tight { 32 * MIB } else { 128 * MIB },
+    }
+}

@@ -1,0 +1,57 @@
+//! What one run tells.
+
+use crate::check::Violation;
+use crate::disk::DiskStats;
+use cairn_engine::Mode;
+use std::collections::BTreeMap;
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Its mode.
+    pub mode: Mode,
+    /// What does not hold; empty if the run passed.
+    pub violations: Vec<Violation>,
+    /// The hash of the trace.
+    pub trace_hash: u64,
+    /// The trace.
+    pub trace: Vec<String>,
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// Requests by kind of outcome.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// All disks together.
+    pub disk: DiskStats,
+    /// Terms that had a leader.
+    pub terms: u64,
+    /// Log ids seen.
+    pub log_entries: u64,
+}
+
+impl Report {
+    /// A report of a run that has not begun.
+    pub fn empty(seed: u64, mode: Mode) -> Report {
+        Report {
+            seed,
+            mode,
+            violations: Vec::new(),
+            trace_hash: 0,
+            trace: Vec::new(),
+            virtual_ms: 0,
+            outcomes: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            disk: DiskStats::default(),
+            terms: 0,
+            log_entries: 0,
+        }
+    }
+
+    /// Whether everything held.
+    pub fn passed(&self) -> bool {
+        self.violations.is_empty()
+    }
+}

@@ -1,0 +1,291 @@
+//! One run, from seed to report.
+//!
+//! # Determinism
+//! Each run has a thread of its own (hash maps' keys are per thread), a madsim runtime seeded by the seed, and around it
+//! a tokio runtime whose own random numbers have the same seed: tokio's `select!` and channels draw from them. Without
+//! `unconstrained` tokio's cooperative budget would run out and hang everything.
+
+use super::cluster::{Cluster, virtual_time};
+use super::faults::Nemesis;
+use super::finale;
+use super::logging::Capture;
+use super::network::Links;
+use super::observe::{Seen, watch};
+use super::plan::Plan;
+use super::report::Report;
+use crate::check::{Violation, acknowledged, linearizable, provenance};
+use crate::history::{History, Outcome};
+use crate::trace::Trace;
+use crate::workload::{Generator, Recorder, run_client};
+use cairn_client::{Client, Options};
+use cairn_engine::Mode;
+use madsim::runtime::{Handle, NodeHandle};
+use parking_lot::Mutex;
+use real_tokio::runtime::{Builder, RngSeed};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tracing::Level;
+
+/// A run that takes longer than this in virtual time is stuck.
+const TIME_LIMIT: Duration = Duration::from_secs(400);
+/// How long a cluster may take to form undisturbed.
+const FORMING_LIMIT: Duration = Duration::from_secs(20);
+/// How long clients go on after the healing.
+const AFTERMATH: Duration = Duration::from_secs(3);
+const STACK_BYTES: usize = 16 << 20;
+
+/// How to run a seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions {
+    /// The mode, if not the seed's own.
+    pub mode: Option<Mode>,
+    /// Whether each event is printed as it happens.
+    pub print: bool,
+    /// Log lines at least as grave as this are printed.
+    pub log: Option<Level>,
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs one seed on a thread of its own.
+pub fn run_seed(seed: u64, options: RunOptions) -> Report {
+    keep_panics();
+    let plan = Plan::new(seed, options.mode);
+    let empty = Report::empty(seed, plan.mode);
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || isolated(plan, options));
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(report)) => report,
+        Ok(Err(_)) => failed(empty, "the run's thread panicked"),
+        Err(error) => failed(empty, &format!("no thread: {error}")),
+    }
+}
+
+fn failed(mut report: Report, detail: &str) -> Report {
+    report.violations.push(Violation::new("the run ends", detail));
+    report
+}
+
+/// Panics are caught and reported with the seed, not printed by the thousand.
+fn keep_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let text = format!("{info}");
+            if std::env::var_os("RUST_BACKTRACE").is_some() {
+                eprintln!("{text}\n{}", std::backtrace::Backtrace::force_capture());
+            }
+            // The first panic is the cause; those that follow come from its unwinding.
+            PANIC.with_borrow_mut(|slot| slot.get_or_insert(text).len());
+        }));
+    });
+}
+
+fn isolated(plan: Plan, options: RunOptions) -> Report {
+    let (capture, errors) = Capture::new(options.log);
+    let _logging = tracing::subscriber::set_default(capture);
+    let trace = Trace::new(virtual_time, options.print);
+    let empty = Report::empty(plan.seed, plan.mode);
+    let result = catch_unwind(AssertUnwindSafe(|| simulate(plan, trace.clone())));
+    let mut report = match result {
+        Ok(Ok(report)) => report,
+        Ok(Err(error)) => failed(empty, &error),
+        Err(_) => {
+            let text = PANIC.with_borrow_mut(Option::take).unwrap_or_else(|| "unknown".into());
+            failed(empty, &format!("panic: {text}"))
+        }
+    };
+    for error in errors.lock().iter() {
+        report.violations.push(Violation::new("no unexpected ERROR is logged", error.clone()));
+    }
+    report.trace_hash = trace.hash();
+    report.trace = trace.lines();
+    report
+}
+
+fn simulate(plan: Plan, trace: Trace) -> Result<Report, String> {
+    let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
+    let around = Builder::new_current_thread().rng_seed(seed).build().map_err(|error| error.to_string())?;
+    let mut inside = madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
+    inside.set_time_limit(TIME_LIMIT);
+    cairn_raft::reset_clock_rates();
+    let run = async { inside.block_on(run(plan, trace)) };
+    around.block_on(real_tokio::task::unconstrained(run))
+}
+
+async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
+    trace.event(format!("{plan:?}"));
+    let cluster =
+        Cluster::build(plan.clone(), trace.clone()).await.map_err(|error| format!("format: {error}"))?;
+    let hosts = client_hosts(&plan);
+    let all_hosts =
+        cluster.machines.iter().map(|machine| machine.host).chain(hosts.iter().map(NodeHandle::id));
+    let links = Arc::new(Links::new(&plan, all_hosts.collect()));
+    for machine in &cluster.machines {
+        cluster.start(machine);
+    }
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    madsim::task::spawn(watch(cluster.clone(), seen.clone()));
+    if plan.forms_in_peace {
+        form(&cluster).await;
+    }
+
+    let recorder = Recorder::new(trace.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
+    let until = virtual_time() + plan.fault_time;
+    let enemies = hosts.iter().map(NodeHandle::id).collect();
+    Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
+    finale::heal(&cluster, &links).await;
+    tokio::time::sleep(AFTERMATH).await;
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.map_err(|error| format!("a client's task: {error}"))?;
+    }
+    let last = plan.profile.clients * plan.profile.tasks_per_client;
+    let end = match hosts.first() {
+        Some(host) => {
+            let client = client(&cluster, u64::from(last))?;
+            let (cluster, recorder) = (cluster.clone(), recorder.clone());
+            let serving = host.spawn(async move { finale::serve(&cluster, client, last, &recorder).await });
+            serving.await.map_err(|error| format!("the last client: {error}"))?
+        }
+        None => return Err("no client host".into()),
+    };
+    finale::converge(&cluster, &seen).await;
+    finale::lose_power(&cluster).await;
+
+    let history = History::new(recorder.records());
+    judge(&cluster, &seen, &recorder, &history, &end);
+    Ok(report(&cluster, &links, &seen, &history))
+}
+
+/// A host for each client.
+fn client_hosts(plan: &Plan) -> Vec<NodeHandle> {
+    let handle = Handle::current();
+    let host = |number: u32| {
+        let address = std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).unwrap_or(u8::MAX));
+        handle.create_node().name(format!("client-{number}")).ip(address.into()).build()
+    };
+    (0..plan.profile.clients).map(host).collect()
+}
+
+fn client(cluster: &Cluster, number: u64) -> Result<Client, String> {
+    Options::new(cluster.endpoints())
+        .deadline(cluster.plan.profile.deadline)
+        .attempt_timeout(Duration::from_millis(1_000))
+        .connect_timeout(Duration::from_millis(500))
+        .seed(cluster.plan.seed.wrapping_mul(1_000).wrapping_add(number))
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+fn spawn_clients(
+    cluster: &Cluster,
+    hosts: &[NodeHandle],
+    recorder: &Recorder,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<madsim::task::JoinHandle<()>>, String> {
+    let profile = &cluster.plan.profile;
+    let mut tasks = Vec::new();
+    for (number, host) in (0_u32..).zip(hosts) {
+        let client = client(cluster, u64::from(number))?;
+        for task in 0..profile.tasks_per_client {
+            let number = number * profile.tasks_per_client + task;
+            let generator = Generator::new(cluster.plan.seed, number, profile.clone());
+            tasks.push(host.spawn(run_client(
+                number,
+                client.clone(),
+                generator,
+                recorder.clone(),
+                stop.clone(),
+            )));
+        }
+    }
+    Ok(tasks)
+}
+
+/// Waits until somebody leads.
+async fn form(cluster: &Cluster) {
+    let began = virtual_time();
+    let led = || {
+        let mut nodes = cluster.machines.iter().filter_map(|machine| machine.node());
+        nodes.any(|(_, node)| node.replica().leader().is_some())
+    };
+    while !led() {
+        if virtual_time() - began > FORMING_LIMIT {
+            cluster.violation(Violation::new("a cluster forms undisturbed", "no leader"));
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cluster.trace.event("formed");
+}
+
+fn judge(
+    cluster: &Cluster,
+    seen: &Mutex<Seen>,
+    recorder: &Recorder,
+    history: &History,
+    end: &acknowledged::FinalKeys,
+) {
+    let mut found = linearizable::check(history, linearizable::DEFAULT_BUDGET);
+    found.extend(provenance::check(history));
+    found.extend(acknowledged::check(history, end));
+    let seen = seen.lock();
+    for record in history.records() {
+        if let Outcome::Applied { index, term, .. } = record.outcome {
+            found.extend(seen.logs.acknowledged(cairn_engine::LogId { term, index }));
+        }
+    }
+    found.extend(recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)));
+    for violation in found {
+        cluster.violation(violation);
+    }
+}
+
+fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &History) -> Report {
+    let seen = seen.lock();
+    let mut report = Report::empty(cluster.plan.seed, cluster.plan.mode);
+    for record in history.records() {
+        let kind = match record.outcome {
+            Outcome::Applied { .. } => "writes applied",
+            Outcome::ConditionFailed { .. } => "conditions failed",
+            Outcome::Found(_) => "gets",
+            Outcome::Listed(_) => "lists",
+            Outcome::NoEffect => "refused",
+            Outcome::Unknown => "unknown",
+        };
+        *report.outcomes.entry(kind).or_default() += 1;
+    }
+    for machine in &cluster.machines {
+        let stats = machine.disk.stats();
+        cluster.trace.event(format!(
+            "disk {} did {stats:?}, digest {:016x}",
+            machine.slot,
+            machine.disk.digest()
+        ));
+        report.disk.reads += stats.reads;
+        report.disk.writes += stats.writes;
+        report.disk.bytes_written += stats.bytes_written;
+        report.disk.syncs += stats.syncs;
+        report.disk.damage.add(stats.damage);
+    }
+    // Every scheduling step moves the clock and the generator, so these two stand for the whole schedule.
+    cluster.trace.event(format!(
+        "end: {} messages, random {:016x}",
+        links.messages(),
+        madsim::rand::random::<u64>()
+    ));
+    report.violations = cluster.violations();
+    report.faults = cluster.counts();
+    report.virtual_ms = u64::try_from(virtual_time().as_millis()).unwrap_or(u64::MAX);
+    report.terms = seen.leaders.terms() as u64;
+    report.log_entries = seen.logs.entries() as u64;
+    report
+}

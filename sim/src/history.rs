@@ -1,0 +1,211 @@
+//! What clients asked and what they were told: the material of every check on behaviour.
+//!
+//! Keys live in groups; no request reaches outside one group, so each group's history can be judged by itself
+//! (linearizability is local). A request whose outcome is unknown has no return: it may take effect at any time after
+//! its invocation, or never.
+
+use std::fmt;
+
+/// Keys in one group.
+pub const GROUP_KEYS: usize = 4;
+
+/// A key inside its group, below [`GROUP_KEYS`].
+pub type Key = usize;
+
+/// A value's unique number; no two writes share one.
+pub type Value = u64;
+
+/// A key's version: the log index of the write that put it.
+pub type Version = u64;
+
+/// What one operation of a write does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Puts a value.
+    Put(Value),
+    /// Deletes the key, if present.
+    Delete,
+    /// Changes nothing: a condition for the whole request.
+    Check,
+}
+
+/// What must hold before a write for it to be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing.
+    None,
+    /// The key does not exist.
+    Absent,
+    /// The key exists.
+    Exists,
+    /// The key has this version.
+    Version(Version),
+}
+
+/// One operation of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOperation {
+    /// The key.
+    pub key: Key,
+    /// The effect.
+    pub change: Change,
+    /// The condition.
+    pub condition: Condition,
+}
+
+/// A page of a group's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListSpec {
+    /// Only keys after this one (before it, in reverse).
+    pub start_after: Option<Key>,
+    /// At most so many.
+    pub limit: usize,
+    /// From the last to the first.
+    pub reverse: bool,
+    /// Without values.
+    pub keys_only: bool,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// One or more operations, atomically.
+    Write(Vec<WriteOperation>),
+    /// One key.
+    Get(Key),
+    /// One key from any node's state, however old.
+    StaleGet(Key),
+    /// A page.
+    List(ListSpec),
+}
+
+/// A listed key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The key.
+    pub key: Key,
+    /// Its value, unless only keys were asked for.
+    pub value: Option<Value>,
+    /// Its version.
+    pub version: Version,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A write took effect.
+    Applied {
+        /// Its log index.
+        index: Version,
+        /// Its term.
+        term: u64,
+        /// Each operation's key's version before it.
+        previous: Vec<Option<Version>>,
+    },
+    /// A write's conditions did not hold; nothing changed.
+    ConditionFailed {
+        /// The log index at which they were evaluated.
+        index: Version,
+        /// The operations whose conditions failed, with the versions found.
+        failed: Vec<(usize, Option<Version>)>,
+    },
+    /// A get.
+    Found(Option<(Value, Version)>),
+    /// A list: items in the asked order.
+    Listed(Vec<Item>),
+    /// It failed and certainly had no effect.
+    NoEffect,
+    /// It may have taken effect, may yet, or never will.
+    Unknown,
+}
+
+/// One request and its answer. Times are nanoseconds of virtual time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Who asked.
+    pub client: u32,
+    /// The group of its keys.
+    pub group: u32,
+    /// What was asked.
+    pub action: Action,
+    /// When it was asked.
+    pub invoked: u64,
+    /// When the answer came; meaningless for [`Outcome::Unknown`].
+    pub returned: u64,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+impl Record {
+    /// Whether its effect is open for ever.
+    pub fn is_open(&self) -> bool {
+        self.outcome == Outcome::Unknown
+    }
+
+    /// The values that it puts, with their keys, in order.
+    pub fn puts(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
+        let operations: &[WriteOperation] = match &self.action {
+            Action::Write(operations) => operations,
+            _ => &[],
+        };
+        operations.iter().filter_map(|operation| match operation.change {
+            Change::Put(value) => Some((operation.key, value)),
+            Change::Delete | Change::Check => None,
+        })
+    }
+
+    /// The values that it saw: key, value, version.
+    pub fn seen(&self) -> Vec<(Key, Value, Version)> {
+        match (&self.action, &self.outcome) {
+            (Action::Get(key) | Action::StaleGet(key), Outcome::Found(Some((value, version)))) => {
+                vec![(*key, *value, *version)]
+            }
+            (_, Outcome::Listed(items)) => items
+                .iter()
+                .filter_map(|item| item.value.map(|value| (item.key, value, item.version)))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        write!(f, "client {} group {} {:.6}", self.client, self.group, seconds(self.invoked))?;
+        if self.is_open() {
+            write!(f, "..       ")?;
+        } else {
+            write!(f, "..{:.6}", seconds(self.returned))?;
+        }
+        write!(f, " {:?} -> {:?}", self.action, self.outcome)
+    }
+}
+
+/// The records of one run, in order of invocation.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    records: Vec<Record>,
+}
+
+impl History {
+    /// From records in any order.
+    pub fn new(mut records: Vec<Record>) -> History {
+        records.sort_by_key(|record| (record.invoked, record.client));
+        History { records }
+    }
+
+    /// All of them.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// The groups, each with its records.
+    pub fn by_group(&self) -> std::collections::BTreeMap<u32, Vec<&Record>> {
+        let mut groups = std::collections::BTreeMap::<u32, Vec<&Record>>::new();
+        for record in &self.records {
+            groups.entry(record.group).or_default().push(record);
+        }
+        groups
+    }
+}

@@ -1,0 +1,73 @@
+//! Keys and values as bytes.
+//!
+//! A value's bytes, length included, follow from its number, so that a value read back is checked whole.
+
+use crate::history::{GROUP_KEYS, Key, Value};
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The bytes of a key.
+pub fn encode_key(group: u32, key: Key) -> Bytes {
+    Bytes::from(format!("group-{group}/key-{key}"))
+}
+
+/// What every key of a group begins with.
+pub fn group_prefix(group: u32) -> Bytes {
+    Bytes::from(format!("group-{group}/"))
+}
+
+/// The group and the key of these bytes.
+pub fn decode_key(bytes: &[u8]) -> Option<(u32, Key)> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (group, key) = text.strip_prefix("group-")?.split_once("/key-")?;
+    let key: Key = key.parse().ok()?;
+    (key < GROUP_KEYS).then_some((group.parse().ok()?, key))
+}
+
+/// The bytes of a value: its number, then filler. Most are small, some span blocks, a few are large.
+pub fn encode_value(value: Value) -> Bytes {
+    let hash = xxh3_64(&value.to_le_bytes());
+    let len = match hash % 20 {
+        0..=9 => 8 + hash / 32 % 300,
+        10..=15 => 300 + hash / 32 % 4000,
+        16..=18 => 4000 + hash / 32 % 12_000,
+        _ => 16_000 + hash / 32 % 70_000,
+    };
+    let mut bytes = value.to_le_bytes().to_vec();
+    let mut filler = hash | 1;
+    while (bytes.len() as u64) < len {
+        filler ^= filler << 13;
+        filler ^= filler >> 7;
+        filler ^= filler << 17;
+        bytes.extend_from_slice(&filler.to_le_bytes());
+    }
+    bytes.truncate(usize::try_from(len.max(8)).unwrap_or(8));
+    Bytes::from(bytes)
+}
+
+/// The number of a value, if these are exactly its bytes.
+pub fn decode_value(bytes: &[u8]) -> Option<Value> {
+    let value = Value::from_le_bytes(bytes.first_chunk().copied()?);
+    (encode_value(value) == bytes).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_come_back_and_damaged_values_do_not() {
+        assert_eq!(decode_key(&encode_key(7, 3)), Some((7, 3)));
+        assert_eq!(decode_key(b"group-7/key-99"), None);
+        assert!(encode_key(7, 3).starts_with(&group_prefix(7)));
+        for value in (0..200).map(|n| n * 7_919) {
+            let bytes = encode_value(value);
+            assert_eq!(decode_value(&bytes), Some(value));
+            let mut damaged = bytes.to_vec();
+            let last = damaged.len() - 1;
+            damaged[last] ^= 1;
+            assert_ne!(decode_value(&damaged), Some(value));
+            assert_eq!(decode_value(&bytes[..last]), None);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What to ask next, from a seed and what the client saw last.
+
+use crate::history::{
+    Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, Record, Value, Version, WriteOperation,
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How a run's clients behave.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Clients, each with a connection of its own.
+    pub clients: u32,
+    /// Tasks that share one client.
+    pub tasks_per_client: u32,
+    /// Groups of keys.
+    pub groups: u32,
+    /// The longest pause between a client's requests.
+    pub think_max: Duration,
+    /// A request's deadline.
+    pub deadline: Duration,
+    /// Of 100 requests, so many are writes.
+    pub write_percent: u32,
+}
+
+impl Profile {
+    /// A profile by seed.
+    pub fn from_rng(rng: &mut StdRng) -> Profile {
+        let pick = |rng: &mut StdRng, choices: &[u64]| {
+            choices.get(rng.random_range(0..choices.len())).copied().unwrap_or(1)
+        };
+        Profile {
+            clients: rng.random_range(2..=4),
+            tasks_per_client: rng.random_range(1..=2),
+            groups: rng.random_range(2..=5),
+            think_max: Duration::from_millis(pick(rng, &[150, 300, 600])),
+            deadline: Duration::from_millis(pick(rng, &[1_500, 4_000, 8_000])),
+            write_percent: u32::try_from(pick(rng, &[35, 55, 75])).unwrap_or(50),
+        }
+    }
+}
+
+/// One task's questions.
+pub struct Generator {
+    rng: StdRng,
+    profile: Profile,
+    next_value: Value,
+    seen: BTreeMap<(u32, Key), Version>,
+}
+
+impl Generator {
+    /// A task's generator; `task` makes its values unlike those of all others.
+    pub fn new(seed: u64, task: u32, profile: Profile) -> Generator {
+        let rng = StdRng::seed_from_u64(seed ^ (u64::from(task) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        Generator { rng, profile, next_value: (u64::from(task) + 1) << 32, seen: BTreeMap::new() }
+    }
+
+    /// How long to pause before the next request.
+    pub fn think(&mut self) -> Duration {
+        self.rng.random_range(Duration::ZERO..self.profile.think_max)
+    }
+
+    /// The next request: a group and what to do in it.
+    pub fn next_action(&mut self) -> (u32, Action) {
+        let group = self.rng.random_range(0..self.profile.groups);
+        let key = self.key();
+        if self.rng.random_range(0..100) < self.profile.write_percent {
+            return (group, Action::Write(self.write(group, key)));
+        }
+        let action = match self.rng.random_range(0..10) {
+            0..=5 => Action::Get(key),
+            6..=8 => Action::List(self.page()),
+            _ => Action::StaleGet(key),
+        };
+        (group, action)
+    }
+
+    fn key(&mut self) -> Key {
+        self.rng.random_range(0..GROUP_KEYS)
+    }
+
+    fn page(&mut self) -> ListSpec {
+        let start_after = self.rng.random_bool(0.4).then(|| self.key());
+        ListSpec {
+            start_after,
+            limit: if self.rng.random_bool(0.5) { GROUP_KEYS } else { self.rng.random_range(1..=GROUP_KEYS) },
+            // Nothing comes before the first key; an empty page teaches little but is legal.
+            reverse: self.rng.random_bool(0.3),
+            keys_only: self.rng.random_bool(0.2),
+        }
+    }
+
+    fn write(&mut self, group: u32, key: Key) -> Vec<WriteOperation> {
+        let operations = if self.rng.random_range(0..5) == 0 { self.rng.random_range(2..=4) } else { 1 };
+        (0..operations)
+            .map(|n| {
+                let key = if n == 0 { key } else { self.key() };
+                let change = match self.rng.random_range(0..20) {
+                    0..=14 => Change::Put(self.value()),
+                    15..=18 => Change::Delete,
+                    _ => Change::Check,
+                };
+                let condition = self.condition(group, key);
+                WriteOperation { key, change, condition }
+            })
+            .collect()
+    }
+
+    fn value(&mut self) -> Value {
+        self.next_value += 1;
+        self.next_value
+    }
+
+    fn condition(&mut self, group: u32, key: Key) -> Condition {
+        match self.rng.random_range(0..10) {
+            0 => Condition::Absent,
+            1 => Condition::Exists,
+            2..=4 => {
+                self.seen.get(&(group, key)).map_or(Condition::None, |version| Condition::Version(*version))
+            }
+            _ => Condition::None,
+        }
+    }
+
+    /// Remembers the versions that an answer showed.
+    pub fn learn(&mut self, record: &Record) {
+        let group = record.group;
+        match (&record.action, &record.outcome) {
+            (Action::Write(operations), Outcome::Applied { index, .. }) => {
+                for operation in operations {
+                    self.seen.insert((group, operation.key), *index);
+                }
+            }
+            (Action::Write(operations), Outcome::ConditionFailed { failed, .. }) => {
+                for (position, version) in failed {
+                    if let (Some(operation), Some(version)) = (operations.get(*position), version) {
+                        self.seen.insert((group, operation.key), *version);
+                    }
+                }
+            }
+            _ => self.seen.extend(record.seen().into_iter().map(|(key, _, version)| ((group, key), version))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn actions(seed: u64, task: u32) -> Vec<(u32, Action)> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut generator = Generator::new(seed, task, Profile::from_rng(&mut rng));
+        (0..300).map(|_| generator.next_action()).collect()
+    }
+
+    #[test]
+    fn one_seed_asks_the_same_questions() {
+        assert_eq!(actions(5, 0), actions(5, 0));
+        assert_ne!(actions(5, 0), actions(5, 1));
+    }
+
+    #[test]
+    fn no_two_writes_share_a_value_and_every_kind_of_request_occurs() {
+        let all: Vec<Action> = (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
+        let mut values = std::collections::BTreeSet::new();
+        let (mut batches, mut lists, mut deletes) = (0, 0, 0);
+        for action in &all {
+            match action {
+                Action::Write(operations) => {
+                    batches += usize::from(operations.len() > 1);
+                    for operation in operations {
+                        match operation.change {
+                            Change::Put(value) => assert!(values.insert(value)),
+                            Change::Delete => deletes += 1,
+                            Change::Check => {}
+                        }
+                    }
+                }
+                Action::List(_) => lists += 1,
+                Action::Get(_) | Action::StaleGet(_) => {}
+            }
+        }
+        assert!(batches > 10 && lists > 10 && deletes > 10);
+    }
+}
