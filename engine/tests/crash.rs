@@ -25,6 +25,9 @@ enum Step {
     Purge(LogId),
 }
 
+/// What each key holds, and the entry that wrote it.
+type Keys = BTreeMap<Bytes, (LogId, Bytes)>;
+
 /// What the test asked, and how much of it was acknowledged.
 #[derive(Default)]
 struct History {
@@ -32,8 +35,8 @@ struct History {
     acknowledged: AtomicUsize,
     votes: Mutex<Vec<u64>>,
     acknowledged_vote: Mutex<Option<u64>>,
-    /// key -> (entry, value) after each applied entry, from the first.
-    applied: Mutex<BTreeMap<u64, BTreeMap<Bytes, (LogId, Bytes)>>>,
+    /// The keys after each applied entry, from the first.
+    applied: Mutex<BTreeMap<u64, Keys>>,
 }
 
 /// The log after `steps`.
@@ -87,7 +90,7 @@ fn transition(entry: &NewEntry) -> Transition {
     Transition { applied: entry.id, changes }
 }
 
-fn apply_to(keys: &mut BTreeMap<Bytes, (LogId, Bytes)>, entry: &NewEntry) {
+fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     for change in transition(entry).changes {
         match change {
             Change::Put { key, value } => drop(keys.insert(key, (entry.id, entry.values[value].clone()))),

@@ -108,7 +108,7 @@ impl Disk {
                 if cache == Cache::Protected { file.current.clone() } else { file.synced.clone() };
             if cache == Cache::Volatile {
                 for block in file.unsynced.keys() {
-                    if random() % 2 == 0 {
+                    if random().is_multiple_of(2) {
                         let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
                         image[range.clone()].copy_from_slice(&file.current[range]);
                     }
@@ -116,7 +116,7 @@ impl Disk {
             }
             for (offset, bytes) in std::mem::take(&mut file.in_flight).into_values() {
                 for (i, block) in bytes.chunks(BLOCK).enumerate() {
-                    if random() % 2 == 0 {
+                    if random().is_multiple_of(2) {
                         let at = offset as usize + i * BLOCK;
                         image[at..at + BLOCK].copy_from_slice(block);
                     }
