@@ -2,6 +2,7 @@
 
 use super::exit::UsageError;
 use cairn_node::config::LogConfig;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Libraries that log what is of no use to an operator.
@@ -16,7 +17,10 @@ pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
     for directive in QUIET.iter().copied().chain(given) {
         filter = filter.add_directive(directive.parse().map_err(|error| bad(&error))?);
     }
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let begun = if config.json {
         builder.json().flatten_event(true).try_init()
     } else {

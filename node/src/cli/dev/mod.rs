@@ -80,7 +80,14 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
     let nodes = layout::prepare(home.path(), &args.size, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
-    let served = serve(&mut cluster, &home, &args, output).await;
+    let served = tokio::select! {
+        biased;
+        signal = cairn_node::termination() => signal.map_err(Into::into).map(|signal| {
+            eprintln!("{signal} received, stopping");
+            Exit::Done
+        }),
+        served = serve(&mut cluster, &home, &args, output) => served,
+    };
     home.forget();
     cluster.stop().await;
     served
@@ -103,14 +110,8 @@ async fn serve(cluster: &mut Cluster, home: &Home, args: &DevArgs, output: &Outp
     if !output.is_json() {
         output.line("\nCtrl-C stops the cluster.")?;
     }
-    tokio::select! {
-        biased;
-        signal = cairn_node::termination() => {
-            eprintln!("{} received, stopping", signal?);
-            Ok(Exit::Done)
-        }
-        () = cluster.watch() => anyhow::bail!("every node ended; their logs are in {}", home.path().display()),
-    }
+    cluster.watch().await;
+    anyhow::bail!("every node ended; their logs are in {}", home.path().display())
 }
 
 fn announcement(endpoints: &[String], home: &Home) -> String {

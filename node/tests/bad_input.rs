@@ -1,0 +1,184 @@
+//! Bad input and bad places: each gets a clear message and a non-zero exit code, and nothing is lost.
+
+mod support;
+
+use std::fs::OpenOptions;
+use std::net::TcpListener;
+use support::{Cluster, Ran, run};
+
+fn refused(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.code, code, "{}", ran.stderr);
+    for word in words {
+        assert!(ran.stderr.contains(word), "`{word}` is not in: {}", ran.stderr);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inputs_over_the_limits_are_refused_and_harm_nothing() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    assert_eq!(cairn(&["put", "kept", "1"]).code, 0);
+    let file = cluster.folder.path().join("big");
+    std::fs::write(&file, vec![0; (1 << 20) + 1]).expect("a file");
+
+    refused(&cairn(&["put", "big", &format!("@{}", file.display())]), 2, &["1048577 bytes", "1048576"]);
+    refused(&cairn(&["put", "", "x"]), 2, &["key", "empty"]);
+    refused(&cairn(&["get", ""]), 2, &["key", "empty"]);
+    refused(&cairn(&["put", &"k".repeat(1025), "x"]), 2, &["1025 bytes", "1024"]);
+    refused(&cairn(&["put", "file", "@/no/such/file"]), 2, &["/no/such/file"]);
+    refused(&cairn(&["put", "--escaped", r"\q", "x"]), 2, &["escape"]);
+    assert_eq!(cairn(&["list"]).stdout, "kept\t1\n");
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("cairn.toml");
+    let serve = |text: &str| {
+        std::fs::write(&config, text).expect("a file");
+        run(folder.path(), &["serve", "--config", "cairn.toml"])
+    };
+    refused(
+        &serve("cluster = \"c\"\nslto = 1\n"),
+        2,
+        &["cairn.toml:2", "unknown key `slto`", "did you mean `slot`?"],
+    );
+    refused(&serve("cluster = \"c\"\nslot = 1\n"), 2, &["`data_dir` is not set", "CAIRN_DATA_DIR"]);
+    refused(&serve("cluster = \n"), 2, &["cairn.toml is not valid TOML"]);
+    refused(
+        &serve("cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\nmode = \"replicated\"\n"),
+        2,
+        &["1 initial member ", "mode = \"sync\""],
+    );
+    refused(&run(folder.path(), &["serve", "--config", "none.toml"]), 2, &["none.toml"]);
+    refused(&run(folder.path(), &["config", "print", "--set", "colour=red"]), 2, &["unknown key `colour`"]);
+}
+
+#[test]
+fn config_print_shows_where_each_value_was_given() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cairn.toml"), "cluster = \"c\"\nslot = 1\n").expect("a file");
+    let arguments = ["config", "print", "-o", "json", "--config", "cairn.toml", "--slot", "2"];
+    let printed =
+        support::command(folder.path(), &arguments).env("CAIRN_MODE", "sync").output().expect("cairn starts");
+    let printed: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    for (key, value, source) in [
+        ("cluster", "c", "cairn.toml:1"),
+        ("slot", "2", "--slot"),
+        ("mode", "sync", "CAIRN_MODE"),
+        ("listen.client", "127.0.0.1:7400", "default"),
+    ] {
+        assert_eq!(
+            (&printed[key]["value"], &printed[key]["source"]),
+            (&value.into(), &source.into()),
+            "{key}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_is_named_and_the_data_is_unharmed() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let held = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = held.local_addr().expect("bound").to_string();
+    for key in ["listen.client", "listen.peer", "listen.http"] {
+        let set = format!("{key}={address}");
+        let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--set", &set]);
+        refused(&ran, 1, &[&address, key, "in use", "choose another port"]);
+    }
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+
+    let in_use = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&in_use, 1, &["in use by another process"]);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let other = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--cluster", "other"]);
+    refused(&other, 1, &["belongs to", "tested", "other", "nothing was changed"]);
+    let members = "members=7=127.0.0.1:1/127.0.0.1:2";
+    let arguments = ["serve", "--config", cluster.config(0), "--slot", "7", "--set", members];
+    refused(&run(cluster.folder.path(), &arguments), 1, &["belongs to", "nothing was changed"]);
+
+    let again = run(cluster.folder.path(), &["format", "--config", cluster.config(0)]);
+    assert_ne!(again.code, 0);
+    assert!(again.stderr.contains("already is a Cairn data directory"), "{}", again.stderr);
+
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let journal = cluster.data(0).join("journal");
+    let whole = std::fs::read(&journal).expect("the journal");
+    let file = OpenOptions::new().write(true).open(&journal).expect("the journal");
+    file.set_len(whole.len() as u64 - 8192).expect("truncated");
+    drop(file);
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&ran, 1, &["`journal`", "truncated"]);
+
+    std::fs::write(&journal, whole).expect("restored");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+#[test]
+fn a_directory_that_was_never_formatted_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["serve", "--cluster", "c", "--slot", "1", "--dir", "nowhere"];
+    refused(&run(folder.path(), &arguments), 1, &["nowhere", "cairn format"]);
+    std::fs::create_dir(folder.path().join("full")).expect("a folder");
+    std::fs::write(folder.path().join("full/file"), "precious").expect("a file");
+    let arguments = ["format", "--cluster", "c", "--slot", "1", "--dir", "full", "--size", "16MiB"];
+    let ran = run(folder.path(), &arguments);
+    assert_ne!(ran.code, 0);
+    assert!(ran.stderr.contains("full"), "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(folder.path().join("full/file")).expect("still there"), "precious");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_clears_by_itself() {
+    let cluster = Cluster::start(1, "16MiB", "").await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    let file = cluster.folder.path().join("value");
+    std::fs::write(&file, vec![7; 256 << 10]).expect("a file");
+    let value = format!("@{}", file.display());
+
+    let mut stored = Vec::new();
+    let full = loop {
+        let key = format!("key-{:04}", stored.len());
+        let ran = cairn(&["put", &key, &value, "--timeout", "3s"]);
+        if ran.code != 0 {
+            break ran;
+        }
+        stored.push(key);
+        assert!(stored.len() < 100, "16 MiB never fill up");
+    };
+    refused(&full, 7, &["full"]);
+    println!("{} values of 256 KiB fit into 16 MiB", stored.len());
+    assert!(stored.len() > 8);
+    for key in &stored {
+        assert_eq!(cairn(&["get", key]).stdout.len(), 256 << 10, "{key} is still read");
+    }
+    for key in &stored {
+        assert_eq!(cairn(&["delete", key]).code, 0, "{key} can be deleted");
+    }
+    let again = cairn(&["put", "again", &value, "--timeout", "20s"]);
+    assert_eq!(again.code, 0, "room came back by itself: {}", again.stderr);
+}
