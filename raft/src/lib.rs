@@ -45,6 +45,9 @@ mod state_machine;
 mod status;
 mod types;
 
+#[cfg(test)]
+mod conformance_tests;
+
 use cairn_engine::GroupId;
 
 pub use command::{Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome};

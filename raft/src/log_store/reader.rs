@@ -37,6 +37,26 @@ impl LogReader {
         entries.into_iter().map(entry).collect()
     }
 
+    /// The first index from `start` on that the log holds: its beginning may be purged. `start` where it holds none.
+    fn first_from(&self, start: u64) -> u64 {
+        let missing = |index| self.engine.log_id_at(GROUP, index).is_none();
+        let Some(last) =
+            self.engine.log_bounds(GROUP).last.filter(|last| start < last.index && missing(start))
+        else {
+            return start;
+        };
+        // `absent` is not in the log, and the log has no holes; `present` is, unless the log is empty.
+        let (mut absent, mut present) = (start, last.index);
+        while present - absent > 1 {
+            let middle = absent + (present - absent) / 2;
+            match missing(middle) {
+                true => absent = middle,
+                false => present = middle,
+            }
+        }
+        present
+    }
+
     fn log_id_at(&self, index: u64) -> Result<LogId, io::Error> {
         let missing = || io::Error::other(format!("the log has no entry {index}"));
         self.engine.log_id_at(GROUP, index).ok_or_else(missing)
@@ -68,14 +88,16 @@ impl RaftLogReader<TypeConfig> for LogReader {
         &mut self,
         range: R,
     ) -> Result<Vec<Entry>, io::Error> {
-        self.read(half_open(&range), u64::MAX).await
+        let range = half_open(&range);
+        self.read(self.first_from(range.start)..range.end, u64::MAX).await
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         self.read(start..end, APPEND_BYTES).await
     }
 
-    /// Reads ahead a bounded number of bytes, however long the range is.
+    /// Reads ahead a bounded number of bytes, however long the range is. Ends where the log does; the state machine
+    /// refuses what would leave a hole.
     async fn entries_stream<R>(
         &mut self,
         range: R,
@@ -90,9 +112,6 @@ impl RaftLogReader<TypeConfig> for LogReader {
             async move {
                 if buffer.is_empty() && !rest.is_empty() {
                     buffer = VecDeque::from(reader.read(rest.clone(), APPLY_BYTES).await?);
-                    if buffer.is_empty() {
-                        return Err(io::Error::other(format!("the log has no entry {}", rest.start)));
-                    }
                 }
                 let Some(entry) = buffer.pop_front() else {
                     return Ok(None);

@@ -1,7 +1,7 @@
 //! The engine as openraft's state machine.
 //!
-//! What holds here: the entries of one call reach the engine in as few calls as they were ready for, each all or
-//! nothing; an answer is sent only after the engine made the effect visible; a snapshot is an O(1) view.
+//! What holds here: entries are applied without a hole; those of one call reach the engine in as few calls as they were
+//! ready for, each all or nothing; an answer is sent only after the engine made the effect visible; a snapshot is an O(1) view.
 
 mod apply;
 mod image;
@@ -52,8 +52,15 @@ impl StateMachine {
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
         let mut batch = Batch::new(&self.engine, self.image.clone(), entries.len());
         let mut answers = Vec::with_capacity(entries.len());
+        let mut due = self.engine.applied(GROUP).map(|applied| applied.index + 1);
         for (entry, responder) in entries {
             let id = entry.log_id;
+            if due.is_some_and(|due| due != id.index())
+                && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
+            {
+                return Err(io::Error::other(format!("entry {id} is to be applied where {due:?} is due")));
+            }
+            due = Some(id.index() + 1);
             let answer =
                 batch.apply(entry).map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
             if let Some(responder) = responder {

@@ -1,0 +1,38 @@
+//! openraft's own storage conformance suite, on the real engine over real files.
+
+use crate::log_store::LogStore;
+use crate::progress::Progress;
+use crate::state_machine::{PinnedSnapshot, StateMachine};
+use crate::types::TypeConfig;
+use cairn_engine::io::{Backend, FileDirectory};
+use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(&folder).await;
+        let machine = StateMachine::new(engine.clone(), Arc::new(Progress::new()), PinnedSnapshot::default());
+        Ok((folder, LogStore::new(engine), machine.unwrap()))
+    }
+}
+
+async fn engine(folder: &TempDir) -> Engine {
+    let geometry = Geometry::for_total(16 << 20).unwrap();
+    let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
+    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
+    let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
+    Engine::format(&directory, geometry, &identity).await.unwrap();
+    let options = Options::new(Mode::Device, BootId(1));
+    Engine::open(Arc::new(directory), None, options).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_is_a_store_as_openraft_demands() {
+    Suite::test_all(Builder).await.unwrap();
+}
