@@ -1,4 +1,5 @@
 //! Bad input and bad places: each gets a clear message and a non-zero exit code, and nothing is lost.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
