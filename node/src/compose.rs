@@ -85,6 +85,7 @@ type Stop = Shared<oneshot::Receiver<()>>;
 pub struct Node {
     config: NodeConfig,
     replica: Replica,
+    metrics: Arc<Metrics>,
     addresses: Addresses,
     running: Mutex<Option<Running>>,
 }
@@ -150,6 +151,14 @@ impl Node {
     /// Where HTTP is served, if anywhere.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.addresses.http
+    }
+
+    /// Its metrics in the OpenMetrics text format, as `/metrics` serves them.
+    ///
+    /// # Errors
+    /// None that its own metrics cause.
+    pub fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.metrics.render()
     }
 
     /// Resolves with the reason when the member stops by itself; never while it serves.
@@ -223,13 +232,13 @@ async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node,
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
-    others.extend(serve_watchers(http, &replica, metrics));
+    others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     info!(node = %identity, cluster = %config.cluster, mode = %config.mode, client = %addresses.client,
           peer = %addresses.peer, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, replica, addresses, running })
+    Ok(Node { config, replica, metrics, addresses, running })
 }
 
 fn replica_config(config: &NodeConfig, engine: &Engine, seed: u64) -> ReplicaConfig {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where a server listens unless it is told otherwise.
-const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
+pub(crate) const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
 /// Left by `cairn dev`.
 const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 

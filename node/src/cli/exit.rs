@@ -1,5 +1,6 @@
 //! Exit codes, and the way from an error to one of them.
 
+use super::connect::DEFAULT_ENDPOINT;
 use super::output::Output;
 use cairn_client::Error as ClientError;
 use cairn_node::config::ConfigError;
@@ -51,8 +52,18 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let exit = of(error);
-    output.error(&format!("{error:#}"), exit);
+    output.error(&format!("{error:#}{}", hint(error)), exit);
     exit.into()
+}
+
+/// The way out where nobody listens at the only address that could be guessed.
+fn hint(error: &anyhow::Error) -> &'static str {
+    match error.downcast_ref() {
+        Some(ClientError::Unavailable { tried, .. }) if *tried == [DEFAULT_ENDPOINT] => {
+            "; `cairn dev` starts a cluster here, --endpoints or CAIRN_ENDPOINTS names one elsewhere"
+        }
+        _ => "",
+    }
 }
 
 fn of(error: &anyhow::Error) -> Exit {
