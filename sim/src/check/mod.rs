@@ -7,7 +7,8 @@
 //! | `acknowledged` | an acknowledged write is there at the end, or something later took its place |
 //! | `leaders` | at most one leader per term, and none leads again after a restart |
 //! | `logs` | log id → content is a function of the whole cluster; so is index → log id of what is committed |
-//! | `states` | equal applied position, equal state; applied never passes committed |
+//! | `states` | equal applied position, equal state; applied never goes back within a life |
+//! | `majority` | what one node has applied is in the logs of a majority |
 //!
 //! A check that cannot decide says so, and that counts as a failure.
 
@@ -15,6 +16,7 @@ pub mod acknowledged;
 pub mod leaders;
 pub mod linearizable;
 pub mod logs;
+pub mod majority;
 mod model;
 pub mod provenance;
 pub mod states;

@@ -9,6 +9,7 @@ pub struct Summary {
     modes: BTreeMap<&'static str, (u64, u64)>,
     faults: BTreeMap<&'static str, u64>,
     outcomes: BTreeMap<&'static str, u64>,
+    events: BTreeMap<&'static str, u64>,
     virtual_ms: u64,
     terms: u64,
     log_entries: u64,
@@ -20,7 +21,8 @@ impl Summary {
     pub fn add(&mut self, report: &Report) {
         let (passed, failed) = self.modes.entry(report.mode.name()).or_default();
         *(if report.passed() { passed } else { failed }) += 1;
-        for (sums, parts) in [(&mut self.faults, &report.faults), (&mut self.outcomes, &report.outcomes)] {
+        let sums = [&mut self.faults, &mut self.outcomes, &mut self.events];
+        for (sums, parts) in sums.into_iter().zip([&report.faults, &report.outcomes, &report.events]) {
             for (name, count) in parts {
                 *sums.entry(name).or_default() += count;
             }
@@ -61,6 +63,7 @@ impl Summary {
         }
         println!("faults      {}", list(&self.faults));
         println!("requests    {}", list(&self.outcomes));
+        println!("nodes       {}", list(&self.events));
         println!(
             "per run     {:.1} s of virtual time, {:.1} terms, {} log entries, {} disk writes, {} syncs",
             self.virtual_ms as f64 / 1e3 / runs as f64,

@@ -21,6 +21,10 @@ struct Inner {
     rng: StdRng,
     /// One operation in this many takes tens of milliseconds.
     slow_one_in: u32,
+    /// The usual operation that is not immediate takes up to this many microseconds.
+    usual_max_us: u64,
+    /// Rung when so many more writes have begun.
+    alarm: Option<(u32, oneshot::Sender<()>)>,
 }
 
 /// One machine's disk. Clones share it; it lives as long as the simulation.
@@ -49,7 +53,9 @@ impl SimDisk {
         ];
         let mut rng = StdRng::seed_from_u64(seed);
         let slow_one_in = [20, 100, 1000][rng.random_range(0..3_usize)];
-        let inner = Inner { core: Core::new(honours_contract, &sizes), rng, slow_one_in };
+        let usual_max_us = [1_500, 2_500, 12_000][rng.random_range(0..3_usize)];
+        let core = Core::new(honours_contract, &sizes);
+        let inner = Inner { core, rng, slow_one_in, usual_max_us, alarm: None };
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
     }
 
@@ -85,6 +91,14 @@ impl SimDisk {
         self.inner.lock().core.dirty_blocks()
     }
 
+    /// Resolves as soon as `writes` more writes have begun: a moment at which something is in flight.
+    pub async fn after_writes(&self, writes: u32) {
+        let (bell, rung) = oneshot::channel();
+        self.inner.lock().alarm = Some((writes, bell));
+        // An alarm that another one replaced rings at once.
+        let _ = rung.await;
+    }
+
     /// Runs `finish` on the disk after a random time and hands its result over.
     fn later<T: Send + 'static>(
         &self,
@@ -106,13 +120,26 @@ impl SimDisk {
 }
 
 impl Inner {
+    fn tick(&mut self) {
+        match &mut self.alarm {
+            Some((writes, _)) if *writes > 1 => *writes -= 1,
+            Some(_) => {
+                if let Some((_, bell)) = self.alarm.take() {
+                    // Nobody may be waiting any more.
+                    let _ = bell.send(());
+                }
+            }
+            None => {}
+        }
+    }
+
     /// Nothing means as soon as the scheduler comes by; madsim's shortest sleep is a millisecond.
     fn latency(&mut self) -> Option<Duration> {
         if self.rng.random_ratio(1, self.slow_one_in) {
             return Some(Duration::from_micros(self.rng.random_range(5_000..60_000)));
         }
         let immediate = self.rng.random_bool(0.5);
-        (!immediate).then(|| Duration::from_micros(self.rng.random_range(1_000..2_500)))
+        (!immediate).then(|| Duration::from_micros(self.rng.random_range(1_000..self.usual_max_us)))
     }
 }
 
@@ -170,7 +197,11 @@ impl Device for SimDevice {
 
     fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
         let (epoch, kind) = (self.epoch, self.kind);
-        let begun = self.disk.inner.lock().core.begin_write(epoch, kind, offset, &buf);
+        let begun = {
+            let mut inner = self.disk.inner.lock();
+            inner.tick();
+            inner.core.begin_write(epoch, kind, offset, &buf)
+        };
         let id = match begun {
             Ok(id) => id,
             Err(error) => return Box::pin(async move { (Err(error), buf) }),

@@ -17,10 +17,14 @@ use rand::RngExt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The cluster's name.
 pub(super) const CLUSTER: &str = "simulated";
+
+/// More violations of one run say nothing new.
+const VIOLATIONS_MAX: usize = 20;
 
 /// Virtual time since the run began.
 pub(super) fn virtual_time() -> Duration {
@@ -78,6 +82,11 @@ impl Machine {
         state.node.clone().map(|node| (state.life, node))
     }
 
+    /// Starts of the node so far.
+    pub(super) fn life(&self) -> u32 {
+        self.state.lock().life
+    }
+
     pub(super) fn condition(&self) -> Condition {
         self.state.lock().condition
     }
@@ -111,6 +120,11 @@ pub(super) struct Cluster {
     members: BTreeMap<u16, MemberAddress>,
     violations: Mutex<Vec<Violation>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
+    events: Mutex<BTreeMap<&'static str, u64>>,
+    /// Set when the faults are over.
+    peace: AtomicBool,
+    /// Clean stops under way.
+    pub(super) stopping: AtomicU32,
     /// While set, a refusal for lost power is expected.
     expects_refusal: Mutex<bool>,
 }
@@ -151,6 +165,9 @@ impl Cluster {
             members,
             violations: Mutex::default(),
             counts: Mutex::default(),
+            events: Mutex::default(),
+            peace: AtomicBool::new(false),
+            stopping: AtomicU32::new(0),
             expects_refusal: Mutex::new(false),
         }))
     }
@@ -162,8 +179,11 @@ impl Cluster {
 
     /// Adds a violation.
     pub(super) fn violation(&self, violation: Violation) {
-        self.trace.event(format!("VIOLATION {violation}"));
-        self.violations.lock().push(violation);
+        let mut violations = self.violations.lock();
+        if violations.len() < VIOLATIONS_MAX && !violations.contains(&violation) {
+            self.trace.event(format!("VIOLATION {violation}"));
+            violations.push(violation);
+        }
     }
 
     pub(super) fn violations(&self) -> Vec<Violation> {
@@ -177,6 +197,24 @@ impl Cluster {
 
     pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.counts.lock().clone()
+    }
+
+    /// Counts something that the nodes did.
+    pub(super) fn count_event(&self, event: &'static str) {
+        *self.events.lock().entry(event).or_default() += 1;
+    }
+
+    pub(super) fn events(&self) -> BTreeMap<&'static str, u64> {
+        self.events.lock().clone()
+    }
+
+    /// From now on no fault begins.
+    pub(super) fn make_peace(&self) {
+        self.peace.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn at_peace(&self) -> bool {
+        self.peace.load(Ordering::Relaxed)
     }
 
     /// From now on a node may refuse to start because its machine lost power.

@@ -69,6 +69,8 @@ impl FaultKind {
 
 /// Longest wait for a clean stop.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(12);
+/// Longest wait for a write to strike at.
+const AMBUSH: Duration = Duration::from_secs(3);
 /// After a death, the time its tasks get to end before a restart.
 const FUNERAL: Duration = Duration::from_millis(20);
 
@@ -147,24 +149,63 @@ impl Nemesis {
 
     fn end_one(&mut self, name: &'static str, death: Death, lasts: Duration) {
         let target = self.target();
-        if self.may_fail() {
-            self.end(name, target, death, lasts);
+        if !self.may_fail() {
+            return;
         }
+        let end = self.end(name, target, death, lasts);
+        self.now_or_amid_writes(target, end);
     }
 
     fn end_all(&mut self, name: &'static str, death: Death) {
-        for target in 0..self.cluster.machines.len() {
-            let lasts = Duration::from_millis(self.rng.random_range(100..3_000));
-            self.end(name, target, death, lasts);
+        let all = 0..self.cluster.machines.len();
+        let ends: Vec<_> = all
+            .map(|target| {
+                let lasts = Duration::from_millis(self.rng.random_range(100..3_000));
+                self.end(name, target, death, lasts)
+            })
+            .collect();
+        let target = self.target();
+        self.now_or_amid_writes(target, move || ends.into_iter().for_each(|end| end()));
+    }
+
+    /// A node's end and, later, its restart.
+    fn end(
+        &self,
+        name: &'static str,
+        target: usize,
+        death: Death,
+        lasts: Duration,
+    ) -> impl FnOnce() + Send + use<> {
+        let cluster = self.cluster.clone();
+        move || {
+            let Some(machine) = cluster.machines.get(target) else { return };
+            if cluster.at_peace() {
+                return;
+            }
+            if cluster.end(machine, death) {
+                cluster.count(name);
+            }
+            start_later(cluster.clone(), target, lasts);
         }
     }
 
-    fn end(&mut self, name: &'static str, target: usize, death: Death, lasts: Duration) {
+    /// Mostly waits until the target's disk has something in flight: idle moments teach little.
+    fn now_or_amid_writes(&mut self, target: usize, end: impl FnOnce() + Send + 'static) {
         let Some(machine) = self.cluster.machines.get(target) else { return };
-        if self.cluster.end(machine, death) {
-            self.cluster.count(name);
+        if self.rng.random_bool(0.3) {
+            return end();
         }
-        start_later(self.cluster.clone(), target, lasts);
+        let (disk, writes) = (machine.disk.clone(), self.rng.random_range(1..30));
+        let linger =
+            self.rng.random_bool(0.3).then(|| Duration::from_micros(self.rng.random_range(1_000..5_000)));
+        madsim::task::spawn(async move {
+            // Without writes the wait ends all the same.
+            let _ = tokio::time::timeout(AMBUSH, disk.after_writes(writes)).await;
+            if let Some(linger) = linger {
+                tokio::time::sleep(linger).await;
+            }
+            end();
+        });
     }
 
     fn pause(&mut self, lasts: Duration) {
@@ -196,16 +237,19 @@ impl Nemesis {
             return;
         }
         self.cluster.count("clean stop");
+        self.cluster.stopping.fetch_add(1, Ordering::Relaxed);
         let cluster = self.cluster.clone();
         let lasts = Duration::from_millis(self.rng.random_range(50..2_000));
         madsim::task::spawn(async move {
-            let Some(machine) = cluster.machines.get(target) else { return };
-            let change = machine.change();
-            let clean = cluster.shut_down(machine, SHUTDOWN_LIMIT).await;
-            if machine.unchanged(change) {
-                cluster.end(machine, if clean { then } else { Death::Killed });
-                start_later(cluster.clone(), target, lasts);
+            if let Some(machine) = cluster.machines.get(target) {
+                let change = machine.change();
+                let clean = cluster.shut_down(machine, SHUTDOWN_LIMIT).await;
+                if machine.unchanged(change) {
+                    cluster.end(machine, if clean { then } else { Death::Killed });
+                    start_later(cluster.clone(), target, lasts);
+                }
             }
+            cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
 

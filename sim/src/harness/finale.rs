@@ -10,12 +10,14 @@ use cairn_client::Client;
 use cairn_engine::Mode;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The property's name.
 const LIVENESS: &str = "a healed cluster serves and converges";
 /// Bounds, in virtual time.
 const START_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 const SERVE_LIMIT: Duration = Duration::from_secs(30);
 const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
@@ -23,11 +25,15 @@ const POLL: Duration = Duration::from_millis(50);
 /// Mends links, clocks, pauses and deaths.
 pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) {
     cluster.trace.event("heal");
+    cluster.make_peace();
     links.heal();
     links.calm();
     for machine in &cluster.machines {
         cairn_raft::set_clock_rate(machine.host, 1_000_000);
         cluster.resume(machine);
+    }
+    if !wait_until(STOP_LIMIT, || cluster.stopping.load(Ordering::Relaxed) == 0).await {
+        cluster.violation(Violation::new(LIVENESS, "a clean stop does not end"));
     }
     // A death may be a moment old.
     tokio::time::sleep(POLL).await;

@@ -4,8 +4,9 @@ use super::cluster::{Cluster, Condition, Machine};
 use crate::check::Violation;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
+use crate::check::majority;
 use crate::check::states::States;
-use cairn_engine::{Engine, Entry};
+use cairn_engine::{Engine, Entry, LogId};
 use cairn_raft::{GROUP, Role};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,6 +27,9 @@ pub(super) struct Seen {
     pub(super) states: States,
     /// The life of each node whose log was read.
     read: BTreeMap<u16, u32>,
+    /// The end of each node's log at the last look.
+    last_log: BTreeMap<u16, Option<LogId>>,
+    checkpoints: BTreeMap<(u16, u32), u64>,
     /// The last line traced for each node, so that only changes are.
     shown: BTreeMap<u16, String>,
 }
@@ -39,6 +43,27 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
                 read_log(&cluster, machine, &engine, &seen).await;
             }
         }
+        cluster_wide(&cluster);
+    }
+}
+
+/// Looks for what the furthest node has applied in the logs of the others.
+fn cluster_wide(cluster: &Cluster) {
+    let engines: Vec<(u16, Engine)> = cluster
+        .machines
+        .iter()
+        .filter_map(|machine| machine.node().map(|(_, node)| (machine.slot, node.engine().clone())))
+        .collect();
+    let furthest = engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
+    let Some((applied, by)) = furthest else { return };
+    let lacks = |engine: &Engine| {
+        let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
+        !purged && engine.log_id_at(GROUP, applied.index) != Some(applied)
+    };
+    let lacking: Vec<u16> =
+        engines.iter().filter(|(_, engine)| lacks(engine)).map(|(slot, _)| *slot).collect();
+    if let Some(violation) = majority::check(cluster.machines.len(), applied, by, &lacking) {
+        cluster.violation(violation);
     }
 }
 
@@ -54,7 +79,17 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
         found.extend(seen.leaders.saw(slot, life, status.term));
     }
     found.extend(seen.states.saw(slot, applied, hash));
-    found.extend(seen.states.saw_progress(slot, life, status.applied, status.committed));
+    found.extend(seen.states.saw_progress(slot, life, status.applied));
+    if status.purged > seen.last_log.get(&slot).copied().flatten() && seen.read.get(&slot) == Some(&life) {
+        cluster.count_event("snapshots installed");
+        cluster.trace.event(format!("node {slot} installed a snapshot through {:?}", status.purged));
+    }
+    seen.last_log.insert(slot, status.last_log);
+    let checkpoints = node.engine().status().checkpoints;
+    let before = seen.checkpoints.insert((slot, life), checkpoints).unwrap_or_default();
+    for _ in before..checkpoints {
+        cluster.count_event("checkpoints");
+    }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
     let line = format!("node {slot} {} of term {}", status.role, status.term);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {

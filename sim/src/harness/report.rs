@@ -24,6 +24,8 @@ pub struct Report {
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
+    /// What the nodes did, by kind.
+    pub events: BTreeMap<&'static str, u64>,
     /// All disks together.
     pub disk: DiskStats,
     /// Terms that had a leader.
@@ -44,6 +46,7 @@ impl Report {
             virtual_ms: 0,
             outcomes: BTreeMap::new(),
             faults: BTreeMap::new(),
+            events: BTreeMap::new(),
             disk: DiskStats::default(),
             terms: 0,
             log_entries: 0,

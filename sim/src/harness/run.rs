@@ -284,6 +284,9 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
     ));
     report.violations = cluster.violations();
     report.faults = cluster.counts();
+    report.events = cluster.events();
+    *report.events.entry("starts").or_default() +=
+        cluster.machines.iter().map(|m| u64::from(m.life())).sum::<u64>();
     report.virtual_ms = u64::try_from(virtual_time().as_millis()).unwrap_or(u64::MAX);
     report.terms = seen.leaders.terms() as u64;
     report.log_entries = seen.logs.entries() as u64;
