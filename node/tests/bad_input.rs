@@ -5,6 +5,7 @@ mod support;
 
 use std::fs::OpenOptions;
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use support::{Cluster, Ran, run};
 
 fn refused(ran: &Ran, code: i32, words: &[&str]) {
@@ -53,6 +54,19 @@ fn a_bad_configuration_is_refused_with_its_place() {
     );
     refused(&run(folder.path(), &["serve", "--config", "none.toml"]), 2, &["none.toml"]);
     refused(&run(folder.path(), &["config", "print", "--set", "colour=red"]), 2, &["unknown key `colour`"]);
+}
+
+#[test]
+fn the_example_configuration_is_accepted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cairn.example.toml");
+    let ran = run(folder.path(), &["config", "check", "--config", example]);
+    assert_eq!(
+        (ran.code, ran.stdout.trim()),
+        (0, "good: member 1 of example, mode replicated"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -182,4 +196,32 @@ async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_clears_by_itself()
     }
     let again = cairn(&["put", "again", &value, "--timeout", "20s"]);
     assert_eq!(again.code, 0, "room came back by itself: {}", again.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_value_is_told_from_a_missing_one_and_the_rest_is_served() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    let value = "a value that is found in the data file and damaged there. ".repeat(100);
+    assert_eq!(cluster.cairn(&["put", "damaged", &value]).code, 0);
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let path = cluster.data(0).join("data");
+    let bytes = std::fs::read(&path).expect("the data");
+    let at = bytes
+        .windows(value.len())
+        .position(|window| window == value.as_bytes())
+        .expect("the value is stored");
+    let file = OpenOptions::new().write(true).open(&path).expect("the data");
+    file.write_all_at(b"A", at as u64).expect("damaged");
+    file.sync_all().expect("damaged");
+
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    let ran = cluster.cairn(&["get", "damaged", "--timeout", "2s"]);
+    refused(&ran, 8, &["damaged", "exists"]);
+    assert_eq!(ran.stdout, "");
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+    assert_eq!(cluster.cairn(&["put", "damaged", "written again"]).code, 0);
+    assert_eq!(cluster.cairn(&["get", "damaged"]).stdout, "written again");
 }

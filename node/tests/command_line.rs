@@ -15,7 +15,7 @@ fn json_of(ran: &Ran) -> Value {
 fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     let folder = tempfile::tempdir().expect("a folder");
     let cairn = |arguments: &[&str]| run(folder.path(), arguments);
-    let started = cairn(&["dev", "--detach", "--size", "64MiB"]);
+    let started = cairn(&["dev", "--detach", "--size", "64MiB", "--port", "0"]);
     assert_eq!(started.code, 0, "{}", started.stderr);
 
     assert_eq!(cairn(&["put", "greeting", "hello"]).code, 0);
@@ -41,7 +41,8 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
 fn the_demonstration_puts_and_gets_and_an_ephemeral_cluster_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let temporary = tempfile::tempdir().expect("a folder");
-    let mut demo = command(folder.path(), &["dev", "--demo", "--exit", "--ephemeral", "--size", "64MiB"]);
+    let mut demo =
+        command(folder.path(), &["dev", "--demo", "--exit", "--ephemeral", "--size", "64MiB", "--port", "0"]);
     demo.env("TMPDIR", temporary.path())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());

@@ -29,6 +29,9 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
     let log = File::create(&log_file)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["dev", "--size", &args.size, "--dir"]).arg(&args.dir);
+    if let Some(port) = args.port {
+        command.args(["--port", &port.to_string()]);
+    }
     for assignment in &args.set {
         command.args(["--set", assignment]);
     }

@@ -15,6 +15,9 @@ pub(super) const DEFAULT_SIZE: &str = "1GiB";
 /// Exists while the cluster is ready.
 pub(super) const READY: &str = "ready";
 const NODES: u16 = 3;
+/// Where the first node listens if nobody else does; then the endpoints are easy to remember.
+const FIRST_PORT: u16 = 7400;
+const PORTS_APART: u16 = 10;
 
 /// One node of the cluster.
 #[derive(Clone, Debug)]
@@ -26,10 +29,15 @@ pub(super) struct DevNode {
 }
 
 /// Makes what is missing.
-pub(super) async fn prepare(home: &Path, size: &str, set: &[String]) -> anyhow::Result<Vec<DevNode>> {
+pub(super) async fn prepare(
+    home: &Path,
+    size: &str,
+    first_port: Option<u16>,
+    set: &[String],
+) -> anyhow::Result<Vec<DevNode>> {
     let missing = (1..=NODES).any(|slot| !config_file(home, slot).exists());
     if missing {
-        write_configs(home, size, set)?;
+        write_configs(home, size, first_port, set)?;
     } else if !set.is_empty() {
         let message = format!("--set is for a new cluster; edit {} instead", config_file(home, 1).display());
         return Err(UsageError(message).into());
@@ -70,7 +78,7 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
     })
 }
 
-fn write_configs(home: &Path, size: &str, set: &[String]) -> anyhow::Result<()> {
+fn write_configs(home: &Path, size: &str, first_port: Option<u16>, set: &[String]) -> anyhow::Result<()> {
     let mut more = Layers::new();
     for assignment in set {
         more.add_assignment("--set", assignment)?;
@@ -81,11 +89,7 @@ fn write_configs(home: &Path, size: &str, set: &[String]) -> anyhow::Result<()> 
         .filter(|setting| setting.source != Source::Default)
         .filter_map(|setting| Some((setting.key, setting.value?)))
         .collect();
-    // All ports are held until all are known, so that none is given twice.
-    let held: Vec<TcpListener> =
-        (0..NODES * 3).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    let addresses: Vec<String> =
-        held.iter().map(|port| Ok(port.local_addr()?.to_string())).collect::<std::io::Result<_>>()?;
+    let addresses = choose_addresses(first_port)?;
     let members: Vec<&[String]> = addresses.chunks(3).collect();
     for (slot, own) in (1..=NODES).zip(&members) {
         let [client, peer, http] = own else { continue };
@@ -113,4 +117,46 @@ fn write_configs(home: &Path, size: &str, set: &[String]) -> anyhow::Result<()> 
         std::fs::write(config_file(home, slot), text)?;
     }
     Ok(())
+}
+
+/// For each node its client, peer and HTTP address.
+fn choose_addresses(first_port: Option<u16>) -> anyhow::Result<Vec<String>> {
+    let free = || hold((0..NODES * 3).map(|_| 0));
+    let from = |first: u16| {
+        let ports = (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));
+        hold(ports.map(|offset| first.saturating_add(offset)))
+    };
+    let chosen = match first_port {
+        Some(0) => free(),
+        Some(first) => from(first),
+        None => from(FIRST_PORT).or_else(|_| free()),
+    };
+    chosen.context(
+        "cannot listen on the ports of the cluster; give another --port, or --port 0 for any that are free",
+    )
+}
+
+/// The addresses of these ports, 0 being any free one. All are held until all are known, so that none is given twice.
+fn hold(ports: impl Iterator<Item = u16>) -> std::io::Result<Vec<String>> {
+    let held: Vec<TcpListener> =
+        ports.map(|port| TcpListener::bind(("127.0.0.1", port))).collect::<Result<_, _>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_distinct_and_a_taken_one_is_told() {
+        let chosen = choose_addresses(Some(0)).expect("free ports");
+        let mut distinct = chosen.clone();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 9);
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("bound").port();
+        let error = choose_addresses(Some(port)).expect_err("taken");
+        assert!(error.to_string().contains("--port"), "{error}");
+    }
 }

@@ -38,6 +38,11 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value = layout::DEFAULT_SIZE)]
     size: String,
 
+    /// First port of a new cluster; 0: any that are free. Default: 7400, or free ones where one of its nine is taken.
+    /// An existing cluster keeps its ports
+    #[arg(long)]
+    port: Option<u16>,
+
     /// Use a temporary folder that is removed at the end
     #[arg(long, conflicts_with = "dir")]
     ephemeral: bool,
@@ -78,7 +83,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         return detach::start(&args, output).await;
     }
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let nodes = layout::prepare(home.path(), &args.size, &args.set).await?;
+    let nodes = layout::prepare(home.path(), &args.size, args.port, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;

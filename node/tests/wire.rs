@@ -1,0 +1,131 @@
+//! The public protocol over real sockets: error details in trailing metadata, deadlines, health, reflection.
+
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use cairn_client::proto;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::kv_client::KvClient;
+use cairn_client::proto::operation::Kind;
+use futures::StreamExt;
+use prost::Message;
+use std::time::Duration;
+use support::Cluster;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+async fn channel(endpoint: &str) -> Channel {
+    Channel::from_shared(format!("http://{endpoint}")).expect("a URI").connect().await.expect("it listens")
+}
+
+fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
+    let put = proto::Put { key: key.to_string().into(), value: value.into(), condition: None };
+    proto::WriteRequest { session: None, operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }] }
+}
+
+fn detail(status: &Status) -> proto::ErrorDetail {
+    let value = status.metadata().get_bin(proto::ERROR_DETAIL_KEY);
+    let bytes = value.unwrap_or_else(|| panic!("no detail in {status:?}")).to_bytes().expect("base64");
+    proto::ErrorDetail::decode(bytes).expect("an ErrorDetail")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
+    let cluster = Cluster::start(3, "64MiB", "").await;
+    let leader = cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let mut at_leader = KvClient::new(channel(&endpoints[leader]).await);
+    let mut at_follower = KvClient::new(channel(&endpoints[(leader + 1) % 3]).await);
+
+    let hello = at_follower.hello(proto::HelloRequest {}).await.expect("hello").into_inner();
+    assert_eq!((hello.cluster.as_str(), hello.members.len()), ("tested", 3));
+    let limits = hello.limits.expect("limits");
+    assert_eq!((limits.max_key_bytes, limits.max_value_bytes), (1024, 1 << 20));
+
+    let status = at_leader.write(put("big", vec![0; (1 << 20) + 1])).await.expect_err("too large");
+    let told = detail(&status);
+    assert_eq!((status.code(), told.reason()), (Code::InvalidArgument, Reason::ValueTooLarge));
+    assert_eq!((told.limit, told.actual), (1 << 20, (1 << 20) + 1));
+
+    let status = at_leader.write(put("", vec![1])).await.expect_err("empty key");
+    assert_eq!((status.code(), detail(&status).reason()), (Code::InvalidArgument, Reason::KeyInvalid));
+
+    let status = at_follower.write(put("k", vec![1])).await.expect_err("not the leader");
+    let told = detail(&status);
+    assert_eq!((status.code(), told.reason()), (Code::FailedPrecondition, Reason::NotLeader));
+    assert_eq!(told.leader.expect("it knows").client_address, endpoints[leader]);
+
+    let get = |stale| proto::GetRequest { key: "k".into(), stale, version_only: false };
+    let status = at_follower.get(get(false)).await.expect_err("not the leader");
+    assert_eq!(detail(&status).reason(), Reason::NotLeader);
+    assert!(at_follower.get(get(true)).await.is_ok());
+    assert_eq!(at_leader.write(put("k", vec![1])).await.expect("written").into_inner().results.len(), 1);
+    assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
+    let mut cluster = Cluster::start(3, "64MiB", "").await;
+    let leader = cluster.leader().await;
+    let mut client = KvClient::new(channel(&cluster.endpoints()[leader]).await);
+    for node in (0..3).filter(|node| *node != leader) {
+        cluster.kill_node(node);
+    }
+    let mut write = Request::new(put("k", vec![1]));
+    write.set_timeout(Duration::from_millis(400));
+    let status = client.write(write).await.expect_err("no quorum");
+    let reason = detail(&status).reason();
+    assert!(
+        [Reason::OutcomeUnknown, Reason::NoLeader, Reason::NotLeader].contains(&reason),
+        "{reason:?}: {status:?}"
+    );
+    let mut read = Request::new(proto::GetRequest { key: "k".into(), ..Default::default() });
+    read.set_timeout(Duration::from_millis(400));
+    let status = client.get(read).await.expect_err("no quorum");
+    assert!(
+        matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable | Code::FailedPrecondition),
+        "{status:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_reflection_are_served() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let channel = channel(&cluster.endpoints()[0]).await;
+
+    let mut health = HealthClient::new(channel.clone());
+    let mut serving = false;
+    // The reporter looks now and then; a leader is known already.
+    for _ in 0..100 {
+        let request = HealthCheckRequest { service: "cairn.kv.v1.Kv".into() };
+        serving = health.check(request).await.is_ok_and(|answer| answer.into_inner().status == 1);
+        if serving {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(serving);
+
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let requests = futures::stream::once(async { request });
+    let mut answers = ServerReflectionClient::new(channel)
+        .server_reflection_info(requests)
+        .await
+        .expect("reflection")
+        .into_inner();
+    let answer = answers.next().await.expect("one answer").expect("reflection");
+    let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else {
+        panic!("a list of services")
+    };
+    assert!(services.service.iter().any(|service| service.name == "cairn.kv.v1.Kv"), "{services:?}");
+}
