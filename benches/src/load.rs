@@ -33,6 +33,8 @@ pub enum Limit {
 /// What a run measured.
 #[derive(Clone)]
 pub struct Samples {
+    /// All requests answered, warm-up and all.
+    pub answered: u64,
     /// Latencies in nanoseconds.
     pub latencies: Histogram<u64>,
     /// The measured time.
@@ -42,13 +44,14 @@ pub struct Samples {
 impl Samples {
     /// Nothing measured yet.
     pub fn new() -> Result<Samples> {
-        Ok(Samples { latencies: histogram()?, elapsed: Duration::ZERO })
+        Ok(Samples { answered: 0, latencies: histogram()?, elapsed: Duration::ZERO })
     }
 
     /// Adds another round of the same load.
     pub fn add(&mut self, other: &Samples) -> Result<()> {
         self.latencies.add(&other.latencies).context("histogram")?;
         self.elapsed += other.elapsed;
+        self.answered += other.answered;
         Ok(())
     }
 
@@ -79,7 +82,10 @@ pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> 
     let mut failure = None;
     for task in tasks {
         match task.await.context("a client's task ended early")? {
-            Ok(latencies) => samples.latencies.add(&latencies).context("histogram")?,
+            Ok((latencies, answered)) => {
+                samples.latencies.add(&latencies).context("histogram")?;
+                samples.answered += answered;
+            }
             Err(error) => failure = failure.or(Some(error)),
         }
     }
@@ -96,8 +102,9 @@ async fn client<W: Worker>(
     budget: u64,
     from: Instant,
     until: Option<Instant>,
-) -> Result<Histogram<u64>> {
+) -> Result<(Histogram<u64>, u64)> {
     let mut latencies = histogram()?;
+    let mut count = 0;
     while started.fetch_add(1, Ordering::Relaxed) < budget {
         let sent = Instant::now();
         if let Err(error) = worker.step().await {
@@ -105,6 +112,7 @@ async fn client<W: Worker>(
             return Err(error);
         }
         let answered = Instant::now();
+        count += 1;
         if until.is_some_and(|until| answered >= until) {
             break;
         }
@@ -113,7 +121,7 @@ async fn client<W: Worker>(
             latencies.saturating_record(latency_ns.max(1));
         }
     }
-    Ok(latencies)
+    Ok((latencies, count))
 }
 
 #[cfg(test)]

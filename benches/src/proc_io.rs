@@ -1,6 +1,9 @@
-//! What the kernel counted for a process: the check on what the engine says of itself.
+//! What the kernel counted for a process: the check on what the engine says of itself, and what a put costs.
 
 use anyhow::{Context, Result};
+
+/// The unit of processor times in `/proc`: Linux shows a hundredth of a second whatever its own tick.
+const US_PER_TICK: u64 = 10_000;
 
 /// Bytes that the process caused to be sent to the storage layer (`write_bytes` of `/proc/PID/io`).
 pub fn device_bytes_written(pid: Option<u32>) -> Result<u64> {
@@ -14,9 +17,30 @@ fn parse_write_bytes(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
+/// Processor time that the process used so far, in all its threads, in microseconds.
+pub fn processor_us(pid: Option<u32>) -> Result<u64> {
+    let process = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let path = format!("/proc/{process}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let ticks = parse_ticks(&text).with_context(|| format!("{path} has no processor time"))?;
+    Ok(ticks * US_PER_TICK)
+}
+
+/// `utime` and `stime`, the 14th and 15th field; the second, the program's name, may hold anything but a last `)`.
+fn parse_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_is_user_and_system_whatever_the_name() {
+        let stat = "42 (a b) c) S 1 2 3 4 5 6 7 8 9 10 700 80 1 1 20 0 1 0";
+        assert_eq!(parse_ticks(stat), Some(780));
+    }
 
     #[test]
     fn write_bytes_is_not_confused_with_cancelled_write_bytes() {

@@ -4,8 +4,9 @@
 //! values; each round starts from empty data directories on the same disk, and the system that is not measured is not
 //! running.
 
-use crate::load::{Limit, drive};
+use crate::load::{Limit, Samples, drive};
 use crate::payload::Payloads;
+use crate::proc_io::processor_us;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
@@ -68,6 +69,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let mut report = Report::new("cluster");
     let mut cairn_rounds = Vec::new();
     let mut etcd_rounds = Vec::new();
+    let (mut cairn_cost, mut etcd_cost) = (Cost::default(), Cost::default());
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;
@@ -75,7 +77,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
             let scratch = arguments.disk.scratch()?;
             let cluster = EtcdCluster::start(scratch.path()).await?;
             let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
-            let samples = drive(putters, limit).await?;
+            let samples = etcd_cost.over(&cluster.pids(), drive(putters, limit)).await?;
             step.say(&format!("round {}: etcd {:.0}/s", round + 1, samples.rate()));
             report.set("etcd", cluster.version());
             cluster.stop().await?;
@@ -84,7 +86,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         let scratch = arguments.disk.scratch()?;
         let cluster = CairnCluster::start(scratch.path(), &options).await?;
         let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
-        let samples = drive(putters, limit).await?;
+        let samples = cairn_cost.over(&cluster.pids(), drive(putters, limit)).await?;
         step.say(&format!("round {}: cairn {:.0}/s", round + 1, samples.rate()));
         if let Some(node) = cluster.nodes().first() {
             let storage = node.status().await?;
@@ -113,5 +115,48 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
             report.check(format!("cairn / etcd is at least {least}"), value >= least, format!("{value:.2}"));
         }
     }
+    if !etcd_rounds.is_empty() {
+        etcd_cost.print("etcd", &mut report);
+    }
+    cairn_cost.print("cairn", &mut report);
     Ok(report)
+}
+
+/// Processor time of the servers and of the load generator: where all share one machine, this decides the rate.
+#[derive(Default)]
+struct Cost {
+    servers_us: u64,
+    generator_us: u64,
+    puts: u64,
+}
+
+impl Cost {
+    /// Adds what a load costs.
+    async fn over(
+        &mut self,
+        servers: &[u32],
+        load: impl Future<Output = Result<Samples>>,
+    ) -> Result<Samples> {
+        let sum = || servers.iter().map(|pid| processor_us(Some(*pid))).sum::<Result<u64>>();
+        let before = (sum()?, processor_us(None)?);
+        let samples = load.await?;
+        self.servers_us += sum()? - before.0;
+        self.generator_us += processor_us(None)? - before.1;
+        self.puts += samples.answered;
+        Ok(samples)
+    }
+
+    fn print(&self, system: &str, report: &mut Report) {
+        let per_put = |us: u64| us as f64 / self.puts.max(1) as f64;
+        report.figure(
+            format!("{system}: processor time of all servers"),
+            per_put(self.servers_us),
+            "µs per put",
+        );
+        report.figure(
+            format!("{system}: processor time of its clients"),
+            per_put(self.generator_us),
+            "µs per put",
+        );
+    }
 }

@@ -143,6 +143,11 @@ impl CairnCluster {
         &self.nodes
     }
 
+    /// The nodes' processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.nodes.iter().map(CairnNode::pid).collect()
+    }
+
     /// A client of its own, with connections of its own.
     pub async fn client(&self) -> Result<Client> {
         let endpoints: Vec<String> = self.nodes.iter().map(|node| node.client_address.clone()).collect();

@@ -84,6 +84,11 @@ impl EtcdCluster {
         &self.version
     }
 
+    /// The members' processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.members.iter().map(|(server, _)| server.pid()).collect()
+    }
+
     /// `clients` closed loops of puts over `connections` connections to the leader.
     pub async fn putters(
         &self,
