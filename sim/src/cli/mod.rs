@@ -35,6 +35,9 @@ struct Arguments {
     /// Run each seed twice and compare the traces.
     #[arg(long)]
     check_determinism: bool,
+    /// Stop at the first run that fails, and say how many it took.
+    #[arg(long)]
+    until_failure: bool,
     /// Show what the nodes log; twice for more.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -114,6 +117,10 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         }
         hashes.insert(report.seed, report.trace_hash);
         summary.add(&report);
+        if arguments.until_failure && !report.passed() {
+            println!("caught by seed {}, after {} runs", report.seed, summary.runs());
+            break;
+        }
     }
     if twice {
         for (seed, hash) in &hashes {

@@ -214,7 +214,7 @@ impl FileImage {
         rng: &mut StdRng,
         damage: &mut Damage,
     ) {
-        if atomic || rng.random_range(0..3_u8) > 0 {
+        if atomic || rng.random_bool(0.4) {
             if rng.random_bool(0.5) {
                 damage.landed += 1;
                 self.synced.insert(number, new.clone());
