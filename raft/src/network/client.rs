@@ -22,12 +22,15 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(2);
+/// Between attempts to open an append stream.
+const PAUSE: Duration = Duration::from_millis(50);
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
@@ -48,6 +51,8 @@ pub(crate) struct Connections {
 struct Peer {
     bulk: Result<Client, String>,
     control: Result<Client, String>,
+    /// Whether the last append stream could be opened; for the log, which says so once.
+    reachable: Arc<AtomicBool>,
 }
 
 /// A client of whoever listens at `address`.
@@ -74,18 +79,26 @@ impl Connections {
     fn network(&self, target: NodeId, address: &MemberAddress, bulk: bool) -> PeerNetwork {
         let mut peers = self.peers.lock();
         if peers.get(&target).is_none_or(|(known, _)| known != address) {
-            let peer = Peer { bulk: connect(&address.peer), control: connect(&address.peer) };
+            let peer = Peer {
+                bulk: connect(&address.peer),
+                control: connect(&address.peer),
+                reachable: Arc::new(AtomicBool::new(true)),
+            };
             peers.insert(target, (address.clone(), peer));
         }
-        let peer = peers.get(&target).map(|(_, peer)| match bulk {
-            true => peer.bulk.clone(),
-            false => peer.control.clone(),
-        });
+        let peer = peers.get(&target).map(|(_, peer)| peer.clone());
+        let (client, reachable) = match peer {
+            Some(peer) if bulk => (peer.bulk, peer.reachable),
+            Some(peer) => (peer.control, peer.reachable),
+            None => (Err("no connection".into()), Arc::default()),
+        };
         PeerNetwork {
             identity: self.identity.clone(),
             target,
-            client: peer.unwrap_or_else(|| Err("no connection".into())),
+            client,
+            reachable,
             pipelined: bulk,
+            not_before: None,
             patience: self.patience,
             pinned: self.pinned.clone(),
         }
@@ -109,7 +122,10 @@ pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
     target: NodeId,
     client: Result<Client, String>,
+    reachable: Arc<AtomicBool>,
     pipelined: bool,
+    /// After a failure the next stream is not opened before this.
+    not_before: Option<runtime::Instant>,
     patience: Duration,
     pinned: PinnedSnapshot,
 }
@@ -183,7 +199,29 @@ impl PeerNetwork {
         ))
     }
 
-    async fn open<S>(&self, requests: S) -> Rpc<Session<S>> {
+    /// As [`PeerNetwork::try_open`], but not at once after a failure: openraft itself tries again with every entry.
+    async fn open<S>(&mut self, requests: S) -> Rpc<Session<S>> {
+        if let Some(at) = self.not_before.take() {
+            let now = runtime::now();
+            if at > now {
+                runtime::sleep(at - now).await;
+            }
+        }
+        let opened = self.try_open(requests).await;
+        if opened.is_err() {
+            self.not_before = Some(runtime::now() + PAUSE);
+        }
+        let (before, node, target) =
+            (self.reachable.swap(opened.is_ok(), Ordering::Relaxed), self.identity.id(), self.target);
+        match &opened {
+            Ok(_) if !before => tracing::info!(%node, %target, "a member can be reached again"),
+            Err(error) if before => tracing::warn!(%node, %target, %error, "a member cannot be reached"),
+            _ => {}
+        }
+        opened
+    }
+
+    async fn try_open<S>(&self, requests: S) -> Rpc<Session<S>> {
         let mut client = self.client()?;
         let (outlet, stream) = append::outlet();
         let opened = runtime::timeout(self.patience, client.append(stream)).await;

@@ -1,0 +1,78 @@
+//! Forming a cluster, and what is no cluster of this member's.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod support;
+
+use cairn_engine::Mode;
+use cairn_raft::{Replica, ReplicaConfig, Role};
+use support::{Cluster, format, put, until, value};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_one_forms_by_itself() {
+    let cluster = Cluster::started(1, |_| ()).await;
+    let leader = cluster.leader().await;
+    leader.write(put("a", "1")).await.unwrap();
+    leader.read_barrier().await.unwrap();
+    assert_eq!(value(leader, "a").await.unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_formed_before_all_members_have_answered() {
+    let mut cluster = Cluster::new(3, |_| ()).await;
+    cluster.start(1).await;
+    cluster.start(2).await;
+    // Time enough for an election, were there a cluster: both have asked each other and slot 3 meanwhile.
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    for replica in cluster.replicas() {
+        assert_eq!((replica.status().members.len(), replica.status().role), (0, Role::Learner));
+    }
+    cluster.start(3).await;
+    cluster.leader().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_member_forms_no_second_cluster_and_is_not_taken_for_the_first_one() {
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    cluster.put("a", "1").await;
+    cluster.converge().await;
+    cluster.kill(1).await;
+    cluster.members[0].folder = tempfile::tempdir().unwrap();
+    format(&cluster.members[0].folder, 1, 999).await;
+    cluster.start(1).await;
+    // The two that are left elect and commit without it; every election and entry tries to reach it.
+    for number in 0..50 {
+        let leader = until("a leader of the two", || {
+            cluster.replicas().skip(1).find(|replica| replica.status().role == Role::Leader)
+        })
+        .await;
+        let _ = leader.write(put(&format!("key{number}"), "2")).await;
+    }
+    let wiped = cluster.replica(1).status();
+    assert_eq!((wiped.members.len(), wiped.last_log, wiped.role), (0, None, Role::Learner));
+    assert_eq!(wiped.term, 0, "it voted for somebody who meant another");
+    assert_eq!(cluster.replica(2).status().members.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicated_mode_is_refused_to_a_cluster_of_one() {
+    let cluster = Cluster::new(1, |_| ()).await;
+    let config = ReplicaConfig::new(Mode::Replicated, cluster.addresses.clone());
+    let engine = support::open(cluster.members[0].folder.path()).await;
+    let Err(error) = Replica::start(config, engine).await else {
+        panic!("it started");
+    };
+    assert!(error.to_string().contains("cluster of one"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_not_in_its_own_configuration_is_refused() {
+    let mut cluster = Cluster::new(2, |_| ()).await;
+    cluster.addresses.remove(&2);
+    let config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
+    let engine = support::open(cluster.members[1].folder.path()).await;
+    let Err(error) = Replica::start(config, engine).await else {
+        panic!("it started");
+    };
+    assert!(error.to_string().contains("slot 2 is not among the initial members"), "{error}");
+}

@@ -1,0 +1,220 @@
+//! Replicas in this process, over real files and loopback connections.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, dead_code)]
+
+pub mod proxy;
+
+use bytes::Bytes;
+use cairn_engine::io::{Backend, FileDirectory};
+use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use cairn_raft::{
+    Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role, Session,
+    WriteError, WriteOutcome,
+};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+pub const CLUSTER: &str = "test";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something has happened; the time limit only turns a hang into a failure.
+pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(value) = happened() {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// A member: its disk outlives it.
+pub struct Member {
+    pub slot: u16,
+    pub folder: TempDir,
+    pub listen: SocketAddr,
+    pub running: Option<Running>,
+}
+
+/// A running member. Everything that it does, it does in a runtime of its own, so that all of it can end at once.
+pub struct Running {
+    pub replica: Replica,
+    runtime: Runtime,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for running in self.members.iter_mut().filter_map(|member| member.running.take()) {
+            running.runtime.shutdown_background();
+        }
+    }
+}
+
+/// Members of one cluster, by slot from 1.
+pub struct Cluster {
+    pub members: Vec<Member>,
+    pub addresses: BTreeMap<u16, MemberAddress>,
+    pub configure: fn(&mut ReplicaConfig),
+}
+
+impl Cluster {
+    /// Formats the members; none is running.
+    pub async fn new(size: u16, configure: fn(&mut ReplicaConfig)) -> Cluster {
+        // Set RUST_LOG to see what the members say.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init().ok();
+        let mut cluster = Cluster { members: Vec::new(), addresses: BTreeMap::new(), configure };
+        for slot in 1..=size {
+            let listen = free_address().await;
+            let folder = tempfile::tempdir().unwrap();
+            format(&folder, slot, 100 + u64::from(slot)).await;
+            let client = format!("client-{slot}:1");
+            cluster.addresses.insert(slot, MemberAddress { peer: listen.to_string(), client });
+            cluster.members.push(Member { slot, folder, listen, running: None });
+        }
+        cluster
+    }
+
+    /// Formats and starts the members, and waits for a leader.
+    pub async fn started(size: u16, configure: fn(&mut ReplicaConfig)) -> Cluster {
+        let mut cluster = Cluster::new(size, configure).await;
+        for slot in 1..=size {
+            cluster.start(slot).await;
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    pub async fn start(&mut self, slot: u16) {
+        let mut config = ReplicaConfig::new(Mode::Device, self.addresses.clone());
+        config.maintenance_ms = 20;
+        (self.configure)(&mut config);
+        let member = &mut self.members[usize::from(slot) - 1];
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (path, listen) = (member.folder.path().to_owned(), member.listen);
+        let (sender, started) = tokio::sync::oneshot::channel();
+        runtime.spawn(async move {
+            let replica = Replica::start(config, open(&path).await).await.unwrap();
+            let server = tonic::transport::Server::builder().add_service(replica.peer_service());
+            sender.send(replica).ok();
+            server.serve(listen).await.unwrap();
+        });
+        member.running = Some(Running { replica: started.await.unwrap(), runtime });
+    }
+
+    /// Ends a member as a crash of its process would: connections break, nothing is closed.
+    pub async fn kill(&mut self, slot: u16) {
+        if let Some(running) = self.members[usize::from(slot) - 1].running.take() {
+            drop(running.replica);
+            running.runtime.shutdown_background();
+        }
+    }
+
+    pub fn replica(&self, slot: u16) -> &Replica {
+        &self.members[usize::from(slot) - 1].running.as_ref().unwrap().replica
+    }
+
+    pub fn replicas(&self) -> impl Iterator<Item = &Replica> {
+        self.members.iter().filter_map(|member| member.running.as_ref()).map(|running| &running.replica)
+    }
+
+    /// The replica that leads, once the others that run agree.
+    pub async fn leader(&self) -> &Replica {
+        let leader = until("a leader that all agree on", || {
+            let leads: Vec<NodeId> = self.replicas().filter_map(|r| r.leader().map(|(id, _)| id)).collect();
+            let (first, running) = (*leads.first()?, self.replicas().count());
+            let agreed = leads.len() == running && leads.iter().all(|id| *id == first);
+            let leader = self.replicas().find(|r| r.node_id() == first)?;
+            (agreed && leader.status().role == Role::Leader).then_some(first)
+        })
+        .await;
+        self.replicas().find(|r| r.node_id() == leader).unwrap()
+    }
+
+    /// Puts, at whoever leads, until it is known to be done. Not safe to repeat without a session, which is why it has
+    /// one.
+    pub async fn put(&self, key: &str, value: impl Into<Bytes>) -> WriteOutcome {
+        let session = Session {
+            client_id: xxhash_rust::xxh3::xxh3_128(key.as_bytes()),
+            sequence: 1,
+            lowest_pending: 1,
+            base_index: u64::MAX,
+        };
+        let operation =
+            Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
+        self.write(Command { session: Some(session), operations: vec![operation] }).await
+    }
+
+    /// Writes a command with a session, at whoever leads, until its outcome is known.
+    pub async fn write(&self, command: Command) -> WriteOutcome {
+        assert!(command.session.is_some(), "a repeat could be applied twice");
+        loop {
+            match self.leader().await.write(command.clone()).await {
+                Ok(outcome) => return outcome,
+                Err(WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Waits until all that run have applied the same, and compares their states.
+    pub async fn converge(&self) {
+        until("the same applied position everywhere", || {
+            let applied: Vec<_> =
+                self.replicas().map(|r| (r.status().applied, r.status().last_log)).collect();
+            let (first, last) = applied[0];
+            (first.is_some() && first == last && applied.iter().all(|other| *other == applied[0]))
+                .then_some(())
+        })
+        .await;
+        let hashes: Vec<_> = self.replicas().map(Replica::state_hash).collect();
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    }
+}
+
+pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
+    let operation =
+        Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
+    Command { session: None, operations: vec![operation] }
+}
+
+pub async fn value(replica: &Replica, key: &str) -> Option<Bytes> {
+    replica.engine().get(GROUP, key.as_bytes()).await.unwrap().map(|(_, value)| value)
+}
+
+pub async fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
+    let geometry = Geometry::for_total(96 << 20).unwrap();
+    let identity = Identity { cluster: CLUSTER.into(), slot, incarnation };
+    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
+    let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
+    Engine::format(&directory, geometry, &identity).await.unwrap();
+}
+
+pub async fn open(path: &Path) -> Engine {
+    let options = || Options::new(Mode::Device, BootId(7));
+    let attempt = || async {
+        let directory = FileDirectory::open(path, Backend::Threads).unwrap();
+        Engine::open(Arc::new(directory), None, options()).await
+    };
+    // The tasks of an engine that was just dropped end a moment later.
+    for _ in 0..1000 {
+        match attempt().await {
+            Err(cairn_engine::Error::InUse { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the directory stays in use")
+}
