@@ -153,10 +153,11 @@ impl Running {
         let lines: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
         let last: Vec<String> = lines.into_iter().rev().map(|line| format!("  | {line}")).collect();
         format!(
-            "node {} ended ({status}). The end of {}:\n{}\nIt is started again by: cairn serve --config {}",
+            "node {} ended ({status}). The end of {}:\n{}\nIt is started again by: {} serve --config {}",
             self.node.slot,
             self.node.log_file.display(),
             last.join("\n"),
+            super::program(),
             self.node.config_file.display()
         )
     }

@@ -121,12 +121,18 @@ async fn serve(cluster: &mut Cluster, home: &Home, args: &DevArgs, output: &Outp
 
 fn announcement(endpoints: &[String], home: &Home) -> String {
     let endpoints = endpoints.join(",");
+    let cairn = program();
     format!(
         "A cluster of three nodes is ready at {endpoints}\n\
          Data and logs: {}\n\n  \
-         cairn put greeting hello\n  \
-         cairn get greeting\n  \
-         cairn status",
+         {cairn} put greeting hello\n  \
+         {cairn} get greeting\n  \
+         {cairn} status",
         home.path().display()
     )
+}
+
+/// How this program was called, so that a printed command can be copied even where `cairn` is not on the path.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "cairn".into())
 }
