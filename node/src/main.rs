@@ -5,6 +5,11 @@ mod cli;
 
 use std::process::ExitCode;
 
+/// Requests and log entries come and go on different threads, where the system's allocator spends a tenth of a busy
+/// leader's processor time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::main()
 }
