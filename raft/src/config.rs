@@ -17,11 +17,12 @@ pub struct ReplicaConfig {
     pub election_min_ms: u64,
     /// The end of that random time, exclusive.
     pub election_max_ms: u64,
-    /// About this many bytes of applied log are kept, so that a member away for a while needs no snapshot.
+    /// About this many bytes of applied log are kept, so that a member away for a while needs no snapshot; at most an
+    /// eighth of the data area.
     pub log_retain_bytes: u64,
     /// At most about this many applied entries are kept.
     pub log_retain_entries: u64,
-    /// A checkpoint is taken after this many bytes of applied entries.
+    /// A checkpoint is taken after this many bytes of applied entries, at most an eighth of the data area.
     pub checkpoint_bytes: u64,
     /// A checkpoint is taken when the journal is fuller than this, in hundredths.
     pub checkpoint_journal_percent: u64,
@@ -45,7 +46,7 @@ impl ReplicaConfig {
             election_min_ms: 500,
             election_max_ms: 1000,
             log_retain_bytes: 256 << 20,
-            log_retain_entries: 500_000,
+            log_retain_entries: 250_000,
             checkpoint_bytes: 1 << 30,
             checkpoint_journal_percent: 50,
             maintenance_ms: 200,

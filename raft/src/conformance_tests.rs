@@ -22,7 +22,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     }
 }
 
-async fn engine(folder: &TempDir) -> Engine {
+pub(crate) async fn engine(folder: &TempDir) -> Engine {
     let geometry = Geometry::for_total(16 << 20).unwrap();
     let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
     FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();

@@ -1,17 +1,20 @@
 //! What goes on beside replication: checkpoints, purging the log by size, letting go of what came to nothing, and
 //! noticing that the engine has failed.
 //!
-//! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a snapshot
-//! transfer's receiver will need next.
+//! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a follower which
+//! is catching up will need next, unless the disk fills up meanwhile.
 
 use crate::GROUP;
 use crate::config::ReplicaConfig;
+use crate::ids::NodeId;
 use crate::network::SnapshotReceiver;
 use crate::progress::Progress;
 use crate::runtime;
 use crate::state_machine::PinnedSnapshot;
-use crate::types::Raft;
-use cairn_engine::{Engine, LogBounds, LogId};
+use crate::types::{Raft, engine_log_id};
+use cairn_engine::{Engine, EngineStatus, LogBounds, LogId};
+use openraft::async_runtime::WatchReceiver;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,18 +28,15 @@ pub(crate) struct Maintained {
     pub(crate) config: ReplicaConfig,
 }
 
-/// When the last checkpoint was asked for.
-#[derive(Default)]
-struct Asked {
-    /// Bytes of log applied by then.
-    applied_bytes: u64,
-    /// The newest checkpointed entry by then, while that checkpoint is under way.
-    pending: Option<Option<LogId>>,
-}
+/// A follower whose log grew within this time is catching up: what it needs next is kept.
+const CATCHING_UP: Duration = Duration::from_secs(10);
+
+/// How far each follower was when it was last seen to advance.
+type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
 /// Looks after the replica until it is gone or `stopped` says so.
 pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + Send + 'static) {
-    let mut asked = Asked::default();
+    let mut followers = Followers::new();
     loop {
         let Some(pause) = maintained.upgrade().map(|it| Duration::from_millis(it.config.maintenance_ms))
         else {
@@ -55,62 +55,115 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
             return;
         }
         maintained.receiver.expire().await;
-        if maintained.tend(&mut asked).await.is_err() {
+        if maintained.tend(&mut followers).await.is_err() {
             return;
         }
     }
 }
 
 impl Maintained {
-    async fn tend(&self, asked: &mut Asked) -> Result<(), ()> {
+    async fn tend(&self, followers: &mut Followers) -> Result<(), ()> {
+        self.observe(followers);
         let checkpointed = self.progress.last_checkpointed();
-        if asked.pending.is_some_and(|before| before != checkpointed) {
-            asked.pending = None;
-        }
         let bounds = self.engine.log_bounds(GROUP);
-        let purgeable = purge_target(&bounds, self.engine.log_bytes(GROUP), &self.config);
-        if asked.pending.is_none() && self.wants_checkpoint(asked, checkpointed, purgeable) {
-            *asked = Asked { applied_bytes: self.progress.applied_bytes(), pending: Some(checkpointed) };
+        let status = self.engine.status();
+        let limits = Limits::new(&self.config, status.data_bytes);
+        let purgeable = limits.purge_target(&bounds, self.engine.log_bytes(GROUP));
+        if !self.progress.is_building() && self.wants_checkpoint(&status, &limits, checkpointed, &bounds) {
             self.raft.trigger().snapshot().await.map_err(drop)?;
         }
-        if let Some(target) = purgeable {
-            let covered = checkpointed.map(|id| id.index);
-            let held = self.pinned.holds_log_after().map(|id| id.index);
-            let through = [covered, held].into_iter().flatten().fold(target, u64::min);
-            if covered.is_some() && bounds.purged.is_none_or(|purged| purged.index < through) {
+        if let (Some(target), Some(covered)) = (purgeable, checkpointed) {
+            let held = self.held(followers).filter(|_| status.free_bytes >= status.data_bytes / 4);
+            let through = held.unwrap_or(u64::MAX).min(covered.index).min(target);
+            if bounds.purged.is_none_or(|purged| purged.index < through) {
                 self.raft.trigger().purge_log(through).await.map_err(drop)?;
             }
         }
         Ok(())
     }
 
-    /// After so many bytes; when the journal fills up; when the log is too large and only a checkpoint lets it be purged.
-    fn wants_checkpoint(&self, asked: &Asked, checkpointed: Option<LogId>, purgeable: Option<u64>) -> bool {
+    /// Takes note of who advances, while this member leads.
+    fn observe(&self, followers: &mut Followers) {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let now = runtime::now();
+        match &metrics.replication {
+            None => followers.clear(),
+            Some(replication) => {
+                followers.retain(|id, _| replication.contains_key(id));
+                for (id, matched) in replication.iter().filter(|(id, _)| **id != metrics.id) {
+                    let matched = matched.as_ref().map(engine_log_id);
+                    let known = followers.entry(*id).or_insert((matched, now));
+                    if known.0 != matched {
+                        *known = (matched, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The index after which a follower that is catching up, or a snapshot's receiver, needs the log.
+    fn held(&self, followers: &Followers) -> Option<u64> {
+        let now = runtime::now();
+        let live = followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
+        let matched = live.filter_map(|(matched, _)| matched.map(|id| id.index));
+        matched.chain(self.pinned.holds_log_after().map(|id| id.index)).min()
+    }
+
+    /// After so many bytes; when the journal fills up; when the log is twice as long as is to be retained, since it can
+    /// be purged only as far as a checkpoint reaches.
+    fn wants_checkpoint(
+        &self,
+        status: &EngineStatus,
+        limits: &Limits,
+        checkpointed: Option<LogId>,
+        bounds: &LogBounds,
+    ) -> bool {
         let applied = self.engine.applied(GROUP);
         if applied.is_none() || applied <= checkpointed {
             return false;
         }
-        let status = self.engine.status();
-        self.progress.applied_bytes() - asked.applied_bytes >= self.config.checkpoint_bytes
+        self.progress.bytes_since_checkpoint() >= limits.checkpoint_bytes
             || status.journal_used_blocks.saturating_mul(100)
                 >= status.journal_blocks.saturating_mul(self.config.checkpoint_journal_percent)
-            || purgeable > checkpointed.map(|id| id.index)
+            || entries(bounds) > limits.retain_entries.saturating_mul(2)
     }
 }
 
-/// The index through which the log should go so that about as much is kept as is to be retained; `None` while it is
-/// smaller than that by less than an eighth. Bytes are taken to be spread evenly over the entries.
-fn purge_target(bounds: &LogBounds, bytes: u64, config: &ReplicaConfig) -> Option<u64> {
-    let last = bounds.last?.index;
-    let entries =
-        last.saturating_add(1) - bounds.purged.map_or(0, |id| id.index.saturating_add(1)).min(last + 1);
-    let by_bytes = match bytes {
-        0 => entries,
-        _ => (u128::from(entries) * u128::from(config.log_retain_bytes) / u128::from(bytes)) as u64,
-    };
-    let keep = by_bytes.min(config.log_retain_entries);
-    let surplus = entries.saturating_sub(keep);
-    (surplus > keep / 8).then(|| last.saturating_sub(keep))
+/// The configured sizes, kept small on a small disk: the log may take a quarter of the data area at most.
+struct Limits {
+    retain_bytes: u64,
+    retain_entries: u64,
+    checkpoint_bytes: u64,
+}
+
+impl Limits {
+    fn new(config: &ReplicaConfig, data_bytes: u64) -> Limits {
+        Limits {
+            retain_bytes: config.log_retain_bytes.min(data_bytes / 8),
+            retain_entries: config.log_retain_entries,
+            checkpoint_bytes: config.checkpoint_bytes.min(data_bytes / 8),
+        }
+    }
+
+    /// The index through which the log should go so that about as much is kept as is to be retained; `None` while it
+    /// is larger than that by less than an eighth. Bytes are taken to be spread evenly over the entries.
+    fn purge_target(&self, bounds: &LogBounds, bytes: u64) -> Option<u64> {
+        let (last, entries) = (bounds.last?.index, entries(bounds));
+        let by_bytes = match bytes {
+            0 => entries,
+            _ => (u128::from(entries) * u128::from(self.retain_bytes) / u128::from(bytes)) as u64,
+        };
+        let keep = by_bytes.min(self.retain_entries);
+        let surplus = entries.saturating_sub(keep);
+        (surplus > keep / 8).then(|| last.saturating_sub(keep))
+    }
+}
+
+/// How many entries the log holds.
+fn entries(bounds: &LogBounds) -> u64 {
+    let end = bounds.last.map_or(0, |id| id.index.saturating_add(1));
+    end.saturating_sub(bounds.purged.map_or(0, |id| id.index.saturating_add(1)))
 }
 
 #[cfg(test)]
@@ -119,10 +172,10 @@ mod tests {
     use cairn_engine::Mode;
     use std::collections::BTreeMap;
 
-    fn config(bytes: u64, entries: u64) -> ReplicaConfig {
+    fn target(bounds: LogBounds, log_bytes: u64) -> Option<u64> {
         let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
-        (config.log_retain_bytes, config.log_retain_entries) = (bytes, entries);
-        config
+        (config.log_retain_bytes, config.log_retain_entries) = (1000, 100);
+        Limits::new(&config, 1 << 30).purge_target(&bounds, log_bytes)
     }
 
     fn bounds(purged: Option<u64>, last: Option<u64>) -> LogBounds {
@@ -132,28 +185,35 @@ mod tests {
 
     #[test]
     fn a_log_smaller_than_what_is_retained_is_left_alone() {
-        assert_eq!(purge_target(&bounds(None, None), 0, &config(1000, 100)), None);
-        assert_eq!(purge_target(&bounds(None, Some(99)), 1000, &config(1000, 100)), None);
+        assert_eq!(target(bounds(None, None), 0), None);
+        assert_eq!(target(bounds(None, Some(99)), 1000), None);
     }
 
     #[test]
     fn a_log_with_too_many_bytes_loses_its_beginning() {
         // 100 entries of 20 bytes, of which 1000 bytes are kept: 50 entries, 50..=99.
-        assert_eq!(purge_target(&bounds(None, Some(99)), 2000, &config(1000, 100)), Some(49));
+        assert_eq!(target(bounds(None, Some(99)), 2000), Some(49));
     }
 
     #[test]
     fn a_log_with_too_many_entries_loses_its_beginning() {
-        assert_eq!(purge_target(&bounds(Some(99), Some(299)), 200, &config(1000, 100)), Some(199));
+        assert_eq!(target(bounds(Some(99), Some(299)), 200), Some(199));
     }
 
     #[test]
     fn a_small_surplus_waits_until_it_is_worth_a_purge() {
-        assert_eq!(purge_target(&bounds(None, Some(104)), 105, &config(1000, 100)), None);
+        assert_eq!(target(bounds(None, Some(104)), 105), None);
+    }
+
+    #[test]
+    fn on_a_small_disk_less_is_retained() {
+        let config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        let limits = Limits::new(&config, 80 << 20);
+        assert_eq!((limits.retain_bytes, limits.checkpoint_bytes), (10 << 20, 10 << 20));
     }
 
     #[test]
     fn an_empty_purged_log_has_nothing_to_lose() {
-        assert_eq!(purge_target(&bounds(Some(9), Some(9)), 0, &config(1000, 100)), None);
+        assert_eq!(target(bounds(Some(9), Some(9)), 0), None);
     }
 }

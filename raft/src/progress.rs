@@ -4,7 +4,8 @@ use crate::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::LogId;
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Shared between the state machine and everybody who looks at it.
 pub(crate) struct Progress {
@@ -12,14 +13,41 @@ pub(crate) struct Progress {
     watch: WatchReceiver<Option<LogId>>,
     /// Bytes of log applied since the replica started.
     applied_bytes: AtomicU64,
-    /// The newest entry that a checkpoint taken by this process covers.
-    checkpointed: Mutex<Option<LogId>>,
+    /// The newest entry that a checkpoint taken by this process covers, and the applied bytes by then.
+    checkpointed: Mutex<(Option<LogId>, u64)>,
+    /// Checkpoints under way.
+    building: AtomicUsize,
+}
+
+/// A checkpoint under way, ended or given up when this is dropped.
+pub(crate) struct Building {
+    progress: Arc<Progress>,
+    applied_bytes: u64,
+}
+
+impl Building {
+    /// The checkpoint covers everything up to `through`.
+    pub(crate) fn done(&self, through: Option<LogId>) {
+        self.progress.checkpointed(through, self.applied_bytes);
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        self.progress.building.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Progress {
     pub(crate) fn new() -> Progress {
         let (applied, watch) = runtime::watch(None);
-        Progress { applied, watch, applied_bytes: AtomicU64::new(0), checkpointed: Mutex::new(None) }
+        Progress {
+            applied,
+            watch,
+            applied_bytes: AtomicU64::new(0),
+            checkpointed: Mutex::new((None, 0)),
+            building: AtomicUsize::new(0),
+        }
     }
 
     /// Everything up to `through` is visible, `bytes` more of log than before.
@@ -30,22 +58,32 @@ impl Progress {
 
     /// A snapshot was installed; it ended with a checkpoint.
     pub(crate) fn installed(&self, through: LogId) {
-        self.checkpointed(Some(through));
+        self.checkpointed(Some(through), self.applied_bytes.load(Ordering::Relaxed));
         self.applied(Some(through), 0);
     }
 
-    /// A checkpoint covers everything up to `through`.
-    pub(crate) fn checkpointed(&self, through: Option<LogId>) {
+    fn checkpointed(&self, through: Option<LogId>, applied_bytes: u64) {
         let mut checkpointed = self.checkpointed.lock();
-        *checkpointed = (*checkpointed).max(through);
+        *checkpointed = (checkpointed.0.max(through), checkpointed.1.max(applied_bytes));
     }
 
-    pub(crate) fn applied_bytes(&self) -> u64 {
-        self.applied_bytes.load(Ordering::Relaxed)
+    /// A checkpoint of what is applied now begins.
+    pub(crate) fn building(self: &Arc<Self>) -> Building {
+        self.building.fetch_add(1, Ordering::SeqCst);
+        Building { progress: self.clone(), applied_bytes: self.applied_bytes.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn is_building(&self) -> bool {
+        self.building.load(Ordering::SeqCst) > 0
+    }
+
+    /// Bytes of log applied since the last checkpoint.
+    pub(crate) fn bytes_since_checkpoint(&self) -> u64 {
+        self.applied_bytes.load(Ordering::Relaxed).saturating_sub(self.checkpointed.lock().1)
     }
 
     pub(crate) fn last_checkpointed(&self) -> Option<LogId> {
-        *self.checkpointed.lock()
+        self.checkpointed.lock().0
     }
 
     /// Returns when entry `index` is applied. Never, if the state machine ends before.

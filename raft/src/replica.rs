@@ -261,3 +261,7 @@ fn raft_config(config: &ReplicaConfig, cluster: &str, id: NodeId) -> Result<open
     .validate()
     .map_err(|error| Error::Config(error.to_string()))
 }
+
+#[cfg(test)]
+#[path = "replica_tests.rs"]
+mod tests;

@@ -35,9 +35,8 @@ impl Transfer {
     /// Sends the snapshot and has it installed. The answer carries the receiver's vote: openraft sees whether it is
     /// higher.
     pub(super) async fn run(mut self) -> Sent<SnapshotResponse<TypeConfig>> {
-        self.pinned.pin(&self.outgoing);
         let vote = self.send().await?;
-        self.pinned.unpin(&self.outgoing);
+        self.pinned.release(&self.outgoing);
         Ok(SnapshotResponse::new(vote))
     }
 
@@ -56,6 +55,7 @@ impl Transfer {
         if offset.needless || vote > self.vote {
             return Ok(vote);
         }
+        self.pinned.pin(&self.outgoing);
         let mut after = Some(offset.last_key).filter(|key| !key.is_empty());
         let mut chunk = offset.next_chunk;
         tracing::info!(target = %self.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");

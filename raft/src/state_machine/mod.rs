@@ -13,7 +13,7 @@ pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
 
 use crate::GROUP;
 use crate::log_store::io_error;
-use crate::progress::Progress;
+use crate::progress::{Building, Progress};
 use crate::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
 use apply::Batch;
 use cairn_engine::Engine;
@@ -107,7 +107,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
             engine: self.engine.clone(),
-            progress: self.progress.clone(),
+            building: self.progress.building(),
             outgoing: Arc::new(Outgoing::of(&self.engine, &self.image)),
         }
     }
@@ -138,7 +138,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 /// Builds a snapshot, and makes it last: what it covers need not be in the log any more.
 pub(crate) struct Builder {
     engine: Engine,
-    progress: Arc<Progress>,
+    building: Building,
     outgoing: Arc<Outgoing>,
 }
 
@@ -147,7 +147,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
         self.engine.checkpoint().await.map_err(io_error)?;
-        self.progress.checkpointed(self.outgoing.applied());
+        self.building.done(self.outgoing.applied());
         Ok(snapshot(self.outgoing.clone()))
     }
 }

@@ -11,7 +11,8 @@ fn stored(client_id: u128, sequence: u64, lowest_pending: u64, base_index: u64, 
 }
 
 fn recorded(index: u64) -> Arc<Recorded> {
-    let results = vec![OperationResult { condition_held: true, existed: index % 2 == 0, version: index }];
+    let results =
+        vec![OperationResult { condition_held: true, existed: index.is_multiple_of(2), version: index }];
     Arc::new(Recorded { id: LogId { term: 1, index }, applied: true, results })
 }
 

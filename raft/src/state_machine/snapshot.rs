@@ -25,6 +25,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_KEYS: usize = 4096;
 /// A transfer that makes no progress for this long is given up, and its view let go.
 const PIN_FOR: Duration = Duration::from_secs(30);
+/// After a transfer, until replication is seen to go on where it ended.
+const PIN_AFTER: Duration = Duration::from_secs(3);
 
 /// A snapshot of this replica.
 pub(crate) struct Outgoing {
@@ -144,46 +146,43 @@ async fn copy(outgoing: &Outgoing, engine: &Engine) -> io::Result<Incoming> {
     }
 }
 
-/// The snapshot that a transfer uses, kept so that a retry sends the same one.
+/// The snapshot that a transfer uses, kept so that a retry sends the same one, and the log kept from its end on.
 #[derive(Clone, Default)]
 pub(crate) struct PinnedSnapshot(Arc<Mutex<Option<Pin>>>);
 
 struct Pin {
     outgoing: Arc<Outgoing>,
-    used: runtime::Instant,
+    until: runtime::Instant,
 }
 
 impl PinnedSnapshot {
-    /// A transfer of it begins or makes progress.
+    /// The receiver of a transfer of it has answered.
     pub(crate) fn pin(&self, outgoing: &Arc<Outgoing>) {
-        *self.0.lock() = Some(Pin { outgoing: outgoing.clone(), used: runtime::now() });
+        *self.0.lock() = Some(Pin { outgoing: outgoing.clone(), until: runtime::now() + PIN_FOR });
     }
 
     /// A transfer of it has ended well.
-    pub(crate) fn unpin(&self, outgoing: &Arc<Outgoing>) {
-        let mut pin = self.0.lock();
-        if pin.as_ref().is_some_and(|pin| Arc::ptr_eq(&pin.outgoing, outgoing)) {
-            *pin = None;
+    pub(crate) fn release(&self, outgoing: &Arc<Outgoing>) {
+        if let Some(pin) = self.0.lock().as_mut().filter(|pin| Arc::ptr_eq(&pin.outgoing, outgoing)) {
+            pin.until = runtime::now() + PIN_AFTER;
         }
     }
 
     /// The pinned one, if the log still goes on where it ends.
     pub(super) fn get(&self, purged: Option<LogId>) -> Option<Arc<Outgoing>> {
-        self.expire();
-        let pin = self.0.lock();
-        pin.as_ref().map(|pin| pin.outgoing.clone()).filter(|outgoing| outgoing.applied() >= purged)
+        self.live(|outgoing| outgoing.clone()).filter(|outgoing| outgoing.applied() >= purged)
     }
 
     /// The log must be kept from after this entry on, for the transfer under way.
     pub(crate) fn holds_log_after(&self) -> Option<LogId> {
-        self.expire();
-        self.0.lock().as_ref().and_then(|pin| pin.outgoing.applied())
+        self.live(|outgoing| outgoing.applied()).flatten()
     }
 
-    fn expire(&self) {
+    fn live<T>(&self, get: impl FnOnce(&Arc<Outgoing>) -> T) -> Option<T> {
         let mut pin = self.0.lock();
-        if pin.as_ref().is_some_and(|pin| runtime::now() - pin.used > PIN_FOR) {
+        if pin.as_ref().is_some_and(|pin| pin.until < runtime::now()) {
             *pin = None;
         }
+        pin.as_ref().map(|pin| get(&pin.outgoing))
     }
 }

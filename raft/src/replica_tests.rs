@@ -1,0 +1,153 @@
+//! What a single replica answers to messages that are not in order, and what the gate withholds.
+
+use super::*;
+use crate::conformance_tests::engine;
+use crate::network::proto::peer_server::Peer;
+use crate::network::proto::{
+    AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
+};
+use crate::rejoin::State;
+use std::collections::BTreeMap;
+use tempfile::TempDir;
+use tonic::{Code, Request};
+
+/// Member 1.1 of a cluster of two, whose other member, 2.2, is this test.
+async fn replica() -> (TempDir, Replica, PeerService) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
+    let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
+    let config = ReplicaConfig::new(Mode::Device, members);
+    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
+    let service = PeerService { shared: replica.inner.shared.clone() };
+    (folder, replica, service)
+}
+
+fn other() -> NodeId {
+    NodeId::new(2, 2)
+}
+
+fn envelope() -> Option<Envelope> {
+    Some(Envelope { cluster: "suite".into(), sender: other().as_u64(), receiver: NodeId::new(1, 1).as_u64() })
+}
+
+fn candidacy(term: u64) -> VoteRequest {
+    VoteRequest {
+        envelope: envelope(),
+        vote: Some(Vote { term, node_id: other().as_u64(), committed: false }),
+        last_log_id: None,
+        leadership_transfer: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_gate_lets_votes_through() {
+    let (_folder, replica, service) = replica().await;
+    assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert_eq!(replica.status().term, 0, "a pre-vote changes nothing");
+    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(replica.engine().vote(GROUP).is_some(), "a vote is stored before it is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
+    let (_folder, replica, service) = replica().await;
+    replica.inner.shared.gate.set(State::Recovering);
+    let refused = |status: tonic::Status| {
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(status.message().contains("recovering"), "{}", status.message());
+    };
+    refused(service.pre_vote(Request::new(candidacy(1))).await.unwrap_err());
+    refused(service.vote(Request::new(candidacy(1))).await.unwrap_err());
+    let transfer = TransferLeaderRequest {
+        envelope: envelope(),
+        from: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
+        to: NodeId::new(1, 1).as_u64(),
+        last_log_id: None,
+    };
+    refused(service.transfer_leader(Request::new(transfer)).await.unwrap_err());
+    assert!(replica.engine().vote(GROUP).is_none(), "nothing was promised");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_gate_lets_entries_through() {
+    let (_folder, replica, service) = replica().await;
+    replica.inner.shared.gate.set(State::Recovering);
+    let append = AppendRequest {
+        envelope: envelope(),
+        vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
+        previous: None,
+        entries: vec![],
+        committed: None,
+    };
+    assert!(service.append_one(Request::new(append)).await.is_ok());
+    assert_eq!(replica.status().term, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_asks_for_votes_or_appends_in_the_name_of_another() {
+    let (_folder, replica, service) = replica().await;
+    let mut vote = candidacy(1);
+    vote.vote = Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: false });
+    assert_eq!(service.vote(Request::new(vote)).await.unwrap_err().code(), Code::InvalidArgument);
+    let append = AppendRequest {
+        envelope: envelope(),
+        vote: Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: true }),
+        ..Default::default()
+    };
+    assert_eq!(service.append_one(Request::new(append)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(replica.status().term, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_for_an_earlier_incarnation_is_refused() {
+    let (_folder, replica, service) = replica().await;
+    let mut vote = candidacy(1);
+    vote.envelope.as_mut().unwrap().receiver = NodeId::new(1, 77).as_u64();
+    assert_eq!(service.vote(Request::new(vote)).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(replica.status().term, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hello_tells_who_is_here_and_whether_it_is_blank() {
+    let (_folder, _replica, service) = replica().await;
+    let hello = |slot| {
+        let mut envelope = envelope();
+        envelope.as_mut().unwrap().receiver = 0;
+        Request::new(HelloRequest { envelope, receiver_slot: slot })
+    };
+    let answer = service.hello(hello(1)).await.unwrap().into_inner();
+    assert_eq!(answer.envelope.unwrap().sender, NodeId::new(1, 1).as_u64());
+    assert!(answer.blank);
+    assert_eq!(service.hello(hello(2)).await.unwrap_err().code(), Code::FailedPrecondition);
+    service.vote(Request::new(candidacy(1))).await.unwrap();
+    assert!(!service.hello(hello(1)).await.unwrap().into_inner().blank, "it has voted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_without_operations_or_with_endless_keys_is_refused() {
+    let (_folder, replica, _service) = replica().await;
+    let empty = Command { session: None, operations: vec![] };
+    assert!(matches!(replica.write(empty).await, Err(WriteError::Invalid(_))));
+    let key = bytes::Bytes::from(vec![7; MAX_META_BYTES]);
+    let check = crate::command::Operation::Check { key, condition: crate::command::Condition::None };
+    let endless = Command { session: None, operations: vec![check] };
+    assert!(matches!(replica.write(endless).await, Err(WriteError::Invalid(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
+    use futures::FutureExt;
+    let (_folder, replica, service) = replica().await;
+    replica.shutdown().await.unwrap();
+    let put = crate::command::Operation::Put {
+        key: "k".into(),
+        value: "v".into(),
+        condition: crate::command::Condition::None,
+    };
+    let write = replica.write(Command { session: None, operations: vec![put] }).await;
+    assert!(matches!(write, Err(WriteError::Stopped(_))), "{write:?}");
+    assert!(matches!(replica.read_barrier().await, Err(ReadError::Stopped(_))));
+    assert_eq!(service.vote(Request::new(candidacy(1))).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(replica.status().role, crate::status::Role::Stopped);
+    assert_eq!(replica.wait_stopped().now_or_never(), None);
+}
