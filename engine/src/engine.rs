@@ -300,7 +300,8 @@ impl Engine {
     /// visible at once. Values are linked, not copied.
     ///
     /// # Errors
-    /// `Invalid` for an entry that is not in the log or is already applied; then nothing was applied.
+    /// `Invalid` for an entry that is already applied, or that changes something and is not in the log; then nothing was
+    /// applied.
     pub fn apply(&self, group: GroupId, transitions: Vec<Transition>, image: SharedImage) -> Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(error) = &state.failed {
@@ -312,13 +313,14 @@ impl Engine {
         for transition in &transitions {
             let id = transition.applied;
             let entry = group.log.get(id.index).filter(|e| e.id == id);
-            let entry =
-                entry.ok_or_else(|| Error::Invalid(format!("entry {id} is applied but not in the log")))?;
+            if entry.is_none() && !transition.changes.is_empty() {
+                return Err(Error::Invalid(format!("entry {id} is applied but not in the log")));
+            }
             if last.is_some_and(|last| id.index <= last) {
                 return Err(Error::Invalid(format!("entry {id} is applied after entry {last:?}")));
             }
             last = Some(id.index);
-            let values = entry.values.len();
+            let values = entry.map_or(0, |entry| entry.values.len());
             let bad =
                 transition.changes.iter().any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
             if bad {
