@@ -61,6 +61,7 @@ mod client;
 mod convert;
 mod error;
 mod failure;
+mod lane;
 mod limits;
 mod list;
 mod node;
@@ -71,6 +72,8 @@ pub mod proto;
 mod random;
 mod read;
 mod retry;
+#[doc(hidden)]
+pub mod serve;
 mod session;
 mod status;
 mod types;

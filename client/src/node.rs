@@ -11,14 +11,78 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
 
 use crate::Error;
 use crate::convert::describe;
+use crate::lane::Lane;
 use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
 
-pub(crate) type Stub = proto::kv_client::KvClient<Channel>;
+/// The generated stub: one call for one request.
+pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
+
+/// What a node can be asked. Small requests share a stream; the others are calls of their own.
+#[derive(Clone)]
+pub(crate) struct Stub {
+    unary: UnaryStub,
+    lane: Lane,
+}
+
+impl Stub {
+    fn new(channel: Channel) -> Stub {
+        let unary = UnaryStub::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        Stub { lane: Lane::new(unary.clone()), unary }
+    }
+
+    pub(crate) async fn write(
+        &self,
+        request: proto::WriteRequest,
+        timeout: Duration,
+    ) -> Result<proto::WriteResponse, Status> {
+        match self.lane.call(proto::call::Kind::Write(request), timeout).await? {
+            proto::answer::Kind::Write(response) => Ok(response),
+            _ => Err(Status::internal("a write was answered as something else")),
+        }
+    }
+
+    pub(crate) async fn get(
+        &self,
+        request: proto::GetRequest,
+        timeout: Duration,
+    ) -> Result<proto::GetResponse, Status> {
+        match self.lane.call(proto::call::Kind::Get(request), timeout).await? {
+            proto::answer::Kind::Get(response) => Ok(response),
+            _ => Err(Status::internal("a get was answered as something else")),
+        }
+    }
+
+    pub(crate) async fn list(
+        &mut self,
+        request: proto::ListRequest,
+        timeout: Duration,
+    ) -> Result<proto::ListResponse, Status> {
+        self.unary.list(within(request, timeout)).await.map(Response::into_inner)
+    }
+
+    pub(crate) async fn hello(&mut self, timeout: Duration) -> Result<proto::HelloResponse, Status> {
+        self.unary.hello(within(proto::HelloRequest {}, timeout)).await.map(Response::into_inner)
+    }
+
+    pub(crate) async fn status(&mut self, timeout: Duration) -> Result<proto::StatusResponse, Status> {
+        self.unary.status(within(proto::StatusRequest {}, timeout)).await.map(Response::into_inner)
+    }
+}
+
+/// The request with its time, which the server gets to know.
+fn within<M>(message: M, timeout: Duration) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
 
 /// Both sides must take what the other may send: the server's greatest request and page fit well within.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
@@ -131,13 +195,13 @@ impl Node {
 
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
         let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
-        let mut first = stub(channel);
+        let mut first = Stub::new(channel);
         let hello = first
-            .hello(proto::HelloRequest {})
+            .hello(options.connect_timeout)
             .await
-            .map_err(|status| self.unavailable(format!("hello: {}", describe(&status))))?
-            .into_inner();
-        let others = (1..options.connections_per_node).map(|_| stub(self.endpoint.connect_lazy())).collect();
+            .map_err(|status| self.unavailable(format!("hello: {}", describe(&status))))?;
+        let others =
+            (1..options.connections_per_node).map(|_| Stub::new(self.endpoint.connect_lazy())).collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }
 
@@ -174,12 +238,6 @@ impl Connection {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % (self.others.len() + 1);
         self.others.get(turn).unwrap_or(&self.first).clone()
     }
-}
-
-fn stub(channel: Channel) -> Stub {
-    Stub::new(channel)
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// `host:port` of an endpoint as people write it.

@@ -1,7 +1,9 @@
 //! Reads of one key, and the way of every read through its retries.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use tonic::{Response, Status};
+use tonic::Status;
 
 use crate::failure::Failure;
 use crate::limits::check_key;
@@ -77,7 +79,7 @@ impl Client {
             stale: options.stale,
             version_only: options.version_only,
         };
-        let call = |mut stub: Stub, request| async move { stub.get(request).await };
+        let call = |stub: Stub, request, timeout| async move { stub.get(request, timeout).await };
         match self.read(target(options.stale), message, call).await {
             Ok(got) if got.found => {
                 Ok(Some(KeyValue { key, value: got.value, version: Version(got.version) }))
@@ -93,10 +95,10 @@ impl Client {
         &self,
         target: Target,
         message: impl Fn() -> M,
-        call: impl Fn(Stub, tonic::Request<M>) -> F,
+        call: impl Fn(Stub, M, Duration) -> F,
     ) -> Result<T, Error>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let pool = &self.inner.pool;
         let mut attempts = Attempts::new(target, self.deadline);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tonic::{Response, Status};
+use tonic::Status;
 
 use crate::Error;
 use crate::convert::error_detail;
@@ -211,23 +211,21 @@ impl Attempts {
         node: &Arc<Node>,
         connection: &Arc<Connection>,
         message: M,
-        call: impl FnOnce(crate::node::Stub, tonic::Request<M>) -> F,
+        call: impl FnOnce(crate::node::Stub, M, Duration) -> F,
     ) -> Result<T, Failure>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        F: Future<Output = Result<T, Status>>,
     {
         let limit = pool.options.attempt_timeout;
         let timeout = self.remaining().min(limit);
-        let mut request = tonic::Request::new(message);
-        request.set_timeout(timeout);
-        let answer = match tokio::time::timeout(timeout, call(connection.stub(), request)).await {
+        let answer = match tokio::time::timeout(timeout, call(connection.stub(), message, timeout)).await {
             Ok(answer) => answer,
             Err(_) => Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))),
         };
         let status = match answer {
             Ok(response) => {
                 pool.succeeded(self.target, node);
-                return Ok(response.into_inner());
+                return Ok(response);
             }
             Err(status) => status,
         };

@@ -103,14 +103,14 @@ impl Client {
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
         let unavailable = |last_error| Error::Unavailable { tried: vec![address.clone()], last_error };
+        let timeout = self.deadline.min(pool.options.attempt_timeout);
         let ask = async {
             let mut stub = pool.connect(&node).await?.stub();
-            let answer = stub.status(proto::StatusRequest {}).await;
+            let answer = stub.status(timeout).await;
             answer.map_err(|status| unavailable(convert::describe(&status)))
         };
-        let timeout = self.deadline.min(pool.options.attempt_timeout);
         match tokio::time::timeout(timeout, ask).await {
-            Ok(answer) => Ok(node_status(answer?.into_inner())),
+            Ok(answer) => Ok(node_status(answer?)),
             Err(_) => Err(unavailable(format!("no answer within {timeout:?}"))),
         }
     }
@@ -126,8 +126,8 @@ impl Client {
 
     /// Has a node say anew what the cluster is.
     pub(crate) async fn hello(&self) -> Result<(), Error> {
-        let call = |mut stub: Stub, request| async move { stub.hello(request).await };
-        let hello = self.read(Target::Any, || proto::HelloRequest {}, call).await?;
+        let call = |mut stub: Stub, (), timeout| async move { stub.hello(timeout).await };
+        let hello = self.read(Target::Any, || (), call).await?;
         self.inner.pool.learn("(a connected node)", hello)
     }
 }

@@ -147,8 +147,8 @@ impl Write {
             let session = Some(ticket.to_proto());
             let message = proto::WriteRequest { session, operations: self.operations.clone() };
             let answer = attempts
-                .call(pool, &node, &connection, message, |mut stub, request| async move {
-                    stub.write(request).await
+                .call(pool, &node, &connection, message, |stub, request, timeout| async move {
+                    stub.write(request, timeout).await
                 })
                 .await;
             let failure = match answer {
@@ -193,9 +193,8 @@ impl Write {
             return Ok(());
         };
         let mut stub = connection.stub();
-        let base =
-            async { stub.hello(proto::HelloRequest {}).await.map(|hello| hello.into_inner().applied_index) };
         let timeout = attempts.remaining().min(pool.options.attempt_timeout);
+        let base = async { stub.hello(timeout).await.map(|hello| hello.applied_index) };
         let renewed = tokio::time::timeout(timeout, pool.sessions.renew(&ticket, base)).await;
         tracing::debug!(renewed = matches!(renewed, Ok(Ok(()))), "the servers forgot this client's session");
         Ok(())

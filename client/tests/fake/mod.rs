@@ -8,10 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use cairn_client::proto;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::{Kv, KvServer};
+use cairn_client::proto::{self, answer, call};
+use cairn_client::serve;
+use futures::Stream;
 use prost::Message;
+use std::pin::Pin;
+use std::time::Duration;
+use tonic::Streaming;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -183,6 +188,33 @@ impl Kv for Node {
             None => proto::GetResponse::default(),
         })
         .await
+    }
+
+    type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+
+    async fn batch(&self, request: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
+        let node = self.clone();
+        let answers = serve::batch(request.into_inner(), move |kind, timeout| {
+            let node = node.clone();
+            async move {
+                fn within<M>(message: M, timeout: Option<Duration>) -> Request<M> {
+                    let mut request = Request::new(message);
+                    if let Some(timeout) = timeout {
+                        request.set_timeout(timeout);
+                    }
+                    request
+                }
+                match kind {
+                    call::Kind::Write(write) => {
+                        node.write(within(write, timeout)).await.map(|r| answer::Kind::Write(r.into_inner()))
+                    }
+                    call::Kind::Get(get) => {
+                        node.get(within(get, timeout)).await.map(|r| answer::Kind::Get(r.into_inner()))
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {

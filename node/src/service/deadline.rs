@@ -9,6 +9,11 @@ const TRAVEL: Duration = Duration::from_millis(10);
 /// How long to work on a request.
 pub(crate) fn budget(metadata: &MetadataMap, default: Duration) -> Duration {
     let given = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok()).and_then(parse);
+    within(given, default)
+}
+
+/// The same for a request that carries its time itself.
+pub(super) fn within(given: Option<Duration>, default: Duration) -> Duration {
     match given {
         Some(given) => given.min(default).saturating_sub(TRAVEL).max(given.min(default) / 2),
         None => default,

@@ -18,13 +18,17 @@ mod write;
 use crate::config::NodeConfig;
 use crate::metrics::{Method, Metrics};
 use admission::Admission;
-use cairn_client::proto;
+use cairn_client::proto::{self, answer, call};
+use cairn_client::serve;
 use cairn_engine::Engine;
 use cairn_raft::{NodeId, Replica};
+use futures::Stream;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// The service; clones share it.
 #[derive(Clone)]
@@ -70,6 +74,23 @@ impl KvService {
     }
 }
 
+impl KvService {
+    /// One request of a shared stream: the same as a call of its own.
+    async fn call(&self, kind: call::Kind, timeout: Option<Duration>) -> Result<answer::Kind, Status> {
+        let budget = deadline::within(timeout, self.inner.config.timing.request);
+        match kind {
+            call::Kind::Write(request) => {
+                let done = self.measured(Method::Write, write::write(&self.inner, request, budget)).await?;
+                Ok(answer::Kind::Write(done.into_inner()))
+            }
+            call::Kind::Get(request) => {
+                let done = self.measured(Method::Get, read::get(&self.inner, request, budget)).await?;
+                Ok(answer::Kind::Get(done.into_inner()))
+            }
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl proto::kv_server::Kv for KvService {
     async fn hello(
@@ -90,6 +111,20 @@ impl proto::kv_server::Kv for KvService {
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
         self.measured(Method::Get, read::get(&self.inner, request.into_inner(), budget)).await
+    }
+
+    type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+
+    async fn batch(
+        &self,
+        request: Request<Streaming<proto::BatchRequest>>,
+    ) -> Result<Response<Self::BatchStream>, Status> {
+        let service = self.clone();
+        let answers = serve::batch(request.into_inner(), move |kind, timeout| {
+            let service = service.clone();
+            async move { service.call(kind, timeout).await }
+        });
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn list(
