@@ -186,6 +186,17 @@ impl Engine {
         Ok(entries)
     }
 
+    /// The ids and metas of at most `limit` entries from `range.start` on, without a hole. No I/O: values stay where they
+    /// are, which is all that applying an entry needs.
+    pub fn read_metas(&self, group: GroupId, range: Range<u64>, limit: usize) -> Vec<(LogId, Bytes)> {
+        let state = self.shared.state.lock();
+        let Some(group) = state.groups.get(&group) else {
+            return Vec::new();
+        };
+        let entries = range.take(limit).map_while(|index| group.log.get(index));
+        entries.map(|entry| (entry.id, entry.meta.clone())).collect()
+    }
+
     /// Where an entry's values are.
     pub fn values_of(&self, group: GroupId, index: u64) -> Option<Vec<ValueRef>> {
         Some(self.shared.state.lock().groups.get(&group)?.log.get(index)?.values.to_vec())
