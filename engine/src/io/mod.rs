@@ -7,11 +7,9 @@
 //! an operation begins when its method is called, and dropping the returned future does not cancel it.
 
 mod buffer;
-#[cfg(not(madsim))]
 mod real;
 
 pub use buffer::AlignedBuf;
-#[cfg(not(madsim))]
 pub use real::{Backend, FileDirectory, boot_id, boot_id_from};
 
 use std::future::Future;
