@@ -115,9 +115,21 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
     Proposal { meta: meta.freeze(), values }
 }
 
-/// The command of an entry's meta; `values` is how many values the entry has.
-pub(crate) fn decode_command(meta: &Bytes, values: usize) -> Result<StoredCommand, Malformed> {
-    let mut rest = meta.clone();
+/// The command of an entry's meta.
+pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
+    let mut operations = Vec::new();
+    let session = parse_command(meta, |kind, key, condition| {
+        operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
+    })?;
+    Ok(StoredCommand { session, operations })
+}
+
+/// Goes through a command, telling each of its operations. Reserves nothing, so a lying count costs nothing.
+fn parse_command<'m>(
+    meta: &'m [u8],
+    mut each: impl FnMut(StoredKind, &'m [u8], Condition),
+) -> Result<Option<StoredSession>, Malformed> {
+    let mut rest = meta;
     if take_u8(&mut rest)? != COMMAND {
         return Err(Malformed("no command"));
     }
@@ -135,14 +147,7 @@ pub(crate) fn decode_command(meta: &Bytes, values: usize) -> Result<StoredComman
         }
         _ => return Err(Malformed("an unknown kind of session")),
     };
-    let count = take_varint(&mut rest)?;
-    // Each operation takes two bytes at least, so a lying count cannot reserve more than the entry's own size.
-    if count > rest.len() as u64 / 2 {
-        return Err(Malformed("more operations than bytes"));
-    }
-    let mut operations = Vec::with_capacity(count as usize);
-    let mut puts = 0;
-    for _ in 0..count {
+    for _ in 0..take_varint(&mut rest)? {
         let tag = take_u8(&mut rest)?;
         let kind = match tag & 3 {
             PUT => StoredKind::Put,
@@ -150,12 +155,9 @@ pub(crate) fn decode_command(meta: &Bytes, values: usize) -> Result<StoredComman
             CHECK => StoredKind::Check,
             _ => return Err(Malformed("an unknown operation")),
         };
-        puts += usize::from(kind == StoredKind::Put);
-        let length = take_varint(&mut rest)?;
-        if length > rest.len() as u64 {
-            return Err(Malformed("a key longer than the entry"));
-        }
-        let key = rest.split_to(length as usize);
+        let length = usize::try_from(take_varint(&mut rest)?).unwrap_or(usize::MAX);
+        let (key, after) = rest.split_at_checked(length).ok_or(Malformed("a key longer than the entry"))?;
+        rest = after;
         let condition = match tag >> 2 {
             NONE => Condition::None,
             ABSENT => Condition::Absent,
@@ -163,15 +165,12 @@ pub(crate) fn decode_command(meta: &Bytes, values: usize) -> Result<StoredComman
             VERSION => Condition::Version(take_varint(&mut rest)?),
             _ => return Err(Malformed("an unknown condition")),
         };
-        operations.push(StoredOperation { kind, key, condition });
+        each(kind, key, condition);
     }
-    if rest.has_remaining() {
-        return Err(Malformed("bytes after the last operation"));
+    match rest.is_empty() {
+        true => Ok(session),
+        false => Err(Malformed("bytes after the last operation")),
     }
-    if puts != values {
-        return Err(Malformed("not as many values as puts"));
-    }
-    Ok(StoredCommand { session, operations })
 }
 
 /// An entry's payload as meta and values.
@@ -206,14 +205,18 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
     }
 }
 
-/// As [`decode_payload`], with the command checked: for entries from the network.
+/// As [`decode_payload`], with the command checked and its values counted: for entries from the network.
 pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
     if meta.len() > MAX_META_BYTES {
         return Err(Malformed("an entry larger than the bound"));
     }
     let payload = decode_payload(meta, values)?;
     if let Payload::Normal(proposal) = &payload {
-        decode_command(&proposal.meta, proposal.values.len())?;
+        let mut puts = 0;
+        parse_command(&proposal.meta, |kind, _, _| puts += usize::from(kind == StoredKind::Put))?;
+        if puts != proposal.values.len() {
+            return Err(Malformed("not as many values as puts"));
+        }
     }
     Ok(payload)
 }
@@ -226,11 +229,11 @@ fn put_varint(out: &mut BytesMut, mut number: u64) {
     out.put_u8(number as u8);
 }
 
-fn take_u8(rest: &mut Bytes) -> Result<u8, Malformed> {
+fn take_u8(rest: &mut &[u8]) -> Result<u8, Malformed> {
     rest.try_get_u8().map_err(|_| Malformed("cut short"))
 }
 
-fn take_varint(rest: &mut Bytes) -> Result<u64, Malformed> {
+fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = take_u8(rest)?;

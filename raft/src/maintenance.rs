@@ -123,7 +123,7 @@ impl Maintained {
         if applied.is_none() || applied <= checkpointed {
             return false;
         }
-        self.progress.bytes_since_checkpoint() >= limits.checkpoint_bytes
+        self.progress.bytes_since_checkpoint(status.user_bytes_written) >= limits.checkpoint_bytes
             || status.journal_used_blocks.saturating_mul(100)
                 >= status.journal_blocks.saturating_mul(self.config.checkpoint_journal_percent)
             || entries(bounds) > limits.retain_entries.saturating_mul(2)

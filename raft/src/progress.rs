@@ -5,15 +5,13 @@ use cairn_engine::LogId;
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Shared between the state machine and everybody who looks at it.
 pub(crate) struct Progress {
     applied: WatchSender<Option<LogId>>,
     watch: WatchReceiver<Option<LogId>>,
-    /// Bytes of log applied since the replica started.
-    applied_bytes: AtomicU64,
-    /// The newest entry that a checkpoint taken by this process covers, and the applied bytes by then.
+    /// The newest entry that a checkpoint taken by this process covers, and the bytes written before it began.
     checkpointed: Mutex<(Option<LogId>, u64)>,
     /// Checkpoints under way.
     building: AtomicUsize,
@@ -22,13 +20,13 @@ pub(crate) struct Progress {
 /// A checkpoint under way, ended or given up when this is dropped.
 pub(crate) struct Building {
     progress: Arc<Progress>,
-    applied_bytes: u64,
+    written_bytes: u64,
 }
 
 impl Building {
     /// The checkpoint covers everything up to `through`.
     pub(crate) fn done(&self, through: Option<LogId>) {
-        self.progress.checkpointed(through, self.applied_bytes);
+        self.progress.checkpointed(through, self.written_bytes);
     }
 }
 
@@ -41,45 +39,38 @@ impl Drop for Building {
 impl Progress {
     pub(crate) fn new() -> Progress {
         let (applied, watch) = runtime::watch(None);
-        Progress {
-            applied,
-            watch,
-            applied_bytes: AtomicU64::new(0),
-            checkpointed: Mutex::new((None, 0)),
-            building: AtomicUsize::new(0),
-        }
+        Progress { applied, watch, checkpointed: Mutex::new((None, 0)), building: AtomicUsize::new(0) }
     }
 
-    /// Everything up to `through` is visible, `bytes` more of log than before.
-    pub(crate) fn applied(&self, through: Option<LogId>, bytes: u64) {
-        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Everything up to `through` is visible.
+    pub(crate) fn applied(&self, through: Option<LogId>) {
         self.applied.send(through).ok();
     }
 
     /// A snapshot was installed; it ended with a checkpoint.
     pub(crate) fn installed(&self, through: LogId) {
-        self.checkpointed(Some(through), self.applied_bytes.load(Ordering::Relaxed));
-        self.applied(Some(through), 0);
+        self.checkpointed(Some(through), 0);
+        self.applied(Some(through));
     }
 
-    fn checkpointed(&self, through: Option<LogId>, applied_bytes: u64) {
+    fn checkpointed(&self, through: Option<LogId>, written_bytes: u64) {
         let mut checkpointed = self.checkpointed.lock();
-        *checkpointed = (checkpointed.0.max(through), checkpointed.1.max(applied_bytes));
+        *checkpointed = (checkpointed.0.max(through), checkpointed.1.max(written_bytes));
     }
 
-    /// A checkpoint of what is applied now begins.
-    pub(crate) fn building(self: &Arc<Self>) -> Building {
+    /// A checkpoint of what is applied now begins, after so many bytes were written.
+    pub(crate) fn building(self: &Arc<Self>, written_bytes: u64) -> Building {
         self.building.fetch_add(1, Ordering::SeqCst);
-        Building { progress: self.clone(), applied_bytes: self.applied_bytes.load(Ordering::Relaxed) }
+        Building { progress: self.clone(), written_bytes }
     }
 
     pub(crate) fn is_building(&self) -> bool {
         self.building.load(Ordering::SeqCst) > 0
     }
 
-    /// Bytes of log applied since the last checkpoint.
-    pub(crate) fn bytes_since_checkpoint(&self) -> u64 {
-        self.applied_bytes.load(Ordering::Relaxed).saturating_sub(self.checkpointed.lock().1)
+    /// Of so many bytes written, those that were written after the last checkpoint began.
+    pub(crate) fn bytes_since_checkpoint(&self, written_bytes: u64) -> u64 {
+        written_bytes.saturating_sub(self.checkpointed.lock().1)
     }
 
     pub(crate) fn last_checkpointed(&self) -> Option<LogId> {

@@ -62,7 +62,8 @@ pub(crate) fn engine_log_id(id: &RaftLogId) -> cairn_engine::LogId {
 pub(crate) struct Proposal {
     /// What [`crate::codec`] makes of everything but the values.
     pub(crate) meta: Bytes,
-    /// The puts' values, in order.
+    /// The puts' values, in order. Empty in an entry that was read to be applied: the engine links the values that it
+    /// holds. Such an entry cannot pass for a whole one, since a receiver counts puts and values.
     pub(crate) values: Vec<Bytes>,
 }
 

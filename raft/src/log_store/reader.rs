@@ -1,11 +1,13 @@
-//! Reading the log: for replication, for apply, and once at start.
+//! Reading the log: for replication with values; for apply, and at start, without them, since they are where they belong.
 
 use super::{io_error, vote};
 use crate::GROUP;
 use crate::codec;
 use crate::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
+use bytes::Bytes;
 use cairn_engine::{Engine, LogId};
 use futures::Stream;
+use futures::future::ready;
 use openraft::entry::RaftEntry;
 use openraft::{OptionalSend, RaftLogReader};
 use std::collections::VecDeque;
@@ -16,7 +18,7 @@ use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 /// Entries of one append message hold at most about this many bytes.
 const APPEND_BYTES: u64 = 1 << 20;
 /// Entries read at once for apply.
-const APPLY_BYTES: u64 = 4 << 20;
+const APPLY_ENTRIES: usize = 1024;
 
 /// Reads entries; cheap to clone.
 #[derive(Clone)]
@@ -29,12 +31,10 @@ impl LogReader {
         LogReader { engine }
     }
 
-    async fn read(&self, range: Range<u64>, max_bytes: u64) -> Result<Vec<Entry>, io::Error> {
-        if range.is_empty() {
-            return Ok(Vec::new());
-        }
-        let entries = self.engine.read_log(GROUP, range, max_bytes).await.map_err(io_error)?;
-        entries.into_iter().map(entry).collect()
+    /// Entries without their values.
+    fn metas(&self, range: Range<u64>, limit: usize) -> Result<Vec<Entry>, io::Error> {
+        let metas = self.engine.read_metas(GROUP, range, limit);
+        metas.into_iter().map(|(id, meta)| entry(id, meta, Vec::new())).collect()
     }
 
     /// The first index from `start` on that the log holds: its beginning may be purged. `start` where it holds none.
@@ -63,10 +63,10 @@ impl LogReader {
     }
 }
 
-fn entry(stored: cairn_engine::Entry) -> Result<Entry, io::Error> {
-    let payload = codec::decode_payload(stored.meta, stored.values)
-        .map_err(|error| io::Error::other(format!("log entry {}: {error}", stored.id)))?;
-    Ok(Entry::new(raft_log_id(stored.id), payload))
+fn entry(id: LogId, meta: Bytes, values: Vec<Bytes>) -> Result<Entry, io::Error> {
+    let payload = codec::decode_payload(meta, values)
+        .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
+    Ok(Entry::new(raft_log_id(id), payload))
 }
 
 fn half_open<R: RangeBounds<u64>>(range: &R) -> Range<u64> {
@@ -84,20 +84,23 @@ fn half_open<R: RangeBounds<u64>>(range: &R) -> Range<u64> {
 }
 
 impl RaftLogReader<TypeConfig> for LogReader {
+    /// Without values: openraft reads so at start, to apply again and to find memberships.
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: R,
     ) -> Result<Vec<Entry>, io::Error> {
         let range = half_open(&range);
-        self.read(self.first_from(range.start)..range.end, u64::MAX).await
+        self.metas(self.first_from(range.start)..range.end, usize::MAX)
     }
 
+    /// With values, to be sent.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        self.read(start..end, APPEND_BYTES).await
+        let entries = self.engine.read_log(GROUP, start..end, APPEND_BYTES).await.map_err(io_error)?;
+        entries.into_iter().map(|stored| entry(stored.id, stored.meta, stored.values)).collect()
     }
 
-    /// Reads ahead a bounded number of bytes, however long the range is. Ends where the log does; the state machine
-    /// refuses what would leave a hole.
+    /// Without values, to be applied. Reads ahead a bounded number of entries, however long the range is. Ends where the
+    /// log does; the state machine refuses what would leave a hole.
     async fn entries_stream<R>(
         &mut self,
         range: R,
@@ -107,18 +110,19 @@ impl RaftLogReader<TypeConfig> for LogReader {
     {
         let reader = self.clone();
         let state = (half_open(&range), VecDeque::new());
-        futures::stream::try_unfold(state, move |(mut rest, mut buffer)| {
-            let reader = reader.clone();
-            async move {
-                if buffer.is_empty() && !rest.is_empty() {
-                    buffer = VecDeque::from(reader.read(rest.clone(), APPLY_BYTES).await?);
+        futures::stream::unfold(state, move |(mut rest, mut buffer)| {
+            if buffer.is_empty() {
+                match reader.metas(rest.clone(), APPLY_ENTRIES) {
+                    Ok(entries) => buffer = VecDeque::from(entries),
+                    // The stream's last word.
+                    Err(error) => return ready(Some((Err(error), (0..0, buffer)))),
                 }
-                let Some(entry) = buffer.pop_front() else {
-                    return Ok(None);
-                };
-                rest.start = entry.log_id.index().saturating_add(1);
-                Ok(Some((entry, (rest, buffer))))
             }
+            let Some(entry) = buffer.pop_front() else {
+                return ready(None);
+            };
+            rest.start = entry.log_id.index().saturating_add(1);
+            ready(Some((Ok(entry), (rest, buffer))))
         })
     }
 

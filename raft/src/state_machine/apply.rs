@@ -8,7 +8,7 @@ use super::sessions::{Admission, Recorded};
 use crate::GROUP;
 use crate::codec::{self, Malformed, StoredCommand, StoredKind};
 use crate::command::{OperationResult, Version};
-use crate::types::{Answer, Entry, Payload, Proposal, StoredMembership, engine_log_id};
+use crate::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, LogId, Transition};
 use std::collections::HashMap;
@@ -32,7 +32,6 @@ pub(super) struct Batch<'k, K> {
     changed: HashMap<Bytes, Option<Version>>,
     image: Image,
     transitions: Vec<Transition>,
-    bytes: u64,
 }
 
 impl<'k, K: Keys> Batch<'k, K> {
@@ -42,13 +41,12 @@ impl<'k, K: Keys> Batch<'k, K> {
             changed: HashMap::with_capacity(capacity),
             image,
             transitions: Vec::with_capacity(capacity),
-            bytes: 0,
         }
     }
 
-    /// The effects, the image after the last entry, and about how many bytes of log were applied.
-    pub(super) fn finish(self) -> (Vec<Transition>, Image, u64) {
-        (self.transitions, self.image, self.bytes)
+    /// The effects, and the image after the last entry.
+    pub(super) fn finish(self) -> (Vec<Transition>, Image) {
+        (self.transitions, self.image)
     }
 
     /// Applies the next entry.
@@ -60,15 +58,14 @@ impl<'k, K: Keys> Batch<'k, K> {
                 self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) => self.command(id, &proposal)?,
+            Payload::Normal(proposal) => self.command(id, &proposal.meta)?,
         };
         self.transitions.push(Transition { applied: id, changes });
         Ok(answer)
     }
 
-    fn command(&mut self, id: LogId, proposal: &Proposal) -> Result<(Vec<Change>, Answer), Malformed> {
-        let command = codec::decode_command(&proposal.meta, proposal.values.len())?;
-        self.bytes += (proposal.meta.len() + proposal.values.iter().map(Bytes::len).sum::<usize>()) as u64;
+    fn command(&mut self, id: LogId, meta: &Bytes) -> Result<(Vec<Change>, Answer), Malformed> {
+        let command = codec::decode_command(meta)?;
         let Some(stored) = command.session else {
             let (changes, recorded) = self.run(id, command);
             return Ok((changes, answer(recorded)));

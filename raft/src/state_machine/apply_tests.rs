@@ -40,7 +40,7 @@ impl Model {
             .collect();
         let mut batch = Batch::new(&self.keys, self.image.clone(), entries.len());
         let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
-        let (transitions, image, _) = batch.finish();
+        let (transitions, image) = batch.finish();
         self.image = image;
         for (transition, values) in transitions.into_iter().zip(values) {
             for change in transition.changes {

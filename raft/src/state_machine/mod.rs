@@ -45,7 +45,7 @@ impl StateMachine {
         pinned: PinnedSnapshot,
     ) -> Result<StateMachine, crate::codec::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
-        progress.applied(engine.applied(GROUP), 0);
+        progress.applied(engine.applied(GROUP));
         Ok(StateMachine { engine, image, progress, pinned })
     }
 
@@ -67,13 +67,13 @@ impl StateMachine {
                 answers.push((responder, answer));
             }
         }
-        let (transitions, image, bytes) = batch.finish();
+        let (transitions, image) = batch.finish();
         let Some(last) = transitions.last().map(|transition| transition.applied) else {
             return Ok(());
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
         self.image = image;
-        self.progress.applied(Some(last), bytes);
+        self.progress.applied(Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
         }
@@ -107,7 +107,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> Builder {
         Builder {
             engine: self.engine.clone(),
-            building: self.progress.building(),
+            building: self.progress.building(self.engine.status().user_bytes_written),
             outgoing: Arc::new(Outgoing::of(&self.engine, &self.image)),
         }
     }
