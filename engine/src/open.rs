@@ -254,11 +254,11 @@ async fn settle(
     }
     devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
     devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
-    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 4 {
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
         return Ok(());
     }
     recovered.previous = recovered.checkpoint.sequence;
-    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 4 {
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
         return Ok(());
     }
     let area = 1 - recovered.area;

@@ -21,6 +21,8 @@ const IN_FLIGHT: usize = 4;
 /// The largest write of values made of several, in bytes.
 const MAX_WRITE: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = BLOCK as u64;
+/// What two gatherings may take beside twice an eighth of the ring each, half of it unused: see the queue's bounds.
+const GATHERING_BLOCKS: u64 = 32;
 
 /// A write under way.
 type Write = IoFuture<(std::io::Result<()>, AlignedBuf)>;
@@ -99,8 +101,13 @@ impl Writer {
         if state.failed.is_some() || (checkpoints.hold && checkpoints.running) {
             return None;
         }
-        let due = checkpoints.requested || self.next - 1 - self.captured >= self.shared.ring.blocks() / 3;
-        let capture_now = due && !checkpoints.running;
+        let (blocks, since) = (self.shared.ring.blocks(), self.next - 1 - self.captured);
+        if checkpoints.running && since >= blocks / 2 - GATHERING_BLOCKS {
+            // Only the checkpoint after the running one frees what is written now, and it begins with a gathering:
+            // there must be room left for that one, as large as the queue can be.
+            return None;
+        }
+        let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
         if state.queue.is_empty() && !state.flush && !capture_now {
             return None;
         }
@@ -167,7 +174,8 @@ impl Writer {
         {
             packer.at_least_one();
         }
-        if let Err(error) = self.wait_for_room(packer.len() as u64).await {
+        let begins_checkpoint = gathering.capture.is_some();
+        if let Err(error) = self.wait_for_room(packer.len() as u64, begins_checkpoint).await {
             for done in gathering.queue.into_iter().filter_map(|q| q.done) {
                 done(Err(error.clone()));
             }
@@ -195,16 +203,23 @@ impl Writer {
         }
     }
 
-    /// Waits until the ring has `blocks` free, completing flights meanwhile.
-    async fn wait_for_room(&mut self, blocks: u64) -> Result<()> {
+    /// Waits until the ring has `blocks` free, completing flights meanwhile. Where no checkpoint is being written that
+    /// could free any, the journal before the newest one is given up: the older checkpoint, which needs it, is what the
+    /// next one overwrites.
+    async fn wait_for_room(&mut self, blocks: u64, begins_checkpoint: bool) -> Result<()> {
         let shared = self.shared.clone();
         loop {
             let changed = shared.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
             let (reclaimed, failed) = {
-                let state = shared.state.lock();
-                (state.checkpoints.previous, state.failed.clone())
+                let mut state = shared.state.lock();
+                let checkpoints = &mut state.checkpoints;
+                let idle = begins_checkpoint || !checkpoints.running;
+                if idle && shared.ring.free(self.next, checkpoints.previous) < blocks {
+                    checkpoints.previous = checkpoints.sequence;
+                }
+                (checkpoints.previous, state.failed.clone())
             };
             if let Some(error) = failed {
                 return Err(error);
