@@ -61,6 +61,7 @@ pub(super) async fn serve(
     } else {
         let detail = format!("a write took effect: {}; keys read: {}", end.written, end.keys.len());
         cluster.violation(Violation::new(LIVENESS, detail));
+        describe(cluster);
     }
     end.keys
 }
@@ -79,6 +80,7 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
         cluster.trace.event(format!("converged: {:?}", positions().first()));
     } else {
         cluster.violation(Violation::new(LIVENESS, format!("no agreement: {:?}", positions())));
+        describe(cluster);
     }
     for machine in &cluster.machines {
         if let Some((_, node)) = machine.node() {
@@ -106,6 +108,19 @@ pub(super) async fn lose_power(cluster: &Arc<Cluster>) {
     if at_risk && !(refused && named) {
         let detail = format!("node {} started after its machine lost unsynced writes", machine.slot);
         cluster.violation(Violation::new("a forgetful node refuses to start", detail));
+    }
+}
+
+/// What every node says of itself, for whoever looks for the cause.
+fn describe(cluster: &Cluster) {
+    for machine in &cluster.machines {
+        match machine.node() {
+            Some((_, node)) => {
+                cluster.trace.event(format!("node {} says {:?}", machine.slot, node.replica().status()));
+                cluster.trace.event(format!("node {} has {:?}", machine.slot, node.engine().status()));
+            }
+            None => cluster.trace.event(format!("node {} is {:?}", machine.slot, machine.condition())),
+        }
     }
 }
 

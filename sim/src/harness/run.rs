@@ -77,9 +77,6 @@ fn keep_panics() {
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
             let text = format!("{info}");
-            if std::env::var_os("RUST_BACKTRACE").is_some() {
-                eprintln!("{text}\n{}", std::backtrace::Backtrace::force_capture());
-            }
             // The first panic is the cause; those that follow come from its unwinding.
             PANIC.with_borrow_mut(|slot| slot.get_or_insert(text).len());
         }));

@@ -34,7 +34,7 @@ impl Profile {
             clients: rng.random_range(2..=4),
             tasks_per_client: rng.random_range(1..=2),
             groups: rng.random_range(2..=5),
-            think_max: Duration::from_millis(pick(rng, &[30, 150, 300, 600])),
+            think_max: Duration::from_millis(pick(rng, &[60, 150, 300, 600])),
             deadline: Duration::from_millis(pick(rng, &[1_500, 4_000, 8_000])),
             write_percent: u32::try_from(pick(rng, &[35, 55, 75])).unwrap_or(50),
         }
