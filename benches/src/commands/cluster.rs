@@ -102,6 +102,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("keys", arguments.keys);
     report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
     report.set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
+    report.notes.push(
+        "each system is spoken to as its own client library does it: etcd's sends one call for each put; Cairn's gathers \
+         what its callers have ready and sends it together"
+            .to_owned(),
+    );
     report.notes.push("servers and load generator share this machine; only the ratio travels".to_owned());
     if !etcd_rounds.is_empty() {
         report.lines.push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));

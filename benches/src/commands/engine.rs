@@ -36,11 +36,11 @@ pub struct Arguments {
     /// Different keys.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
-    /// Rounds of each line.
-    #[arg(long, default_value_t = 3)]
+    /// Rounds of each line. Many short ones, since a disk's mood changes within seconds and the ratio is the median.
+    #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Seconds measured in each round, after one of warm-up.
-    #[arg(long, default_value_t = 5)]
+    /// Seconds measured in each round, after half a second of warm-up.
+    #[arg(long, default_value_t = 2)]
     seconds: u64,
     /// MiB of the engine's directory and of the raw file.
     #[arg(long, default_value_t = 4096)]
@@ -64,7 +64,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let mut raw_rounds = Vec::new();
     let mut engine_rounds = Vec::new();
     let limit =
-        Limit::Time { warm_up: Duration::from_secs(1), measured: Duration::from_secs(arguments.seconds) };
+        Limit::Time { warm_up: Duration::from_millis(500), measured: Duration::from_secs(arguments.seconds) };
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;

@@ -106,7 +106,7 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
             format!("{name}: only background syncs"),
             (syncs.max(seen) as f64) <= most,
             format!(
-                "{syncs} by the engine, {seen} seen by strace, at most {most:.0} explained, in {:.1} s",
+                "{syncs} syncs by the engine's count, {seen} seen by strace, in {:.1} s; at most {most:.0} are explained",
                 end - begin
             ),
         );
