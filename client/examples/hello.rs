@@ -1,4 +1,4 @@
-//! Puts a value, reads it back, lists and deletes it: `cargo run -p cairn-client --example hello -- 127.0.0.1:7001`.
+//! Puts a value, reads it back, lists and deletes it: `cargo run -p cairn-client --example hello -- 127.0.0.1:7400`.
 
 use cairn_client::{Client, Error, ListOptions};
 
@@ -6,7 +6,7 @@ use cairn_client::{Client, Error, ListOptions};
 async fn main() -> Result<(), Error> {
     let mut endpoints: Vec<String> = std::env::args().skip(1).collect();
     if endpoints.is_empty() {
-        endpoints.push("127.0.0.1:7001".to_owned());
+        endpoints.push("127.0.0.1:7400".to_owned());
     }
     let client = Client::connect(endpoints).await?;
 

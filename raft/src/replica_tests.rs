@@ -80,7 +80,10 @@ async fn a_closed_gate_lets_entries_through() {
         committed: None,
     };
     assert!(service.append_one(Request::new(append)).await.is_ok());
-    assert_eq!(replica.status().term, 1);
+    // The status follows a moment later.
+    while replica.status().term != 1 {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

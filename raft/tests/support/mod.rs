@@ -96,6 +96,8 @@ impl Cluster {
     pub async fn start(&mut self, slot: u16) {
         let mut config = ReplicaConfig::new(Mode::Device, self.addresses.clone());
         config.maintenance_ms = 20;
+        // Members of many clusters share the machine: a leader that gets no processor for a while should stay leader.
+        (config.election_min_ms, config.election_max_ms) = (2000, 4000);
         (self.configure)(&mut config);
         let member = &mut self.members[usize::from(slot) - 1];
         let runtime =
