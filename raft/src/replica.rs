@@ -20,6 +20,7 @@ use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, Reply, TypeConfig};
 use crate::{GROUP, state_hash, status};
 use cairn_engine::{Engine, LogId, Mode};
+use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
@@ -182,13 +183,34 @@ impl Replica {
         }
     }
 
-    /// Stops replication. The engine stays open: the caller closes it next.
+    /// Stops replication, after handing leadership over if this replica leads and another one can take it at once. The
+    /// engine stays open: the caller closes it next.
     ///
     /// # Errors
     /// `Stopped`, if a task ended abnormally.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.inner.stopping.store(true, Ordering::SeqCst);
+        self.hand_over().await;
         self.inner.shared.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
+    }
+
+    /// Spares the cluster the time until it misses its leader.
+    async fn hand_over(&self) {
+        let raft = &self.inner.shared.raft;
+        let mut metrics = raft.metrics();
+        let Some(heir) = status::heir(&metrics.borrow_watched()) else {
+            return;
+        };
+        if raft.trigger().transfer_leader(heir).await.is_err() {
+            return;
+        }
+        let leads = async {
+            while metrics.borrow_watched().state == ServerState::Leader && metrics.changed().await.is_ok() {}
+        };
+        let patience = Duration::from_millis(self.inner.maintained.config.election_min_ms);
+        if runtime::timeout(patience, leads).await.is_none() {
+            tracing::info!(node = %self.node_id(), %heir, "leadership was not taken over in time");
+        }
     }
 
     fn stopped(&self) -> Option<String> {

@@ -79,11 +79,24 @@ pub struct ReplicaStatus {
     pub stopped_reason: Option<String>,
 }
 
+/// Entries that a member catches up within a moment.
+const HEIR_BEHIND: u64 = 1000;
+
 /// Who leads, if known.
 pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
     let id = metrics.current_leader?;
     let address = metrics.membership_config.get_node(&id)?;
     Some((id, address.clone()))
+}
+
+/// Who could lead next: of the other voters the one whose log reaches furthest, if it is not far behind.
+pub(crate) fn heir(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
+    let replication = metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)?;
+    let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
+    let matched = |id: &NodeId| replication.get(id).cloned().flatten().map(|matched| matched.index());
+    let (index, heir) = voters.filter_map(|id| matched(&id).map(|index| (index, id))).max()?;
+    let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(index);
+    (behind <= HEIR_BEHIND).then_some(heir)
 }
 
 /// What a replica with these metrics says of itself.

@@ -104,6 +104,23 @@ async fn when_the_leader_is_killed_the_others_go_on_and_it_catches_up_afterwards
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
+    let mut cluster = Cluster::started(3, |_| ()).await;
+    cluster.put("a", "1").await;
+    let (leader, term) = {
+        let leader = cluster.leader().await;
+        (leader.node_id(), leader.status().term)
+    };
+    cluster.replica(leader.slot()).shutdown().await.unwrap();
+    let heir = until("a new leader", || cluster.replicas().find(|r| r.status().role == Role::Leader)).await;
+    assert_eq!(heir.status().term, term + 1, "somebody stood for election in vain");
+    assert_eq!(cluster.replica(leader.slot()).status().role, Role::Stopped);
+    cluster.kill(leader.slot()).await;
+    cluster.put("b", "2").await;
+    cluster.converge().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart() {
     let mut cluster = Cluster::started(3, |_| ()).await;
     for number in 0..200 {

@@ -76,7 +76,7 @@ impl Connections {
         Connections { identity, pinned, patience, peers: Arc::default() }
     }
 
-    fn network(&self, target: NodeId, address: &MemberAddress, bulk: bool) -> PeerNetwork {
+    fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
         let mut peers = self.peers.lock();
         if peers.get(&target).is_none_or(|(known, _)| known != address) {
             let peer = Peer {
@@ -86,18 +86,16 @@ impl Connections {
             };
             peers.insert(target, (address.clone(), peer));
         }
-        let peer = peers.get(&target).map(|(_, peer)| peer.clone());
-        let (client, reachable) = match peer {
-            Some(peer) if bulk => (peer.bulk, peer.reachable),
-            Some(peer) => (peer.control, peer.reachable),
-            None => (Err("no connection".into()), Arc::default()),
+        let unknown = || Peer {
+            bulk: Err("no connection".into()),
+            control: Err("no connection".into()),
+            reachable: Arc::default(),
         };
         PeerNetwork {
             identity: self.identity.clone(),
             target,
-            client,
-            reachable,
-            pipelined: bulk,
+            peer: peers.get(&target).map_or_else(unknown, |(_, peer)| peer.clone()),
+            pipelined,
             not_before: None,
             patience: self.patience,
             pinned: self.pinned.clone(),
@@ -121,8 +119,8 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
 pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
     target: NodeId,
-    client: Result<Client, String>,
-    reachable: Arc<AtomicBool>,
+    peer: Peer,
+    /// Appends go through a stream; a heartbeat is a call of its own.
     pipelined: bool,
     /// After a failure the next stream is not opened before this.
     not_before: Option<runtime::Instant>,
@@ -147,8 +145,12 @@ fn malformed(error: Malformed) -> RPCError<TypeConfig> {
 }
 
 impl PeerNetwork {
-    fn client(&self) -> Rpc<Client> {
-        self.client.clone().map_err(|reason| Unreachable::from_string(reason).into())
+    fn control(&self) -> Rpc<Client> {
+        self.peer.control.clone().map_err(|reason| Unreachable::from_string(reason).into())
+    }
+
+    fn bulk(&self) -> Rpc<Client> {
+        self.peer.bulk.clone().map_err(|reason| Unreachable::from_string(reason).into())
     }
 
     /// A unary call with an end, its answer checked for who gave it.
@@ -174,7 +176,7 @@ impl PeerNetwork {
         pre: bool,
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
-        let mut client = self.client()?;
+        let mut client = self.control()?;
         let request = proto::VoteRequest {
             envelope: self.identity.to(self.target),
             vote: Some(convert::vote_to_proto(&rpc.vote)),
@@ -212,7 +214,7 @@ impl PeerNetwork {
             self.not_before = Some(runtime::now() + PAUSE);
         }
         let (before, node, target) =
-            (self.reachable.swap(opened.is_ok(), Ordering::Relaxed), self.identity.id(), self.target);
+            (self.peer.reachable.swap(opened.is_ok(), Ordering::Relaxed), self.identity.id(), self.target);
         match &opened {
             Ok(_) if !before => tracing::info!(%node, %target, "a member can be reached again"),
             Err(error) if before => tracing::warn!(%node, %target, %error, "a member cannot be reached"),
@@ -222,7 +224,7 @@ impl PeerNetwork {
     }
 
     async fn try_open<S>(&self, requests: S) -> Rpc<Session<S>> {
-        let mut client = self.client()?;
+        let mut client = self.bulk()?;
         let (outlet, stream) = append::outlet();
         let opened = runtime::timeout(self.patience, client.append(stream)).await;
         let answers = opened
@@ -253,7 +255,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
-        let mut client = self.client()?;
+        let mut client = self.control()?;
         let request = convert::append_to_proto(rpc, self.identity.to(self.target));
         let call = client.append_one(request);
         let answer = self
@@ -323,7 +325,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             return Err(NetworkError::from_string("only a snapshot of this member can be sent").into());
         };
         let transfer = sender::Transfer {
-            client: self.client()?,
+            client: self.bulk()?,
             identity: self.identity.clone(),
             target: self.target,
             vote,
@@ -342,7 +344,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
-        let mut client = self.client()?;
+        let mut client = self.control()?;
         let request = proto::TransferLeaderRequest {
             envelope: self.identity.to(self.target),
             from: Some(convert::vote_to_proto(rpc.from_leader())),
