@@ -52,8 +52,8 @@ impl SimDisk {
             (FileKind::Data, geometry.data_bytes),
         ];
         let mut rng = StdRng::seed_from_u64(seed);
-        let slow_one_in = [20, 100, 1000][rng.random_range(0..3_usize)];
-        let usual_max_us = [1_500, 2_500, 12_000][rng.random_range(0..3_usize)];
+        let slow_one_in = *pick(&mut rng, &[20, 100], &1000);
+        let usual_max_us = *pick(&mut rng, &[1_500, 2_500], &12_000);
         let core = Core::new(honours_contract, &sizes);
         let inner = Inner { core, rng, slow_one_in, usual_max_us, alarm: None };
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
@@ -141,6 +141,11 @@ impl Inner {
         let immediate = self.rng.random_bool(0.5);
         (!immediate).then(|| Duration::from_micros(self.rng.random_range(1_000..self.usual_max_us)))
     }
+}
+
+/// One of `some` or `other`, each as likely.
+fn pick<'a, T>(rng: &mut StdRng, some: &'a [T], other: &'a T) -> &'a T {
+    some.get(rng.random_range(0..=some.len())).unwrap_or(other)
 }
 
 /// A simulated data directory.

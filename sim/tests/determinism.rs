@@ -1,0 +1,30 @@
+//! A seed is one run: the same trace, line by line, disk operation by disk operation, every time.
+//!
+//! Exists only in the simulation's build: `cargo test --config .cargo/sim.toml --profile sim -p cairn-sim`. The traces'
+//! last lines carry digests of all disk operations and of the scheduler's state, so equal traces are equal runs.
+#![cfg(madsim)]
+
+use cairn_sim::harness::{RunOptions, run_seed};
+
+#[test]
+fn two_runs_of_a_seed_have_one_trace() {
+    for seed in 0..6 {
+        let first = run_seed(seed, RunOptions::default());
+        let second = run_seed(seed, RunOptions::default());
+        for (one, other) in first.trace.iter().zip(&second.trace) {
+            assert_eq!(one, other, "seed {seed}");
+        }
+        assert_eq!(first.trace.len(), second.trace.len(), "seed {seed}");
+        assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
+        assert!(first.trace.len() > 100, "seed {seed} did something");
+    }
+}
+
+#[test]
+fn what_ran_before_on_other_threads_changes_nothing() {
+    let alone = run_seed(7, RunOptions::default()).trace_hash;
+    let beside = std::thread::spawn(|| run_seed(8, RunOptions::default()).trace_hash);
+    let again = run_seed(7, RunOptions::default()).trace_hash;
+    assert_eq!(alone, again);
+    assert_ne!(beside.join().ok(), Some(alone), "another seed is another run");
+}
