@@ -5,13 +5,13 @@
 mod support;
 
 use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
-use support::{Cluster, put, until, value};
+use support::{Cluster, put, until, value, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_blank_members_form_a_cluster_and_take_a_write() {
     let cluster = Cluster::started(3, |_| ()).await;
     let leader = cluster.leader().await;
-    let outcome = leader.write(put("a", "1")).await.unwrap();
+    let outcome = write(leader, put("a", "1")).await;
     assert!(outcome.applied);
     assert_eq!(value(leader, "a").await.unwrap(), "1");
     cluster.converge().await;
@@ -41,7 +41,7 @@ async fn a_read_after_a_barrier_sees_every_write_that_was_acknowledged_before() 
     let leader = cluster.leader().await;
     for round in 0..50 {
         let key = format!("key{}", round % 5);
-        leader.write(put(&key, round.to_string())).await.unwrap();
+        write(leader, put(&key, round.to_string())).await;
         let callers = (0..8).map(|_| async {
             leader.read_barrier().await.unwrap();
             assert_eq!(value(leader, &key).await.unwrap(), round.to_string());
@@ -165,7 +165,7 @@ async fn a_write_repeated_at_the_next_leader_has_the_first_outcome() {
 async fn a_batch_is_applied_whole_or_not_at_all() {
     let cluster = Cluster::started(3, |_| ()).await;
     let leader = cluster.leader().await;
-    let version = leader.write(put("a", "1")).await.unwrap().log_id.index;
+    let version = write(leader, put("a", "1")).await.log_id.index;
     let batch = |condition| Command {
         session: None,
         operations: vec![
@@ -173,11 +173,11 @@ async fn a_batch_is_applied_whole_or_not_at_all() {
             Operation::Delete { key: "a".into(), condition },
         ],
     };
-    let refused = leader.write(batch(Condition::Version(version + 1))).await.unwrap();
+    let refused = write(leader, batch(Condition::Version(version + 1))).await;
     assert!(!refused.applied);
     assert_eq!(refused.results[1].version, version);
     assert_eq!(value(leader, "b").await, None);
-    let taken = leader.write(batch(Condition::Version(version))).await.unwrap();
+    let taken = write(leader, batch(Condition::Version(version))).await;
     assert!(taken.applied);
     assert_eq!(value(leader, "a").await, None);
     assert_eq!(value(leader, "b").await.unwrap(), "2");
@@ -190,7 +190,7 @@ async fn many_concurrent_writes_are_each_acknowledged_once_and_applied_everywher
     let writers = (0..64).map(|writer| async move {
         let mut indices = Vec::new();
         for number in 0..50 {
-            let outcome = leader.write(put(&format!("{writer}/{number}"), vec![7; 1000])).await.unwrap();
+            let outcome = write(leader, put(&format!("{writer}/{number}"), vec![7; 1000])).await;
             indices.push(outcome.log_id.index);
         }
         indices

@@ -10,7 +10,7 @@ use cairn_raft::{ReadError, Replica, ReplicaConfig, Role, WriteError};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{Cluster, put, until};
+use support::{Cluster, put, until, write};
 
 /// A directory whose devices fail every write and sync once they are told to.
 struct Failing {
@@ -76,7 +76,7 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine).await.unwrap();
     until("leadership", || (replica.status().role == Role::Leader).then_some(())).await;
-    replica.write(put("a", "1")).await.unwrap();
+    write(&replica, put("a", "1")).await;
 
     fail.store(true, Ordering::SeqCst);
     let lost = replica.write(put("b", "2")).await;

@@ -6,13 +6,13 @@ mod support;
 
 use cairn_engine::Mode;
 use cairn_raft::{Replica, ReplicaConfig, Role};
-use support::{Cluster, format, put, until, value};
+use support::{Cluster, format, put, until, value, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_of_one_forms_by_itself() {
     let cluster = Cluster::started(1, |_| ()).await;
     let leader = cluster.leader().await;
-    leader.write(put("a", "1")).await.unwrap();
+    write(leader, put("a", "1")).await;
     leader.read_barrier().await.unwrap();
     assert_eq!(value(leader, "a").await.unwrap(), "1");
 }
@@ -22,8 +22,12 @@ async fn nothing_is_formed_before_all_members_have_answered() {
     let mut cluster = Cluster::new(3, |_| ()).await;
     cluster.start(1).await;
     cluster.start(2).await;
-    // Time enough for an election, were there a cluster: both have asked each other and slot 3 meanwhile.
-    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    // Slot 3 is asked who it is, again and again, and gives no answer.
+    let silent = tokio::net::TcpListener::bind(cluster.members[2].listen).await.unwrap();
+    for _ in 0..5 {
+        drop(silent.accept().await.unwrap());
+    }
+    drop(silent);
     for replica in cluster.replicas() {
         assert_eq!((replica.status().members.len(), replica.status().role), (0, Role::Learner));
     }

@@ -7,7 +7,7 @@ mod support;
 use cairn_raft::{Command, Condition, Operation, ReplicaConfig, Session};
 use std::sync::atomic::Ordering;
 use support::proxy::Proxy;
-use support::{Cluster, put, until, value};
+use support::{Cluster, put, until, value, write};
 
 const VALUE_BYTES: usize = 20_000;
 const KEYS: usize = 300;
@@ -22,7 +22,7 @@ async fn write_past(cluster: &Cluster, last: u64) {
     for from in (0..KEYS).step_by(50) {
         let writes = (from..from + 50).map(|number| {
             let value = vec![number as u8; VALUE_BYTES];
-            async move { leader.write(put(&format!("key{number:03}"), value)).await.unwrap() }
+            async move { write(leader, put(&format!("key{number:03}"), value)).await }
         });
         futures::future::join_all(writes).await;
     }

@@ -189,6 +189,17 @@ pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
     Command { session: None, operations: vec![operation] }
 }
 
+/// Writes at this replica, as often as it says that nothing was proposed since nobody leads: a new leader says so until
+/// the first answers of its followers.
+pub async fn write(replica: &Replica, command: Command) -> WriteOutcome {
+    loop {
+        match replica.write(command.clone()).await {
+            Err(WriteError::NoLeader) => tokio::task::yield_now().await,
+            outcome => return outcome.unwrap(),
+        }
+    }
+}
+
 pub async fn value(replica: &Replica, key: &str) -> Option<Bytes> {
     replica.engine().get(GROUP, key.as_bytes()).await.unwrap().map(|(_, value)| value)
 }
