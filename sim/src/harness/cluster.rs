@@ -38,6 +38,8 @@ pub(super) enum Condition {
     Starting,
     Up,
     Paused,
+    /// On its way to a clean end.
+    Stopping,
 }
 
 /// How a node's process ends.
@@ -378,18 +380,21 @@ impl Cluster {
         self.trace.event(format!("node {} resumed", machine.slot));
     }
 
-    /// Asks a node to stop cleanly and waits for it, on its own host. False if it did not within `limit`, or was killed.
-    pub(super) async fn shut_down(&self, machine: &Machine, limit: Duration) -> bool {
-        let (Some((_, node)), Some(host)) = (machine.node(), self.host(machine)) else { return false };
+    /// Asks a running node to stop cleanly and waits for it, on its own host: whether it did within `limit`. `None` if
+    /// something else became of it.
+    pub(super) async fn shut_down(&self, machine: &Machine, limit: Duration) -> Option<bool> {
+        let (_, node) = machine.node()?;
+        let host = self.host(machine)?;
+        machine.set(Condition::Stopping);
         let change = machine.change();
         self.trace.event(format!("node {} is asked to stop", machine.slot));
         let stopping = host.spawn(async move { node.shutdown().await.map_err(|error| error.to_string()) });
         let ended = tokio::time::timeout(limit, stopping).await;
-        let clean = matches!(ended, Ok(Ok(Ok(()))));
-        if machine.unchanged(change) {
-            self.trace.event(format!("node {} stopped cleanly: {clean} ({ended:?})", machine.slot));
+        if !machine.unchanged(change) {
+            return None;
         }
-        clean && machine.unchanged(change)
+        self.trace.event(format!("node {} stopped: {ended:?}", machine.slot));
+        Some(matches!(ended, Ok(Ok(Ok(())))))
     }
 }
 

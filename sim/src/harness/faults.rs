@@ -242,9 +242,7 @@ impl Nemesis {
         let lasts = Duration::from_millis(self.rng.random_range(50..2_000));
         madsim::task::spawn(async move {
             if let Some(machine) = cluster.machines.get(target) {
-                let change = machine.change();
-                let clean = cluster.shut_down(machine, SHUTDOWN_LIMIT).await;
-                if machine.unchanged(change) {
+                if let Some(clean) = cluster.shut_down(machine, SHUTDOWN_LIMIT).await {
                     cluster.end(machine, if clean { then } else { Death::Killed });
                     start_later(cluster.clone(), target, lasts);
                 }

@@ -3,7 +3,8 @@
 //! # Determinism
 //! Each run has a thread of its own (hash maps' keys are per thread), a madsim runtime seeded by the seed, and around it
 //! a tokio runtime whose own random numbers have the same seed: tokio's `select!` and channels draw from them. Without
-//! `unconstrained` tokio's cooperative budget would run out and hang everything.
+//! `unconstrained` tokio's cooperative budget would run out and hang everything. For the same reason simulated code must
+//! not call `tokio::task::yield_now`: it leaves its waker with the outer runtime, which never gets its turn.
 
 use super::cluster::{Cluster, virtual_time};
 use super::faults::Nemesis;
