@@ -45,6 +45,9 @@ pub struct NodeStatus {
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
     pub stopped_reason: Option<String>,
+    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, and it neither votes nor
+    /// serves until a leader has brought it up to date.
+    pub standing: String,
 }
 
 /// The state of a node's storage.
@@ -87,6 +90,8 @@ pub struct StorageStatus {
     pub syncs: u64,
     /// Values found damaged.
     pub corrupt_values: u64,
+    /// Whether acknowledgements may run ahead of syncs at the moment: a power cut of this machine would take some.
+    pub lazy: bool,
 }
 
 impl Client {
@@ -151,6 +156,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         storage: status.storage.map(storage_status),
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
+        standing: status.standing,
     }
 }
 
@@ -174,5 +180,6 @@ fn storage_status(storage: proto::Storage) -> StorageStatus {
         user_bytes_written: storage.user_bytes_written,
         syncs: storage.syncs,
         corrupt_values: storage.corrupt_values,
+        lazy: storage.lazy,
     }
 }

@@ -6,11 +6,11 @@ use crate::install::Installer;
 use crate::io::Directory;
 use crate::open;
 use crate::shared::{Op, Queued, Shared, State};
-use crate::superblock::{Clean, MAX_VOTE_BYTES, MAX_VOTES};
+use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::syncer;
 use crate::types::{
     Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, LogBounds, LogId, Mode, NewEntry,
-    Options, Promise, SharedImage, Transition, ValueRef,
+    Options, Promise, Run, SharedImage, Standing, Transition, ValueRef,
 };
 use crate::values::read_value;
 use crate::view::View;
@@ -58,7 +58,7 @@ impl Engine {
     /// refused is left as it was.
     ///
     /// # Errors
-    /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `PowerLost`, `Corrupt`, `Io`, `Failed`.
+    /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
     pub async fn open(
         directory: Arc<dyn Directory>,
         expected: Option<(String, u16)>,
@@ -75,6 +75,39 @@ impl Engine {
     /// Who this is.
     pub fn identity(&self) -> &Identity {
         &self.shared.identity
+    }
+
+    /// This opening of the directory.
+    pub fn run(&self) -> Run {
+        Run { start: self.shared.epoch, nonce: self.shared.options.run }
+    }
+
+    /// Whether it remembers everything that it acknowledged.
+    pub fn standing(&self) -> Standing {
+        *self.shared.standing.lock()
+    }
+
+    /// The caller knows that whatever was forgotten is here again. That is synced first, since what came back may not
+    /// be lost a second time by a node that thinks itself whole; then the standing is.
+    ///
+    /// # After a crash
+    /// During this call: recovering or active.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn set_active(&self) -> Result<()> {
+        self.shared.state.lock().check_open()?;
+        self.shared.sync_now().await?;
+        self.shared.update_superblock(|s| s.standing = Standing::Active).await?;
+        *self.shared.standing.lock() = Standing::Active;
+        Ok(())
+    }
+
+    /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything
+    /// acknowledged before is synced: for times when too few others hold what a power cut here would take. Has no
+    /// effect in other modes than `replicated`.
+    pub fn hold_synced(&self, held: bool) {
+        self.shared.hold(held);
     }
 
     /// Appends entries that follow the log's last one without a hole. When this returns they can be read; `done` is
@@ -280,20 +313,15 @@ impl Engine {
     /// `Invalid` for a vote that is too long or a group too many, `Failed`, `Closed`.
     pub async fn save_vote(&self, group: GroupId, vote: &[u8]) -> Result<()> {
         self.shared.state.lock().check_open()?;
-        let mut superblock = self.shared.superblock.lock().await;
+        let superblock = self.shared.superblock.lock().await;
         let votes = &superblock.current().votes;
         if vote.len() > MAX_VOTE_BYTES || (votes.len() >= MAX_VOTES && !votes.contains_key(&group)) {
             return Err(Error::Invalid(format!("a vote of {} bytes for group {}", vote.len(), group.0)));
         }
-        let result = superblock.update(|s| drop(s.votes.insert(group, vote.to_vec()))).await;
-        self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
-        self.shared.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
-        if let Err(error) = &result {
-            self.shared.fail(error.clone());
-        } else {
-            self.shared.votes.lock().insert(group, Bytes::copy_from_slice(vote));
-        }
-        result
+        drop(superblock);
+        self.shared.update_superblock(|s| drop(s.votes.insert(group, vote.to_vec()))).await?;
+        self.shared.votes.lock().insert(group, Bytes::copy_from_slice(vote));
+        Ok(())
     }
 
     /// What [`Engine::save_vote`] last stored.
@@ -427,7 +455,7 @@ impl Engine {
     /// # Errors
     /// `Failed`.
     pub async fn sync(&self) -> Result<()> {
-        self.shared.sync_now().await.map(|_| ())
+        self.shared.sync_now().await.map(drop)
     }
 
     /// What it can say of itself.
@@ -471,18 +499,7 @@ impl Engine {
             .await;
         shared.sync_now().await?;
         shared.sync_work.notify_one();
-        let clean = {
-            let progress = shared.progress.lock();
-            assert!(progress.synced == progress.written, "a clean end is synced");
-            Clean { sequence: progress.written, checksum: progress.end_checksum }
-        };
-        let mut superblock = shared.superblock.lock().await;
-        superblock
-            .update(|s| {
-                s.lazy = false;
-                s.clean = clean;
-            })
-            .await
+        shared.clear_mark_at_end().await
     }
 }
 

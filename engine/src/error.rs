@@ -57,17 +57,6 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
-    /// The machine lost power while acknowledged writes were not yet synced.
-    #[error(
-        "{location}: this machine lost power while writes were acknowledged and not yet synced, so the newest of \
-             them may be gone: {reason}. The node must not vote or serve from this state and refuses to start"
-    )]
-    PowerLost {
-        /// The directory.
-        location: String,
-        /// What was compared.
-        reason: String,
-    },
     /// Bytes that do not match their checksum, or that contradict what is known to have been written.
     #[error("{0}")]
     Corrupt(#[from] Corruption),

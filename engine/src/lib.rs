@@ -40,6 +40,7 @@ mod geometry;
 mod group;
 mod install;
 mod journal;
+mod lazy;
 mod open;
 mod recovery;
 mod shared;
@@ -56,7 +57,7 @@ pub use error::{Corruption, CorruptionKind, Error, Result};
 pub use install::Installer;
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, ListItem, ListPage,
-    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, SharedImage, Transition,
-    ValueRef,
+    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage, Standing,
+    Transition, ValueRef,
 };
 pub use view::View;

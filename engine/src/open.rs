@@ -5,17 +5,19 @@ use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
 use crate::journal::{self, Ring};
+use crate::lazy::LazyMark;
 use crate::recovery::{Left, Recovered, recover};
 use crate::shared::{Capture, CapturedGroup, Checkpoints, Counters, Devices, Progress, Shared, State};
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Options};
+use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Options, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 const MAX_CLUSTER_BYTES: usize = 64;
 const MAX_INCARNATION: u64 = (1 << 48) - 1;
@@ -41,6 +43,8 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
         boot: BootId::default(),
         epoch: 0,
         clean: Clean::default(),
+        standing: Standing::Active,
+        run: 0,
         votes: BTreeMap::new(),
     };
     SuperblockStore::create(superblock, location, first).await.map(|_| ())
@@ -121,27 +125,36 @@ pub(crate) async fn open(
     check_expected(&location, &known.identity, expected)?;
     let devices = open_devices(directory, &known.geometry)?;
     let power_cut = known.boot != options.boot;
-    if power_cut && known.lazy {
-        let reason =
-            format!("the kernel's boot id was {:032x} and is now {:032x}", known.boot.0, options.boot.0);
-        return Err(Error::PowerLost { location, reason });
-    }
+    let standing = classify(&known, power_cut);
     let ring = Ring::new(known.geometry.journal_blocks());
     let left = Left { power_cut, kept_written: !power_cut || known.mode == Some(Mode::Device) };
     let mut recovered = recover(&devices, &known, ring, &location, left).await?;
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
     settle(&devices, ring, &location, &mut recovered, known.identity.incarnation).await?;
     let epoch = known.epoch + 1;
-    let lazy = options.mode == Mode::Replicated;
-    let (boot, mode) = (options.boot, options.mode);
+    let (boot, mode, run) = (options.boot, options.mode, options.run);
+    // All that was recovered is synced by now, so the mark is clear until the first acknowledgement that is not.
+    let clean = Clean { sequence: recovered.end, checksum: recovered.chain };
     superblock
         .update(|s| {
             s.epoch = epoch;
             s.boot = boot;
-            s.lazy = lazy;
+            s.lazy = false;
+            s.clean = clean;
             s.mode = Some(mode);
+            s.standing = standing;
+            s.run = run;
         })
         .await?;
+    if standing == Standing::Recovering && known.standing == Standing::Active {
+        tracing::warn!(
+            location,
+            start = epoch,
+            journal_end = recovered.end,
+            "this machine lost power while acknowledged writes were not yet synced: the newest of them may be gone, \
+             and the node recovers before it votes or serves"
+        );
+    }
     let written = recovered.end + 1;
     let header = journal::Header {
         incarnation: known.identity.incarnation,
@@ -173,8 +186,12 @@ pub(crate) async fn open(
             unsynced_bytes: 0,
             oldest_unsynced: None,
             writer_ended: false,
-            end_checksum: chain,
+            written_checksum: chain,
+            last_write: Instant::now(),
+            ahead: options.mode == Mode::Device,
         }),
+        standing: Mutex::new(standing),
+        lazy: LazyMark::default(),
         counters,
         work: Notify::new(),
         sync_work: Notify::new(),
@@ -183,6 +200,16 @@ pub(crate) async fn open(
         options,
     };
     Ok(Opened { shared: Arc::new(shared), next: written + 1, chain })
+}
+
+/// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
+/// whole, and a power cut takes nothing where the mark says that everything acknowledged was synced.
+fn classify(known: &Superblock, power_cut: bool) -> Standing {
+    match known.standing {
+        Standing::Recovering => Standing::Recovering,
+        Standing::Active if power_cut && known.lazy => Standing::Recovering,
+        Standing::Active => Standing::Active,
+    }
 }
 
 fn check_expected(location: &str, found: &Identity, expected: Option<(String, u16)>) -> Result<()> {

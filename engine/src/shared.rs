@@ -6,9 +6,10 @@ use crate::error::{Error, Result};
 use crate::group::{Group, Keys, LogEntry};
 use crate::io::{Device, FileKind};
 use crate::journal::Ring;
+use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
-use crate::superblock::SuperblockStore;
-use crate::types::{EngineStatus, GroupId, Identity, LogId, Options, SharedImage};
+use crate::superblock::{Clean, SuperblockStore};
+use crate::types::{EngineStatus, GroupId, Identity, LogId, Mode, Options, SharedImage, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -149,9 +150,15 @@ pub(crate) struct Progress {
     pub claims: VecDeque<(u64, u64)>,
     pub unsynced_bytes: u64,
     pub oldest_unsynced: Option<Instant>,
-    /// The writer has ended; `end` is the journal's last block.
+    /// The writer has ended.
     pub writer_ended: bool,
-    pub end_checksum: u128,
+    /// The checksum of block `written`.
+    pub written_checksum: u128,
+    /// When something was last written.
+    pub last_write: Instant,
+    /// An acknowledgement may run ahead of the sync that covers it. In mode `replicated` only while the `lazy` mark is
+    /// set on the device.
+    pub ahead: bool,
 }
 
 impl Progress {
@@ -170,10 +177,20 @@ impl Progress {
         claim
     }
 
+    /// Whether somebody waits for a sync of what is written.
+    pub(crate) fn wants_sync(&self) -> bool {
+        self.waiting.front().is_some_and(|w| (w.synced || !self.ahead) && w.sequence <= self.written)
+    }
+
+    /// Whether somebody waits for a sync who would not with the `lazy` mark set.
+    pub(crate) fn wants_mark(&self) -> bool {
+        !self.ahead && self.waiting.front().is_some_and(|w| !w.synced && w.sequence <= self.written)
+    }
+
     /// Calls everybody whose promise holds, strictly in order.
-    fn settle(&mut self) {
-        let (written, synced) = (self.written, self.synced);
-        let holds = |w: &mut Waiting| w.sequence <= if w.synced { synced } else { written };
+    pub(crate) fn settle(&mut self) {
+        let (written, synced, ahead) = (self.written, self.synced, self.ahead);
+        let holds = |w: &mut Waiting| w.sequence <= if w.synced || !ahead { synced } else { written };
         while let Some(waiting) = self.waiting.pop_front_if(holds) {
             (waiting.done)(Ok(()));
         }
@@ -207,6 +224,8 @@ pub(crate) struct Shared {
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub state: Mutex<State>,
     pub progress: Mutex<Progress>,
+    pub standing: Mutex<Standing>,
+    pub lazy: LazyMark,
     pub counters: Counters,
     /// Wakes the writer.
     pub work: Notify,
@@ -254,24 +273,27 @@ impl Shared {
     }
 
     /// Everything up to `sequence` is written. Returns whether somebody waits for it to be synced.
-    pub(crate) fn written(&self, sequence: u64, claim: u64, bytes: u64) -> bool {
+    pub(crate) fn written(&self, sequence: u64, checksum: u128, claim: u64, bytes: u64) -> bool {
         let mut progress = self.progress.lock();
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;
+        progress.written_checksum = checksum;
+        progress.last_write = Instant::now();
         progress.claims.push_back((sequence, claim));
         progress.unsynced_bytes += bytes;
         progress.oldest_unsynced.get_or_insert_with(Instant::now);
         progress.settle();
-        let wanted = progress.waiting.front().is_some_and(|w| w.synced && w.sequence <= sequence);
-        wanted || progress.unsynced_bytes >= self.options.sync_bytes
+        progress.wants_sync() || progress.unsynced_bytes >= self.options.sync_bytes
     }
 
-    /// Syncs what is written and reports how far that reaches. A failure ends the engine.
-    pub(crate) async fn sync_now(&self) -> Result<u64> {
+    /// Syncs what is written and reports how far that reaches, with the checksum of the block there. A failure ends the
+    /// engine.
+    pub(crate) async fn sync_now(&self) -> Result<Clean> {
         let _one_at_a_time = self.syncing.lock().await;
-        let (target, bytes, since) = {
+        let (target, checksum, bytes, since) = {
             let mut progress = self.progress.lock();
-            (progress.written, std::mem::take(&mut progress.unsynced_bytes), progress.oldest_unsynced.take())
+            let bytes = std::mem::take(&mut progress.unsynced_bytes);
+            (progress.written, progress.written_checksum, bytes, progress.oldest_unsynced.take())
         };
         if let Some(error) = self.failed() {
             return Err(error);
@@ -300,7 +322,7 @@ impl Shared {
             self.state.lock().space.release(claim);
         }
         self.changed.notify_waiters();
-        Ok(target)
+        Ok(Clean { sequence: target, checksum })
     }
 
     /// Waits until `ready` answers, looking again after every change.
@@ -320,15 +342,18 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> EngineStatus {
-        let (written, synced, unsynced_bytes, unsynced_ms) = {
+        let (written, synced, unsynced_bytes, unsynced_ms, ahead) = {
             let progress = self.progress.lock();
             let ms = progress.oldest_unsynced.map_or(0, |since| since.elapsed().as_millis() as u64);
-            (progress.written, progress.synced, progress.unsynced_bytes, ms)
+            (progress.written, progress.synced, progress.unsynced_bytes, ms, progress.ahead)
         };
+        let standing = *self.standing.lock();
         let state = self.state.lock();
         EngineStatus {
             backend: self.backend,
             mode: self.options.mode,
+            standing,
+            lazy: ahead && self.options.mode == Mode::Replicated,
             written_sequence: written,
             synced_sequence: synced,
             unsynced_bytes,

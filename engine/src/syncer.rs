@@ -1,4 +1,4 @@
-//! The background sync: by time, by bytes, and at once where somebody waits for it.
+//! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well.
 
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             (progress.writer_ended, progress.written > progress.synced)
         };
         if ended || shared.failed().is_some() {
+            return;
+        }
+        if shared.tend_mark().await.is_err() {
             return;
         }
         if behind {

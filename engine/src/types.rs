@@ -78,6 +78,41 @@ impl std::str::FromStr for Mode {
     }
 }
 
+/// What a node may do under its identity, after how its machine was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It remembers everything that it acknowledged.
+    Active,
+    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced. Stays so over
+    /// restarts until [`Engine::set_active`](crate::Engine::set_active).
+    Recovering,
+}
+
+impl Standing {
+    /// The name used in status and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Standing::Active => "active",
+            Standing::Recovering => "recovering",
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One opening of a data directory. No two openings of one identity are equal: not after a crash, and not of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Counts openings.
+    pub start: u64,
+    /// [`Options::run`] of this opening.
+    pub nonce: u64,
+}
+
 /// The sizes of a data directory's files in bytes, each a multiple of 4 KiB, fixed by `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -102,17 +137,20 @@ pub struct Options {
     pub log_cache_bytes: u64,
     /// The running kernel.
     pub boot: BootId,
+    /// A random number, fresh for each opening.
+    pub run: u64,
 }
 
 impl Options {
     /// The defaults of the design: sync every second or 64 MiB, 64 MiB of cached entries.
-    pub fn new(mode: Mode, boot: BootId) -> Options {
+    pub fn new(mode: Mode, boot: BootId, run: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
             sync_bytes: 64 << 20,
             log_cache_bytes: 64 << 20,
             boot,
+            run,
         }
     }
 }
@@ -253,6 +291,10 @@ pub struct EngineStatus {
     pub backend: &'static str,
     /// The mode.
     pub mode: Mode,
+    /// Whether it remembers everything that it acknowledged.
+    pub standing: Standing,
+    /// Whether acknowledgements may run ahead of syncs at the moment: the `lazy` mark is set.
+    pub lazy: bool,
     /// The last journal sequence number that is written with all before it.
     pub written_sequence: u64,
     /// The last journal sequence number that is synced.

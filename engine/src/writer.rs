@@ -40,6 +40,8 @@ struct Gathering {
 /// A gathering in flight.
 struct Flight {
     sequence: u64,
+    /// The checksum of that block.
+    checksum: u128,
     /// What its blocks say was synced.
     claim: u64,
     bytes: u64,
@@ -82,10 +84,7 @@ impl Writer {
                 () = shared.work.notified(), if self.flights.len() < IN_FLIGHT => {}
             }
         }
-        let mut progress = shared.progress.lock();
-        progress.writer_ended = true;
-        progress.end_checksum = self.chain;
-        drop(progress);
+        shared.progress.lock().writer_ended = true;
         shared.changed.notify_waiters();
     }
 
@@ -267,6 +266,7 @@ impl Writer {
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (sequence, claim) = (self.next - 1, if packer.len() > 0 { synced } else { 0 });
+        let checksum = self.chain;
         let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
         debug_assert!(gathering.queue.is_empty() || !writes.is_empty());
         self.flights.push_back(Box::pin(async move {
@@ -276,7 +276,7 @@ impl Writer {
                     result = Err((file, error));
                 }
             }
-            Flight { sequence, claim, bytes, offsets, result }
+            Flight { sequence, checksum, claim, bytes, offsets, result }
         }));
     }
 
@@ -293,7 +293,7 @@ impl Writer {
             state.unwritten.remove(&offset);
         }
         drop(state);
-        if self.shared.written(flight.sequence, flight.claim, flight.bytes) {
+        if self.shared.written(flight.sequence, flight.checksum, flight.claim, flight.bytes) {
             self.shared.sync_work.notify_one();
         }
         self.shared.changed.notify_waiters();

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 const GROUP: GroupId = GroupId(0);
 
 fn options(mode: Mode) -> Options {
-    let mut options = Options::new(mode, BootId(1));
+    let mut options = Options::new(mode, BootId(1), 1);
     options.sync_interval = Duration::from_millis(1);
     options
 }

@@ -7,7 +7,8 @@ mod support;
 
 use bytes::Bytes;
 use cairn_engine::{
-    BootId, Change, Engine, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage, Transition,
+    BootId, Change, Engine, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage, Standing,
+    Transition,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +57,7 @@ fn log_after(steps: &[Step]) -> (Option<LogId>, BTreeMap<u64, NewEntry>) {
 }
 
 fn options(mode: Mode, boot: u128) -> Options {
-    let mut options = Options::new(mode, BootId(boot));
+    let mut options = Options::new(mode, BootId(boot), boot as u64);
     options.sync_interval = Duration::from_millis(2);
     options.sync_bytes = 64 << 10;
     options.log_cache_bytes = 32 << 10;
@@ -193,7 +194,11 @@ async fn verify(disk: &Disk, history: &History, options: Options, what: &str) ->
     let engine = Engine::open(Arc::new(disk.clone()), Some(("test".into(), 1)), options).await;
     let engine = engine.unwrap_or_else(|e| panic!("{what}: {e}"));
     let steps = history.steps.lock().unwrap().clone();
-    let acknowledged = history.acknowledged.load(Ordering::SeqCst);
+    // A node that knows that it may have forgotten something may have; what is there is a prefix all the same.
+    let acknowledged = match engine.standing() {
+        Standing::Active => history.acknowledged.load(Ordering::SeqCst),
+        Standing::Recovering => 0,
+    };
     let bounds = engine.log_bounds(GROUP);
     let first = bounds.purged.map_or(0, |p| p.index + 1);
     let found = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
@@ -241,7 +246,7 @@ async fn verify(disk: &Disk, history: &History, options: Options, what: &str) ->
 
 /// Runs a workload, cuts the power (or kills the process) at operation `cut`, and verifies. Returns whether the cut
 /// came.
-fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> bool {
+fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bool, Standing) {
     run(async {
         let what = format!("{mode} {cache:?} power={power} cut={cut} seed={seed}");
         let disk = Disk::new(geometry());
@@ -266,6 +271,7 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> boo
             disk.kill(|| random.next());
         }
         let engine = verify(&disk, &history, options(mode, boot), &what).await;
+        let standing = engine.standing();
         // What was recovered counts as acknowledged from now on: a second crash must not take it back.
         drop(engine);
         if power {
@@ -274,20 +280,26 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> boo
             disk.kill(|| random.next());
         }
         verify(&disk, &history, options(mode, boot + u128::from(power)), &what).await;
-        !ended
+        (!ended, standing)
     })
 }
 
 /// Every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three workloads.
 fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
     let step = std::env::var("CAIRN_CRASH_STEP").map_or(13, |s| s.parse().unwrap());
-    let mut cuts = 0;
+    let (mut cuts, mut recovering, mut active) = (0, 0, 0);
     for seed in 0..3 {
         for cut in (1..400).step_by(step) {
-            cuts += u32::from(crash_once(mode, cache, power, cut, seed * 1000 + cut));
+            let (came, standing) = crash_once(mode, cache, power, cut, seed * 1000 + cut);
+            cuts += u32::from(came);
+            recovering += u32::from(standing == Standing::Recovering);
+            active += u32::from(standing == Standing::Active);
         }
     }
     assert!(cuts > 50, "only {cuts} workloads met their cut");
+    let may_forget = mode == Mode::Replicated && power;
+    assert_eq!(recovering > 20, may_forget, "{recovering} of {cuts} cuts were taken for a lost tail");
+    assert!(active > 0, "a cut before the mark is set takes nothing");
 }
 
 #[test]
@@ -306,31 +318,101 @@ fn a_kill_at_any_operation_loses_nothing_acknowledged_in_replicated_mode() {
 }
 
 #[test]
-fn a_replicated_node_refuses_to_start_after_a_power_cut_and_starts_after_a_clean_shutdown() {
+fn a_power_cut_at_any_operation_of_a_replicated_node_loses_nothing_acknowledged_or_is_noticed() {
+    crash_everywhere(Mode::Replicated, Cache::Volatile, true);
+}
+
+#[test]
+fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_told_otherwise() {
     run(async {
         let disk = Disk::new(geometry());
         Engine::format(&disk, geometry(), &identity()).await.unwrap();
         let history = Arc::new(History::default());
         let mut random = Random(1);
-        let engine = Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1)).await.unwrap();
+        let open = |boot| Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, boot));
+        let engine = open(1).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Active);
         workload(&engine, &history, &mut random, 60).await;
+        assert!(engine.status().lazy, "a busy node acknowledges ahead of its syncs");
+        let first = engine.run();
+        drop(engine);
+        disk.reboot(Cache::Volatile, || random.next());
+        let engine = open(2).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering);
+        assert!(engine.run().start > first.start);
         engine.close().await.unwrap();
         drop(engine);
-        disk.reboot(Cache::Volatile, || random.next());
-        let all = history.steps.lock().unwrap().len();
-        history.acknowledged.store(all, Ordering::SeqCst);
-        let engine = verify(&disk, &history, options(Mode::Replicated, 2), "clean").await;
+        let engine = open(2).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering, "neither a clean stop nor a restart heals it");
+        engine.set_active().await.unwrap();
         drop(engine);
-        let before = disk.bytes(cairn_engine::io::FileKind::Superblock);
         disk.reboot(Cache::Volatile, || random.next());
-        let refused =
-            Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 3)).await.err().unwrap();
-        assert!(matches!(refused, cairn_engine::Error::PowerLost { .. }), "{refused}");
-        assert!(refused.to_string().contains("lost power"), "{refused}");
-        assert_eq!(
-            disk.bytes(cairn_engine::io::FileKind::Superblock),
-            before,
-            "a refused directory is touched"
-        );
+        assert_eq!(open(3).await.unwrap().standing(), Standing::Active, "that it is active is synced");
     });
+}
+
+#[test]
+fn a_power_cut_of_an_idle_or_cleanly_stopped_or_held_replicated_node_takes_nothing() {
+    for ending in ["idle", "closed", "held"] {
+        run(async {
+            let disk = Disk::new(geometry());
+            Engine::format(&disk, geometry(), &identity()).await.unwrap();
+            let history = Arc::new(History::default());
+            let mut random = Random(1);
+            let engine =
+                Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1)).await.unwrap();
+            workload(&engine, &history, &mut random, 60).await;
+            assert!(engine.status().lazy);
+            match ending {
+                "closed" => engine.close().await.unwrap(),
+                "held" => {
+                    engine.hold_synced(true);
+                    assert!(!engine.status().lazy, "nothing runs ahead from the moment that it is held");
+                }
+                _ => {}
+            }
+            for _ in 0..1000 {
+                if !mark_on(&disk) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(!mark_on(&disk), "{ending}: the mark is cleared on the device");
+            if ending == "held" {
+                workload_goes_on(&engine, &history, &mut random).await;
+                assert!(!mark_on(&disk), "held: it stays clear under load");
+            }
+            if ending != "held" {
+                let all = history.steps.lock().unwrap().len();
+                history.acknowledged.store(all, Ordering::SeqCst);
+            }
+            drop(engine);
+            disk.reboot(Cache::Volatile, || random.next());
+            let engine = verify(&disk, &history, options(Mode::Replicated, 2), ending).await;
+            assert_eq!(engine.standing(), Standing::Active, "{ending}");
+        });
+    }
+}
+
+/// Appends that are acknowledged one by one, with whatever promise the mode gives.
+async fn workload_goes_on(engine: &Engine, history: &Arc<History>, random: &mut Random) {
+    for _ in 0..50 {
+        let last = engine.log_bounds(GROUP).last.unwrap();
+        let next = entry(LogId { term: last.term, index: last.index + 1 }, random);
+        let place = {
+            let mut steps = history.steps.lock().unwrap();
+            steps.push(Step::Append(next.clone()));
+            steps.len()
+        };
+        let (sender, acknowledged) = tokio::sync::oneshot::channel();
+        let done = Box::new(move |result: cairn_engine::Result<()>| sender.send(result).unwrap());
+        engine.append(GROUP, vec![next], Promise::Mode, done).await.unwrap();
+        acknowledged.await.unwrap().unwrap();
+        history.acknowledged.fetch_max(place, Ordering::SeqCst);
+    }
+}
+
+/// The `lazy` mark as the device has it.
+fn mark_on(disk: &Disk) -> bool {
+    disk.bytes(cairn_engine::io::FileKind::Superblock)[144] == 1
 }

@@ -206,7 +206,7 @@ async fn open_engine(config: &NodeConfig, environment: &Environment) -> Result<E
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
         log_cache_bytes: storage.log_cache_bytes,
-        ..Options::new(config.mode, environment.boot)
+        ..Options::new(config.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
     Ok(Engine::open(Arc::clone(&environment.directory), expected, options).await?)

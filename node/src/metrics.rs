@@ -2,7 +2,7 @@
 //!
 //! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
 
-use cairn_engine::{Engine, LogId};
+use cairn_engine::{Engine, LogId, Standing};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
@@ -125,6 +125,9 @@ impl Collector for NodeGauges {
         out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
         out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
+        let recovering = u64::from(replica.standing == Standing::Recovering);
+        out.gauge("recovering", "1 while it may have forgotten what it acknowledged", None, recovering)?;
+        out.gauge("lazy", "1 while acknowledgements may run ahead of syncs", None, u64::from(engine.lazy))?;
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;
         out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
         out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;

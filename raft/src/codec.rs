@@ -1,13 +1,13 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership |
-//! |---|---|---|---|
-//! | 1 | 0 | 1 | 2 |
-//! | 1 | | 1 with a session, else 0 | |
-//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | |
-//! | varint | | number of operations | |
-//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | |
-//! | rest | | | protobuf `Membership` |
+//! | bytes | blank | command | membership | recovery mark |
+//! |---|---|---|---|---|
+//! | 1 | 0 | 1 | 2 | 3 |
+//! | 1 | | 1 with a session, else 0 | | |
+//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
+//! | varint | | number of operations | | |
+//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian) |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
 //! A put's value is the entry's next value.
@@ -16,6 +16,7 @@
 
 use crate::command::{Command, Condition, Operation, Session};
 use crate::convert;
+use crate::ids::NodeId;
 use crate::network::proto;
 use crate::types::{Membership, Payload, Proposal};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -27,6 +28,8 @@ pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
+const MARK: u8 = 3;
+const MARK_BYTES: usize = 17;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -36,6 +39,14 @@ const NONE: u8 = 0;
 const ABSENT: u8 = 1;
 const EXISTS: u8 = 2;
 const VERSION: u8 = 3;
+
+/// "Everything that this run of the member can have forgotten lies before me in the log."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) node: NodeId,
+    /// The nonce of the run that asked for it.
+    pub(crate) run: u64,
+}
 
 /// Bytes that are no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +124,23 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
         }
     }
     Proposal { meta: meta.freeze(), values }
+}
+
+/// The proposal of a recovery mark: no command of a client, and replicated like one.
+pub(crate) fn encode_mark(mark: Mark) -> Proposal {
+    let mut meta = BytesMut::with_capacity(MARK_BYTES);
+    meta.put_u8(MARK);
+    meta.put_u64_le(mark.node.as_u64());
+    meta.put_u64_le(mark.run);
+    Proposal { meta: meta.freeze(), values: Vec::new() }
+}
+
+/// The mark of an entry's meta; `None` for another kind of entry.
+pub(crate) fn decode_mark(mut meta: &[u8]) -> Option<Mark> {
+    if meta.len() != MARK_BYTES || meta.get_u8() != MARK {
+        return None;
+    }
+    Some(Mark { node: NodeId::from_u64(meta.get_u64_le()), run: meta.get_u64_le() })
 }
 
 /// The command of an entry's meta.
@@ -196,6 +224,7 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
+        Some(&MARK) if meta.len() == MARK_BYTES => Ok(Payload::Normal(Proposal { meta, values })),
         Some(&MEMBERSHIP) => {
             let message =
                 proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
@@ -211,7 +240,9 @@ pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malfo
         return Err(Malformed("an entry larger than the bound"));
     }
     let payload = decode_payload(meta, values)?;
-    if let Payload::Normal(proposal) = &payload {
+    if let Payload::Normal(proposal) = &payload
+        && decode_mark(&proposal.meta).is_none()
+    {
         let mut puts = 0;
         parse_command(&proposal.meta, |kind, _, _| puts += usize::from(kind == StoredKind::Put))?;
         if puts != proposal.values.len() {

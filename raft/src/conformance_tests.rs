@@ -28,7 +28,7 @@ pub(crate) async fn engine(folder: &TempDir) -> Engine {
     FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();
-    let options = Options::new(Mode::Device, BootId(1));
+    let options = Options::new(Mode::Device, BootId(1), 1);
     Engine::open(Arc::new(directory), None, options).await.unwrap()
 }
 

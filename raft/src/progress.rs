@@ -1,9 +1,11 @@
 //! How far the state machine is: for readers that wait for it, and for maintenance.
 
+use crate::codec::Mark;
 use crate::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::LogId;
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,6 +17,8 @@ pub(crate) struct Progress {
     checkpointed: Mutex<(Option<LogId>, u64)>,
     /// Checkpoints under way.
     building: AtomicUsize,
+    /// The last recovery mark of each slot.
+    marks: Mutex<Arc<BTreeMap<u16, Mark>>>,
 }
 
 /// A checkpoint under way, ended or given up when this is dropped.
@@ -39,12 +43,31 @@ impl Drop for Building {
 impl Progress {
     pub(crate) fn new() -> Progress {
         let (applied, watch) = runtime::watch(None);
-        Progress { applied, watch, checkpointed: Mutex::new((None, 0)), building: AtomicUsize::new(0) }
+        Progress {
+            applied,
+            watch,
+            checkpointed: Mutex::new((None, 0)),
+            building: AtomicUsize::new(0),
+            marks: Mutex::default(),
+        }
     }
 
     /// Everything up to `through` is visible.
     pub(crate) fn applied(&self, through: Option<LogId>) {
         self.applied.send(through).ok();
+    }
+
+    /// These are the marks by now.
+    pub(crate) fn marked(&self, marks: &Arc<BTreeMap<u16, Mark>>) {
+        let mut known = self.marks.lock();
+        if !Arc::ptr_eq(&known, marks) {
+            *known = marks.clone();
+        }
+    }
+
+    /// Whether this very mark was applied.
+    pub(crate) fn has_mark(&self, mark: Mark) -> bool {
+        self.marks.lock().get(&mark.node.slot()) == Some(&mark)
     }
 
     /// A snapshot was installed; it ended with a checkpoint.

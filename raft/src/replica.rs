@@ -13,13 +13,13 @@ use crate::network::{
 };
 use crate::progress::Progress;
 use crate::read_barrier::{self, ReadBarrier};
-use crate::rejoin::{self, Gate};
+use crate::rejoin::{Gate, Recovery};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, Reply, TypeConfig};
 use crate::{GROUP, state_hash, status};
-use cairn_engine::{Engine, LogId, Mode};
+use cairn_engine::{Engine, LogId, Mode, Standing};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
@@ -52,19 +52,19 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let id = NodeId::new(engine.identity().slot, engine.identity().incarnation);
-        let identity = PeerIdentity::new(&engine.identity().cluster, id);
+        let identity = PeerIdentity::new(&engine.identity().cluster, id, engine.run());
         let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
         let progress = Arc::new(Progress::new());
         let pinned = PinnedSnapshot::default();
-        let blank = is_blank(&engine);
+        let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone())
             .map_err(|error| Error::State(error.to_string()))?;
         let connections = Connections::new(identity.clone(), pinned.clone(), patience);
         let raft = Raft::build(id, raft_config, connections, LogStore::new(engine.clone()), machine)
             .await
             .map_err(|fatal| Error::State(fatal.to_string()))?;
-        let gate = Arc::new(Gate::new(rejoin::State::Active));
+        let gate = Arc::new(Gate::new(engine.standing()));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
 
@@ -83,10 +83,23 @@ impl Replica {
             config: config.clone(),
         });
         runtime::spawn(maintenance::run(Arc::downgrade(&maintained), stop.clone()));
-        let forming =
-            Forming { identity: identity.clone(), raft: raft.clone(), members: config.initial_members };
+        let forming = Forming {
+            identity: identity.clone(),
+            raft: raft.clone(),
+            members: config.initial_members.clone(),
+        };
         if blank && forming.is_mine() {
             runtime::spawn(forming.run(stop));
+        } else if !gate.is_open() {
+            let recovery = Recovery {
+                identity: identity.clone(),
+                engine: engine.clone(),
+                raft: raft.clone(),
+                gate: gate.clone(),
+                progress: progress.clone(),
+                members: config.initial_members,
+            };
+            runtime::spawn(recovery.run(stop));
         }
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
         let shared = Arc::new(Shared { identity, engine, raft, gate, receiver });
@@ -148,6 +161,15 @@ impl Replica {
         self.inner.shared.identity.id()
     }
 
+    /// Whether this replica remembers everything that it acknowledged. While it does not, it neither votes nor may it be
+    /// read from.
+    pub fn standing(&self) -> Standing {
+        match self.inner.shared.gate.is_open() {
+            true => Standing::Active,
+            false => Standing::Recovering,
+        }
+    }
+
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
         status::leader(&self.inner.shared.raft.metrics().borrow_watched())
@@ -158,7 +180,7 @@ impl Replica {
         let stopped = self.stopped();
         let metrics = self.inner.shared.raft.metrics();
         let metrics = metrics.borrow_watched();
-        status::of(&metrics, self.engine(), stopped)
+        status::of(&metrics, self.engine(), self.standing(), stopped)
     }
 
     /// The applied position, and a hash over all keys, versions, values' hashes and the machine image: replicas that

@@ -6,7 +6,6 @@ use crate::network::proto::peer_server::Peer;
 use crate::network::proto::{
     AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
-use crate::rejoin::State;
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
@@ -27,7 +26,13 @@ fn other() -> NodeId {
 }
 
 fn envelope() -> Option<Envelope> {
-    Some(Envelope { cluster: "suite".into(), sender: other().as_u64(), receiver: NodeId::new(1, 1).as_u64() })
+    Some(Envelope {
+        cluster: "suite".into(),
+        sender: other().as_u64(),
+        receiver: NodeId::new(1, 1).as_u64(),
+        start: 1,
+        run: 1,
+    })
 }
 
 fn candidacy(term: u64) -> VoteRequest {
@@ -51,7 +56,7 @@ async fn an_open_gate_lets_votes_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.shared.gate.set(State::Recovering);
+    replica.inner.shared.gate.close();
     let refused = |status: tonic::Status| {
         assert_eq!(status.code(), Code::FailedPrecondition);
         assert!(status.message().contains("recovering"), "{}", status.message());
@@ -69,9 +74,9 @@ async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_gate_lets_entries_through() {
+async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_the_member_alone() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.shared.gate.set(State::Recovering);
+    replica.inner.shared.gate.close();
     let append = AppendRequest {
         envelope: envelope(),
         vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
@@ -79,6 +84,15 @@ async fn a_closed_gate_lets_entries_through() {
         entries: vec![],
         committed: None,
     };
+    let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let gate = &replica.inner.shared.gate;
+    let (leader, vote) = gate.knocked().unwrap();
+    assert_eq!((leader, gate.admitted()), (other(), None));
+    gate.admit(vote);
+    let mut later = append.clone();
+    later.vote.as_mut().unwrap().term = 2;
+    assert!(service.append_one(Request::new(later)).await.is_err(), "another term has not admitted it");
     assert!(service.append_one(Request::new(append)).await.is_ok());
     // The status follows a moment later.
     while replica.status().term != 1 {

@@ -3,7 +3,7 @@
 use crate::GROUP;
 use crate::ids::{MemberAddress, NodeId};
 use crate::types::{TypeConfig, engine_log_id};
-use cairn_engine::{Engine, LogId};
+use cairn_engine::{Engine, LogId, Standing};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,6 +61,8 @@ pub struct ReplicaStatus {
     pub node_id: NodeId,
     /// What it does.
     pub role: Role,
+    /// Whether it remembers everything that it acknowledged.
+    pub standing: Standing,
     /// The highest term that it has seen.
     pub term: u64,
     /// Who leads, if known.
@@ -103,6 +105,7 @@ pub(crate) fn heir(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
 pub(crate) fn of(
     metrics: &RaftMetrics<TypeConfig>,
     engine: &Engine,
+    standing: Standing,
     stopped: Option<String>,
 ) -> ReplicaStatus {
     let bounds = engine.log_bounds(GROUP);
@@ -122,6 +125,7 @@ pub(crate) fn of(
             ServerState::Learner => Role::Learner,
             ServerState::Shutdown => Role::Stopped,
         },
+        standing,
         term: metrics.current_term,
         leader: leader(metrics).filter(|_| stopped.is_none()),
         last_log: bounds.last,

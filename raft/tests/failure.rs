@@ -71,7 +71,7 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
     let fail = Arc::new(AtomicBool::new(false));
     let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
     let directory = Arc::new(Failing { real, fail: fail.clone() });
-    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7))).await.unwrap();
+    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7), 1)).await.unwrap();
     let mut config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_device_that_breaks_while_nothing_is_written_is_noticed() {
     let fail = Arc::new(AtomicBool::new(false));
     let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
     let directory = Arc::new(Failing { real, fail: fail.clone() });
-    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7))).await.unwrap();
+    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7), 1)).await.unwrap();
     let mut config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine.clone()).await.unwrap();

@@ -132,9 +132,8 @@ impl Scan {
     /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes that were cut, to be
     /// cleared before new blocks are written.
     pub(super) fn leftovers(&self, end: u64) -> Vec<u64> {
-        let oldest = (end + 1).saturating_sub(self.ring.blocks());
-        let behind = (oldest..=end).map(|sequence| sequence + self.ring.blocks());
-        behind
+        // One lap: every slot, also those that no lap has reached yet.
+        (end + 1..=end + self.ring.blocks())
             .filter(|sequence| match self.slot(*sequence) {
                 Slot::Empty => false,
                 Slot::Garbage => true,
@@ -218,5 +217,11 @@ mod tests {
         assert_eq!(scan.leftovers(12), [] as [u64; 0]);
         assert_eq!(scan.leftovers(10), [11, 12]);
         assert_eq!(scan.said_synced(12), 11);
+    }
+
+    #[test]
+    fn blocks_behind_a_gap_on_the_first_lap_are_leftovers() {
+        let scan = ring(&[block(1, 0, 0), block(2, 1, 0), Slot::Empty, block(4, 3, 0), Slot::Garbage]);
+        assert_eq!(scan.leftovers(2), [4, 5], "left in place they would say that block 3 was completed");
     }
 }

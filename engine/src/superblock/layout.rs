@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
-use crate::types::{BootId, Geometry, GroupId, Identity, Mode};
+use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Standing};
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
@@ -15,7 +15,7 @@ pub(crate) const MAX_VOTES: usize = 15;
 /// The longest vote, in bytes.
 pub(crate) const MAX_VOTE_BYTES: usize = 248;
 
-/// Where a clean shutdown left the journal.
+/// Where the journal ended when the `lazy` mark was last cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clean {
     pub sequence: u64,
@@ -39,6 +39,9 @@ pub(crate) struct Superblock {
     pub epoch: u64,
     /// The journal's end when `lazy` was last cleared.
     pub clean: Clean,
+    pub standing: Standing,
+    /// Random, drawn at each opening.
+    pub run: u64,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
 }
 
@@ -80,6 +83,9 @@ impl Superblock {
         out.put_u64(self.clean.sequence);
         out.put_u128(self.clean.checksum);
         out.put_u64(self.votes.len() as u64);
+        out.put_u32(standing_number(self.standing));
+        out.put_u32(0);
+        out.put_u64(self.run);
         out.resize(VOTES_AT, 0);
         for (group, vote) in &self.votes {
             let end = out.len() + 8 + MAX_VOTE_BYTES;
@@ -127,6 +133,9 @@ impl Superblock {
         let epoch = r.u64()?;
         let clean = Clean { sequence: r.u64()?, checksum: r.u128()? };
         let count = usize::try_from(r.u64()?).ok().filter(|n| *n <= MAX_VOTES)?;
+        let standing = standing_of(r.u32()?)?;
+        r.u32()?;
+        let run = r.u64()?;
         let mut votes = BTreeMap::new();
         let mut r = Reader::new(block.get(VOTES_AT..)?);
         for _ in 0..count {
@@ -135,7 +144,19 @@ impl Superblock {
             votes.insert(group, r.bytes(MAX_VOTE_BYTES)?.get(..len)?.to_vec());
         }
         let identity = Identity { cluster, slot, incarnation };
-        Some(Superblock { revision, identity, geometry, lazy, mode, boot, epoch, clean, votes })
+        Some(Superblock {
+            revision,
+            identity,
+            geometry,
+            lazy,
+            mode,
+            boot,
+            epoch,
+            clean,
+            standing,
+            run,
+            votes,
+        })
     }
 }
 
@@ -153,6 +174,17 @@ fn mode_of(number: u32) -> Option<Option<Mode>> {
     modes.into_iter().find(|mode| mode_number(*mode) == number)
 }
 
+const fn standing_number(standing: Standing) -> u32 {
+    match standing {
+        Standing::Active => 0,
+        Standing::Recovering => 1,
+    }
+}
+
+fn standing_of(number: u32) -> Option<Standing> {
+    [Standing::Active, Standing::Recovering].into_iter().find(|standing| standing_number(*standing) == number)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -168,6 +200,8 @@ pub(crate) mod tests {
             boot: BootId(0x0123_4567_89ab_cdef),
             epoch: 3,
             clean: Clean { sequence: 41, checksum: 99 },
+            standing: Standing::Recovering,
+            run: 0x7777,
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
         }
     }
@@ -191,6 +225,8 @@ pub(crate) mod tests {
         assert_eq!(block[176..184], 41u64.to_le_bytes(), "clean sequence");
         assert_eq!(block[184..200], 99u128.to_le_bytes(), "clean checksum");
         assert_eq!(block[200..208], 1u64.to_le_bytes(), "votes");
+        assert_eq!(block[208..212], 1u32.to_le_bytes(), "standing");
+        assert_eq!(block[216..224], 0x7777u64.to_le_bytes(), "run");
         assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
         assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
         assert_eq!(&block[264..267], &[1, 2, 3]);

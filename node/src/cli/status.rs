@@ -4,6 +4,7 @@ use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table};
 use cairn_client::{Error, NodeStatus, StorageStatus};
+use cairn_engine::Standing;
 use cairn_node::config::format_size;
 use cairn_raft::NodeId;
 use clap::Args;
@@ -57,6 +58,7 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "purged_index": node.purged_index,
         "uptime_ms": millis(node.uptime),
         "stopped_reason": node.stopped_reason,
+        "standing": node.standing,
         "storage": node.storage.as_ref().map(storage_json),
     })
 }
@@ -81,6 +83,7 @@ fn storage_json(storage: &StorageStatus) -> Value {
         "user_bytes_written": storage.user_bytes_written,
         "syncs": storage.syncs,
         "corrupt_values": storage.corrupt_values,
+        "lazy": storage.lazy,
     })
 }
 
@@ -99,6 +102,12 @@ fn as_text(answers: &[Answer]) -> String {
         match answer {
             Ok(node) => {
                 rows.push(row(endpoint, node));
+                if node.standing == Standing::Recovering.name() {
+                    notes.push(format!(
+                        "{endpoint} recovers: its machine lost power with acknowledged writes unsynced; it neither votes \
+                         nor serves until a leader has brought it up to date"
+                    ));
+                }
                 if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} serves no more: {reason}"));
                 }

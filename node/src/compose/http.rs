@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use cairn_engine::Standing;
 use cairn_raft::Replica;
 use std::sync::Arc;
 
@@ -31,6 +32,9 @@ pub(super) fn readiness(replica: &Replica) -> Result<(), String> {
     let status = replica.status();
     match status.stopped_reason.or_else(|| replica.engine().status().failed) {
         Some(why) => Err(format!("stopped: {why}")),
+        None if status.standing == Standing::Recovering => {
+            Err("recovering: brought up to date by a leader".into())
+        }
         None if status.leader.is_none() => Err("no leader is known".into()),
         None => Ok(()),
     }

@@ -59,9 +59,11 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             user_bytes_written: engine.user_bytes_written,
             syncs: engine.syncs,
             corrupt_values: engine.corrupt_values,
+            lazy: engine.lazy,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
+        standing: status.standing.name().to_string(),
     }
 }
 

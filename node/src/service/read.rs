@@ -3,7 +3,7 @@
 use super::{Inner, refusal, validate};
 use bytes::Bytes;
 use cairn_client::proto;
-use cairn_engine::{ListItem, ListQuery, View};
+use cairn_engine::{ListItem, ListQuery, Standing, View};
 use cairn_raft::GROUP;
 use futures::{StreamExt, TryStreamExt};
 use std::time::Duration;
@@ -91,6 +91,9 @@ async fn read_item(view: &View, item: ListItem, keys_only: bool) -> Result<proto
 }
 
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
+    if inner.replica.standing() == Standing::Recovering {
+        return Err(refusal::recovering());
+    }
     if stale {
         return Ok(());
     }

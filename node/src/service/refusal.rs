@@ -65,6 +65,13 @@ pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
+/// This node may have forgotten what it acknowledged.
+pub(crate) fn recovering() -> Status {
+    let message = "this node recovers from a power cut and serves once a leader has brought it up to date; ask another \
+                   member";
+    status(Code::Unavailable, message, detail(Reason::Stopped))
+}
+
 /// No leader is known.
 pub(crate) fn no_leader() -> Status {
     let message = "the cluster has no leader at the moment; nothing was proposed, retry";

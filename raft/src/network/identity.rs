@@ -2,10 +2,15 @@
 //!
 //! The story against which this stands: a member's disk is wiped and the member comes back at the same address with
 //! another incarnation, or another cluster's member is configured there by mistake. Whatever was meant for the one that
-//! was there before must not be taken by the one that is there now.
+//! was there before must not be taken by the one that is there now. And: a copy of a member's disk is
+//! started beside it, or an older state of it is restored. Each start of a member has a number and a nonce; whoever has
+//! heard of a later start does not listen to an earlier one, nor to another one with the same number.
 
 use super::proto::Envelope;
 use crate::ids::NodeId;
+use cairn_engine::Run;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tonic::Status;
 
@@ -14,11 +19,17 @@ use tonic::Status;
 pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     id: NodeId,
+    run: Run,
+    /// The latest start of each member heard of.
+    starts: Arc<Mutex<BTreeMap<NodeId, Run>>>,
 }
 
+/// More members than any cluster has: a stranger's inventions must not take all memory.
+const STARTS_MAX: usize = 4096;
+
 impl PeerIdentity {
-    pub(crate) fn new(cluster: &str, id: NodeId) -> PeerIdentity {
-        PeerIdentity { cluster: cluster.into(), id }
+    pub(crate) fn new(cluster: &str, id: NodeId, run: Run) -> PeerIdentity {
+        PeerIdentity { cluster: cluster.into(), id, run, starts: Arc::default() }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -31,6 +42,8 @@ impl PeerIdentity {
             cluster: self.cluster.to_string(),
             sender: self.id.as_u64(),
             receiver: receiver.as_u64(),
+            start: self.run.start,
+            run: self.run.nonce,
         })
     }
 
@@ -84,7 +97,28 @@ impl PeerIdentity {
         if sender.slot() == self.id.slot() && sender != self.id {
             return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
         }
+        self.fence(sender, Run { start: envelope.start, nonce: envelope.run })?;
         Ok(sender)
+    }
+
+    /// Refuses an earlier start of a member than one already heard of, and a twin of it.
+    fn fence(&self, sender: NodeId, run: Run) -> Result<(), Status> {
+        let mut starts = self.starts.lock();
+        if starts.len() >= STARTS_MAX && !starts.contains_key(&sender) {
+            starts.pop_first();
+        }
+        let known = starts.entry(sender).or_insert(run);
+        if run.start > known.start {
+            *known = run;
+        }
+        match *known == run {
+            true => Ok(()),
+            false => Err(refused(format!(
+                "member {sender} speaks from its start {} ({:016x}), and this member has heard its start {} ({:016x}): \
+                 a late message, or a copy of its data directory; run only one",
+                run.start, run.nonce, known.start, known.nonce
+            ))),
+        }
     }
 }
 
@@ -97,11 +131,31 @@ mod tests {
     use super::*;
 
     fn envelope(cluster: &str, sender: NodeId, receiver: NodeId) -> Envelope {
-        Envelope { cluster: cluster.into(), sender: sender.as_u64(), receiver: receiver.as_u64() }
+        envelope_of(cluster, sender, receiver, 1, 1)
+    }
+
+    fn envelope_of(cluster: &str, sender: NodeId, receiver: NodeId, start: u64, run: u64) -> Envelope {
+        Envelope { cluster: cluster.into(), sender: sender.as_u64(), receiver: receiver.as_u64(), start, run }
     }
 
     fn here() -> PeerIdentity {
-        PeerIdentity::new("blue", NodeId::new(1, 11))
+        PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 })
+    }
+
+    #[test]
+    fn an_earlier_start_and_a_twin_are_refused_once_a_later_start_was_heard() {
+        let here = here();
+        let hear = |start, run| {
+            let message = envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), start, run);
+            here.sender_of_request(Some(&message)).map(drop)
+        };
+        hear(4, 40).unwrap();
+        hear(4, 40).unwrap();
+        assert!(hear(4, 41).unwrap_err().message().contains("run only one"));
+        assert!(hear(3, 30).is_err());
+        hear(5, 50).unwrap();
+        assert!(hear(4, 40).is_err());
+        hear(5, 50).unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod hello;
 mod identity;
 pub(crate) mod proto;
 mod receiver;
+mod recover;
 mod sender;
 mod service;
 
@@ -16,6 +17,7 @@ pub(crate) use client::Connections;
 pub(crate) use hello::hello;
 pub(crate) use identity::PeerIdentity;
 pub(crate) use receiver::SnapshotReceiver;
+pub(crate) use recover::ask_to_recover;
 pub use service::PeerService;
 pub(crate) use service::{Shared, is_blank};
 

@@ -7,13 +7,14 @@ use super::identity::PeerIdentity;
 use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing};
 use crate::GROUP;
-use crate::codec::Malformed;
+use crate::codec::{self, Malformed, Mark};
 use crate::convert;
 use crate::ids::NodeId;
 use crate::rejoin::Gate;
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
 use cairn_engine::{Engine, LogId};
 use futures::{Stream, StreamExt};
+use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::raft::{
@@ -77,6 +78,35 @@ impl Shared {
         }
     }
 
+    /// A member that recovers takes entries only from a leader that knows it.
+    fn admit(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
+        match self.gate.admits(sender, vote) {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(
+                "this member is recovering, and takes entries once the leader has let its log fall back",
+            )),
+        }
+    }
+
+    /// Leader only: what a recovering member needs before it may take entries.
+    async fn bring_back(&self, member: NodeId, run: u64) -> Result<Vote, Status> {
+        self.open_gate()?;
+        let (vote, leads) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
+        };
+        if !leads {
+            return Err(Status::failed_precondition("this member does not lead"));
+        }
+        let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
+        allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        let mark = codec::encode_mark(Mark { node: member, run });
+        self.raft.client_write_ff(mark, None).await.map_err(stopped)?;
+        tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
+        Ok(vote)
+    }
+
     fn vote_request(&self, request: proto::VoteRequest) -> Result<(NodeId, VoteRequest<TypeConfig>), Status> {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         self.open_gate()?;
@@ -113,6 +143,7 @@ impl Shared {
         if vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
         }
+        self.admit(sender, &vote)?;
         Ok((sender, vote))
     }
 }
@@ -146,7 +177,7 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let identity = &self.shared.identity;
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
-        let blank = is_blank(&self.shared.engine);
+        let blank = is_blank(&self.shared.engine) && self.shared.gate.is_open();
         Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank }))
     }
 
@@ -167,7 +198,9 @@ impl Peer for PeerService {
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
-                    Ok((from, append_request(from, message)?))
+                    let request = append_request(from, message)?;
+                    shared.admit(from, &request.vote)?;
+                    Ok((from, request))
                 });
                 let taken = match taken {
                     Ok((from, request)) => {
@@ -196,6 +229,7 @@ impl Peer for PeerService {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
         let request = append_request(sender, message)?;
+        self.shared.admit(sender, &request.vote)?;
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
@@ -306,5 +340,17 @@ impl Peer for PeerService {
             }
         }
         Ok(Response::new(answer))
+    }
+
+    async fn recover(&self, request: Request<proto::RecoverRequest>) -> Answered<proto::RecoverResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let run = request.envelope.map_or(0, |envelope| envelope.run);
+        let vote = shared.bring_back(sender, run).await?;
+        Ok(Response::new(proto::RecoverResponse {
+            envelope: shared.identity.to(sender),
+            vote: Some(convert::vote_to_proto(&vote)),
+        }))
     }
 }

@@ -58,7 +58,13 @@ impl<'k, K: Keys> Batch<'k, K> {
                 self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) => self.command(id, &proposal.meta)?,
+            Payload::Normal(proposal) => match codec::decode_mark(&proposal.meta) {
+                Some(mark) => {
+                    Arc::make_mut(&mut self.image.marks).insert(mark.node.slot(), mark);
+                    (Vec::new(), Answer::Nothing)
+                }
+                None => self.command(id, &proposal.meta)?,
+            },
         };
         self.transitions.push(Transition { applied: id, changes });
         Ok(answer)

@@ -1,19 +1,23 @@
 //! The machine image: the part of the state that is not keys. It goes with every checkpoint and snapshot.
 
 use super::sessions::Sessions;
-use crate::codec::Malformed;
+use crate::codec::{Malformed, Mark};
 use crate::convert;
+use crate::ids::NodeId;
 use crate::network::proto;
 use crate::types::StoredMembership;
 use cairn_engine::MachineImage;
 use prost::Message;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Membership and sessions after some entry. A copy is O(1).
+/// Membership, sessions and recovery marks after some entry. A copy is O(1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) membership: Arc<StoredMembership>,
     pub(crate) sessions: Sessions,
+    /// The last mark of each slot. In the image because a snapshot may leap over the entry.
+    pub(crate) marks: Arc<BTreeMap<u16, Mark>>,
 }
 
 impl Image {
@@ -22,7 +26,12 @@ impl Image {
         let message = proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
         let log_id = message.membership_log_id.map(convert::log_id_from_proto);
+        let marks = message.marks.into_iter().map(|mark| {
+            let node = NodeId::from_u64(mark.node_id);
+            (node.slot(), Mark { node, run: mark.run })
+        });
         Ok(Image {
+            marks: Arc::new(marks.collect()),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
         })
@@ -37,6 +46,11 @@ impl MachineImage for Image {
             membership: Some(convert::membership_to_proto(self.membership.membership())),
             evicted_through,
             sessions,
+            marks: self
+                .marks
+                .values()
+                .map(|mark| proto::RecoveryMark { node_id: mark.node.as_u64(), run: mark.run })
+                .collect(),
         };
         message.encode_to_vec()
     }

@@ -73,6 +73,7 @@ impl StateMachine {
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
         self.image = image;
+        self.progress.marked(&self.image.marks);
         self.progress.applied(Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
@@ -117,6 +118,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         self.image = data.install(&self.engine, applied).await?;
+        self.progress.marked(&self.image.marks);
         self.progress.installed(applied);
         Ok(())
     }

@@ -217,7 +217,7 @@ pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
 }
 
 pub async fn open(path: &Path) -> Engine {
-    let options = || Options::new(Mode::Device, BootId(7));
+    let options = || Options::new(Mode::Device, BootId(7), 1);
     let attempt = || async {
         let directory = FileDirectory::open(path, Backend::Threads).unwrap();
         Engine::open(Arc::new(directory), None, options()).await

@@ -7,7 +7,7 @@ use super::plan::Plan;
 use crate::check::Violation;
 use crate::disk::SimDisk;
 use crate::trace::Trace;
-use cairn_engine::{BootId, Engine, Error as EngineError, Identity};
+use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::MemberAddress;
 use madsim::runtime::{Handle, NodeHandle};
@@ -59,14 +59,8 @@ struct State {
     change: u64,
     boots: u64,
     node: Option<Arc<Node>>,
-    refusal: Option<Refusal>,
-}
-
-/// Why a node did not start.
-#[derive(Clone, Debug)]
-pub(super) struct Refusal {
-    pub(super) power_lost: bool,
-    pub(super) text: String,
+    /// The machine lost power, and its node is not known to be active since.
+    forgetful: bool,
 }
 
 /// One machine.
@@ -103,8 +97,17 @@ impl Machine {
         self.change() == change
     }
 
-    pub(super) fn refusal(&self) -> Option<Refusal> {
-        self.state.lock().refusal.clone()
+    /// Whether its node may have forgotten what it acknowledged.
+    pub(super) fn forgetful(&self) -> bool {
+        self.state.lock().forgetful
+    }
+
+    /// Its node is active.
+    pub(super) fn remembers(&self, life: u32) {
+        let mut state = self.state.lock();
+        if state.life == life && state.node.is_some() {
+            state.forgetful = false;
+        }
     }
 
     fn set(&self, condition: Condition) {
@@ -127,8 +130,6 @@ pub(super) struct Cluster {
     peace: AtomicBool,
     /// Clean stops under way.
     pub(super) stopping: AtomicU32,
-    /// While set, a refusal for lost power is expected.
-    expects_refusal: Mutex<bool>,
 }
 
 impl Cluster {
@@ -156,8 +157,14 @@ impl Cluster {
             let identity =
                 Identity { cluster: CLUSTER.into(), slot, incarnation: rng.random_range(1..1_u64 << 48) };
             Engine::format(&*disk.directory(), plan.geometry, &identity).await?;
-            let state =
-                State { condition: Condition::Down, life: 0, change: 0, boots: 1, node: None, refusal: None };
+            let state = State {
+                condition: Condition::Down,
+                life: 0,
+                change: 0,
+                boots: 1,
+                node: None,
+                forgetful: false,
+            };
             machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
         }
         Ok(Arc::new(Cluster {
@@ -170,7 +177,6 @@ impl Cluster {
             events: Mutex::default(),
             peace: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
-            expects_refusal: Mutex::new(false),
         }))
     }
 
@@ -219,9 +225,19 @@ impl Cluster {
         self.peace.load(Ordering::Relaxed)
     }
 
-    /// From now on a node may refuse to start because its machine lost power.
-    pub(super) fn expect_refusal(&self) {
-        *self.expects_refusal.lock() = true;
+    /// Whether one more machine may lose power: as many as may fail by themselves without a person, unless the plan goes
+    /// beyond that.
+    pub(super) fn may_forget(&self, machine: &Machine) -> bool {
+        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
+        self.plan.mode != Mode::Replicated
+            || self.plan.beyond_tolerance
+            || others.count() < (self.machines.len() - 1) / 2
+    }
+
+    /// Whether so many machines forgot that a cluster without a leader must wait for a person.
+    pub(super) fn may_be_stuck(&self) -> bool {
+        let forgetful = self.machines.iter().filter(|machine| machine.forgetful()).count();
+        self.plan.mode == Mode::Replicated && forgetful > (self.machines.len() - 1) / 2
     }
 
     fn host(&self, machine: &Machine) -> Option<NodeHandle> {
@@ -238,7 +254,6 @@ impl Cluster {
             state.condition = Condition::Starting;
             state.change += 1;
             state.life += 1;
-            state.refusal = None;
             (state.life, state.boots)
         };
         if life > 1 {
@@ -287,14 +302,7 @@ impl Cluster {
                 }
             }
             Err(error) => {
-                let power_lost = matches!(
-                    &error,
-                    cairn_node::Error::Engine(EngineError::PowerLost { .. })
-                        | cairn_node::Error::Replica(cairn_raft::Error::Engine(
-                            EngineError::PowerLost { .. }
-                        ))
-                );
-                self.became(slot, life, Err(Refusal { power_lost, text: error.to_string() }));
+                self.became(slot, life, Err(error.to_string()));
             }
         }
     }
@@ -304,7 +312,7 @@ impl Cluster {
         machine.and_then(Machine::node).is_some_and(|(current, _)| current == life)
     }
 
-    fn became(&self, slot: u16, life: u32, outcome: Result<Arc<Node>, Refusal>) {
+    fn became(&self, slot: u16, life: u32, outcome: Result<Arc<Node>, String>) {
         let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
         let mut state = machine.state.lock();
         if state.life != life || state.condition == Condition::Down {
@@ -322,13 +330,9 @@ impl Cluster {
             Err(refusal) => {
                 state.condition = Condition::Down;
                 state.change += 1;
-                state.refusal = Some(refusal.clone());
                 drop(state);
-                self.trace.event(format!("node {slot} refuses to start: {}", refusal.text));
-                if !(refusal.power_lost && *self.expects_refusal.lock()) {
-                    let detail = format!("node {slot}: {}", refusal.text);
-                    self.violation(Violation::new("a node starts", detail));
-                }
+                self.trace.event(format!("node {slot} refuses to start: {refusal}"));
+                self.violation(Violation::new("a node starts", format!("node {slot}: {refusal}")));
             }
         }
     }
@@ -348,6 +352,7 @@ impl Cluster {
         let node = {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
+            state.forgetful |= death == Death::PowerCut;
             state.node.take()
         };
         machine.set(Condition::Down);

@@ -5,7 +5,6 @@
 
 use super::cluster::{Cluster, Condition, Death, Machine};
 use super::network::Links;
-use cairn_engine::Mode;
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
 use rand::{RngExt, rngs::StdRng};
@@ -45,26 +44,9 @@ pub enum FaultKind {
 use FaultKind::*;
 
 impl FaultKind {
-    /// The faults that a mode must survive. A machine that runs `replicated` may lose power only after a clean stop.
-    pub fn of_mode(mode: Mode) -> &'static [FaultKind] {
-        match mode {
-            Mode::Replicated => &[Kill, KillAll, Pause, Shutdown, Isolate, Split, OneWay, Lossy, Slow, Clock],
-            Mode::Device | Mode::Sync => &[
-                Kill,
-                KillAll,
-                Pause,
-                Shutdown,
-                PowerCut,
-                PowerCutAll,
-                Isolate,
-                Split,
-                OneWay,
-                Lossy,
-                Slow,
-                Clock,
-            ],
-        }
-    }
+    /// All of them.
+    pub const ALL: [FaultKind; 12] =
+        [Kill, KillAll, Pause, Shutdown, PowerCut, PowerCutAll, Isolate, Split, OneWay, Lossy, Slow, Clock];
 }
 
 /// Longest wait for a clean stop.
@@ -179,7 +161,7 @@ impl Nemesis {
         let cluster = self.cluster.clone();
         move || {
             let Some(machine) = cluster.machines.get(target) else { return };
-            if cluster.at_peace() {
+            if cluster.at_peace() || death == Death::PowerCut && !cluster.may_forget(machine) {
                 return;
             }
             if cluster.end(machine, death) {

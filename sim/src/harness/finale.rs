@@ -7,7 +7,8 @@ use crate::check::Violation;
 use crate::check::acknowledged::FinalKeys;
 use crate::workload::{Recorder, read_everything};
 use cairn_client::Client;
-use cairn_engine::Mode;
+use cairn_engine::Standing;
+use cairn_raft::Role;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +21,12 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const SERVE_LIMIT: Duration = Duration::from_secs(30);
 const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
+/// Longer than two background syncs, and the blocks that they cause.
+const IDLE_LIMIT: Duration = Duration::from_secs(20);
+/// Two syncs of a slow disk, and then some.
+const MARK_WRITTEN: Duration = Duration::from_secs(2);
+/// Longer than several elections and a recovery take.
+const STUCK_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Mends links, clocks, pauses and deaths.
@@ -89,25 +96,51 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     }
 }
 
-/// In `replicated` mode: a machine that loses power with unsynced writes does not come back by itself, and says why.
-pub(super) async fn lose_power(cluster: &Arc<Cluster>) {
-    if cluster.plan.mode != Mode::Replicated {
-        return;
+/// Whether so many forgot what they acknowledged that nobody can be elected: the cluster has stopped, as it must.
+pub(super) async fn stuck(cluster: &Cluster) -> bool {
+    let led = || {
+        let mut nodes = cluster.machines.iter().filter_map(|machine| machine.node());
+        nodes.any(|(_, node)| node.replica().status().role == Role::Leader)
+    };
+    // Those that can come back by themselves do so within this time.
+    let stuck = cluster.may_be_stuck() && !wait_until(STUCK_LIMIT, led).await && cluster.may_be_stuck();
+    if stuck {
+        cluster.count_event("stopped for a person");
+        cluster.trace.event("too many forgot: the cluster waits for a person");
     }
-    cluster.expect_refusal();
-    let slot = cluster.plan.seed as usize % cluster.machines.len();
-    let Some(machine) = cluster.machines.get(slot) else { return };
-    let at_risk = machine.node().is_some_and(|(_, node)| node.engine().status().unsynced_bytes > 0);
-    cluster.end(machine, Death::PowerCut);
-    cluster.count("power cut, replicated");
+    stuck
+}
+
+/// All machines lose power once the cluster is idle: that takes nothing in any mode.
+pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
+    let lazy = || {
+        let mut nodes = cluster.machines.iter().filter_map(|machine| machine.node());
+        nodes.any(|(_, node)| node.engine().status().lazy)
+    };
+    if !wait_until(IDLE_LIMIT, || !lazy()).await {
+        cluster.violation(Violation::new(LIVENESS, "an idle node keeps its `lazy` mark"));
+    }
+    // The mark is cleared on the device a moment later than in memory.
+    tokio::time::sleep(MARK_WRITTEN).await;
+    for machine in &cluster.machines {
+        cluster.end(machine, Death::PowerCut);
+    }
+    cluster.count("power cut of all, idle");
     tokio::time::sleep(POLL).await;
-    cluster.start(machine);
-    let settled = || matches!(machine.condition(), Condition::Up | Condition::Down);
-    let refused = wait_until(START_LIMIT, settled).await && machine.condition() == Condition::Down;
-    let named = machine.refusal().is_some_and(|refusal| refusal.power_lost);
-    if at_risk && !(refused && named) {
-        let detail = format!("node {} started after its machine lost unsynced writes", machine.slot);
-        cluster.violation(Violation::new("a forgetful node refuses to start", detail));
+    for machine in &cluster.machines {
+        cluster.start(machine);
+    }
+    let active = || {
+        cluster.machines.iter().all(|machine| {
+            machine.node().is_some_and(|(_, node)| node.replica().standing() == Standing::Active)
+        })
+    };
+    if !wait_until(START_LIMIT, active).await {
+        cluster.violation(Violation::new(
+            "an idle cluster survives a total power cut",
+            "not all nodes are active",
+        ));
+        describe(cluster);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
 use crate::check::majority;
 use crate::check::states::States;
-use cairn_engine::{Engine, Entry, LogId};
+use cairn_engine::{Engine, Entry, LogId, Standing};
 use cairn_raft::{GROUP, Role};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -60,8 +60,11 @@ fn cluster_wide(cluster: &Cluster) {
         let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
         !purged && engine.log_id_at(GROUP, applied.index) != Some(applied)
     };
-    let lacking: Vec<u16> =
-        engines.iter().filter(|(_, engine)| lacks(engine)).map(|(slot, _)| *slot).collect();
+    let lacking: Vec<u16> = engines
+        .iter()
+        .filter(|(_, engine)| engine.standing() == Standing::Active && lacks(engine))
+        .map(|(slot, _)| *slot)
+        .collect();
     if let Some(violation) = majority::check(cluster.machines.len(), applied, by, &lacking) {
         cluster.violation(violation);
     }
@@ -75,6 +78,14 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     let slot = machine.slot;
     let mut seen = seen.lock();
     let mut found = Vec::new();
+    match status.standing {
+        Standing::Active => machine.remembers(life),
+        Standing::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
+            let detail = format!("node {slot} is {} of term {}", status.role, status.term);
+            found.push(Violation::new("a recovering node never campaigns", detail));
+        }
+        Standing::Recovering => {}
+    }
     if status.role == Role::Leader {
         found.extend(seen.leaders.saw(slot, life, status.term));
     }
@@ -91,7 +102,7 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
         cluster.count_event("checkpoints");
     }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
-    let line = format!("node {slot} {} of term {}", status.role, status.term);
+    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, status.standing);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
         cluster.trace.event(line);
     }

@@ -28,6 +28,9 @@ pub struct Plan {
     pub sync_interval: Duration,
     /// Clients.
     pub profile: Profile,
+    /// In mode `replicated`: whether more machines may lose power at once than the cluster survives without a person. It
+    /// may then stop for good, but must not lose or split anything.
+    pub beyond_tolerance: bool,
     /// The faults of this run.
     pub faults: Vec<FaultKind>,
     /// The time between two faults.
@@ -52,7 +55,7 @@ impl Plan {
             _ => Mode::Replicated,
         });
         let millis = Duration::from_millis;
-        let mut faults: Vec<FaultKind> = FaultKind::of_mode(mode).to_vec();
+        let mut faults = FaultKind::ALL.to_vec();
         faults.retain(|_| rng.random_bool(0.6));
         let latency = match rng.random_range(0..4) {
             0 => millis(1)..millis(30),
@@ -68,6 +71,7 @@ impl Plan {
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             sync_interval: millis(if rng.random_bool(0.3) { 200 } else { 1000 }),
             profile: Profile::from_rng(&mut rng),
+            beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)

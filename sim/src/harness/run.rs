@@ -140,6 +140,7 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let enemies = hosts.iter().map(NodeHandle::id).collect();
     Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
     finale::heal(&cluster, &links).await;
+    let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients {
@@ -147,19 +148,22 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     }
     let last = plan.profile.clients * plan.profile.tasks_per_client;
     let end = match hosts.first() {
+        _ if stuck => None,
         Some(host) => {
             let client = client(&cluster, u64::from(last))?;
             let (cluster, recorder) = (cluster.clone(), recorder.clone());
             let serving = host.spawn(async move { finale::serve(&cluster, client, last, &recorder).await });
-            serving.await.map_err(|error| format!("the last client: {error}"))?
+            Some(serving.await.map_err(|error| format!("the last client: {error}"))?)
         }
         None => return Err("no client host".into()),
     };
-    finale::converge(&cluster, &seen).await;
-    finale::lose_power(&cluster).await;
+    if !stuck {
+        finale::converge(&cluster, &seen).await;
+        finale::lose_power_idle(&cluster).await;
+    }
 
     let history = History::new(recorder.records());
-    judge(&cluster, &seen, &recorder, &history, &end);
+    judge(&cluster, &seen, &recorder, &history, end.as_ref());
     Ok(report(&cluster, &links, &seen, &history))
 }
 
@@ -230,11 +234,11 @@ fn judge(
     seen: &Mutex<Seen>,
     recorder: &Recorder,
     history: &History,
-    end: &acknowledged::FinalKeys,
+    end: Option<&acknowledged::FinalKeys>,
 ) {
     let mut found = linearizable::check(history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(history));
-    found.extend(acknowledged::check(history, end));
+    found.extend(end.into_iter().flat_map(|end| acknowledged::check(history, end)));
     let seen = seen.lock();
     for record in history.records() {
         if let Outcome::Applied { index, term, .. } = record.outcome {

@@ -1,0 +1,128 @@
+//! The `lazy` mark: "this machine may have acknowledged what is not synced".
+//!
+//! What holds here, in mode `replicated`:
+//! - the mark is set on the device, synced, before the first acknowledgement that runs ahead of its sync;
+//! - it is cleared only after acknowledgements have stopped running ahead and everything that they covered is synced,
+//!   and what is synced then is recorded with it;
+//! - a power cut that finds the mark clear took nothing that was acknowledged.
+//!
+//! The mark is cleared after a quiet moment, at a clean end, and while the caller holds it clear. While it is clear
+//! every acknowledgement waits for a sync; a few of these within a second set it again.
+
+use crate::error::Result;
+use crate::shared::Shared;
+use crate::superblock::Superblock;
+use crate::types::Mode;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So many acknowledgements that waited for a sync within [`DEMAND_WINDOW`] set the mark: below that a sync now and then
+/// costs less than setting and clearing the mark.
+const DEMAND: u32 = 4;
+const DEMAND_WINDOW: Duration = Duration::from_secs(1);
+
+/// What decides about the mark.
+#[derive(Default)]
+pub(crate) struct LazyMark {
+    /// The caller wants it clear.
+    held: AtomicBool,
+    /// One change of the mark at a time.
+    changing: tokio::sync::Mutex<()>,
+    /// Since when, and how often, somebody waited for a sync for want of the mark.
+    demand: Mutex<Option<(Instant, u32)>>,
+}
+
+impl LazyMark {
+    /// Counts one who waits. Whether there were enough by now.
+    fn demanded(&self) -> bool {
+        let now = Instant::now();
+        let mut demand = self.demand.lock();
+        let (since, count) = demand.filter(|(since, _)| now - *since < DEMAND_WINDOW).unwrap_or((now, 0));
+        *demand = Some((since, count + 1));
+        count + 1 >= DEMAND
+    }
+}
+
+impl Shared {
+    pub(crate) fn hold(&self, held: bool) {
+        if self.lazy.held.swap(held, Ordering::SeqCst) != held {
+            if held && self.options.mode == Mode::Replicated {
+                // From here on nothing is acknowledged ahead; the syncer clears the mark on the device.
+                self.progress.lock().ahead = false;
+            }
+            self.sync_work.notify_one();
+        }
+    }
+
+    /// Sets or clears the mark where that is due.
+    pub(crate) async fn tend_mark(&self) -> Result<()> {
+        if self.options.mode != Mode::Replicated {
+            return Ok(());
+        }
+        let _one_at_a_time = self.lazy.changing.lock().await;
+        let held = self.lazy.held.load(Ordering::SeqCst);
+        let on_device = self.superblock.lock().await.current().lazy;
+        let (wanted, quiet) = {
+            let progress = self.progress.lock();
+            let idle = progress.written == progress.synced && progress.waiting.is_empty();
+            (progress.wants_mark(), idle && progress.last_write.elapsed() >= self.options.sync_interval)
+        };
+        match on_device {
+            true if held || quiet => self.clear_mark().await,
+            _ if held || !wanted || !self.lazy.demanded() => Ok(()),
+            true => {
+                self.run_ahead();
+                Ok(())
+            }
+            false => self.set_mark().await,
+        }
+    }
+
+    /// Clears the mark for good: nothing is acknowledged any more.
+    pub(crate) async fn clear_mark_at_end(&self) -> Result<()> {
+        self.hold(true);
+        let _one_at_a_time = self.lazy.changing.lock().await;
+        self.clear_mark().await
+    }
+
+    /// Stops acknowledgements from running ahead, syncs what they covered, and clears the mark.
+    async fn clear_mark(&self) -> Result<()> {
+        if self.options.mode == Mode::Replicated {
+            self.progress.lock().ahead = false;
+        }
+        let clean = self.sync_now().await?;
+        self.update_superblock(|s| {
+            s.lazy = false;
+            s.clean = clean;
+        })
+        .await
+    }
+
+    async fn set_mark(&self) -> Result<()> {
+        self.update_superblock(|s| s.lazy = true).await?;
+        self.run_ahead();
+        Ok(())
+    }
+
+    /// The mark is set on the device. If it is to be held clear by now, it is cleared next, before anything ran ahead.
+    fn run_ahead(&self) {
+        let mut progress = self.progress.lock();
+        if !self.lazy.held.load(Ordering::SeqCst) {
+            progress.ahead = true;
+            progress.settle();
+        }
+    }
+
+    /// Changes the superblock, synced. A failure ends the engine.
+    pub(crate) async fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let result = self.superblock.lock().await.update(change).await;
+        self.counters.syncs.fetch_add(2, Ordering::Relaxed);
+        self.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        result
+    }
+}

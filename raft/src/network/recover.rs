@@ -1,0 +1,26 @@
+//! Asking a leader to bring a member up to date that lost the tail of its log.
+
+use super::client::connect;
+use super::identity::PeerIdentity;
+use super::proto;
+use crate::convert;
+use crate::ids::NodeId;
+use crate::runtime;
+use crate::types::Vote;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asks `leader`, expected at `address`. Returns the leadership in which it agreed.
+pub(crate) async fn ask_to_recover(
+    identity: &PeerIdentity,
+    leader: NodeId,
+    address: &str,
+) -> Result<Vote, String> {
+    let mut client = connect(address)?;
+    let request = proto::RecoverRequest { envelope: identity.to(leader) };
+    let answer = runtime::timeout(TIMEOUT, client.recover(request)).await.ok_or("no answer")?;
+    let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
+    identity.check_answer(answer.envelope.as_ref(), leader).map_err(|status| status.message().to_string())?;
+    convert::vote_from_proto(answer.vote).map_err(|error| error.to_string())
+}

@@ -1,0 +1,21 @@
+//! Coming back: what a member may do whose machine lost power with acknowledged writes that were not yet synced.
+//!
+//! Such a member may have forgotten what it acknowledged, and its vote for a candidate could elect a leader that never
+//! had it. So it recovers in place:
+//!
+//! 1. It starts with the gate closed: it grants no vote and no pre-vote, does not campaign, takes over no leadership and
+//!    serves no reads. It takes appends and snapshots only from a leader that has admitted it.
+//! 2. It asks whoever sends it appends to admit it. That leader lets its log fall back once, since it ends below what it
+//!    acknowledged, and proposes a mark {member, nonce of this very start}.
+//! 3. It acknowledges what it takes, truthfully, and these acknowledgements count.
+//! 4. When its own state machine has applied its own mark, it syncs, records that it is active, and opens the gate.
+//!
+//! Why that is safe: whatever it ever acknowledged and can still be committed lies before the mark in the log of the
+//! leader that proposed it, and what it has applied it holds again. Leaving earlier, on the leader's commit index or on
+//! the mark of an earlier start, is not: a second power cut in between takes back what was acknowledged since.
+
+mod gate;
+mod recovery;
+
+pub(crate) use gate::Gate;
+pub(crate) use recovery::Recovery;

@@ -1,0 +1,101 @@
+//! The way back of a member that recovers in place.
+
+use super::Gate;
+use crate::codec::Mark;
+use crate::ids::{MemberAddress, NodeId};
+use crate::network::{PeerIdentity, ask_to_recover};
+use crate::progress::Progress;
+use crate::runtime;
+use crate::types::{Raft, Vote};
+use cairn_engine::Engine;
+use openraft::async_runtime::WatchReceiver;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(20);
+/// A mark that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A member on its way back.
+pub(crate) struct Recovery {
+    pub(crate) identity: PeerIdentity,
+    pub(crate) engine: Engine,
+    pub(crate) raft: Raft,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) members: BTreeMap<u16, MemberAddress>,
+}
+
+impl Recovery {
+    /// Runs until the gate is open, the engine fails, or `stop` says so.
+    pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
+        let node = self.identity.id();
+        let mark = Mark { node, run: self.engine.run().nonce };
+        tracing::warn!(
+            %node,
+            start = self.engine.run().start,
+            "recovering: this member may have forgotten what it acknowledged; it neither votes nor serves until a leader \
+             has brought it up to date"
+        );
+        let mut asked: Option<(NodeId, Vote, runtime::Instant)> = None;
+        while !stop() && self.engine.status().failed.is_none() {
+            if self.progress.has_mark(mark) {
+                return self.end(mark).await;
+            }
+            if let Some((leader, vote)) = self.gate.knocked() {
+                asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
+            }
+            if let Some((leader, vote, at)) = asked
+                && runtime::now() - at > PATIENCE
+            {
+                asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
+            }
+            runtime::sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks a leader; whether it agreed, and in the leadership in which it knocked.
+    async fn ask(&self, leader: NodeId, vote: Vote) -> bool {
+        let node = self.identity.id();
+        let Some(address) = self.address(leader) else {
+            tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
+            return false;
+        };
+        match ask_to_recover(&self.identity, leader, &address).await {
+            Ok(agreed) if agreed == vote => {
+                if self.gate.admitted() != Some(vote) {
+                    tracing::info!(%node, %leader, "a leader brings this member up to date");
+                }
+                self.gate.admit(vote);
+                true
+            }
+            // It knocks again if it leads still.
+            Ok(_) => false,
+            Err(reason) => {
+                tracing::info!(%node, %leader, reason, "the leader does not bring this member up to date yet");
+                false
+            }
+        }
+    }
+
+    fn address(&self, leader: NodeId) -> Option<String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let known = metrics.membership_config.get_node(&leader);
+        known.or_else(|| self.members.get(&leader.slot())).map(|address| address.peer.clone())
+    }
+
+    /// The member's own state machine has applied the member's own mark.
+    async fn end(&self, mark: Mark) {
+        assert!(self.progress.has_mark(mark), "recovery ends only behind the member's own fresh mark");
+        let node = self.identity.id();
+        if let Err(error) = self.engine.set_active().await {
+            tracing::warn!(%node, %error, "the end of the recovery cannot be recorded");
+            return;
+        }
+        self.gate.open();
+        self.raft.runtime_config().elect(true);
+        tracing::info!(%node, "recovered: this member holds everything again that it ever acknowledged");
+    }
+}
