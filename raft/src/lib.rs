@@ -37,6 +37,7 @@ mod maintenance;
 mod network;
 mod progress;
 mod read_barrier;
+mod redundancy;
 mod rejoin;
 mod replica;
 mod runtime;

@@ -13,6 +13,7 @@ use crate::network::{
 };
 use crate::progress::Progress;
 use crate::read_barrier::{self, ReadBarrier};
+use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
@@ -60,7 +61,8 @@ impl Replica {
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone())
             .map_err(|error| Error::State(error.to_string()))?;
-        let connections = Connections::new(identity.clone(), pinned.clone(), patience);
+        let redundancy = Arc::new(Redundancy::new(engine.clone()));
+        let connections = Connections::new(identity.clone(), redundancy.clone(), pinned.clone(), patience);
         let raft = Raft::build(id, raft_config, connections, LogStore::new(engine.clone()), machine)
             .await
             .map_err(|fatal| Error::State(fatal.to_string()))?;
@@ -83,6 +85,11 @@ impl Replica {
             config: config.clone(),
         });
         runtime::spawn(maintenance::run(Arc::downgrade(&maintained), stop.clone()));
+        if config.mode == Mode::Replicated {
+            let patience = Duration::from_millis(config.election_min_ms);
+            let watched = Arc::downgrade(&redundancy);
+            runtime::spawn(Redundancy::run(watched, raft.clone(), progress.clone(), patience, stop.clone()));
+        }
         let forming = Forming {
             identity: identity.clone(),
             raft: raft.clone(),
@@ -102,7 +109,7 @@ impl Replica {
             runtime::spawn(recovery.run(stop));
         }
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
-        let shared = Arc::new(Shared { identity, engine, raft, gate, receiver });
+        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver });
         Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, stopping }) })
     }
 

@@ -10,6 +10,7 @@ use crate::GROUP;
 use crate::codec::{self, Malformed, Mark};
 use crate::convert;
 use crate::ids::NodeId;
+use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
 use cairn_engine::{Engine, LogId};
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) redundancy: Arc<Redundancy>,
     pub(crate) receiver: Arc<SnapshotReceiver>,
 }
 
@@ -101,8 +103,9 @@ impl Shared {
         }
         let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let mark = codec::encode_mark(Mark { node: member, run });
-        self.raft.client_write_ff(mark, None).await.map_err(stopped)?;
+        let mark = Mark { node: member, run };
+        self.redundancy.returning(mark);
+        self.raft.client_write_ff(codec::encode_mark(mark), None).await.map_err(stopped)?;
         tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
         Ok(vote)
     }
@@ -198,8 +201,10 @@ impl Peer for PeerService {
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
+                    let regime = convert::regime_from_proto(&message);
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
+                    shared.redundancy.follow(regime);
                     Ok((from, request))
                 });
                 let taken = match taken {
@@ -228,8 +233,10 @@ impl Peer for PeerService {
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
+        let regime = convert::regime_from_proto(&message);
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
+        self.shared.redundancy.follow(regime);
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;

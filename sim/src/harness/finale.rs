@@ -23,8 +23,6 @@ const SERVE_LIMIT: Duration = Duration::from_secs(30);
 const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 /// Longer than two background syncs, and the blocks that they cause.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
-/// Two syncs of a slow disk, and then some.
-const MARK_WRITTEN: Duration = Duration::from_secs(2);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
@@ -120,8 +118,6 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     if !wait_until(IDLE_LIMIT, || !lazy()).await {
         cluster.violation(Violation::new(LIVENESS, "an idle node keeps its `lazy` mark"));
     }
-    // The mark is cleared on the device a moment later than in memory.
-    tokio::time::sleep(MARK_WRITTEN).await;
     for machine in &cluster.machines {
         cluster.end(machine, Death::PowerCut);
     }
