@@ -59,7 +59,9 @@ struct State {
     change: u64,
     boots: u64,
     node: Option<Arc<Node>>,
-    /// The machine lost power, and its node is not known to be active since.
+    /// The `lazy` mark was set when the node last ran.
+    lazy: bool,
+    /// The machine lost power with the mark set, and its node is not known to be active since.
     forgetful: bool,
 }
 
@@ -100,6 +102,12 @@ impl Machine {
     /// Whether its node may have forgotten what it acknowledged.
     pub(super) fn forgetful(&self) -> bool {
         self.state.lock().forgetful
+    }
+
+    /// Whether a power cut now may take what was acknowledged.
+    pub(super) fn lazy(&self) -> bool {
+        let state = self.state.lock();
+        state.node.as_ref().map_or(state.lazy, |node| node.engine().status().lazy)
     }
 
     /// Its node is active.
@@ -163,6 +171,7 @@ impl Cluster {
                 change: 0,
                 boots: 1,
                 node: None,
+                lazy: false,
                 forgetful: false,
             };
             machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
@@ -230,6 +239,7 @@ impl Cluster {
     pub(super) fn may_forget(&self, machine: &Machine) -> bool {
         let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
         self.plan.mode != Mode::Replicated
+            || !machine.lazy()
             || self.plan.beyond_tolerance
             || others.count() < (self.machines.len() - 1) / 2
     }
@@ -345,6 +355,7 @@ impl Cluster {
         }
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
+        let lazy = machine.lazy();
         let damage = match death {
             Death::Killed => machine.disk.kill(),
             Death::PowerCut => machine.disk.cut(),
@@ -352,7 +363,8 @@ impl Cluster {
         let node = {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
-            state.forgetful |= death == Death::PowerCut;
+            state.lazy = lazy;
+            state.forgetful |= death == Death::PowerCut && lazy;
             state.node.take()
         };
         machine.set(Condition::Down);
