@@ -13,9 +13,11 @@
 
 mod compose;
 pub mod config;
+pub mod doctor;
 mod error;
 mod metrics;
 pub mod platform;
+pub mod promise;
 mod service;
 
 pub use compose::{Environment, Node, Progress, format, termination};
