@@ -53,7 +53,7 @@ impl Filesystem {
 
     /// The option by which a sync does nothing at all.
     pub fn sync_dropped(&self) -> Option<&str> {
-        self.find(&["volatile"]).filter(|_| self.name == "overlay")
+        self.find(&["volatile", "fsync=volatile"]).filter(|_| self.name == "overlay")
     }
 
     /// The option by which direct writes go through the page cache after all.
@@ -186,7 +186,9 @@ mod tests {
         for spelling in ["nobarrier", "barrier=0"] {
             assert_eq!(option("ext4", spelling).flush_suppressed(), Some(spelling));
         }
-        assert_eq!(option("overlay", "volatile").sync_dropped(), Some("volatile"));
+        for spelling in ["volatile", "fsync=volatile"] {
+            assert_eq!(option("overlay", spelling).sync_dropped(), Some(spelling));
+        }
         assert_eq!(option("xfs", "noquota").flush_suppressed(), None);
     }
 
