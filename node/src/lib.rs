@@ -14,6 +14,7 @@
 mod compose;
 pub mod config;
 pub mod doctor;
+pub mod durability;
 mod error;
 mod metrics;
 pub mod platform;
@@ -22,4 +23,5 @@ mod service;
 
 pub use compose::{Environment, Node, Progress, format, termination};
 pub use config::NodeConfig;
+pub use durability::Durability;
 pub use error::Error;

@@ -1,4 +1,4 @@
-//! `cairn doctor` as a process, on whatever disk the tests run on.
+//! `cairn doctor`, and the server that heeds it, as processes, on whatever disk the tests run on.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -93,4 +93,72 @@ fn a_place_that_cannot_hold_a_directory_is_refused() {
     let nothing = run(folder.path(), &["doctor", "/proc"]);
     assert_eq!(nothing.code, 9, "{}{}", nothing.stdout, nothing.stderr);
     assert!(nothing.stdout.contains("verdict: none"), "{}", nothing.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_the_mode_who_chose_it_and_what_it_promises() {
+    let cluster = Cluster::start(3, "64MiB", "").await;
+    let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
+    let verdict = &report["verdict"];
+    let status: Value = serde_json::from_str(&cluster.cairn(&["status", "-o", "json"]).stdout).expect("JSON");
+    for node in status.as_array().expect("nodes") {
+        assert_eq!(node["storage"]["mode"], verdict["mode"]);
+        assert_eq!(node["durability"]["chosen"], "auto");
+        for key in ["mode", "promise"] {
+            assert_eq!(node["durability"][key], verdict[key]);
+        }
+    }
+    let mode = verdict["mode"].as_str().expect("a mode");
+    let text = cluster.cairn(&["status"]).stdout;
+    assert!(text.contains(&format!("{mode}, auto")), "{text}");
+    assert!(text.contains(&format!("\n{mode}: {}", verdict["promise"].as_str().expect("text"))), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_stated() {
+    let mut cluster = Cluster::format(1, "64MiB", "mode = \"device\"");
+    let folder = cluster.folder.path().to_path_buf();
+    let report = examined(&folder, &["--config", cluster.config(0)]);
+    if report["verdict"]["mode"] != "device" {
+        let refused = run(&folder, &["serve", "--config", cluster.config(0)]);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        for words in ["mode `device` is refused", "storage.assert_device_contract = true", "cairn doctor"] {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+        let printed = run(&folder, &["config", "print", "--config", cluster.config(0)]);
+        assert!(printed.stdout.contains("Mode here: none: mode `device` is refused"), "{}", printed.stdout);
+        let checked = run(&folder, &["config", "check", "--config", cluster.config(0)]);
+        assert_eq!(checked.code, 2, "{}", checked.stdout);
+    }
+    let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    let stated =
+        text.replace("mode = \"device\"", "mode = \"device\"\nstorage.assert_device_contract = true");
+    std::fs::write(cluster.config(0), stated).expect("a configuration");
+    let printed = run(&folder, &["config", "print", "-o", "json", "--config", cluster.config(0)]);
+    let printed: Value = serde_json::from_str(&printed.stdout).expect("JSON");
+    let here = &printed["mode"]["here"];
+    if report["verdict"]["refused"]["device"]
+        .as_array()
+        .is_some_and(|reasons| reasons.iter().all(|reason| reason["code"] != "memory"))
+    {
+        assert_eq!(here["device_contract"], "asserted by the operator", "{printed:#}");
+        cluster.start_node(0);
+        cluster.wait_ready().await;
+        assert!(cluster.cairn(&["status"]).stdout.contains("device, configured, asserted by the operator"));
+    }
+}
+
+#[test]
+fn config_print_shows_the_mode_that_follows_here() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let print = |more: &[&str]| {
+        let mut all = vec!["config", "print", "--cluster", "c", "--slot", "1"];
+        all.extend(more);
+        run(folder.path(), &all).stdout
+    };
+    assert!(print(&[]).contains("Mode here: none: `data_dir` is not set"));
+    assert!(
+        print(&["--dir", "d", "--set", "mode=sync"])
+            .contains("Mode here: sync, configured: an acknowledged write")
+    );
 }

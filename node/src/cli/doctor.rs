@@ -56,7 +56,7 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
     let plan = Plan {
         voters: args.voters.or(config.as_ref().map(|config| config.members.len())).unwrap_or(DEFAULT_VOTERS),
         size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),
-        contract_asserted: false,
+        contract_asserted: config.as_ref().is_some_and(|config| config.storage.assert_device_contract),
     };
     Ok((directory, plan))
 }

@@ -72,9 +72,13 @@ fn of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return of_client(error);
     }
-    let configuration = matches!(error.downcast_ref(), Some(cairn_node::Error::Config(_)));
-    let place = error.is::<cairn_node::doctor::Error>();
-    if configuration || place || error.is::<ConfigError>() || error.is::<UsageError>() {
+    use cairn_node::Error as NodeError;
+    let configuration = match error.downcast_ref() {
+        Some(NodeError::Config(_) | NodeError::ModeRefused { .. } | NodeError::Doctor(_)) => true,
+        Some(NodeError::NothingJustified { .. }) => return Exit::NothingJustified,
+        _ => error.is::<cairn_node::doctor::Error>(),
+    };
+    if configuration || error.is::<ConfigError>() || error.is::<UsageError>() {
         return Exit::Usage;
     }
     Exit::Failed

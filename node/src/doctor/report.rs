@@ -71,10 +71,18 @@ impl Report {
         for warning in self.warnings() {
             lines.push(format!("  warning: {}", warning.sentence()));
         }
+        let may_be_stated = |refusals: &[Reason]| refusals.iter().all(|reason| reason.can_be_asserted_away());
         for (mode, refusals) in self.stronger() {
             lines.push(format!("not {mode}:"));
             for reason in refusals {
                 lines.push(format!("  {}; {}", reason.sentence(), reason.way_out()));
+            }
+            if mode == Mode::Device && may_be_stated(refusals) {
+                lines.push(
+                    "  or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
+                     whole, state it with storage.assert_device_contract = true"
+                        .into(),
+                );
             }
         }
         lines
