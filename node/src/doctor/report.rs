@@ -3,7 +3,7 @@
 use super::Plan;
 use super::aspects::aspects;
 use super::facts::Facts;
-use super::findings::{Finding, Grade, findings};
+use super::findings::{Finding, findings};
 use super::reason::Reason;
 use super::verdict::{Aspects, Contract, MODES, Verdict, judge};
 use crate::promise;
@@ -109,11 +109,6 @@ impl Report {
                     .collect::<serde_json::Map<_, _>>(),
             },
         })
-    }
-
-    /// How many findings speak against the promise.
-    pub fn bad(&self) -> usize {
-        self.findings().iter().filter(|finding| finding.grade == Grade::Bad).count()
     }
 }
 
