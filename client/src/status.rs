@@ -41,6 +41,8 @@ pub struct NodeStatus {
     pub members: Vec<Member>,
     /// The node's storage; absent if the node has none open.
     pub storage: Option<StorageStatus>,
+    /// What the node's acknowledgements promise; absent if its version does not say.
+    pub durability: Option<DurabilityStatus>,
     /// How long the node has been running.
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
@@ -92,6 +94,20 @@ pub struct StorageStatus {
     pub corrupt_values: u64,
     /// Whether acknowledgements may run ahead of syncs at the moment: a power cut of this machine would take some.
     pub lazy: bool,
+}
+
+/// What a node's acknowledgements promise, and how it came to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DurabilityStatus {
+    /// device, replicated or sync.
+    pub mode: String,
+    /// configured or auto.
+    pub chosen: String,
+    /// In mode device, how its contract is known to hold: shown by the machine or asserted by the operator.
+    pub device_contract: Option<String>,
+    /// What the promise rests on without its being shown.
+    pub warnings: Vec<String>,
 }
 
 impl Client {
@@ -154,9 +170,19 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         purged_index: status.purged_index,
         members: status.members.into_iter().map(convert::member).collect(),
         storage: status.storage.map(storage_status),
+        durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         standing: status.standing,
+    }
+}
+
+fn durability_status(durability: proto::Durability) -> DurabilityStatus {
+    DurabilityStatus {
+        mode: durability.mode,
+        chosen: durability.chosen,
+        device_contract: Some(durability.device_contract).filter(|contract| !contract.is_empty()),
+        warnings: durability.warnings,
     }
 }
 

@@ -7,6 +7,7 @@ mod config;
 mod connect;
 mod delete;
 mod dev;
+mod doctor;
 mod exit;
 mod format;
 mod get;
@@ -49,6 +50,8 @@ enum Command {
     Dev(dev::DevArgs),
     /// Make a data directory: all files at full size, all of it written
     Format(format::FormatArgs),
+    /// Examine what a data directory's machine can promise, and why
+    Doctor(doctor::DoctorArgs),
     /// Run one member of a cluster
     Serve(serve::ServeArgs),
     /// Store a value under a key
@@ -89,6 +92,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
     match command {
         Command::Dev(args) => dev::run(args, output).await,
         Command::Format(args) => format::run(args, output).await,
+        Command::Doctor(args) => doctor::run(args, output),
         Command::Serve(args) => serve::run(args).await,
         Command::Put(args) => put::run(args, output).await,
         Command::Get(args) => get::run(args, output).await,

@@ -16,6 +16,7 @@ mod validate;
 mod write;
 
 use crate::config::NodeConfig;
+use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
@@ -38,6 +39,7 @@ pub(crate) struct KvService {
 
 struct Inner {
     config: NodeConfig,
+    durability: Durability,
     node_id: NodeId,
     replica: Replica,
     engine: Engine,
@@ -47,7 +49,12 @@ struct Inner {
 }
 
 impl KvService {
-    pub(crate) fn new(config: NodeConfig, replica: Replica, metrics: Arc<Metrics>) -> KvService {
+    pub(crate) fn new(
+        config: NodeConfig,
+        durability: Durability,
+        replica: Replica,
+        metrics: Arc<Metrics>,
+    ) -> KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
             node_id: replica.node_id(),
@@ -56,6 +63,7 @@ impl KvService {
             replica,
             metrics,
             started: Instant::now(),
+            durability,
             config,
         };
         KvService { inner: Arc::new(inner) }

@@ -290,7 +290,7 @@ impl Cluster {
         let directory = PathBuf::from(format!("/simulated/{slot}"));
         let mut config =
             NodeConfig::new(CLUSTER, slot, directory, members).map_err(|error| error.to_string())?;
-        config.mode = self.plan.mode;
+        config.mode = Some(self.plan.mode);
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.validate().map_err(|error| error.to_string())?;
