@@ -136,6 +136,8 @@ pub(super) struct Cluster {
     events: Mutex<BTreeMap<&'static str, u64>>,
     /// Set when the faults are over.
     peace: AtomicBool,
+    /// An operator has given up what was lost: what was committed before may be gone.
+    decided: AtomicBool,
     /// Clean stops under way.
     pub(super) stopping: AtomicU32,
 }
@@ -185,6 +187,7 @@ impl Cluster {
             counts: Mutex::default(),
             events: Mutex::default(),
             peace: AtomicBool::new(false),
+            decided: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
         }))
     }
@@ -228,6 +231,15 @@ impl Cluster {
     /// From now on no fault begins.
     pub(super) fn make_peace(&self) {
         self.peace.store(true, Ordering::Relaxed);
+    }
+
+    /// An operator gives up what was lost.
+    pub(super) fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn decided(&self) -> bool {
+        self.decided.load(Ordering::Relaxed)
     }
 
     pub(super) fn at_peace(&self) -> bool {
