@@ -12,4 +12,11 @@
 //! sockets. A machine's power cut is SIGKILL, a cut of its disk, another boot id, and a start.
 #![forbid(unsafe_code)]
 
+mod check;
+pub mod cluster;
 pub mod disk;
+pub mod figures;
+pub mod history;
+pub mod load;
+pub mod run;
+pub mod scenario;

@@ -15,6 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// So many of the last write requests before a cut count as in flight: their blocks may be torn.
 const IN_FLIGHT: usize = 8;
@@ -77,6 +78,9 @@ struct Store {
     /// The number of the last write request; the disk's own order of events.
     writes: u64,
     recent: VecDeque<u64>,
+    /// How long a sync takes, on average.
+    sync_time: Duration,
+    rng: StdRng,
     stats: Stats,
 }
 
@@ -96,6 +100,8 @@ impl Disk {
             next_handle: 1,
             writes: 0,
             recent: VecDeque::new(),
+            sync_time: Duration::ZERO,
+            rng: StdRng::seed_from_u64(0),
             stats: Stats::default(),
         };
         Disk { store: Arc::new(Mutex::new(store)) }
@@ -104,6 +110,11 @@ impl Disk {
     /// Changes how it treats writes and syncs from now on.
     pub fn behave(&self, behaviour: Behaviour) {
         self.store.lock().behaviour = behaviour;
+    }
+
+    /// Makes each sync take a random time from now on, this long on average. Writes are never waited for.
+    pub fn sync_takes(&self, time: Duration) {
+        self.store.lock().sync_time = time;
     }
 
     /// Cuts the power, in a way that the seed decides. To be called when the process that uses the disk has been sent
@@ -175,8 +186,14 @@ impl Disk {
         self.store.lock().write(handle, offset, bytes)
     }
 
-    pub(super) fn sync(&self, handle: u64) -> io::Result<()> {
-        self.store.lock().sync(handle)
+    /// Begins a sync: what it will make safe, and how long it takes.
+    pub(super) fn begin_sync(&self, handle: u64) -> io::Result<(u64, Duration)> {
+        self.store.lock().begin_sync(handle)
+    }
+
+    /// Ends a sync that was begun through this handle.
+    pub(super) fn end_sync(&self, handle: u64, through: u64) -> io::Result<()> {
+        self.store.lock().end_sync(handle, through)
     }
 
     /// Sets the file's size.
@@ -223,8 +240,14 @@ impl Store {
         Ok(())
     }
 
-    fn sync(&mut self, handle: u64) -> io::Result<()> {
-        let through = self.writes;
+    fn begin_sync(&mut self, handle: u64) -> io::Result<(u64, Duration)> {
+        self.file(handle)?;
+        let micros = u64::try_from(self.sync_time.as_micros()).unwrap_or(u64::MAX);
+        let time = if micros == 0 { 0 } else { self.rng.random_range(0..=2 * micros) };
+        Ok((self.writes, Duration::from_micros(time)))
+    }
+
+    fn end_sync(&mut self, handle: u64, through: u64) -> io::Result<()> {
         let lies = self.behaviour == Behaviour::Lie;
         let stored = self.file(handle)?;
         if lies {
@@ -401,4 +424,75 @@ fn copy_overlap(target: &mut [u8], to: u64, source: &[u8], from: u64) {
 /// Opens a file of the synced image.
 pub(super) fn open_image(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: u64 = 7;
+
+    fn disk() -> (Disk, u64) {
+        let disk = Disk::new(Behaviour::Volatile);
+        disk.adopt(FILE, tempfile::tempfile).unwrap();
+        disk.extend(FILE, 8 * BLOCK as u64).unwrap();
+        let handle = disk.open(FILE);
+        (disk, handle)
+    }
+
+    fn first_bytes(disk: &Disk) -> [u8; 2] {
+        let handle = disk.open(FILE);
+        [0, 1].map(|block| disk.read(handle, block * BLOCK as u64, BLOCK).unwrap()[0])
+    }
+
+    fn lose_all(disk: &Disk) -> Damage {
+        disk.cut_as(CutStyle::Nothing, &mut StdRng::seed_from_u64(0)).unwrap()
+    }
+
+    #[test]
+    fn a_sync_covers_nothing_written_after_it_began() {
+        let (disk, handle) = disk();
+        disk.write(handle, 0, &[1; BLOCK]).unwrap();
+        let (through, _) = disk.begin_sync(handle).unwrap();
+        disk.write(handle, BLOCK as u64, &[2; BLOCK]).unwrap();
+        disk.write(handle, 0, &[3; BLOCK]).unwrap();
+        disk.end_sync(handle, through).unwrap();
+        assert_eq!(first_bytes(&disk), [3, 2]);
+        lose_all(&disk);
+        assert_eq!(first_bytes(&disk), [1, 0]);
+    }
+
+    #[test]
+    fn a_sync_that_a_cut_overtakes_fails_and_makes_nothing_safe() {
+        let (disk, handle) = disk();
+        disk.write(handle, 0, &[1; BLOCK]).unwrap();
+        let (through, _) = disk.begin_sync(handle).unwrap();
+        let damage = lose_all(&disk);
+        assert_eq!(damage, Damage { kept: 0, dropped: 1, torn: 0 });
+        assert!(disk.end_sync(handle, through).is_err());
+        assert_eq!(first_bytes(&disk), [0, 0]);
+        assert_eq!(disk.stats().syncs, 0);
+    }
+
+    #[test]
+    fn syncs_take_a_random_time_around_the_one_given() {
+        let (disk, handle) = disk();
+        assert!(disk.begin_sync(handle).unwrap().1.is_zero());
+        disk.sync_takes(Duration::from_millis(2));
+        let times: Vec<Duration> = (0..100).map(|_| disk.begin_sync(handle).unwrap().1).collect();
+        assert!(times.iter().all(|time| *time <= Duration::from_millis(4)));
+        assert!(times.iter().any(|time| *time > Duration::from_millis(3)));
+    }
+
+    #[test]
+    fn ranges_that_overlap_in_part_are_copied_in_part() {
+        let mut target = [0; 4];
+        copy_overlap(&mut target, 10, &[1, 2, 3], 8);
+        assert_eq!(target, [3, 0, 0, 0]);
+        copy_overlap(&mut target, 10, &[1, 2, 3], 12);
+        assert_eq!(target, [3, 0, 1, 2]);
+        copy_overlap(&mut target, 10, &[9], 20);
+        copy_overlap(&mut target, 10, &[9], 0);
+        assert_eq!(target, [3, 0, 1, 2]);
+    }
 }

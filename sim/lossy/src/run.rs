@@ -1,0 +1,217 @@
+//! A cluster under test: the machines, the writers, and what all scenarios do with them.
+
+use crate::check;
+use crate::cluster::{Cluster, Setup, integer, text};
+use crate::figures::Figures;
+use crate::load::{Load, SharedHistory, Writer};
+use anyhow::{Result, bail};
+use cairn_client::{Client, Options};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::time::{Duration, Instant};
+
+/// Machines of a cluster.
+pub const MACHINES: usize = 3;
+
+/// Within this a machine whose power was cut must be an active member again.
+pub const ACTIVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Within this writes must go on once they can.
+const GO_ON_LIMIT: Duration = Duration::from_secs(15);
+
+/// The deadline of one request.
+const DEADLINE: Duration = Duration::from_secs(4);
+const POLL: Duration = Duration::from_millis(30);
+
+/// What a scenario is given.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How to make a cluster.
+    pub setup: Setup,
+    /// Everything random comes from it, except what time decides.
+    pub seed: u64,
+    /// Writers.
+    pub writers: u64,
+    /// Say each round.
+    pub verbose: bool,
+}
+
+/// A running cluster with its load.
+pub struct Run {
+    /// What was asked for.
+    pub plan: Plan,
+    /// The machines.
+    pub cluster: Cluster,
+    /// What has been counted.
+    pub figures: Figures,
+    /// Choices of the scenario.
+    pub rng: StdRng,
+    client: Client,
+    history: SharedHistory,
+    idle: Vec<Writer>,
+    began: Instant,
+}
+
+/// Whether a machine came back.
+pub enum Returned {
+    /// Active, after so long.
+    Active(Duration),
+    /// Not, with what it said.
+    Not(String),
+}
+
+impl Run {
+    /// Formats and starts a cluster, and waits until all its machines are active.
+    ///
+    /// # Errors
+    /// If they do not become so.
+    pub async fn begin(plan: &Plan, scenario: &str) -> Result<Run> {
+        let mut rng = StdRng::seed_from_u64(plan.seed);
+        let cluster = Cluster::format(&plan.setup, MACHINES, rng.random())?;
+        let client = options(&cluster).build()?;
+        let figures =
+            Figures { scenario: scenario.to_owned(), mode: plan.setup.mode.clone(), ..Figures::default() };
+        let mut run = Run {
+            plan: plan.clone(),
+            cluster,
+            figures,
+            rng,
+            client,
+            history: SharedHistory::default(),
+            idle: Vec::new(),
+            began: Instant::now(),
+        };
+        run.set_up().await?;
+        Ok(run)
+    }
+
+    /// Puts a new cluster in the place of this one, which cannot go on. What was counted stays.
+    ///
+    /// # Errors
+    /// As [`Run::begin`].
+    pub async fn begin_anew(&mut self) -> Result<()> {
+        self.cluster = Cluster::format(&self.plan.setup, MACHINES, self.rng.random())?;
+        self.client = options(&self.cluster).build()?;
+        self.history = SharedHistory::default();
+        self.set_up().await
+    }
+
+    async fn set_up(&mut self) -> Result<()> {
+        self.idle.clear();
+        for number in 0..self.plan.writers {
+            let (client, seed) = (options(&self.cluster).build()?, self.rng.random());
+            self.idle.push(Writer::new(number, client, seed, self.history.clone()));
+        }
+        self.cluster.start_all()?;
+        for number in 0..self.cluster.len() {
+            if let Returned::Not(reason) = self.wait_active(number).await? {
+                bail!("machine {} does not start: {reason}\n{}", number + 1, self.cluster.logs());
+            }
+        }
+        Ok(())
+    }
+
+    /// All writers at work.
+    pub fn load(&mut self) -> Load {
+        Load::start(std::mem::take(&mut self.idle))
+    }
+
+    /// Ends a period of load.
+    ///
+    /// # Errors
+    /// Where a writer got an answer that no fault explains.
+    pub async fn rest(&mut self, load: Load) -> Result<()> {
+        let (writers, told) = load.stop().await?;
+        self.idle = writers;
+        self.figures.add_load(told);
+        Ok(())
+    }
+
+    /// Lets the load run until it has written something, and a random while longer.
+    ///
+    /// # Errors
+    /// If nothing is acknowledged.
+    pub async fn warm_up(&mut self, load: &Load) -> Result<()> {
+        if !load.wait_for(self.plan.writers * 4, GO_ON_LIMIT).await {
+            bail!("nothing is acknowledged\n{}", self.cluster.logs());
+        }
+        self.pause(0..600).await;
+        Ok(())
+    }
+
+    /// Waits until writes go on. If they do not, that is wrong.
+    pub async fn goes_on(&mut self, load: &Load) {
+        // More than there are writers: at least one belongs to a write that was begun after the disaster.
+        if !load.wait_for(self.plan.writers + 1, GO_ON_LIMIT).await {
+            self.figures.wrong.push(format!("writes stand still for {GO_ON_LIMIT:?}"));
+        }
+    }
+
+    /// A random while, in milliseconds.
+    pub async fn pause(&mut self, millis: std::ops::Range<u64>) {
+        let millis = self.rng.random_range(millis);
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+
+    /// Waits until a started machine is an active member, as `cairn status` tells: it follows or leads, and has applied
+    /// what was committed when it first answered.
+    ///
+    /// # Errors
+    /// A split that the status shows.
+    pub async fn wait_active(&mut self, number: usize) -> Result<Returned> {
+        let began = self.cluster.started(number)?;
+        let mut target = None;
+        loop {
+            if let Some(reason) = self.cluster.ended(number)? {
+                return Ok(Returned::Not(format!("its process ended: {reason}")));
+            }
+            let status = self.cluster.status()?;
+            if let Some(own) = status.get(&number) {
+                let committed = status.values().filter_map(|one| integer(one, "committed_index")).max();
+                let leader = text(own, "leader").is_some();
+                if leader && target.is_none() {
+                    target = committed;
+                }
+                let member = matches!(text(own, "role"), Some("leader" | "follower"));
+                if leader && member && target.is_some() && integer(own, "applied_index") >= target {
+                    return Ok(Returned::Active(began.elapsed()));
+                }
+            }
+            if began.elapsed() > ACTIVE_LIMIT {
+                let own = status.get(&number).map_or("no answer".to_owned(), ToString::to_string);
+                return Ok(Returned::Not(format!("not active within {ACTIVE_LIMIT:?}: {own}")));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Compares what the cluster and its machines hold with what was written. True if all is right.
+    ///
+    /// # Errors
+    /// Where the cluster cannot be asked.
+    pub async fn compare(&mut self) -> Result<Vec<String>> {
+        let wrong = check::verify(&mut self.cluster, &self.client, &self.history).await?;
+        self.figures.comparisons += 1;
+        self.figures.keys = self.history.lock().len() as u64;
+        Ok(wrong)
+    }
+
+    /// Says what a round did, if asked to.
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        if self.plan.verbose {
+            eprintln!("{} round {}: {}", self.figures.scenario, self.figures.rounds, what());
+        }
+    }
+
+    /// Ends the cluster and gives the figures.
+    pub fn finish(mut self) -> Figures {
+        self.figures.seconds = self.began.elapsed().as_secs();
+        if !self.figures.wrong.is_empty() {
+            eprintln!("{}", self.cluster.logs());
+        }
+        self.figures
+    }
+}
+
+fn options(cluster: &Cluster) -> Options {
+    Options::new(cluster.addresses()).deadline(DEADLINE)
+}

@@ -1,0 +1,233 @@
+//! What is done to the machines, and what must hold afterwards.
+
+use crate::disk::{Behaviour, CutStyle};
+use crate::figures::Figures;
+use crate::run::{Plan, Returned, Run};
+use anyhow::{Result, bail};
+use rand::RngExt;
+use std::time::{Duration, Instant};
+
+/// After the last write of an idle cluster: longer than a background sync takes to come.
+const IDLE: Duration = Duration::from_millis(2500);
+
+/// Bits flipped in each file in a round.
+const FLIPS_PER_FILE: usize = 3;
+
+/// The files of a data directory.
+const FILES: [&str; 5] = ["superblock", "journal", "checkpoint.0", "checkpoint.1", "data"];
+
+/// Cuts of one machine at a time while clients write. Nothing may be lost, the others go on, and the machine comes back
+/// by itself.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "power cut of one machine under load").await?;
+    for _ in 0..cuts {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        let victim = run.rng.random_range(0..run.cluster.len());
+        let cut_at = Instant::now();
+        let damage = run.cluster.cut_power(&[victim], None)?;
+        run.figures.damage.add(damage);
+        run.pause(0..400).await;
+        let acknowledged = await_return(&mut run, &[victim]).await?;
+        run.goes_on(&load).await;
+        let gap = load.longest_gap_since(cut_at);
+        run.figures.add_gap(gap);
+        run.rest(load).await?;
+        let wrong = run.compare().await?;
+        run.say(|| format!("machine {}: {damage:?}, {acknowledged:?}, {} wrong", victim + 1, wrong.len()));
+        let lost = !wrong.is_empty();
+        run.figures.wrong.extend(wrong);
+        if lost || !acknowledged {
+            break;
+        }
+        run.figures.served += 1;
+    }
+    Ok(run.finish())
+}
+
+/// Starts these machines again. False, with the reason among what is wrong, if one does not become active.
+async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
+    for number in numbers {
+        run.cluster.start(*number)?;
+    }
+    let mut all = true;
+    for number in numbers {
+        match run.wait_active(*number).await? {
+            Returned::Active(time) => run.figures.add_recovery(time),
+            Returned::Not(reason) => {
+                run.figures.wrong.push(format!("machine {} did not come back: {reason}", number + 1));
+                all = false;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Cuts of all machines at the same moment, with nothing written for a while. Nothing may be lost and all come back by
+/// themselves.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "power cut of all machines while idle").await?;
+    let all: Vec<usize> = (0..run.cluster.len()).collect();
+    for _ in 0..cuts {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        run.rest(load).await?;
+        tokio::time::sleep(IDLE).await;
+        let damage = run.cluster.cut_power(&all, None)?;
+        run.figures.damage.add(damage);
+        if !await_return(&mut run, &all).await? {
+            break;
+        }
+        let wrong = run.compare().await?;
+        run.say(|| format!("{damage:?}, {} wrong", wrong.len()));
+        let lost = !wrong.is_empty();
+        run.figures.wrong.extend(wrong);
+        if lost {
+            break;
+        }
+        run.figures.served += 1;
+    }
+    Ok(run.finish())
+}
+
+/// Cuts of all machines at the same moment while clients write. In `sync` mode nothing may be lost. In `replicated` mode
+/// the cluster either serves, and then nothing is lost, or it does not and says why.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "power cut of all machines under load").await?;
+    let all: Vec<usize> = (0..run.cluster.len()).collect();
+    for _ in 0..cuts {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        let cut_at = Instant::now();
+        let damage = run.cluster.cut_power(&all, None)?;
+        run.figures.damage.add(damage);
+        run.pause(0..300).await;
+        let reasons = start_all(&mut run).await?;
+        if reasons.is_empty() {
+            run.goes_on(&load).await;
+            run.figures.add_gap(load.longest_gap_since(cut_at));
+            run.rest(load).await?;
+            let wrong = run.compare().await?;
+            run.say(|| format!("{damage:?}, serves, {} wrong", wrong.len()));
+            let lost = !wrong.is_empty();
+            run.figures.wrong.extend(wrong);
+            if lost {
+                break;
+            }
+            run.figures.served += 1;
+            continue;
+        }
+        run.rest(load).await?;
+        run.say(|| format!("{damage:?}, stopped: {reasons:?}"));
+        if plan.setup.mode != "replicated" {
+            run.figures.wrong.extend(reasons);
+            break;
+        }
+        run.figures.reported += 1;
+        run.begin_anew().await?;
+    }
+    Ok(run.finish())
+}
+
+/// Starts all machines and gives, for each that does not become active, why.
+async fn start_all(run: &mut Run) -> Result<Vec<String>> {
+    run.cluster.start_all()?;
+    let mut reasons = Vec::new();
+    for number in 0..run.cluster.len() {
+        match run.wait_active(number).await? {
+            Returned::Active(time) => run.figures.add_recovery(time),
+            Returned::Not(reason) => reasons.push(format!("machine {}: {reason}", number + 1)),
+        }
+    }
+    Ok(reasons)
+}
+
+/// The canary: disks that report syncs which they do not do, and then lose power. No store can keep its promise on them,
+/// so a loss must be found, or reported by the machines: else it is this harness that sees nothing.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn lying_disks(plan: &Plan, cuts: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "canary: disks that lie about syncs").await?;
+    let all: Vec<usize> = (0..run.cluster.len()).collect();
+    for round in 0..cuts {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        run.cluster.behave(Behaviour::Lie);
+        run.warm_up(&load).await?;
+        // All that was written since comes to nothing, as if it had never been; or a part of it.
+        let style = if round % 2 == 0 { CutStyle::Nothing } else { CutStyle::Scattered };
+        let damage = run.cluster.cut_power(&all, Some(style))?;
+        run.figures.damage.add(damage);
+        run.cluster.behave(Behaviour::Volatile);
+        let reasons = start_all(&mut run).await?;
+        run.rest(load).await?;
+        if reasons.is_empty() {
+            let wrong = run.compare().await?;
+            run.say(|| format!("{damage:?}, serves, {} lost: {:?}", wrong.len(), wrong.first()));
+            run.figures.served += 1;
+            run.figures.caught += u64::from(!wrong.is_empty());
+        } else {
+            run.say(|| format!("{damage:?}, stopped: {reasons:?}"));
+            run.figures.reported += 1;
+        }
+        if round + 1 < cuts {
+            run.begin_anew().await?;
+        }
+    }
+    // A loss that a reader under load met is one of those that were wanted.
+    run.figures.caught += u64::from(!run.figures.wrong.is_empty());
+    run.figures.wrong.clear();
+    if run.figures.caught == 0 {
+        run.figures.wrong.push("no loss was found on disks that lose what they called synced".to_owned());
+    }
+    Ok(run.finish())
+}
+
+/// Bits flipped at random in every file of one machine after another while clients write and read. Every read must be
+/// right, and afterwards every machine must hold everything.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn flipped_bits(plan: &Plan, rounds: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "flipped bits under load").await?;
+    for _ in 0..rounds {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        let victim = run.rng.random_range(0..run.cluster.len());
+        for file in FILES {
+            for _ in 0..FLIPS_PER_FILE {
+                run.figures.flips += u64::from(run.cluster.flip(victim, file)?);
+            }
+        }
+        run.warm_up(&load).await?;
+        run.goes_on(&load).await;
+        run.rest(load).await?;
+        if let Some(reason) = run.cluster.ended(victim)? {
+            bail!("machine {} stopped over a flipped bit: {reason}", victim + 1);
+        }
+        let wrong = run.compare().await?;
+        run.say(|| format!("machine {}: {} wrong", victim + 1, wrong.len()));
+        let lost = !wrong.is_empty();
+        run.figures.wrong.extend(wrong);
+        if lost {
+            break;
+        }
+        run.figures.served += 1;
+    }
+    Ok(run.finish())
+}
