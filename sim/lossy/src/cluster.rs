@@ -202,6 +202,18 @@ impl Cluster {
         Ok(damage)
     }
 
+    /// Kills a machine's process; the machine runs on.
+    ///
+    /// # Errors
+    /// If there is no such machine.
+    pub fn kill(&mut self, number: usize) -> Result<()> {
+        if let Some(mut process) = self.machine_mut(number)?.process.take() {
+            process.kill()?;
+            process.wait()?;
+        }
+        Ok(())
+    }
+
     /// A boot id that this machine never had.
     fn new_boot(&mut self, number: usize) -> Result<()> {
         let id: u128 = self.rng.random();

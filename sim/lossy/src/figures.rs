@@ -85,9 +85,12 @@ impl fmt::Display for Figures {
         let Damage { kept, dropped, torn } = self.damage;
         writeln!(
             f,
-            "{} ({}): {} rounds in {} s, cluster served after {}, stopped and said why after {}",
+            "{} ({}): {} rounds in {} s; the cluster served after {}, stopped and said why after {}",
             self.scenario, self.mode, self.rounds, self.seconds, self.served, self.reported
         )?;
+        if self.caught > 0 {
+            writeln!(f, "  caught   a loss after {} rounds, as it must be", self.caught)?;
+        }
         writeln!(
             f,
             "  writes   {} acknowledged, {} of unknown outcome; {} reads under load",

@@ -136,14 +136,15 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
     Ok(right)
 }
 
-/// Builds `cairn` from this source tree, so that it is never an older one, in the profile of this program.
+/// Builds `cairn` from this source tree, so that it is never an older one, in the profile of this program. For the whole
+/// workspace, so that a test of the workspace has built it already, with the same features.
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
     let (flags, folder): (&[&str], _) =
         if cfg!(debug_assertions) { (&[], "debug") } else { (&["--release"], "release") };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "cairn-node", "--bin", "cairn", "--manifest-path"])
+        .args(["build", "--quiet", "--workspace", "--bin", "cairn", "--manifest-path"])
         .arg(workspace.join("Cargo.toml"))
         .args(flags)
         .status()

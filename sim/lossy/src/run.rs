@@ -56,7 +56,12 @@ pub enum Returned {
     /// Active, after so long.
     Active(Duration),
     /// Not, with what it said.
-    Not(String),
+    Not {
+        /// The end of its process, or its status.
+        reason: String,
+        /// Whether that tells why: the process ended with a word, or the status says that the machine is recovering.
+        explained: bool,
+    },
 }
 
 impl Run {
@@ -103,7 +108,7 @@ impl Run {
         }
         self.cluster.start_all()?;
         for number in 0..self.cluster.len() {
-            if let Returned::Not(reason) = self.wait_active(number).await? {
+            if let Returned::Not { reason, .. } = self.wait_active(number).await? {
                 bail!("machine {} does not start: {reason}\n{}", number + 1, self.cluster.logs());
             }
         }
@@ -162,7 +167,7 @@ impl Run {
         let mut target = None;
         loop {
             if let Some(reason) = self.cluster.ended(number)? {
-                return Ok(Returned::Not(format!("its process ended: {reason}")));
+                return Ok(Returned::Not { reason: format!("its process ended: {reason}"), explained: true });
             }
             let status = self.cluster.status()?;
             if let Some(own) = status.get(&number) {
@@ -172,13 +177,17 @@ impl Run {
                     target = committed;
                 }
                 let member = matches!(text(own, "role"), Some("leader" | "follower"));
-                if leader && member && target.is_some() && integer(own, "applied_index") >= target {
+                let active = text(own, "standing").is_none_or(|standing| standing == "active");
+                if leader && member && active && target.is_some() && integer(own, "applied_index") >= target {
                     return Ok(Returned::Active(began.elapsed()));
                 }
             }
             if began.elapsed() > ACTIVE_LIMIT {
-                let own = status.get(&number).map_or("no answer".to_owned(), ToString::to_string);
-                return Ok(Returned::Not(format!("not active within {ACTIVE_LIMIT:?}: {own}")));
+                let own = status.get(&number);
+                let explained = own.and_then(|own| text(own, "standing")) == Some("recovering");
+                let own = own.map_or("no answer".to_owned(), ToString::to_string);
+                let reason = format!("not active within {ACTIVE_LIMIT:?}: {own}");
+                return Ok(Returned::Not { reason, explained });
             }
             tokio::time::sleep(POLL).await;
         }

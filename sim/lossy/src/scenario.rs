@@ -3,12 +3,15 @@
 use crate::disk::{Behaviour, CutStyle};
 use crate::figures::Figures;
 use crate::run::{Plan, Returned, Run};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use rand::RngExt;
 use std::time::{Duration, Instant};
 
 /// After the last write of an idle cluster: longer than a background sync takes to come.
 const IDLE: Duration = Duration::from_millis(2500);
+
+/// A cluster that stopped acknowledges nothing for so long.
+const STOPPED: Duration = Duration::from_secs(1);
 
 /// Bits flipped in each file in a round.
 const FLIPS_PER_FILE: usize = 3;
@@ -32,16 +35,16 @@ pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
         let damage = run.cluster.cut_power(&[victim], None)?;
         run.figures.damage.add(damage);
         run.pause(0..400).await;
-        let acknowledged = await_return(&mut run, &[victim]).await?;
+        let back = await_return(&mut run, &[victim]).await?;
         run.goes_on(&load).await;
         let gap = load.longest_gap_since(cut_at);
         run.figures.add_gap(gap);
         run.rest(load).await?;
         let wrong = run.compare().await?;
-        run.say(|| format!("machine {}: {damage:?}, {acknowledged:?}, {} wrong", victim + 1, wrong.len()));
+        run.say(|| format!("machine {}: {damage:?}, back: {back}, {} wrong", victim + 1, wrong.len()));
         let lost = !wrong.is_empty();
         run.figures.wrong.extend(wrong);
-        if lost || !acknowledged {
+        if lost || !back {
             break;
         }
         run.figures.served += 1;
@@ -58,7 +61,7 @@ async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
     for number in numbers {
         match run.wait_active(*number).await? {
             Returned::Active(time) => run.figures.add_recovery(time),
-            Returned::Not(reason) => {
+            Returned::Not { reason, .. } => {
                 run.figures.wrong.push(format!("machine {} did not come back: {reason}", number + 1));
                 all = false;
             }
@@ -99,7 +102,7 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
 }
 
 /// Cuts of all machines at the same moment while clients write. In `sync` mode nothing may be lost. In `replicated` mode
-/// the cluster either serves, and then nothing is lost, or it does not and says why.
+/// the cluster either serves, and then all machines are back and nothing is lost, or it does not serve and says why.
 ///
 /// # Errors
 /// Where the scenario cannot be carried out.
@@ -114,7 +117,7 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
         let damage = run.cluster.cut_power(&all, None)?;
         run.figures.damage.add(damage);
         run.pause(0..300).await;
-        let reasons = start_all(&mut run).await?;
+        let Return { reasons, explained } = start_all(&mut run).await?;
         if reasons.is_empty() {
             run.goes_on(&load).await;
             run.figures.add_gap(load.longest_gap_since(cut_at));
@@ -129,9 +132,10 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
             run.figures.served += 1;
             continue;
         }
+        let serves = load.wait_for(1, STOPPED).await;
         run.rest(load).await?;
         run.say(|| format!("{damage:?}, stopped: {reasons:?}"));
-        if plan.setup.mode != "replicated" {
+        if plan.setup.mode != "replicated" || serves || !explained {
             run.figures.wrong.extend(reasons);
             break;
         }
@@ -141,17 +145,27 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Starts all machines and gives, for each that does not become active, why.
-async fn start_all(run: &mut Run) -> Result<Vec<String>> {
+/// How all machines came back.
+struct Return {
+    /// Of each machine that did not become active, what it says.
+    reasons: Vec<String>,
+    /// Whether one of them says why.
+    explained: bool,
+}
+
+async fn start_all(run: &mut Run) -> Result<Return> {
     run.cluster.start_all()?;
-    let mut reasons = Vec::new();
+    let mut returned = Return { reasons: Vec::new(), explained: false };
     for number in 0..run.cluster.len() {
         match run.wait_active(number).await? {
             Returned::Active(time) => run.figures.add_recovery(time),
-            Returned::Not(reason) => reasons.push(format!("machine {}: {reason}", number + 1)),
+            Returned::Not { reason, explained } => {
+                returned.reasons.push(format!("machine {}: {reason}", number + 1));
+                returned.explained |= explained;
+            }
         }
     }
-    Ok(reasons)
+    Ok(returned)
 }
 
 /// The canary: disks that report syncs which they do not do, and then lose power. No store can keep its promise on them,
@@ -173,7 +187,7 @@ pub async fn lying_disks(plan: &Plan, cuts: u64) -> Result<Figures> {
         let damage = run.cluster.cut_power(&all, Some(style))?;
         run.figures.damage.add(damage);
         run.cluster.behave(Behaviour::Volatile);
-        let reasons = start_all(&mut run).await?;
+        let Return { reasons, .. } = start_all(&mut run).await?;
         run.rest(load).await?;
         if reasons.is_empty() {
             let wrong = run.compare().await?;
@@ -198,7 +212,8 @@ pub async fn lying_disks(plan: &Plan, cuts: u64) -> Result<Figures> {
 }
 
 /// Bits flipped at random in every file of one machine after another while clients write and read. Every read must be
-/// right, and afterwards every machine must hold everything.
+/// right, every machine must hold everything, and the machine whose bits were flipped must still hold everything when
+/// its process was killed and read its files again.
 ///
 /// # Errors
 /// Where the scenario cannot be carried out.
@@ -217,14 +232,19 @@ pub async fn flipped_bits(plan: &Plan, rounds: u64) -> Result<Figures> {
         run.warm_up(&load).await?;
         run.goes_on(&load).await;
         run.rest(load).await?;
+        let mut wrong = run.compare().await?;
         if let Some(reason) = run.cluster.ended(victim)? {
-            bail!("machine {} stopped over a flipped bit: {reason}", victim + 1);
+            wrong.push(format!("machine {} stopped over a flipped bit: {reason}", victim + 1));
         }
-        let wrong = run.compare().await?;
+        if wrong.is_empty() {
+            run.cluster.kill(victim)?;
+            if await_return(&mut run, &[victim]).await? {
+                wrong = run.compare().await?;
+            }
+        }
         run.say(|| format!("machine {}: {} wrong", victim + 1, wrong.len()));
-        let lost = !wrong.is_empty();
         run.figures.wrong.extend(wrong);
-        if lost {
+        if !run.figures.wrong.is_empty() {
             break;
         }
         run.figures.served += 1;
