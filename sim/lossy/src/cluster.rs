@@ -24,7 +24,7 @@ const LOG_LINES: usize = 12;
 pub struct Setup {
     /// The binary `cairn`.
     pub cairn: PathBuf,
-    /// `sync` or `replicated`.
+    /// `sync`, `replicated` or `device`. Only in the last do the disks keep completed writes.
     pub mode: String,
     /// Size of each data directory, as `storage.size` takes it.
     pub size: String,
@@ -34,6 +34,13 @@ pub struct Setup {
     pub more: String,
     /// Keep logs and data when the cluster ends.
     pub keep: bool,
+}
+
+impl Setup {
+    /// The disk that the mode asks for.
+    pub fn behaviour(&self) -> Behaviour {
+        if self.mode == "device" { Behaviour::Honour } else { Behaviour::Volatile }
+    }
 }
 
 /// One machine.
@@ -55,6 +62,8 @@ pub struct Cluster {
     /// Of each term, who was seen leading it.
     leaders: BTreeMap<u64, String>,
     rng: StdRng,
+    /// Whether a power cut passes for the death of a process.
+    cuts_are_hidden: bool,
     /// Last: the mounts in it must be gone before it is removed.
     folder: TempDir,
 }
@@ -73,6 +82,7 @@ impl Cluster {
             machines: Vec::new(),
             leaders: BTreeMap::new(),
             rng: StdRng::seed_from_u64(seed),
+            cuts_are_hidden: false,
             folder,
         };
         for number in 0..size {
@@ -91,7 +101,7 @@ impl Cluster {
         let (below, mounted) = (path("below"), path("disk"));
         std::fs::create_dir(&below)?;
         std::fs::create_dir(&mounted)?;
-        let disk = LossyMount::new(&below, &mounted, Behaviour::Volatile)?;
+        let disk = LossyMount::new(&below, &mounted, self.setup.behaviour())?;
         disk.disk().sync_takes(self.setup.sync_time);
         let boot_id_file = path("boot");
         let members: Vec<&[String]> = addresses.chunks(3).collect();
@@ -177,7 +187,8 @@ impl Cluster {
         (0..self.len()).try_for_each(|number| self.start(number))
     }
 
-    /// Cuts the power of these machines at the same moment. Each has another boot id when it is started again.
+    /// Cuts the power of these machines at the same moment. Each has another boot id when it is started again, unless
+    /// cuts are hidden.
     ///
     /// # Errors
     /// If a disk's files below cannot be written.
@@ -197,9 +208,16 @@ impl Cluster {
             if let Some(mut process) = self.machine_mut(*number)?.process.take() {
                 process.wait()?;
             }
-            self.new_boot(*number)?;
+            if !self.cuts_are_hidden {
+                self.new_boot(*number)?;
+            }
         }
         Ok(damage)
+    }
+
+    /// From now on machines keep their boot ids over a power cut, so that nothing tells them of it.
+    pub fn hide_cuts(&mut self) {
+        self.cuts_are_hidden = true;
     }
 
     /// Kills a machine's process; the machine runs on.
@@ -377,7 +395,9 @@ fn free_addresses(count: usize) -> Result<Vec<String>> {
 /// The last line of a log that says why its process ended.
 fn last_error(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
-    let mut lines = text.lines().rev();
-    let line = lines.clone().find(|line| line.contains("error") || line.contains("ERROR"));
-    line.or_else(|| lines.next()).unwrap_or("it said nothing").to_owned()
+    let last = |wanted: fn(&str) -> bool| text.lines().rev().find(|line| wanted(line));
+    let line = last(|line| line.starts_with("cairn: "))
+        .or_else(|| last(|line| line.contains("ERROR")))
+        .or_else(|| last(|_| true));
+    line.unwrap_or("it said nothing").to_owned()
 }

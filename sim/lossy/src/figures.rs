@@ -16,6 +16,8 @@ pub struct Figures {
     pub scenario: String,
     /// The durability mode.
     pub mode: String,
+    /// How the servers do I/O.
+    pub backend: String,
     /// Power cuts, or rounds of flipped bits.
     pub rounds: u64,
     /// Rounds after which the cluster served.
@@ -85,8 +87,8 @@ impl fmt::Display for Figures {
         let Damage { kept, dropped, torn } = self.damage;
         writeln!(
             f,
-            "{} ({}): {} rounds in {} s; the cluster served after {}, stopped and said why after {}",
-            self.scenario, self.mode, self.rounds, self.seconds, self.served, self.reported
+            "{} ({}, {}): {} rounds in {} s; the cluster served after {}, stopped and said why after {}",
+            self.scenario, self.mode, self.backend, self.rounds, self.seconds, self.served, self.reported
         )?;
         if self.caught > 0 {
             writeln!(f, "  caught   a loss after {} rounds, as it must be", self.caught)?;

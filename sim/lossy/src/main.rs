@@ -6,11 +6,12 @@ use cairn_lossy::cluster::Setup;
 use cairn_lossy::disk::{isolate, missing};
 use cairn_lossy::figures::Figures;
 use cairn_lossy::run::Plan;
-use cairn_lossy::scenario;
+use cairn_lossy::scenario::{self, Canary};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Real `cairn` processes on a disk that forgets what was not synced.
 #[derive(Debug, Parser)]
@@ -28,11 +29,14 @@ struct Arguments {
     /// Cut the power of all machines on disks that lie about syncs so many times: a loss must be found
     #[arg(long, default_value_t = 0)]
     lies: u64,
+    /// Cut the power of all machines in `replicated` mode and let the boot id hide it, so many times: as with --lies
+    #[arg(long, default_value_t = 0)]
+    hidden_cuts: u64,
     /// Flip bits in every file of a machine under load so many times
     #[arg(long, default_value_t = 0)]
     flips: u64,
     /// What an acknowledgement promises
-    #[arg(long, default_value = "sync", value_parser = ["sync", "replicated"])]
+    #[arg(long, default_value = "sync", value_parser = ["sync", "replicated", "device"])]
     mode: String,
     /// Everything random comes from it, except what time decides
     #[arg(long, default_value_t = 1)]
@@ -101,9 +105,15 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let limit = Duration::from_secs(arguments.limit);
     runtime.block_on(async {
-        tokio::time::timeout(limit, scenarios(arguments, &plan))
-            .await
-            .with_context(|| format!("not done within {limit:?}"))?
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::select! {
+            done = tokio::time::timeout(limit, scenarios(arguments, &plan)) => {
+                done.with_context(|| format!("not done within {limit:?}"))?
+            }
+            _ = terminate.recv() => anyhow::bail!("SIGTERM received"),
+            _ = interrupt.recv() => anyhow::bail!("SIGINT received"),
+        }
     })
 }
 
@@ -128,7 +138,10 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
         show(scenario::all_under_load(plan, arguments.all_cuts).await?)?;
     }
     if arguments.lies > 0 {
-        show(scenario::lying_disks(plan, arguments.lies).await?)?;
+        show(scenario::canary(plan, Canary::LyingDisks, arguments.lies).await?)?;
+    }
+    if arguments.hidden_cuts > 0 {
+        show(scenario::canary(plan, Canary::HiddenCuts, arguments.hidden_cuts).await?)?;
     }
     if arguments.flips > 0 {
         show(scenario::flipped_bits(plan, arguments.flips).await?)?;

@@ -112,6 +112,9 @@ impl Run {
                 bail!("machine {} does not start: {reason}\n{}", number + 1, self.cluster.logs());
             }
         }
+        let status = self.cluster.status()?;
+        let backend = status.values().next().and_then(|one| text(one.get("storage")?, "backend"));
+        backend.unwrap_or("unknown").clone_into(&mut self.figures.backend);
         Ok(())
     }
 

@@ -101,7 +101,7 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Cuts of all machines at the same moment while clients write. In `sync` mode nothing may be lost. In `replicated` mode
+/// Cuts of all machines at the same moment while clients write. In `sync` and `device` mode nothing may be lost. In `replicated` mode
 /// the cluster either serves, and then all machines are back and nothing is lost, or it does not serve and says why.
 ///
 /// # Errors
@@ -135,7 +135,7 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
         let serves = load.wait_for(1, STOPPED).await;
         run.rest(load).await?;
         run.say(|| format!("{damage:?}, stopped: {reasons:?}"));
-        if plan.setup.mode != "replicated" || serves || !explained {
+        if run.plan.setup.mode != "replicated" || serves || !explained {
             run.figures.wrong.extend(reasons);
             break;
         }
@@ -168,47 +168,72 @@ async fn start_all(run: &mut Run) -> Result<Return> {
     Ok(returned)
 }
 
-/// The canary: disks that report syncs which they do not do, and then lose power. No store can keep its promise on them,
-/// so a loss must be found, or reported by the machines: else it is this harness that sees nothing.
+/// What a canary is made of: an assumption without which no store can keep its promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Disks that report syncs which they do not do.
+    LyingDisks,
+    /// Machines that keep their boot id over a power cut, and so take what they forgot for what never was.
+    HiddenCuts,
+}
+
+/// Power cuts of all machines under load where no promise can be kept. A loss must be found, or reported by the machines:
+/// else it is this harness that sees nothing.
 ///
 /// # Errors
 /// Where the scenario cannot be carried out.
-pub async fn lying_disks(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "canary: disks that lie about syncs").await?;
-    let all: Vec<usize> = (0..run.cluster.len()).collect();
-    for round in 0..cuts {
-        run.figures.rounds += 1;
-        let load = run.load();
-        run.warm_up(&load).await?;
-        run.cluster.behave(Behaviour::Lie);
-        run.warm_up(&load).await?;
-        // All that was written since comes to nothing, as if it had never been; or a part of it.
-        let style = if round % 2 == 0 { CutStyle::Nothing } else { CutStyle::Scattered };
-        let damage = run.cluster.cut_power(&all, Some(style))?;
-        run.figures.damage.add(damage);
-        run.cluster.behave(Behaviour::Volatile);
-        let Return { reasons, .. } = start_all(&mut run).await?;
-        run.rest(load).await?;
-        if reasons.is_empty() {
-            let wrong = run.compare().await?;
-            run.say(|| format!("{damage:?}, serves, {} lost: {:?}", wrong.len(), wrong.first()));
-            run.figures.served += 1;
-            run.figures.caught += u64::from(!wrong.is_empty());
-        } else {
-            run.say(|| format!("{damage:?}, stopped: {reasons:?}"));
-            run.figures.reported += 1;
+pub async fn canary(plan: &Plan, canary: Canary, cuts: u64) -> Result<Figures> {
+    let mut plan = plan.clone();
+    let name = match canary {
+        Canary::LyingDisks => "canary: disks that lie about syncs",
+        Canary::HiddenCuts => {
+            "replicated".clone_into(&mut plan.setup.mode);
+            "canary: power cuts that the boot id hides"
         }
-        if round + 1 < cuts {
+    };
+    let mut run = Run::begin(&plan, name).await?;
+    for round in 0..cuts {
+        if round > 0 {
             run.begin_anew().await?;
         }
+        run.figures.rounds += 1;
+        cut_where_nothing_helps(&mut run, canary, round).await?;
     }
-    // A loss that a reader under load met is one of those that were wanted.
-    run.figures.caught += u64::from(!run.figures.wrong.is_empty());
-    run.figures.wrong.clear();
     if run.figures.caught == 0 {
-        run.figures.wrong.push("no loss was found on disks that lose what they called synced".to_owned());
+        run.figures.wrong.push("no loss was found where there must have been one".to_owned());
     }
     Ok(run.finish())
+}
+
+async fn cut_where_nothing_helps(run: &mut Run, canary: Canary, round: u64) -> Result<()> {
+    let all: Vec<usize> = (0..run.cluster.len()).collect();
+    let load = run.load();
+    run.warm_up(&load).await?;
+    match canary {
+        Canary::LyingDisks => run.cluster.behave(Behaviour::Lie),
+        Canary::HiddenCuts => run.cluster.hide_cuts(),
+    }
+    run.warm_up(&load).await?;
+    // All that is not synced comes to nothing, as if it had never been; or a part of it.
+    let style = if round.is_multiple_of(2) { CutStyle::Nothing } else { CutStyle::Scattered };
+    let damage = run.cluster.cut_power(&all, Some(style))?;
+    run.figures.damage.add(damage);
+    run.cluster.behave(run.plan.setup.behaviour());
+    let Return { reasons, .. } = start_all(run).await?;
+    run.rest(load).await?;
+    // What a reader under load met is one of the losses that are wanted.
+    let mut found = std::mem::take(&mut run.figures.wrong);
+    if reasons.is_empty() {
+        found.extend(run.compare().await?);
+        run.figures.served += 1;
+    }
+    run.say(|| format!("{damage:?}, {} lost: {:?}, stopped: {reasons:?}", found.len(), found.first()));
+    if !found.is_empty() {
+        run.figures.caught += 1;
+    } else if !reasons.is_empty() {
+        run.figures.reported += 1;
+    }
+    Ok(())
 }
 
 /// Bits flipped at random in every file of one machine after another while clients write and read. Every read must be

@@ -78,3 +78,10 @@ fn on_disks_that_lie_about_syncs_every_loss_is_found_or_reported() {
     assert_eq!(count(&figures, "caught") + count(&figures, "reported"), 2);
     assert!(count(&figures["damage"], "dropped") > 0);
 }
+
+#[test]
+fn where_the_boot_id_hides_a_power_cut_every_loss_is_found_or_reported() {
+    let Some(figures) = figures(&["--hidden-cuts", "1"]) else { return };
+    assert_eq!(count(&figures, "caught"), 1);
+    assert!(count(&figures["damage"], "dropped") > 0);
+}
