@@ -23,6 +23,9 @@ struct Arguments {
     /// Cut the power of all machines under load so many times
     #[arg(long, default_value_t = 0)]
     all_cuts: u64,
+    /// Cut the power of all machines, one after another, under load so many times
+    #[arg(long, default_value_t = 0)]
+    rolling_cuts: u64,
     /// Cut the power of all machines while idle so many times
     #[arg(long, default_value_t = 0)]
     idle_cuts: u64,
@@ -133,6 +136,9 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
     }
     if arguments.idle_cuts > 0 {
         show(scenario::all_idle(plan, arguments.idle_cuts).await?)?;
+    }
+    if arguments.rolling_cuts > 0 {
+        show(scenario::one_after_another(plan, arguments.rolling_cuts).await?)?;
     }
     if arguments.all_cuts > 0 {
         show(scenario::all_under_load(plan, arguments.all_cuts).await?)?;

@@ -15,6 +15,9 @@ pub const MACHINES: usize = 3;
 /// Within this a machine whose power was cut must be an active member again.
 pub const ACTIVE_LIMIT: Duration = Duration::from_secs(10);
 
+/// Within this machines that are idle, or can spare no other, must have cleared their `lazy` marks.
+const STRICT_LIMIT: Duration = Duration::from_secs(10);
+
 /// Within this writes must go on once they can.
 const GO_ON_LIMIT: Duration = Duration::from_secs(15);
 
@@ -158,6 +161,33 @@ impl Run {
     pub async fn pause(&mut self, millis: std::ops::Range<u64>) {
         let millis = self.rng.random_range(millis);
         tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+
+    /// Waits until none of these machines may have acknowledged what is not synced. If one does not come to that, that is
+    /// wrong.
+    ///
+    /// # Errors
+    /// A split that the status shows.
+    pub async fn wait_not_lazy(&mut self, numbers: &[usize]) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let status = self.cluster.status()?;
+            let lazy = |number: &usize| {
+                let storage = status.get(number).and_then(|own| own.get("storage"));
+                storage.and_then(|storage| storage.get("lazy")?.as_bool()).unwrap_or(true)
+            };
+            let lazy: Vec<usize> = numbers.iter().copied().filter(lazy).collect();
+            if lazy.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > STRICT_LIMIT {
+                let sentence =
+                    format!("of the machines {numbers:?}, {lazy:?} are lazy after {STRICT_LIMIT:?}");
+                self.figures.wrong.push(sentence);
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Waits until a started machine is an active member, as `cairn status` tells: it follows or leads, and has applied

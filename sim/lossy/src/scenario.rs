@@ -5,10 +5,8 @@ use crate::figures::Figures;
 use crate::run::{Plan, Returned, Run};
 use anyhow::Result;
 use rand::RngExt;
+use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
-
-/// After the last write of an idle cluster: longer than a background sync takes to come.
-const IDLE: Duration = Duration::from_millis(2500);
 
 /// A cluster that stopped acknowledges nothing for so long.
 const STOPPED: Duration = Duration::from_secs(1);
@@ -70,8 +68,8 @@ async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
     Ok(all)
 }
 
-/// Cuts of all machines at the same moment, with nothing written for a while. Nothing may be lost and all come back by
-/// themselves.
+/// Cuts of all machines at the same moment, with nothing written since they all cleared their `lazy` marks. Nothing may be
+/// lost and all come back by themselves.
 ///
 /// # Errors
 /// Where the scenario cannot be carried out.
@@ -83,7 +81,7 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
         let load = run.load();
         run.warm_up(&load).await?;
         run.rest(load).await?;
-        tokio::time::sleep(IDLE).await;
+        run.wait_not_lazy(&all).await?;
         let damage = run.cluster.cut_power(&all, None)?;
         run.figures.damage.add(damage);
         if !await_return(&mut run, &all).await? {
@@ -94,6 +92,48 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
         let lost = !wrong.is_empty();
         run.figures.wrong.extend(wrong);
         if lost {
+            break;
+        }
+        run.figures.served += 1;
+    }
+    Ok(run.finish())
+}
+
+/// Cuts of all machines under load, one after another, none of which comes back before all are cut: the second when those
+/// that are left have cleared their `lazy` marks. Nothing may be lost and all come back by themselves.
+///
+/// # Errors
+/// Where the scenario cannot be carried out.
+pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
+    let mut run = Run::begin(plan, "power cuts of all machines one after another under load").await?;
+    for _ in 0..cuts {
+        run.figures.rounds += 1;
+        let load = run.load();
+        run.warm_up(&load).await?;
+        let mut order: Vec<usize> = (0..run.cluster.len()).collect();
+        order.shuffle(&mut run.rng);
+        let cut_at = Instant::now();
+        let mut left = order.clone();
+        while let Some(victim) = left.pop() {
+            let damage = run.cluster.cut_power(&[victim], None)?;
+            run.figures.damage.add(damage);
+            if left.len() * 2 > order.len() {
+                run.goes_on(&load).await;
+                run.wait_not_lazy(&left).await?;
+            }
+            run.pause(0..300).await;
+        }
+        if !await_return(&mut run, &order).await? {
+            run.rest(load).await?;
+            break;
+        }
+        run.goes_on(&load).await;
+        run.figures.add_gap(load.longest_gap_since(cut_at));
+        run.rest(load).await?;
+        let wrong = run.compare().await?;
+        run.say(|| format!("in reverse order {order:?}: {} wrong", wrong.len()));
+        run.figures.wrong.extend(wrong);
+        if !run.figures.wrong.is_empty() {
             break;
         }
         run.figures.served += 1;
