@@ -163,13 +163,14 @@ impl Run {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 
-    /// Waits until none of these machines may have acknowledged what is not synced. If one does not come to that, that is
-    /// wrong.
+    /// Waits until none of these machines may have acknowledged what is not synced, and each look within `steady` finds it
+    /// so. If they do not come to that, that is wrong.
     ///
     /// # Errors
     /// A split that the status shows.
-    pub async fn wait_not_lazy(&mut self, numbers: &[usize]) -> Result<()> {
+    pub async fn wait_not_lazy(&mut self, numbers: &[usize], steady: Duration) -> Result<()> {
         let began = Instant::now();
+        let mut clear_since = None;
         loop {
             let status = self.cluster.status()?;
             let lazy = |number: &usize| {
@@ -178,11 +179,17 @@ impl Run {
             };
             let lazy: Vec<usize> = numbers.iter().copied().filter(lazy).collect();
             if lazy.is_empty() {
-                return Ok(());
+                if clear_since.get_or_insert_with(Instant::now).elapsed() >= steady {
+                    return Ok(());
+                }
+            } else {
+                clear_since = None;
             }
             if began.elapsed() > STRICT_LIMIT {
-                let sentence =
-                    format!("of the machines {numbers:?}, {lazy:?} are lazy after {STRICT_LIMIT:?}");
+                let slots: Vec<usize> = lazy.iter().map(|number| number + 1).collect();
+                let sentence = format!(
+                    "the `lazy` marks of machines {slots:?} are not clear for {steady:?} within {STRICT_LIMIT:?}"
+                );
                 self.figures.wrong.push(sentence);
                 return Ok(());
             }

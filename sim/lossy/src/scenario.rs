@@ -8,6 +8,10 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
 
+/// Within this a leader under load has noticed that a machine is gone. Until then it may let acknowledgements run ahead,
+/// and marks that are clear may be set again.
+const NOTICED: Duration = Duration::from_millis(1500);
+
 /// A cluster that stopped acknowledges nothing for so long.
 const STOPPED: Duration = Duration::from_secs(1);
 
@@ -81,7 +85,7 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
         let load = run.load();
         run.warm_up(&load).await?;
         run.rest(load).await?;
-        run.wait_not_lazy(&all).await?;
+        run.wait_not_lazy(&all, Duration::ZERO).await?;
         let damage = run.cluster.cut_power(&all, None)?;
         run.figures.damage.add(damage);
         if !await_return(&mut run, &all).await? {
@@ -119,7 +123,7 @@ pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
             run.figures.damage.add(damage);
             if left.len() * 2 > order.len() {
                 run.goes_on(&load).await;
-                run.wait_not_lazy(&left).await?;
+                run.wait_not_lazy(&left, NOTICED).await?;
             }
             run.pause(0..300).await;
         }

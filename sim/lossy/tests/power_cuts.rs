@@ -72,6 +72,33 @@ fn in_sync_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
 }
 
 #[test]
+fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_by_itself_and_nothing_is_lost() {
+    let Some(figures) = figures(&["--mode", "replicated", "--cuts", "4"]) else { return };
+    assert_nothing_lost(&figures, 4);
+    assert_eq!(figures["recovery_ms"].as_array().unwrap().len(), 4);
+    assert!(count(&figures["damage"], "dropped") > 0, "some of it was forgotten");
+}
+
+#[test]
+fn in_replicated_mode_power_cuts_of_all_machines_one_after_another_lose_nothing() {
+    let Some(figures) = figures(&["--mode", "replicated", "--rolling-cuts", "1"]) else { return };
+    assert_nothing_lost(&figures, 1);
+}
+
+#[test]
+fn in_replicated_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
+    let Some(figures) = figures(&["--mode", "replicated", "--idle-cuts", "1"]) else { return };
+    assert_nothing_lost(&figures, 1);
+}
+
+#[test]
+fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_nothing() {
+    let Some(figures) = figures(&["--mode", "replicated", "--all-cuts", "1"]) else { return };
+    assert_eq!(figures["wrong"], Value::Array(vec![]));
+    assert_eq!(count(&figures, "served") + count(&figures, "reported"), 1);
+}
+
+#[test]
 fn on_disks_that_lie_about_syncs_every_loss_is_found_or_reported() {
     let Some(figures) = figures(&["--mode", "sync", "--lies", "2"]) else { return };
     assert!(count(&figures, "caught") > 0);
