@@ -117,6 +117,9 @@ impl Cluster {
             boot_id_file,
             self.setup.more,
         );
+        if self.setup.behaviour() == Behaviour::Honour {
+            text += "storage.assert_device_contract = true\n";
+        }
         for (slot, member) in (1..).zip(&members) {
             let [client, peer, _] = member else { bail!("three addresses for each machine") };
             text += &format!("[members.{slot}]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
