@@ -7,6 +7,7 @@ use crate::load::{Load, SharedHistory, Writer};
 use anyhow::{Result, bail};
 use cairn_client::{Client, Options};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Machines of a cluster.
@@ -110,9 +111,10 @@ impl Run {
             self.idle.push(Writer::new(number, client, seed, self.history.clone()));
         }
         self.cluster.start_all()?;
-        for number in 0..self.cluster.len() {
-            if let Returned::Not { reason, .. } = self.wait_active(number).await? {
-                bail!("machine {} does not start: {reason}\n{}", number + 1, self.cluster.logs());
+        let all: Vec<usize> = (0..self.cluster.len()).collect();
+        for (slot, returned) in (1..).zip(self.wait_active(&all).await?) {
+            if let Returned::Not { reason, .. } = returned {
+                bail!("machine {slot} does not start: {reason}\n{}", self.cluster.logs());
             }
         }
         let status = self.cluster.status()?;
@@ -197,37 +199,31 @@ impl Run {
         }
     }
 
-    /// Waits until a started machine is an active member, as `cairn status` tells: it follows or leads, and has applied
-    /// what was committed when it first answered.
+    /// Waits until these machines, which were just started, are active members, as `cairn status` tells: there is a leader,
+    /// and the machine leads or follows, is not recovering, and has applied what was committed when it first answered.
+    /// Gives what came of each, in the order of `numbers`.
     ///
     /// # Errors
     /// A split that the status shows.
-    pub async fn wait_active(&mut self, number: usize) -> Result<Returned> {
-        let began = self.cluster.started(number)?;
-        let mut target = None;
+    pub async fn wait_active(&mut self, numbers: &[usize]) -> Result<Vec<Returned>> {
+        let began = Instant::now();
+        let mut waiting: Vec<Waiting> = numbers.iter().map(|number| Waiting::new(*number)).collect();
         loop {
-            if let Some(reason) = self.cluster.ended(number)? {
-                return Ok(Returned::Not { reason: format!("its process ended: {reason}"), explained: true });
-            }
             let status = self.cluster.status()?;
-            if let Some(own) = status.get(&number) {
-                let committed = status.values().filter_map(|one| integer(one, "committed_index")).max();
-                let leader = text(own, "leader").is_some();
-                if leader && target.is_none() {
-                    target = committed;
-                }
-                let member = matches!(text(own, "role"), Some("leader" | "follower"));
-                let active = text(own, "standing").is_none_or(|standing| standing == "active");
-                if leader && member && active && target.is_some() && integer(own, "applied_index") >= target {
-                    return Ok(Returned::Active(began.elapsed()));
+            let over = began.elapsed() > ACTIVE_LIMIT;
+            for machine in waiting.iter_mut().filter(|machine| machine.returned.is_none()) {
+                let started = self.cluster.started(machine.number)?;
+                if let Some(reason) = self.cluster.ended(machine.number)? {
+                    let reason = format!("its process ended: {reason}");
+                    machine.returned = Some(Returned::Not { reason, explained: true });
+                } else if machine.is_active(&status) {
+                    machine.returned = Some(Returned::Active(started.elapsed()));
+                } else if over {
+                    machine.returned = Some(machine.late(&status));
                 }
             }
-            if began.elapsed() > ACTIVE_LIMIT {
-                let own = status.get(&number);
-                let explained = own.and_then(|own| text(own, "standing")) == Some("recovering");
-                let own = own.map_or("no answer".to_owned(), ToString::to_string);
-                let reason = format!("not active within {ACTIVE_LIMIT:?}: {own}");
-                return Ok(Returned::Not { reason, explained });
+            if waiting.iter().all(|machine| machine.returned.is_some()) {
+                return Ok(waiting.into_iter().filter_map(|machine| machine.returned).collect());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -258,6 +254,42 @@ impl Run {
             eprintln!("{}", self.cluster.logs());
         }
         self.figures
+    }
+}
+
+/// A machine whose return is awaited.
+struct Waiting {
+    number: usize,
+    /// What it must have applied.
+    target: Option<u64>,
+    returned: Option<Returned>,
+}
+
+/// What `cairn status` tells of each machine that answers.
+type Status = BTreeMap<usize, serde_json::Value>;
+
+impl Waiting {
+    fn new(number: usize) -> Waiting {
+        Waiting { number, target: None, returned: None }
+    }
+
+    fn is_active(&mut self, status: &Status) -> bool {
+        let Some(own) = status.get(&self.number) else { return false };
+        if !status.values().any(|one| text(one, "role") == Some("leader")) {
+            return false;
+        }
+        let committed = status.values().filter_map(|one| integer(one, "committed_index")).max();
+        self.target = self.target.or(committed);
+        let member = matches!(text(own, "role"), Some("leader" | "follower"));
+        let active = text(own, "standing").is_none_or(|standing| standing == "active");
+        member && active && self.target.is_some() && integer(own, "applied_index") >= self.target
+    }
+
+    fn late(&self, status: &Status) -> Returned {
+        let own = status.get(&self.number);
+        let explained = own.and_then(|own| text(own, "standing")) == Some("recovering");
+        let own = own.map_or("no answer".to_owned(), ToString::to_string);
+        Returned::Not { reason: format!("not active within {ACTIVE_LIMIT:?}: {own}"), explained }
     }
 }
 

@@ -60,8 +60,8 @@ async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
         run.cluster.start(*number)?;
     }
     let mut all = true;
-    for number in numbers {
-        match run.wait_active(*number).await? {
+    for (number, returned) in numbers.iter().zip(run.wait_active(numbers).await?) {
+        match returned {
             Returned::Active(time) => run.figures.add_recovery(time),
             Returned::Not { reason, .. } => {
                 run.figures.wrong.push(format!("machine {} did not come back: {reason}", number + 1));
@@ -200,11 +200,12 @@ struct Return {
 async fn start_all(run: &mut Run) -> Result<Return> {
     run.cluster.start_all()?;
     let mut returned = Return { reasons: Vec::new(), explained: false };
-    for number in 0..run.cluster.len() {
-        match run.wait_active(number).await? {
+    let all: Vec<usize> = (0..run.cluster.len()).collect();
+    for (slot, one) in (1..).zip(run.wait_active(&all).await?) {
+        match one {
             Returned::Active(time) => run.figures.add_recovery(time),
             Returned::Not { reason, explained } => {
-                returned.reasons.push(format!("machine {}: {reason}", number + 1));
+                returned.reasons.push(format!("machine {slot}: {reason}"));
                 returned.explained |= explained;
             }
         }
