@@ -147,7 +147,8 @@ impl Run {
         if !load.wait_for(self.plan.writers * 4, GO_ON_LIMIT).await {
             bail!("nothing is acknowledged\n{}", self.cluster.logs());
         }
-        self.pause(0..600).await;
+        // Long enough, often, for acknowledgements to run ahead of syncs, which a group begins only when it is steady.
+        self.pause(0..1200).await;
         Ok(())
     }
 
