@@ -33,9 +33,33 @@ type Held = BTreeMap<String, Bytes>;
 pub async fn verify(cluster: &mut Cluster, client: &Client, history: &Mutex<History>) -> Result<Vec<String>> {
     let answered = cluster_state(client).await.context("listing all keys")?;
     let mut wrong: Vec<String> = prefixed("the cluster", history.lock().compare(&answered));
+    wrong.extend(verify_machines(cluster, history).await);
+    Ok(wrong)
+}
+
+/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged since `since` may be gone.
+/// Gives also how many keys lost something.
+///
+/// # Errors
+/// As [`verify`].
+pub async fn verify_after_loss(
+    cluster: &mut Cluster,
+    client: &Client,
+    history: &Mutex<History>,
+    since: Instant,
+) -> Result<(Vec<String>, u64)> {
+    let answered = cluster_state(client).await.context("listing all keys")?;
+    let (wrong, lost) = history.lock().compare_after_loss(&answered, since);
+    let mut wrong = prefixed("the cluster", wrong);
+    wrong.extend(verify_machines(cluster, history).await);
+    Ok((wrong, lost))
+}
+
+async fn verify_machines(cluster: &mut Cluster, history: &Mutex<History>) -> Vec<String> {
+    let mut wrong = Vec::new();
     if let Err(reason) = converged(cluster).await {
         wrong.push(format!("{reason:#}"));
-        return Ok(wrong);
+        return wrong;
     }
     for (slot, address) in (1..).zip(cluster.addresses()) {
         match machine_state(&address).await {
@@ -43,7 +67,7 @@ pub async fn verify(cluster: &mut Cluster, client: &Client, history: &Mutex<Hist
             Err(reason) => wrong.push(format!("machine {slot}: its state cannot be listed: {reason:#}")),
         }
     }
-    Ok(wrong)
+    wrong
 }
 
 fn prefixed(whose: &str, sentences: Vec<String>) -> Vec<String> {

@@ -352,6 +352,18 @@ impl Cluster {
         Ok(found)
     }
 
+    /// What an operator does when too many machines forgot: `cairn recover --accept-loss`.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn accept_loss(&self) -> Result<()> {
+        let endpoints = self.addresses().join(",");
+        let output =
+            self.command(&["recover", "--accept-loss", "--yes", "--endpoints", &endpoints]).output()?;
+        ensure!(output.status.success(), "cairn recover: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
     /// The ends of all servers' logs.
     pub fn logs(&self) -> String {
         let tail = |machine: &Machine| {

@@ -24,6 +24,8 @@ pub struct Figures {
     pub served: u64,
     /// Rounds after which the cluster did not serve and said why.
     pub reported: u64,
+    /// Keys that lost something when an operator accepted a loss, all within the window.
+    pub given_up: u64,
     /// Rounds after which a loss was found.
     pub caught: u64,
     /// Writes acknowledged.
@@ -110,6 +112,13 @@ impl fmt::Display for Figures {
         if !self.gaps_ms.is_empty() {
             let (middle, max) = middle_and_max(&self.gaps_ms);
             writeln!(f, "  gaps     without acknowledgement: {middle} ms (median), {max} ms (longest)")?;
+        }
+        if self.reported > 0 {
+            writeln!(
+                f,
+                "  operator gave up the newest writes of {} keys, all within the window",
+                self.given_up
+            )?;
         }
         writeln!(
             f,

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What a key holds: the number of the write that put its value; `None` if it holds nothing.
@@ -17,20 +18,20 @@ const SMALL_BYTES: std::ops::Range<u64> = 100..4096;
 const LARGE_BYTES: std::ops::Range<u64> = 16_384..65_536;
 
 /// What is known of one key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Register {
     acknowledged: Content,
     /// What a write of unknown outcome would have left.
     unknown: Option<Content>,
-    /// Acknowledged writes.
-    writes: u64,
+    /// What was acknowledged, and when, in order. Before that the key held nothing.
+    log: Vec<(Content, Instant)>,
 }
 
 impl Register {
     /// A write was acknowledged.
     pub fn acknowledge(&mut self, content: Content) {
         self.acknowledged = content;
-        self.writes += 1;
+        self.log.push((content, Instant::now()));
     }
 
     /// A write's outcome stays unknown. The key must not be written any more.
@@ -45,7 +46,32 @@ impl Register {
 
     /// Acknowledged writes.
     pub fn writes(&self) -> u64 {
-        self.writes
+        self.log.len() as u64
+    }
+
+    /// Takes what a read found after an operator gave up what no machine held any more: what [`Register::observe`] takes,
+    /// or an older content, if everything acknowledged after it was acknowledged since `since`. Gives whether something
+    /// was lost.
+    ///
+    /// # Errors
+    /// A sentence, where neither explains what was found.
+    pub fn fall_back(&mut self, found: Content, since: Instant) -> Result<bool, String> {
+        let Err(reason) = self.observe(found) else { return Ok(false) };
+        let kept = match self.log.iter().rposition(|(content, _)| *content == found) {
+            Some(last) => last + 1,
+            None if found.is_none() => 0,
+            None => return Err(reason),
+        };
+        match self.log.get(kept) {
+            Some((_, time)) if *time < since => {
+                Err(format!("{reason}, which is older than what may be lost"))
+            }
+            _ => {
+                self.log.truncate(kept);
+                self.acknowledged = found;
+                Ok(true)
+            }
+        }
     }
 
     /// Takes what a read found. What was seen stays true: a write of unknown outcome that was seen is as good as
@@ -58,7 +84,7 @@ impl Register {
             return Ok(());
         }
         if self.unknown == Some(found) {
-            self.acknowledged = found;
+            self.acknowledge(found);
             self.unknown = None;
             return Ok(());
         }
@@ -136,6 +162,24 @@ impl History {
         self.keys.is_empty()
     }
 
+    /// As [`History::compare`], of what the cluster holds after an operator gave up what no machine held any more: keys may
+    /// hold what [`Register::fall_back`] takes. Gives what is wrong, and how many keys lost something.
+    pub fn compare_after_loss(
+        &mut self,
+        found: &BTreeMap<String, Bytes>,
+        since: Instant,
+    ) -> (Vec<String>, u64) {
+        let (mut wrong, mut lost) = (Vec::new(), 0);
+        for (key, register) in &mut self.keys {
+            let content = found.get(key).map(|value| number_of(key, value)).transpose();
+            match content.and_then(|content| register.fall_back(content, since)) {
+                Ok(fell) => lost += u64::from(fell),
+                Err(reason) => wrong.push(format!("{key}: {reason}")),
+            }
+        }
+        (wrong, lost)
+    }
+
     /// Compares everything that a node holds with everything known. Gives one sentence for each key that is wrong: lost,
     /// damaged, or never written.
     pub fn compare(&mut self, found: &BTreeMap<String, Bytes>) -> Vec<String> {
@@ -198,6 +242,21 @@ mod tests {
         assert!(history.compare(&holding("k", 1)).is_empty());
         assert!(history.compare(&holding("k", 2)).is_empty());
         assert_eq!(history.compare(&holding("k", 1)), ["k: holds write 1; acknowledged was write 2"]);
+    }
+
+    #[test]
+    fn what_an_operator_gave_up_may_be_gone_if_it_is_young_enough() {
+        let start = Instant::now();
+        let mut history = History::default();
+        history.register("k").acknowledge(Some(1));
+        history.register("k").acknowledge(Some(2));
+        assert_eq!(history.compare_after_loss(&holding("k", 2), start), (vec![], 0));
+        let (wrong, lost) = history.compare_after_loss(&holding("k", 1), Instant::now());
+        assert_eq!((wrong.len(), lost), (1, 0), "{wrong:?}");
+        assert_eq!(history.compare_after_loss(&holding("k", 1), start), (vec![], 1));
+        assert!(history.compare(&holding("k", 1)).is_empty());
+        assert_eq!(history.compare_after_loss(&holding("k", 2), start).0.len(), 1, "what is lost stays lost");
+        assert_eq!(history.compare_after_loss(&BTreeMap::new(), start), (vec![], 1));
     }
 
     #[test]

@@ -241,6 +241,24 @@ impl Run {
         Ok(wrong)
     }
 
+    /// As [`Run::compare`], after an operator gave up what no machine held any more. Gives also how many keys lost something;
+    /// it is wrong if they did and the status tells of no loss.
+    ///
+    /// # Errors
+    /// Where the cluster cannot be asked.
+    pub async fn compare_after_loss(&mut self, since: Instant) -> Result<(Vec<String>, u64)> {
+        let history = &self.history;
+        let (mut wrong, lost) =
+            check::verify_after_loss(&mut self.cluster, &self.client, history, since).await?;
+        self.figures.comparisons += 1;
+        self.figures.keys = self.history.lock().len() as u64;
+        let told = self.cluster.status()?.values().filter_map(|one| integer(one, "losses")).max();
+        if lost > 0 && told.unwrap_or(0) == 0 {
+            wrong.push(format!("{lost} keys lost something, and no status tells of a loss"));
+        }
+        Ok((wrong, lost))
+    }
+
     /// Says what a round did, if asked to.
     pub fn say(&self, what: impl FnOnce() -> String) {
         if self.plan.verbose {
