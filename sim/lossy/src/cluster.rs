@@ -3,7 +3,7 @@
 //! What holds here: processes and mounts end with the [`Cluster`], also in a panic; a server that outlives the program all
 //! the same ends when its standard input does.
 
-use crate::disk::{Behaviour, CutStyle, Damage, LossyMount, Stats};
+use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
 use anyhow::{Context, Result, bail, ensure};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
@@ -205,7 +205,7 @@ impl Cluster {
         for number in numbers {
             let mut rng = StdRng::seed_from_u64(self.rng.random());
             let style = style.unwrap_or_else(|| CutStyle::random(&mut rng));
-            damage.add(self.machine(*number)?.disk.disk().cut_as(style, &mut rng)?);
+            damage.add(self.machine(*number)?.disk.disk().cut(style, &mut rng)?);
         }
         for number in numbers {
             if let Some(mut process) = self.machine_mut(*number)?.process.take() {
@@ -276,28 +276,6 @@ impl Cluster {
         }
     }
 
-    /// Asks all machines to stop, and waits until they did.
-    ///
-    /// # Errors
-    /// If one does not end with success.
-    pub fn stop_all(&mut self) -> Result<()> {
-        for machine in &mut self.machines {
-            drop(machine.process.as_mut().and_then(|process| process.stdin.take()));
-        }
-        for machine in &mut self.machines {
-            if let Some(mut process) = machine.process.take() {
-                let status = process.wait()?;
-                ensure!(
-                    status.success(),
-                    "machine {} did not stop cleanly: {}",
-                    machine.slot,
-                    last_error(&machine.log)
-                );
-            }
-        }
-        Ok(())
-    }
-
     /// Machines.
     pub fn len(&self) -> usize {
         self.machines.len()
@@ -319,11 +297,6 @@ impl Cluster {
     /// Where clients are served.
     pub fn addresses(&self) -> Vec<String> {
         self.machines.iter().map(|machine| machine.client_address.clone()).collect()
-    }
-
-    /// All disks' counts.
-    pub fn disk_stats(&self) -> Vec<Stats> {
-        self.machines.iter().map(|machine| machine.disk.disk().stats()).collect()
     }
 
     /// What `cairn status -o json` prints, one object for each machine that answered, by the machine's number.

@@ -42,7 +42,7 @@ impl Machine {
     }
 
     fn cut(&self, style: CutStyle) {
-        self.disk.disk().cut_as(style, &mut StdRng::seed_from_u64(1)).unwrap();
+        self.disk.disk().cut(style, &mut StdRng::seed_from_u64(1)).unwrap();
     }
 
     fn block(&self, number: u64) -> Vec<u8> {
@@ -90,7 +90,7 @@ fn after_a_cut_in_order_no_write_survives_that_came_after_a_lost_one() {
         for number in 0..20 {
             file.write_all_at(&[1; 4096], number * 4096).unwrap();
         }
-        machine.disk.disk().cut_as(CutStyle::InOrder, &mut StdRng::seed_from_u64(seed)).unwrap();
+        machine.disk.disk().cut(CutStyle::InOrder, &mut StdRng::seed_from_u64(seed)).unwrap();
         let whole: Vec<bool> = (0..20).map(|number| machine.block(number) == [1; 4096]).collect();
         let first_lost = (0..20).position(|number| machine.block(number) == [0; 4096]).unwrap_or(20);
         assert!(!whole[first_lost..].contains(&true), "{whole:?}");
@@ -106,7 +106,7 @@ fn a_torn_block_is_a_mixture_of_old_and_new_sectors() {
         file.write_all_at(&[1; 4096], 0).unwrap();
         file.sync_data().unwrap();
         file.write_all_at(&[2; 4096], 0).unwrap();
-        machine.disk.disk().cut_as(CutStyle::Scattered, &mut StdRng::seed_from_u64(seed)).unwrap();
+        machine.disk.disk().cut(CutStyle::Scattered, &mut StdRng::seed_from_u64(seed)).unwrap();
         let block = machine.block(0);
         for sector in block.chunks(512) {
             assert!(sector.iter().all(|byte| *byte == sector[0]) && [1, 2].contains(&sector[0]));

@@ -117,33 +117,18 @@ impl Disk {
         self.store.lock().sync_time = time;
     }
 
-    /// Cuts the power, in a way that the seed decides. To be called when the process that uses the disk has been sent
-    /// SIGKILL: whatever it still asks is answered with an error.
+    /// Cuts the power in a given style; a disk that honours completed writes keeps them all the same. To be called when the
+    /// process that uses the disk has been sent SIGKILL: whatever it still asks is answered with an error.
     ///
     /// # Errors
     /// Of the files below: then the disk's content means nothing any more.
-    pub fn cut(&self, seed: u64) -> io::Result<Damage> {
-        let mut rng = StdRng::seed_from_u64(seed);
-        let style = CutStyle::random(&mut rng);
-        self.cut_as(style, &mut rng)
-    }
-
-    /// Cuts the power in a given style; a disk that honours completed writes keeps them all the same.
-    ///
-    /// # Errors
-    /// As [`Disk::cut`].
-    pub fn cut_as(&self, style: CutStyle, rng: &mut StdRng) -> io::Result<Damage> {
+    pub fn cut(&self, style: CutStyle, rng: &mut StdRng) -> io::Result<Damage> {
         self.store.lock().cut(style, rng)
     }
 
     /// Counts so far.
     pub fn stats(&self) -> Stats {
         self.store.lock().stats
-    }
-
-    /// Blocks that are written and not synced.
-    pub fn dirty_blocks(&self) -> usize {
-        self.store.lock().files.values().map(|file| file.overlay.len()).sum()
     }
 
     /// Flips one bit in a random block of the file below at `path` that was ever written with anything but zeros, in
@@ -446,7 +431,7 @@ mod tests {
     }
 
     fn lose_all(disk: &Disk) -> Damage {
-        disk.cut_as(CutStyle::Nothing, &mut StdRng::seed_from_u64(0)).unwrap()
+        disk.cut(CutStyle::Nothing, &mut StdRng::seed_from_u64(0)).unwrap()
     }
 
     #[test]
