@@ -113,7 +113,7 @@ impl fmt::Display for Figures {
             let (middle, max) = middle_and_max(&self.gaps_ms);
             writeln!(f, "  gaps     without acknowledgement: {middle} ms (median), {max} ms (longest)")?;
         }
-        if self.reported > 0 {
+        if self.given_up > 0 {
             writeln!(
                 f,
                 "  operator gave up the newest writes of {} keys, all within the window",
