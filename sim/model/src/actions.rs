@@ -4,7 +4,7 @@ use crate::bounds::Bounds;
 use crate::log::{Content, Id, Log, MAX_LEN};
 use crate::membership::Membership;
 use crate::rules::Rules;
-use crate::state::{Node, Role, SLOTS, State, Term};
+use crate::state::{Node, REBORN, Role, State, Term};
 use std::fmt;
 
 /// How a member answers for what it wrote.
@@ -53,8 +53,8 @@ pub(crate) struct Model {
 impl Model {
     /// Everything that can happen next.
     pub(crate) fn actions(&self, state: &State, out: &mut Vec<Action>) {
-        for at in 0..SLOTS {
-            let node = &state.nodes[at];
+        for at in 0..state.nodes().len() {
+            let node = &state.all[at];
             if node.down {
                 continue;
             }
@@ -76,8 +76,9 @@ impl Model {
 
     fn elections(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
         let rules = &self.rules;
-        let voter = Membership::of(node.log).contains(node.id) && !node.joining;
+        let voter = self.membership(node.log).contains(node.id) && !node.joining;
         if voter
+            && self.bounds.candidates >> at & 1 == 1
             && (node.gate == 0 || !rules.recovering_campaigns_never)
             && node.role != Role::Leader
             && node.term < self.bounds.terms
@@ -86,7 +87,7 @@ impl Model {
         }
         if node.role == Role::Candidate && node.log.len() < self.bounds.entries {
             let granted = state.term(node.term).granted[node.id as usize];
-            if Membership::of(node.log).is_quorum(granted) {
+            if self.membership(node.log).is_quorum(granted) {
                 out.push(Action::Elect { at });
             }
         }
@@ -124,10 +125,11 @@ impl Model {
         if self.writes_unacknowledged() && said.acked[node.id as usize] < node.log.len() {
             out.push(Action::SyncOwn { at });
         }
-        if self.bounds.thin && said.regime < 5 {
-            let all = (1 << SLOTS) - 1;
+        if self.bounds.thin {
+            let all = self.bounds.voters();
             let thin = said.regime % 2 == 1;
-            if !thin || said.answered == all || !self.rules.return_needs_all {
+            let may_switch = !thin || said.answered == all || !self.rules.return_needs_all;
+            if may_switch && said.regime < self.bounds.regimes {
                 out.push(Action::SwitchRegime { at });
             }
             if thin && said.answered >> at & 1 == 0 {
@@ -140,7 +142,7 @@ impl Model {
         if state.used.values < self.bounds.values {
             out.push(Content::Value(state.used.values + 1));
         }
-        for node in &state.nodes {
+        for node in state.nodes() {
             let requested = if self.bounds.old_requests { 1..=node.starts } else { node.gate.max(1)..=node.gate };
             out.extend(
                 requested
@@ -148,14 +150,14 @@ impl Model {
                     .filter(|mark| leader.log.find(*mark).is_none()),
             );
         }
-        let membership = Membership::of(leader.log);
+        let membership = self.membership(leader.log);
         let settled = said.commit > 0 && said.log.get(said.commit).term() == leader.term;
         let committed = said.log.prefix(said.commit);
-        for (slot, node) in (0..).zip(&state.nodes) {
-            if !settled || node.id < SLOTS as u8 || Membership::of(committed) != membership {
+        for (slot, node) in (0..).zip(state.nodes()) {
+            if !settled || self.bounds.members > REBORN || node.id < REBORN || self.membership(committed) != membership {
                 continue;
             }
-            let [old, new] = [slot, slot + 3].map(|id| membership.contains(id));
+            let [old, new] = [slot, slot + REBORN].map(|id| membership.contains(id));
             match (old, new) {
                 (true, false) if self.rules.one_replacing_change => out.push(Content::Joint(slot)),
                 (true, false) => out.push(Content::Add(slot)),
@@ -168,7 +170,7 @@ impl Model {
 
     /// The highest index that a quorum acknowledged and that Raft lets this leader commit.
     pub(crate) fn commit_index(&self, leader: &Node, said: &Term) -> Option<u8> {
-        let membership = Membership::of(leader.log);
+        let membership = self.membership(leader.log);
         (said.commit + 1..=leader.log.len())
             .rev()
             .find(|len| membership.is_quorum(said.ackers(*len)))
@@ -231,16 +233,13 @@ impl Model {
                 out.push(Action::Leave { at });
             }
         }
-        if node.joining && Membership::of(node.log.prefix(applied)).contains(node.id) {
+        if node.joining && self.membership(node.log.prefix(applied)).contains(node.id) {
             out.push(Action::Join { at });
         }
     }
 
     fn marking(&self, at: usize, node: &Node, out: &mut Vec<Action>) {
         if !self.bounds.marks || self.bounds.thin || !node.lazy {
-            return;
-        }
-        if node.gate != 0 && self.rules.mark_kept_recovering {
             return;
         }
         match (self.rules.no_ack_while_clearing, node.clearing) {
@@ -252,7 +251,7 @@ impl Model {
 
     fn faults(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
         let (used, bounds, rules) = (&state.used, &self.bounds, &self.rules);
-        if used.cuts < bounds.cuts {
+        if used.cuts < bounds.cuts && bounds.faulty >> at & 1 == 1 {
             for log in node.past.logs().iter().copied().chain([node.log]) {
                 out.push(Action::PowerCut { at, log, vote_kept: true });
                 if node.synced_vote != (node.term, node.voted) {
@@ -271,16 +270,20 @@ impl Model {
                 out.push(Action::Kill { at, keep: node.log.len() });
             }
         }
-        if used.losses < bounds.losses && node.id < SLOTS as u8 {
+        if used.losses < bounds.losses && node.id < REBORN && bounds.members == 3 {
             let len = node.log.len();
             for keep in [1, len].into_iter().take(if len > 1 { 2 } else { 1 }) {
                 out.push(Action::LoseIdentity { at, keep, term_kept: true });
                 out.push(Action::LoseIdentity { at, keep, term_kept: false });
             }
         }
-        if bounds.thin && state.nodes.iter().all(|node| !node.down) {
+        if bounds.thin && state.nodes().iter().all(|node| !node.down) {
             out.push(Action::GoDown { at });
         }
+    }
+
+    fn membership(&self, log: Log) -> Membership {
+        Membership::of(log, self.bounds.voters())
     }
 
     fn may_sync(&self) -> bool {
@@ -305,12 +308,13 @@ impl fmt::Display for Ack {
 impl Action {
     /// The step in plain words, given the state before it.
     pub(crate) fn describe(&self, state: &State) -> String {
-        let id = |at: usize| Id(state.nodes[at].id);
-        let term_of = |at: usize| state.nodes[at].term;
+        let name = |id: u8| if state.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() };
+        let id = |at: usize| name(state.all[at].id);
+        let term_of = |at: usize| state.all[at].term;
         match *self {
             Action::Campaign { at } => format!("{} campaigns in term {}", id(at), term_of(at) + 1),
             Action::Grant { at, term, candidate } => {
-                format!("{} grants {} its vote in term {term}", id(at), Id(candidate))
+                format!("{} grants {} its vote in term {term}", id(at), name(candidate))
             }
             Action::Elect { at } => format!("{} becomes leader of term {}", id(at), term_of(at)),
             Action::Propose { at, content, ack } => {
@@ -320,7 +324,7 @@ impl Action {
             Action::SyncOwn { at } => format!("{} (leader) syncs and counts its own copy", id(at)),
             Action::Append { at, term, ack } => {
                 let said = state.term(term).log;
-                let next = said.get(state.nodes[at].log.common(said) + 1);
+                let next = said.get(state.all[at].log.common(said) + 1);
                 format!("{} receives {next} of term {term}'s leader, writes it, {ack}", id(at))
             }
             Action::Known { at, term, ack } => {
@@ -334,14 +338,14 @@ impl Action {
             Action::ClearEnd { at } => format!("{}'s clear mark reaches the disk", id(at)),
             Action::PowerCut { at, log, vote_kept } => {
                 let vote = if vote_kept { "" } else { " and its last vote" };
-                let lost = if log == state.nodes[at].log && vote_kept { "nothing" } else { "its tail" };
+                let lost = if log == state.all[at].log && vote_kept { "nothing" } else { "its tail" };
                 format!("{} loses power, and with it {lost}{vote}; it starts with {log}", id(at))
             }
             Action::CutThenKill { at, log } => {
                 format!("{} loses power, starts with {log}, is killed before it wrote its state, starts again", id(at))
             }
             Action::Kill { at, keep } => {
-                let lost = state.nodes[at].log.len() - keep;
+                let lost = state.all[at].log.len() - keep;
                 format!("{}'s process is killed ({lost} writes not yet on the disk), starts again", id(at))
             }
             Action::LoseIdentity { at, keep, term_kept } => {

@@ -18,4 +18,4 @@ mod start;
 mod state;
 mod steps;
 
-pub use report::{print_all, print_trace};
+pub use report::{names, table, trace};

@@ -147,6 +147,10 @@ impl Log {
 
     /// The same with slots B and C exchanged.
     pub(crate) fn mirrored(self) -> Log {
+        const NAMES_NOBODY: u64 = 0x3838_3838_3838_3838;
+        if self.0 & NAMES_NOBODY == 0 {
+            return self;
+        }
         self.entries().fold(Log::default(), |log, e| log.pushed(Entry::new(e.term(), e.content().mirrored())))
     }
 }

@@ -1,6 +1,7 @@
 //! Who votes: a configuration of one or, while a replacement is half made, two halves.
 
 use crate::log::{Content, Log};
+use crate::state::REBORN;
 
 /// Sets of identities, as bits. Both halves are equal when no replacement is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,11 +12,11 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// What a log says; Raft uses a configuration from the moment that it is in the log.
-    pub(crate) fn of(log: Log) -> Membership {
-        log.entries().fold(Membership { old: 0b111, new: 0b111 }, |m, entry| match entry.content() {
-            Content::Joint(slot) => Membership { old: m.old, new: m.old & !(1 << slot) | 1 << (slot + 3) },
+    pub(crate) fn of(log: Log, first: u8) -> Membership {
+        log.entries().fold(Membership::uniform(first), |m, entry| match entry.content() {
+            Content::Joint(slot) => Membership { old: m.old, new: m.old & !(1 << slot) | 1 << (slot + REBORN) },
             Content::Final(_) => Membership { old: m.new, new: m.new },
-            Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + 3)),
+            Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REBORN)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),
             Content::Blank | Content::Value(_) | Content::Mark { .. } => m,
         })

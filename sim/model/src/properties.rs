@@ -2,7 +2,7 @@
 
 use crate::log::Log;
 use crate::membership::Membership;
-use crate::state::{Role, SLOTS, State, TERMS};
+use crate::state::{REBORN, Role, State, TERMS};
 use std::fmt;
 
 /// A broken property.
@@ -44,7 +44,8 @@ impl State {
         if !matches!(self.term(term).leader, 0) && self.term(term).leader != id + 1 {
             self.break_with(Violation::TwoLeaders);
         }
-        if !log.starts_with(self.committed) {
+        let lacking = (1..term).map(|t| self.term(t)).any(|t| !log.starts_with(t.log.prefix(t.commit)));
+        if lacking {
             self.break_with(Violation::LeaderLacksCommitted);
         }
     }
@@ -69,19 +70,20 @@ impl State {
             self.break_with(Violation::SurvivorsBlocked);
         }
         let forgetful = |node: &crate::state::Node| !node.down && (node.lazy || node.gate != 0);
-        if self.promised && self.nodes.iter().any(forgetful) {
+        if self.promised && self.nodes().iter().any(forgetful) {
             self.break_with(Violation::ThinPromiseBroken);
         }
     }
 
     /// Whether, with exactly one machine's identity lost, a leader's configuration needs more than the two others.
     fn survivors_blocked(&self) -> bool {
-        let survivors = self.nodes.iter().filter(|node| node.id < SLOTS as u8);
+        let survivors = self.nodes().iter().filter(|node| node.id < REBORN);
         let set = survivors.clone().fold(0, |set, node| set | 1 << node.id);
-        survivors.clone().count() == SLOTS - 1
+        self.members == 3
+            && survivors.clone().count() == 2
             && survivors
                 .filter(|node| node.role == Role::Leader)
-                .any(|leader| !Membership::of(leader.log).is_quorum(set))
+                .any(|leader| !Membership::of(leader.log, 0b111).is_quorum(set))
     }
 
     pub(crate) fn break_with(&mut self, violation: Violation) {

@@ -50,7 +50,6 @@ rules! {
     known_entries_wait: "an acknowledgement of entries that were already there obeys the mark too",
     cleared_after_sync: "the mark is cleared only once everything is synced",
     no_ack_while_clearing: "from before that sync until the clear mark is on disk, nothing is acknowledged lazily",
-    mark_kept_recovering: "the mark is not cleared while recovering",
     thin_syncs: "while thin, an append is synced, and the mark cleared, before it is acknowledged",
     old_regime_is_thin: "an append of an older regime never makes a member lazy again",
     restart_fences_appends: "appends sent before a member's restart do not reach it afterwards",

@@ -54,7 +54,7 @@ struct Next {
 pub(crate) fn search(model: &Model, start: State, witnesses: &[Witness], limit: usize) -> Outcome {
     let mut seen: [Seen; THREADS] = Default::default();
     let mut buffer = Bytes::default();
-    let first = fingerprint(&start, &mut buffer);
+    let first = fingerprint(model, &start, &mut buffer);
     seen[shard(first)].insert(first, first);
     let mut level = vec![start];
     let mut depth = 0;
@@ -71,7 +71,7 @@ pub(crate) fn search(model: &Model, start: State, witnesses: &[Witness], limit: 
                 }
             }
             if let Some((violation, state)) = fresh.iter().find_map(|s| s.broken.map(|v| (v, *s))) {
-                let steps = path(model, start, &seen, fingerprint(&state, &mut buffer));
+                let steps = path(model, start, &seen, fingerprint(model, &state, &mut buffer));
                 return outcome(count(&seen), steps.len(), Some((violation, steps)), &met, witnesses, false);
             }
             next_level.extend(fresh);
@@ -104,11 +104,11 @@ fn expand(model: &Model, seen: &[Seen; THREADS], chunk: &[State]) -> Vec<[Vec<Ne
         let mut out: [Vec<Next>; THREADS] = Default::default();
         let (mut actions, mut buffer) = (Vec::new(), Bytes::default());
         for state in states {
-            let parent = fingerprint(state, &mut buffer);
+            let parent = fingerprint(model, state, &mut buffer);
             model.actions(state, &mut actions);
             for action in actions.drain(..) {
                 let next = model.step(state, action);
-                let print = fingerprint(&next, &mut buffer);
+                let print = fingerprint(model, &next, &mut buffer);
                 if !seen[shard(print)].contains_key(&print) {
                     out[shard(print)].push(Next { print, parent, state: next });
                 }
@@ -172,7 +172,7 @@ fn path(model: &Model, start: State, seen: &[Seen; THREADS], target: u64) -> Vec
         model.actions(&before, &mut actions);
         let step = actions.into_iter().find_map(|action| {
             let after = model.step(&before, action);
-            (fingerprint(&after, &mut buffer) == print).then_some(Step { before, action, after })
+            (fingerprint(model, &after, &mut buffer) == print).then_some(Step { before, action, after })
         });
         let Some(step) = step else { break };
         before = step.after;
@@ -185,13 +185,14 @@ fn shard(print: u64) -> usize {
     (print >> 63) as usize
 }
 
-fn fingerprint(state: &State, buffer: &mut Bytes) -> u64 {
+fn fingerprint(model: &Model, state: &State, buffer: &mut Bytes) -> u64 {
     let mut print = |state: &State| {
         buffer.0.clear();
         state.hash(buffer);
         xxh3_64(&buffer.0)
     };
-    print(state).min(print(&state.mirrored()))
+    let own = print(state);
+    if model.bounds.symmetric() { own.min(print(&state.mirrored())) } else { own }
 }
 
 /// Collects what a state hashes.

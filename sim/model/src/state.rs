@@ -1,4 +1,4 @@
-//! A state of the whole cluster: three machines, and everything that was ever said.
+//! A state of the whole cluster: three machines or five, and everything that was ever said.
 //!
 //! Messages are never removed, so the network is a record per term of the most that was said in it. A leader's log only
 //! grows within its term: every append that it can have sent is a prefix of the longest, every acknowledgement a prefix of
@@ -6,10 +6,13 @@
 
 use crate::log::{Log, mirror};
 use crate::properties::Violation;
+use std::hash::{Hash, Hasher};
 
-/// Machines.
-pub(crate) const SLOTS: usize = 3;
-/// Identities: each machine's first, and the one it gets when reborn.
+/// The most machines.
+pub(crate) const SLOTS: usize = 5;
+/// What a reborn machine's identity is greater by; of three machines only.
+pub(crate) const REBORN: u8 = 3;
+/// Identities: each machine's first, and, of three machines, the one that it gets when reborn.
 pub(crate) const IDS: usize = 6;
 /// Terms.
 pub(crate) const TERMS: usize = 3;
@@ -194,9 +197,12 @@ pub(crate) struct Used {
 }
 
 /// The cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    pub nodes: [Node; SLOTS],
+    /// All that there can be; use [`State::nodes`].
+    pub all: [Node; SLOTS],
+    /// How many there are.
+    pub members: u8,
     pub terms: [Term; TERMS],
     /// What clients were told is committed.
     pub committed: Log,
@@ -207,7 +213,21 @@ pub(crate) struct State {
     pub broken: Option<Violation>,
 }
 
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let State { terms, committed, used, promised, broken, .. } = self;
+        for node in self.nodes() {
+            node.hash(hasher);
+        }
+        (terms, committed, used, promised, broken).hash(hasher);
+    }
+}
+
 impl State {
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.all[..self.members as usize]
+    }
+
     pub(crate) fn term(&self, term: u8) -> &Term {
         &self.terms[term as usize - 1]
     }
@@ -218,9 +238,11 @@ impl State {
 
     /// The same with slots B and C exchanged: what holds for one holds for the other.
     pub(crate) fn mirrored(&self) -> State {
-        let [a, b, c] = &self.nodes;
+        let [a, b, c, ..] = &self.all;
+        let mut all = self.all;
+        [all[0], all[1], all[2]] = [a.mirrored(), c.mirrored(), b.mirrored()];
         State {
-            nodes: [a.mirrored(), c.mirrored(), b.mirrored()],
+            all,
             terms: self.terms.map(|term| term.mirrored()),
             committed: self.committed.mirrored(),
             ..*self

@@ -3,7 +3,7 @@
 use crate::actions::{Ack, Action, Model};
 use crate::log::{Content, Entry, Log};
 use crate::properties::Violation;
-use crate::state::{Node, Past, Role, SLOTS, State, TERMS};
+use crate::state::{Node, Past, REBORN, Role, State, TERMS};
 
 impl Model {
     /// The state after an action that is possible in this one.
@@ -15,33 +15,33 @@ impl Model {
             Action::Elect { at } => self.elect(&mut state, at),
             Action::Propose { at, content, ack } => self.propose(&mut state, at, content, ack),
             Action::SyncOwn { at } => {
-                state.nodes[at].sync();
+                state.all[at].sync();
                 acknowledge_own(&mut state, at);
             }
             Action::Append { at, term, ack } => self.append(&mut state, at, term, ack),
             Action::Known { at, term, ack } => self.known(&mut state, at, term, ack),
             Action::Commit { at } => self.commit(&mut state, at),
-            Action::Leave { at } => state.nodes[at].gate = 0,
-            Action::Join { at } => state.nodes[at].joining = false,
-            Action::Clear { at } => self.clear(&mut state.nodes[at]),
+            Action::Leave { at } => state.all[at].gate = 0,
+            Action::Join { at } => state.all[at].joining = false,
+            Action::Clear { at } => self.clear(&mut state.all[at]),
             Action::ClearBegin { at } => {
-                state.nodes[at].sync();
-                state.nodes[at].clearing = true;
+                state.all[at].sync();
+                state.all[at].clearing = true;
             }
             Action::ClearEnd { at } => {
-                state.nodes[at].clearing = false;
-                state.nodes[at].lazy = false;
+                state.all[at].clearing = false;
+                state.all[at].lazy = false;
             }
             Action::PowerCut { at, log, vote_kept } => self.power_cut(&mut state, at, log, vote_kept),
             Action::CutThenKill { at, log } => {
                 self.power_cut(&mut state, at, log, true);
-                state.nodes[at].gate = before.nodes[at].gate;
+                state.all[at].gate = before.all[at].gate;
             }
             Action::Kill { at, keep } => self.kill(&mut state, at, keep),
             Action::LoseIdentity { at, keep, term_kept } => {
                 self.lose_identity(&mut state, at, keep, term_kept);
             }
-            Action::GoDown { at } => state.nodes[at].down = true,
+            Action::GoDown { at } => state.all[at].down = true,
             Action::SwitchRegime { at } => switch_regime(&mut state, at),
             Action::Confirm { at, term } => self.confirm(&mut state, at, term),
         }
@@ -50,17 +50,17 @@ impl Model {
     }
 
     fn campaign(&self, state: &mut State, at: usize) {
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         let (id, rank) = (node.id, node.log.rank());
         node.set_vote(node.term + 1, id + 1);
         node.role = Role::Candidate;
-        let said = state.term_mut(state.nodes[at].term);
+        let said = state.term_mut(state.all[at].term);
         said.asked[id as usize] = rank;
         said.granted[id as usize] |= 1 << id;
     }
 
     fn grant(&self, state: &mut State, at: usize, term: u8, candidate: u8) {
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         if self.rules.vote_synced {
             node.set_vote(term, candidate + 1);
         } else {
@@ -72,9 +72,9 @@ impl Model {
     }
 
     fn elect(&self, state: &mut State, at: usize) {
-        let Node { id, term, log, .. } = state.nodes[at];
+        let Node { id, term, log, .. } = state.all[at];
         state.check_elected(id, term, log);
-        state.nodes[at].role = Role::Leader;
+        state.all[at].role = Role::Leader;
         let said = state.term_mut(term);
         said.leader = id + 1;
         said.log = log;
@@ -85,7 +85,7 @@ impl Model {
         }
         if self.rules.first_append_synced {
             self.lead(state, at, Content::Blank, Ack::None);
-            state.nodes[at].sync();
+            state.all[at].sync();
             acknowledge_own(state, at);
         } else {
             self.lead(state, at, Content::Blank, Ack::Lazy);
@@ -101,7 +101,7 @@ impl Model {
 
     /// The leader writes an entry and sends it.
     fn lead(&self, state: &mut State, at: usize, content: Content, ack: Ack) {
-        let node = state.nodes[at];
+        let node = state.all[at];
         let log = node.log.pushed(Entry::new(node.term, content));
         write(state, at, log);
         let said = state.term_mut(node.term);
@@ -114,18 +114,18 @@ impl Model {
         }
         if ack == Ack::Lazy {
             if self.rules.leader_marks_own_ack {
-                self.mark(&mut state.nodes[at]);
+                self.mark(&mut state.all[at]);
             }
             acknowledge_own(state, at);
         }
     }
 
     fn append(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
-        self.hear(&mut state.nodes[at], term, ack);
+        self.hear(&mut state.all[at], term, ack);
         let said = state.term(term).log;
-        let known = state.nodes[at].log.common(said);
+        let known = state.all[at].log.common(said);
         write(state, at, said.prefix(known + 1));
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         match ack {
             Ack::None => {}
             Ack::Lazy => self.mark(node),
@@ -138,14 +138,14 @@ impl Model {
     }
 
     fn known(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
-        self.hear(&mut state.nodes[at], term, ack);
-        let node = &mut state.nodes[at];
+        self.hear(&mut state.all[at], term, ack);
+        let node = &mut state.all[at];
         if ack == Ack::Synced {
             node.sync();
         } else if self.rules.known_entries_wait {
             self.mark(node);
         }
-        let known = state.nodes[at].log.common(state.term(term).log);
+        let known = state.all[at].log.common(state.term(term).log);
         acknowledge(state, at, term, known);
         self.note_regime(state, at, term, ack);
     }
@@ -154,7 +154,7 @@ impl Model {
     fn note_regime(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
         let regime = state.term(term).regime;
         if ack == Ack::Lazy && regime.is_multiple_of(2) {
-            state.nodes[at].regime[term as usize - 1] = regime;
+            state.all[at].regime[term as usize - 1] = regime;
         }
     }
 
@@ -177,7 +177,7 @@ impl Model {
     }
 
     fn commit(&self, state: &mut State, at: usize) {
-        let node = state.nodes[at];
+        let node = state.all[at];
         let said = state.term_mut(node.term);
         if let Some(index) = self.commit_index(&node, said) {
             said.commit = index;
@@ -194,7 +194,7 @@ impl Model {
 
     fn power_cut(&self, state: &mut State, at: usize, log: Log, vote_kept: bool) {
         state.used.cuts += 1;
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         node.log = log;
         node.sync();
         if vote_kept {
@@ -212,14 +212,11 @@ impl Model {
     fn recover(&self, node: &mut Node) {
         node.starts += 1;
         node.gate = if self.rules.fresh_nonce { node.starts } else { 1 };
-        if self.rules.mark_kept_recovering {
-            node.lazy = true;
-        }
     }
 
     fn kill(&self, state: &mut State, at: usize, keep: u8) {
         state.used.kills += 1;
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         let led = node.role == Role::Leader;
         node.log = node.log.prefix(keep);
         if node.gate != 0 {
@@ -231,13 +228,13 @@ impl Model {
         }
         self.restart(state, at);
         if led && !self.rules.no_restore_in_term {
-            state.nodes[at].role = Role::Leader;
+            state.all[at].role = Role::Leader;
         }
     }
 
     fn restart(&self, state: &mut State, at: usize) {
         let regimes = state.terms.map(|term| term.regime);
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         node.role = Role::Follower;
         node.clearing = false;
         node.regime = if self.rules.restart_fences_appends { regimes } else { [0; TERMS] };
@@ -245,7 +242,7 @@ impl Model {
 
     fn lose_identity(&self, state: &mut State, at: usize, keep: u8, term_kept: bool) {
         state.used.losses += 1;
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         node.log = node.log.prefix(keep);
         node.past = Past::default();
         node.set_vote(if term_kept { node.term } else { 0 }, 0);
@@ -254,7 +251,7 @@ impl Model {
         if !self.rules.lost_identity_reborn {
             self.recover(node);
         } else if self.rules.retired_refused {
-            node.id += SLOTS as u8;
+            node.id += REBORN;
             node.joining = true;
             node.starts = 0;
         }
@@ -264,12 +261,12 @@ impl Model {
     /// A member answers in the thin regime: everything synced, the mark clear.
     fn confirm(&self, state: &mut State, at: usize, term: u8) {
         let regime = state.term(term).regime;
-        let known = state.nodes[at].log.common(state.term(term).log);
-        let leads = state.nodes[at].role == Role::Leader;
+        let known = state.all[at].log.common(state.term(term).log);
+        let leads = state.term(term).leader == state.all[at].id + 1;
         if !leads {
-            self.hear(&mut state.nodes[at], term, Ack::Synced);
+            self.hear(&mut state.all[at], term, Ack::Synced);
         }
-        let node = &mut state.nodes[at];
+        let node = &mut state.all[at];
         node.regime[term as usize - 1] = regime;
         if self.rules.thin_syncs {
             node.sync();
@@ -279,8 +276,8 @@ impl Model {
         let said = state.term_mut(term);
         said.answered |= 1 << at;
         let (answered, up) = (said.answered, said.up);
-        let led = state.nodes.iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
-        if led && up != (1 << SLOTS) - 1 && answered & up == up {
+        let led = state.nodes().iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
+        if led && up != self.bounds.voters() && answered & up == up {
             state.promised = true;
         }
     }
@@ -288,7 +285,7 @@ impl Model {
 
 fn switch_regime(state: &mut State, at: usize) {
     let up = up(state);
-    let said = state.term_mut(state.nodes[at].term);
+    let said = state.term_mut(state.all[at].term);
     if said.regime.is_multiple_of(2) {
         said.lazy_len = said.log.len();
     }
@@ -298,22 +295,22 @@ fn switch_regime(state: &mut State, at: usize) {
 }
 
 fn up(state: &State) -> u8 {
-    (0..SLOTS).filter(|slot| !state.nodes[*slot].down).fold(0, |set, slot| set | 1 << slot)
+    (0..state.nodes().len()).filter(|slot| !state.all[*slot].down).fold(0, |set, slot| set | 1 << slot)
 }
 
 fn write(state: &mut State, at: usize, log: Log) {
-    if !state.nodes[at].write(log) {
+    if !state.all[at].write(log) {
         state.break_with(Violation::ModelTooSmall);
     }
 }
 
 fn acknowledge(state: &mut State, at: usize, term: u8, len: u8) {
-    let id = state.nodes[at].id;
+    let id = state.all[at].id;
     let acked = &mut state.term_mut(term).acked[id as usize];
     *acked = len.max(*acked);
 }
 
 fn acknowledge_own(state: &mut State, at: usize) {
-    let Node { term, log, .. } = state.nodes[at];
+    let Node { term, log, .. } = state.all[at];
     acknowledge(state, at, term, log.len());
 }
