@@ -114,7 +114,7 @@ impl Model {
             let mut contents = Vec::new();
             self.proposals(state, node, said, &mut contents);
             for content in contents {
-                if !self.bounds.thin || said.regime % 2 == 0 {
+                if !self.bounds.thin || said.regime.is_multiple_of(2) {
                     out.push(Action::Propose { at, content, ack: Ack::Lazy });
                 }
                 if self.writes_unacknowledged() {
@@ -143,7 +143,8 @@ impl Model {
             out.push(Content::Value(state.used.values + 1));
         }
         for node in state.nodes() {
-            let requested = if self.bounds.old_requests { 1..=node.starts } else { node.gate.max(1)..=node.gate };
+            let requested =
+                if self.bounds.old_requests { 1..=node.starts } else { node.gate.max(1)..=node.gate };
             out.extend(
                 requested
                     .map(|nonce| Content::Mark { id: node.id, nonce })
@@ -154,7 +155,11 @@ impl Model {
         let settled = said.commit > 0 && said.log.get(said.commit).term() == leader.term;
         let committed = said.log.prefix(said.commit);
         for (slot, node) in (0..).zip(state.nodes()) {
-            if !settled || self.bounds.members > REBORN || node.id < REBORN || self.membership(committed) != membership {
+            if !settled
+                || self.bounds.members > REBORN
+                || node.id < REBORN
+                || self.membership(committed) != membership
+            {
                 continue;
             }
             let [old, new] = [slot, slot + REBORN].map(|id| membership.contains(id));
@@ -199,7 +204,11 @@ impl Model {
             out.push(Action::Known { at, term, ack: Ack::Synced });
         }
         let heard = node.regime[term as usize - 1] == said.regime;
-        if self.bounds.thin && said.regime % 2 == 1 && node.gate == 0 && !(heard && said.answered >> at & 1 == 1) {
+        if self.bounds.thin
+            && said.regime % 2 == 1
+            && node.gate == 0
+            && !(heard && said.answered >> at & 1 == 1)
+        {
             out.push(Action::Confirm { at, term });
         }
     }
@@ -209,7 +218,7 @@ impl Model {
         if node.clearing && self.rules.no_ack_while_clearing {
             return false;
         }
-        if !self.bounds.thin || said.regime % 2 == 0 {
+        if !self.bounds.thin || said.regime.is_multiple_of(2) {
             return true;
         }
         let heard_of_thin = node.regime[term as usize - 1] == said.regime;
@@ -308,7 +317,9 @@ impl fmt::Display for Ack {
 impl Action {
     /// The step in plain words, given the state before it.
     pub(crate) fn describe(&self, state: &State) -> String {
-        let name = |id: u8| if state.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() };
+        let name = |id: u8| {
+            if state.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
+        };
         let id = |at: usize| name(state.all[at].id);
         let term_of = |at: usize| state.all[at].term;
         match *self {
@@ -342,7 +353,10 @@ impl Action {
                 format!("{} loses power, and with it {lost}{vote}; it starts with {log}", id(at))
             }
             Action::CutThenKill { at, log } => {
-                format!("{} loses power, starts with {log}, is killed before it wrote its state, starts again", id(at))
+                format!(
+                    "{} loses power, starts with {log}, is killed before it wrote its state, starts again",
+                    id(at)
+                )
             }
             Action::Kill { at, keep } => {
                 let lost = state.all[at].log.len() - keep;

@@ -14,7 +14,9 @@ impl Membership {
     /// What a log says; Raft uses a configuration from the moment that it is in the log.
     pub(crate) fn of(log: Log, first: u8) -> Membership {
         log.entries().fold(Membership::uniform(first), |m, entry| match entry.content() {
-            Content::Joint(slot) => Membership { old: m.old, new: m.old & !(1 << slot) | 1 << (slot + REBORN) },
+            Content::Joint(slot) => {
+                Membership { old: m.old, new: m.old & !(1 << slot) | 1 << (slot + REBORN) }
+            }
             Content::Final(_) => Membership { old: m.new, new: m.new },
             Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REBORN)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),

@@ -32,7 +32,9 @@ impl fmt::Display for Violation {
             Violation::LeaderLacksCommitted => "committed entry lost (a leader lacks it)",
             Violation::CommittedReplaced => "committed entry replaced",
             Violation::SurvivorsBlocked => "two healthy machines cannot commit",
-            Violation::ThinPromiseBroken => "a second cut, after the first was survived, would stop the cluster",
+            Violation::ThinPromiseBroken => {
+                "a second cut, after the first was survived, would stop the cluster"
+            }
             Violation::ModelTooSmall => "the model's own representation is too small for these bounds",
         })
     }
@@ -52,8 +54,9 @@ impl State {
 
     /// A leader tells a client that its log up to here is committed.
     pub(crate) fn check_committed(&mut self, term: u8, log: Log) {
-        let lacking = (term + 1..=TERMS as u8)
-            .any(|later| self.term(later).leader != 0 && !self.term(later).elected_with(later).starts_with(log));
+        let lacking = (term + 1..=TERMS as u8).any(|later| {
+            self.term(later).leader != 0 && !self.term(later).elected_with(later).starts_with(log)
+        });
         if lacking {
             self.break_with(Violation::LeaderLacksCommitted);
         }

@@ -17,7 +17,11 @@ const LIMIT: usize = 12_000_000;
 /// When `out` fails.
 pub fn table(filter: &str, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let mut wrong = Vec::new();
-    writeln!(out, "{:<27} {:<44} {:>9} {:>5}  {:<48} {:>5}", "search", "bounds", "states", "depth", "result", "s")?;
+    writeln!(
+        out,
+        "{:<27} {:<44} {:>9} {:>5}  {:<48} {:>5}",
+        "search", "bounds", "states", "depth", "result", "s"
+    )?;
     for scenario in ALL.iter().filter(|scenario| scenario.name.contains(filter)) {
         let begin = Instant::now();
         let found = run(scenario);
@@ -50,7 +54,8 @@ pub fn trace(name: &str) -> Option<String> {
     let scenario = ALL.iter().find(|scenario| scenario.name == name)?;
     let mut text = String::new();
     for rule in scenario.without {
-        let meaning = Rules::MEANINGS.iter().find(|(name, _)| name == rule).map_or("", |(_, meaning)| meaning);
+        let meaning =
+            Rules::MEANINGS.iter().find(|(name, _)| name == rule).map_or("", |(_, meaning)| meaning);
         let _ = writeln!(text, "without {rule}: {meaning}");
     }
     let found = run(scenario);
@@ -95,8 +100,10 @@ fn title(scenario: &Scenario) -> String {
 }
 
 fn bounds(bounds: &Bounds) -> String {
-    let mut text =
-        format!("n={} terms={} entries={} values={}", bounds.members, bounds.terms, bounds.entries, bounds.values);
+    let mut text = format!(
+        "n={} terms={} entries={} values={}",
+        bounds.members, bounds.terms, bounds.entries, bounds.values
+    );
     for (name, count) in [("cuts", bounds.cuts), ("kills", bounds.kills), ("losses", bounds.losses)] {
         if count > 0 {
             let _ = write!(text, " {name}={count}");

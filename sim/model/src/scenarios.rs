@@ -2,7 +2,9 @@
 
 use crate::actions::Model;
 use crate::bounds::Bounds;
-use crate::properties::Violation::{self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken};
+use crate::properties::Violation::{
+    self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken,
+};
 use crate::rules::Rules;
 use crate::search::Witness;
 use crate::state::{REBORN, Role, State};
@@ -30,19 +32,21 @@ impl Scenario {
     }
 }
 
-const RECOVERED_LEADS: Witness =
-    ("a member that recovered is elected", |s| s.nodes().iter().any(|n| n.starts > 0 && n.role == Role::Leader));
+const RECOVERED_LEADS: Witness = ("a member that recovered is elected", |s| {
+    s.nodes().iter().any(|n| n.starts > 0 && n.role == Role::Leader)
+});
 const TWICE_RECOVERED: Witness =
     ("a member recovers twice", |s| s.nodes().iter().any(|n| n.starts > 1 && n.is_active()));
-const ALL_FORGETFUL: Witness =
-    ("all machines are cut at once", |s| s.nodes().iter().all(|n| n.gate != 0));
+const ALL_FORGETFUL: Witness = ("all machines are cut at once", |s| s.nodes().iter().all(|n| n.gate != 0));
 const REBORN_LEADS: Witness =
     ("a reborn member is elected", |s| s.nodes().iter().any(|n| n.id >= REBORN && n.role == Role::Leader));
-const REBORN_RECOVERS: Witness =
-    ("a reborn member recovers", |s| s.nodes().iter().any(|n| n.id >= REBORN && n.starts > 0 && n.is_active()));
-const CLEAR_AFTER_CUTS: Witness = ("after two cuts and a commit every mark is clear and every member active", |s| {
-    s.used.cuts > 1 && s.committed.len() > 1 && s.nodes().iter().all(|n| n.is_active() && n.starts == 0)
+const REBORN_RECOVERS: Witness = ("a reborn member recovers", |s| {
+    s.nodes().iter().any(|n| n.id >= REBORN && n.starts > 0 && n.is_active())
 });
+const CLEAR_AFTER_CUTS: Witness =
+    ("after two cuts and a commit every mark is clear and every member active", |s| {
+        s.used.cuts > 1 && s.committed.len() > 1 && s.nodes().iter().all(|n| n.is_active() && n.starts == 0)
+    });
 const LAZY_COMMIT: Witness = ("an unsynced entry is committed", |s| {
     s.nodes().iter().all(|n| n.log.len() < 2 || !n.past.is_empty()) && s.committed.len() > 1
 });
@@ -91,8 +95,7 @@ const fn breaks(
     violation: Violation,
     steps: usize,
 ) -> Scenario {
-    let [name, ..] = without else { panic!("a rule must be left out") };
-    Scenario { name, without, bounds, expected: Some((violation, steps)), witnesses: &[] }
+    Scenario { name: without[0], without, bounds, expected: Some((violation, steps)), witnesses: &[] }
 }
 
 /// Every search. One that leaves a rule out is named after the rule.
@@ -119,7 +122,7 @@ pub(crate) const ALL: &[Scenario] = &[
     holds("leave_on_applied", &["leave_on_applied"], FIVE, &[]),
     Scenario {
         name: "neither",
-        ..breaks(&["first_append_synced", "leave_on_applied"], FIVE, LeaderLacksCommitted, 16)
+        ..breaks(&["first_append_synced", "leave_on_applied"], FIVE, LeaderLacksCommitted, 15)
     },
     breaks(&["lost_identity_reborn"], LOSSES, LeaderLacksCommitted, 7),
     breaks(&["retired_refused"], LOSSES, LeaderLacksCommitted, 7),

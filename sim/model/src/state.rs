@@ -173,7 +173,8 @@ impl Term {
 
     fn mirrored(&self) -> Term {
         let ids = |from: [u8; IDS]| std::array::from_fn(|id| from[mirror(id as u8) as usize]);
-        let bits = |set: u8| (0..IDS as u8).filter(|id| set >> id & 1 == 1).fold(0, |s, id| s | 1 << mirror(id));
+        let bits =
+            |set: u8| (0..IDS as u8).filter(|id| set >> id & 1 == 1).fold(0, |s, id| s | 1 << mirror(id));
         Term {
             leader: if self.leader == 0 { 0 } else { mirror(self.leader - 1) + 1 },
             log: self.log.mirrored(),
