@@ -27,7 +27,7 @@ pub(crate) enum Role {
 }
 
 /// The states of the log that a power cut can bring back: every one since the last sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Past {
     logs: [Log; PAST],
     len: u8,
@@ -68,7 +68,7 @@ impl Past {
 }
 
 /// One machine: what its disk holds, and what its process knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     /// Slot, and three more once reborn.
     pub id: u8,
@@ -135,7 +135,7 @@ impl Node {
 }
 
 /// Everything said in one term.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Term {
     /// One more than the leader's identity; zero for none.
     pub leader: u8,
@@ -212,6 +212,47 @@ pub(crate) struct State {
     pub promised: bool,
     /// The first property that a step broke.
     pub broken: Option<Violation>,
+}
+
+// States are hashed far more often than anything else is done, so all that is small is hashed in one piece.
+
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Node {
+            id,
+            term,
+            voted,
+            synced_vote,
+            role,
+            log,
+            past,
+            gate,
+            starts,
+            joining,
+            lazy,
+            clearing,
+            down,
+            regime,
+        } = *self;
+        let flags = [joining, lazy, clearing, down].map(u8::from);
+        hasher.write(&[id, term, voted, synced_vote.0, synced_vote.1, role as u8, gate, starts]);
+        hasher.write(&[flags[0], flags[1], flags[2], flags[3], regime[0], regime[1], regime[2], past.len]);
+        log.hash(hasher);
+        for log in past.logs() {
+            log.hash(hasher);
+        }
+    }
+}
+
+impl Hash for Term {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Term { leader, log, commit, asked, granted, acked, regime, lazy_len, answered, up } = *self;
+        hasher.write(&[leader, commit, regime, lazy_len, answered, up]);
+        hasher.write(&asked);
+        hasher.write(&granted);
+        hasher.write(&acked);
+        log.hash(hasher);
+    }
 }
 
 impl Hash for State {
