@@ -166,6 +166,30 @@ impl Run {
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 
+    /// Under load, in mode `replicated`: waits until acknowledgements run ahead of syncs everywhere, so that a power cut has
+    /// something to take. A cluster that just lost a member may take longer than this waits.
+    ///
+    /// # Errors
+    /// A split that the status shows.
+    pub async fn wait_lazy(&mut self) -> Result<()> {
+        if self.plan.setup.mode != "replicated" {
+            return Ok(());
+        }
+        let began = Instant::now();
+        while began.elapsed() < STRICT_LIMIT {
+            let status = self.cluster.status()?;
+            let lazy = |number: usize| {
+                let storage = status.get(&number).and_then(|own| own.get("storage"));
+                storage.and_then(|storage| storage.get("lazy")?.as_bool()).unwrap_or(false)
+            };
+            if (0..self.cluster.len()).all(lazy) {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
     /// Waits until none of these machines may have acknowledged what is not synced, and each look within `steady` finds it
     /// so. If they do not come to that, that is wrong.
     ///

@@ -35,6 +35,7 @@ pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
+        run.wait_lazy().await?;
         run.warm_up(&load).await?;
         let victim = run.rng.random_range(0..run.cluster.len());
         let cut_at = Instant::now();
@@ -160,6 +161,7 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
+        run.wait_lazy().await?;
         run.warm_up(&load).await?;
         let cut_at = Instant::now();
         let damage = run.cluster.cut_power(&all, None)?;
@@ -282,6 +284,7 @@ async fn cut_where_nothing_helps(run: &mut Run, canary: Canary, round: u64) -> R
         Canary::LyingDisks => run.cluster.behave(Behaviour::Lie),
         Canary::HiddenCuts => run.cluster.hide_cuts(),
     }
+    run.wait_lazy().await?;
     run.warm_up(&load).await?;
     // All that is not synced comes to nothing, as if it had never been; or a part of it.
     let style = if round.is_multiple_of(2) { CutStyle::Nothing } else { CutStyle::Scattered };
@@ -316,6 +319,7 @@ pub async fn flipped_bits(plan: &Plan, rounds: u64) -> Result<Figures> {
     for _ in 0..rounds {
         run.figures.rounds += 1;
         let load = run.load();
+        run.wait_lazy().await?;
         run.warm_up(&load).await?;
         let victim = run.rng.random_range(0..run.cluster.len());
         for file in FILES {
