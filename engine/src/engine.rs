@@ -285,6 +285,14 @@ impl Engine {
         .await
     }
 
+    /// Returns when every earlier append has kept its promise and been told so.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn barrier(&self) -> Result<()> {
+        self.step(|_| Ok(Op::Barrier)).await
+    }
+
     /// Queues one operation and waits until it is written.
     async fn step(&self, mut change: impl FnMut(&mut State) -> Result<Op>) -> Result<()> {
         let synced = self.shared.options.mode == Mode::Sync;

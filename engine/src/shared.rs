@@ -23,9 +23,20 @@ pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// A step waiting to be written.
 pub(crate) enum Op {
-    Append { group: GroupId, entries: Vec<Pending> },
-    Truncate { group: GroupId, last: Option<u64> },
-    Purge { group: GroupId, through: LogId },
+    Append {
+        group: GroupId,
+        entries: Vec<Pending>,
+    },
+    Truncate {
+        group: GroupId,
+        last: Option<u64>,
+    },
+    Purge {
+        group: GroupId,
+        through: LogId,
+    },
+    /// Changes nothing; it is done when everything before it is.
+    Barrier,
 }
 
 /// An appended entry with the bytes that go to the data area.

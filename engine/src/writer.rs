@@ -160,6 +160,7 @@ impl Writer {
                 Op::Purge { group, through } => {
                     pushed(&mut packer, Record::Purge { group: *group, through: *through });
                 }
+                Op::Barrier => {}
             }
             last_block.push(packer.len() as u64);
         }

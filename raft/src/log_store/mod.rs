@@ -1,8 +1,9 @@
 //! The engine as openraft's log.
 //!
 //! What holds here: an entry can be read as soon as `append` returned; completions come in append order, since the
-//! engine calls them in that order; a vote is synced before `save_vote` returns; membership entries and the first entry
-//! of a term are synced before they are acknowledged, in every mode, and so is a write that asks for it.
+//! engine calls them in that order; a vote is synced, and every earlier append done, before `save_vote` returns;
+//! membership entries and the first entry of a term are synced before they are acknowledged, in every mode, and so is a
+//! write that asks for it.
 
 mod reader;
 mod vote;
@@ -59,6 +60,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        // openraft takes a stored vote for a sign that every earlier append is done: they share one order there. A follower
+        // whose write is still in flight would tell a new leader that it holds the entry.
+        self.engine.barrier().await.map_err(io_error)?;
         self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io_error)
     }
 
