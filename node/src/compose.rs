@@ -206,6 +206,7 @@ async fn open_engine(config: &NodeConfig, environment: &Environment) -> Result<E
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
         log_cache_bytes: storage.log_cache_bytes,
+        salvage: config.members.len() > 1,
         ..Options::new(config.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
