@@ -123,6 +123,65 @@ impl Engine {
         read_value(shared.devices.data.as_ref(), &shared.location, &extent.at, extent.log_id).await.map(Some)
     }
 
+    /// Reads extents that lie near one another, given in order, together. Returns the blocks read, and the extents that did
+    /// not match: damaged, or no longer live, or under way.
+    pub async fn check_extents(&self, extents: &[Extent]) -> (u64, Vec<Extent>) {
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else {
+            return (0, Vec::new());
+        };
+        let (start, end) = (first.blocks().start, last.blocks().end);
+        let shared = self.shared();
+        if start >= end || end > shared.devices.data.size() {
+            return (0, extents.to_vec());
+        }
+        let (result, buf) = shared.devices.data.read(start, AlignedBuf::zeroed((end - start) as usize)).await;
+        let intact = |extent: &&Extent| {
+            let at = extent.at.offset.checked_sub(start).and_then(|at| usize::try_from(at).ok());
+            let bytes = at.and_then(|at| buf.get(at..)?.get(..extent.at.len as usize));
+            result.is_ok() && bytes.is_some_and(|bytes| hash(bytes) == extent.at.hash)
+        };
+        let suspects = extents.iter().filter(|extent| !intact(extent)).cloned().collect();
+        ((end - start) / BLOCK_BYTES, suspects)
+    }
+
+    /// The bytes of the value that entry `log_id` wrote and that hashes to `hash`, from wherever they are intact: memory,
+    /// the log, or `key` if that entry wrote it.
+    pub async fn find_value(
+        &self,
+        group: GroupId,
+        log_id: LogId,
+        key: &[u8],
+        len: u32,
+        hash: u128,
+    ) -> Option<Bytes> {
+        let shared = self.shared();
+        let _pinned = View::new(shared, group);
+        let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
+        let right = |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
+        let (cached, places) = {
+            let state = shared.state.lock();
+            let group = state.groups.get(&group)?;
+            let logged = group.log.get(log_id.index).filter(|entry| entry.id == log_id);
+            let number = logged.and_then(|entry| entry.values.iter().position(wanted));
+            let cached = group.log.cached(log_id.index);
+            let cached = number.and_then(|number| cached?.get(number).cloned());
+            let in_log = number.and_then(|number| logged?.values.get(number).copied());
+            let keyed = group.keys.get(key).filter(|entry| entry.version == log_id && wanted(&entry.value));
+            (cached, [keyed.map(|entry| entry.value), in_log])
+        };
+        if let Some(bytes) = cached.filter(right) {
+            return Some(bytes);
+        }
+        for at in places.into_iter().flatten() {
+            if let Ok(bytes) = shared.read_quietly(&at, log_id).await
+                && right(&bytes)
+            {
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
     /// It is live, and on the device.
     fn can_be_read(&self, group: GroupId, extent: &Extent) -> bool {
         let state = self.shared().state.lock();
@@ -140,7 +199,7 @@ impl Engine {
     }
 
     /// Puts the right bytes of a damaged extent back in its place, synced, and reads them again. `false` where nobody
-    /// refers to it any more, or its write is still under way: then nothing was written.
+    /// refers to it any more, its write is still under way, or it is intact: then nothing was written.
     ///
     /// # After a crash
     /// During this call: the extent is damaged or mended; nothing else has changed.
@@ -162,6 +221,10 @@ impl Engine {
             return Ok(false);
         }
         shared.state.lock().check_open()?;
+        let read = || read_value(shared.devices.data.as_ref(), &shared.location, &extent.at, extent.log_id);
+        if read().await.is_ok() {
+            return Ok(false);
+        }
         let (from, mut buf) = shared.blocks_of(extent).await;
         let start = (extent.at.offset - from) as usize;
         if let Some(place) = buf.get_mut(start..start + bytes.len()) {
@@ -175,7 +238,7 @@ impl Engine {
             return Err(error);
         }
         shared.sync_now().await?;
-        read_value(shared.devices.data.as_ref(), &shared.location, &extent.at, extent.log_id).await?;
+        read().await?;
         shared.counters.mended_values.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }

@@ -11,7 +11,7 @@
 //!                        │       state_machine └──────┘
 //!                        │            │  conditions, sessions
 //!                        ▼            ▼
-//!                        cairn_engine::Engine
+//!                        cairn_engine::Engine ◄── repair: mends damaged values from the peers; scrubber
 //! ```
 //!
 //! What holds here:
@@ -32,12 +32,14 @@ mod config;
 mod convert;
 mod error;
 mod ids;
+mod leadership;
 mod log_store;
 mod maintenance;
 mod network;
 mod progress;
 mod read_barrier;
 mod rejoin;
+mod repair;
 mod replica;
 mod runtime;
 mod state_hash;
@@ -55,6 +57,7 @@ pub use config::ReplicaConfig;
 pub use error::{Error, ReadError, WriteError};
 pub use ids::{MemberAddress, NodeId};
 pub use network::PeerService;
+pub use repair::ScrubStatus;
 pub use replica::Replica;
 pub use runtime::exports::*;
 pub use status::{Member, ReplicaStatus, Role};
