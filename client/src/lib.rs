@@ -86,5 +86,5 @@ pub use error::Error;
 pub use list::{ListOptions, Page, Pages};
 pub use options::Options;
 pub use read::ReadOptions;
-pub use status::{NodeStatus, StorageStatus};
+pub use status::{DurabilityStatus, NodeStatus, StorageStatus};
 pub use types::{BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo};

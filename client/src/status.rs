@@ -41,6 +41,8 @@ pub struct NodeStatus {
     pub members: Vec<Member>,
     /// The node's storage; absent if the node has none open.
     pub storage: Option<StorageStatus>,
+    /// What the node's acknowledgements promise; absent if its version does not say.
+    pub durability: Option<DurabilityStatus>,
     /// How long the node has been running.
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
@@ -48,6 +50,14 @@ pub struct NodeStatus {
     /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, and it neither votes nor
     /// serves until a leader has brought it up to date.
     pub standing: String,
+    /// The term of the last entry of the node's log.
+    pub last_log_term: u64,
+    /// This start of the node: how many there were, and a random number.
+    pub run: (u64, u64),
+    /// How often an operator gave up writes that no member held any more.
+    pub losses: u64,
+    /// If so: versions up to this one may be of a history that lacks acknowledged writes.
+    pub last_loss_index: u64,
 }
 
 /// The state of a node's storage.
@@ -94,12 +104,57 @@ pub struct StorageStatus {
     pub lazy: bool,
 }
 
+/// What a node's acknowledgements promise, and how it came to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DurabilityStatus {
+    /// device, replicated or sync.
+    pub mode: String,
+    /// configured or auto.
+    pub chosen: String,
+    /// In mode device, how its contract is known to hold: shown by the machine or asserted by the operator.
+    pub device_contract: Option<String>,
+    /// What the promise rests on without its being shown.
+    pub warnings: Vec<String>,
+}
+
 impl Client {
     /// What the node at `endpoint` (`host:port`) says of itself. It is asked once and needs no leader.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is no address.
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
+        let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
+        let answer = self.ask_one(endpoint, call).await?;
+        Ok(node_status(answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?))
+    }
+
+    /// Tells the node at `endpoint` that an operator accepts the loss of what no member holds any more, and which member,
+    /// in which of its runs ([`NodeStatus::run`]), shall lead: it may then vote for it, and for nobody else.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not answer; [`Error::InvalidRequest`] with its reason if it refuses.
+    pub async fn mandate(&self, endpoint: &str, candidate: u64, run: (u64, u64)) -> Result<(), Error> {
+        let request = proto::MandateRequest { candidate, start: run.0, run: run.1 };
+        let call = |mut stub: Stub, timeout| async move { stub.mandate(request, timeout).await };
+        match self.ask_one(endpoint, call).await? {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                Err(Error::InvalidRequest(format!("{endpoint}: {}", status.message())))
+            }
+            Err(status) => Err(unavailable(endpoint, convert::describe(&status))),
+        }
+    }
+
+    /// One question to one node.
+    async fn ask_one<T, F>(
+        &self,
+        endpoint: &str,
+        call: impl FnOnce(Stub, Duration) -> F,
+    ) -> Result<Result<T, tonic::Status>, Error>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
         let pool = &self.inner.pool;
         let address = normalize(endpoint)?;
         let known = pool.all().into_iter().find(|node| node.address() == address);
@@ -107,17 +162,10 @@ impl Client {
             Some(node) => node,
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
-        let unavailable = |last_error| Error::Unavailable { tried: vec![address.clone()], last_error };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
-        let ask = async {
-            let mut stub = pool.connect(&node).await?.stub();
-            let answer = stub.status(timeout).await;
-            answer.map_err(|status| unavailable(convert::describe(&status)))
-        };
-        match tokio::time::timeout(timeout, ask).await {
-            Ok(answer) => Ok(node_status(answer?)),
-            Err(_) => Err(unavailable(format!("no answer within {timeout:?}"))),
-        }
+        let ask = async { Ok(call(pool.connect(&node).await?.stub(), timeout).await) };
+        let late = || Err(unavailable(&address, format!("no answer within {timeout:?}")));
+        tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
 
     /// What every node known says of itself, all asked at once, with its `host:port`.
@@ -137,6 +185,10 @@ impl Client {
     }
 }
 
+fn unavailable(endpoint: &str, last_error: String) -> Error {
+    Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
+}
+
 fn node_status(status: proto::StatusResponse) -> NodeStatus {
     let leader = status.leader;
     NodeStatus {
@@ -154,9 +206,23 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         purged_index: status.purged_index,
         members: status.members.into_iter().map(convert::member).collect(),
         storage: status.storage.map(storage_status),
+        durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         standing: status.standing,
+        last_log_term: status.last_log_term,
+        run: (status.start, status.run),
+        losses: status.losses,
+        last_loss_index: status.last_loss_index,
+    }
+}
+
+fn durability_status(durability: proto::Durability) -> DurabilityStatus {
+    DurabilityStatus {
+        mode: durability.mode,
+        chosen: durability.chosen,
+        device_contract: Some(durability.device_contract).filter(|contract| !contract.is_empty()),
+        warnings: durability.warnings,
     }
 }
 

@@ -28,6 +28,8 @@ const DEMAND_WINDOW: Duration = Duration::from_secs(1);
 pub(crate) struct LazyMark {
     /// The caller wants it clear.
     held: AtomicBool,
+    /// It is set on the device, or may be.
+    on_device: AtomicBool,
     /// One change of the mark at a time.
     changing: tokio::sync::Mutex<()>,
     /// Since when, and how often, somebody waited for a sync for want of the mark.
@@ -35,6 +37,11 @@ pub(crate) struct LazyMark {
 }
 
 impl LazyMark {
+    /// Whether the mark is set on the device, or may be.
+    pub(crate) fn is_set(&self) -> bool {
+        self.on_device.load(Ordering::SeqCst)
+    }
+
     /// Counts one who waits. Whether there were enough by now.
     fn demanded(&self) -> bool {
         let now = Instant::now();
@@ -63,7 +70,7 @@ impl Shared {
         }
         let _one_at_a_time = self.lazy.changing.lock().await;
         let held = self.lazy.held.load(Ordering::SeqCst);
-        let on_device = self.superblock.lock().await.current().lazy;
+        let on_device = self.lazy.is_set();
         let (wanted, quiet) = {
             let progress = self.progress.lock();
             let idle = progress.written == progress.synced && progress.waiting.is_empty();
@@ -97,10 +104,13 @@ impl Shared {
             s.lazy = false;
             s.clean = clean;
         })
-        .await
+        .await?;
+        self.lazy.on_device.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     async fn set_mark(&self) -> Result<()> {
+        self.lazy.on_device.store(true, Ordering::SeqCst);
         self.update_superblock(|s| s.lazy = true).await?;
         self.run_ahead();
         Ok(())

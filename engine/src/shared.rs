@@ -9,7 +9,7 @@ use crate::journal::Ring;
 use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, SuperblockStore};
-use crate::types::{EngineStatus, GroupId, Identity, LogId, Mode, Options, SharedImage, Standing};
+use crate::types::{EngineStatus, GroupId, Identity, LogId, Options, SharedImage, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -345,10 +345,10 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> EngineStatus {
-        let (written, synced, unsynced_bytes, unsynced_ms, ahead) = {
+        let (written, synced, unsynced_bytes, unsynced_ms) = {
             let progress = self.progress.lock();
             let ms = progress.oldest_unsynced.map_or(0, |since| since.elapsed().as_millis() as u64);
-            (progress.written, progress.synced, progress.unsynced_bytes, ms, progress.ahead)
+            (progress.written, progress.synced, progress.unsynced_bytes, ms)
         };
         let standing = *self.standing.lock();
         let state = self.state.lock();
@@ -356,7 +356,7 @@ impl Shared {
             backend: self.backend,
             mode: self.options.mode,
             standing,
-            lazy: ahead && self.options.mode == Mode::Replicated,
+            lazy: self.lazy.is_set(),
             written_sequence: written,
             synced_sequence: synced,
             unsynced_bytes,

@@ -297,7 +297,7 @@ pub struct EngineStatus {
     pub mode: Mode,
     /// Whether it remembers everything that it acknowledged.
     pub standing: Standing,
-    /// Whether acknowledgements may run ahead of syncs at the moment: the `lazy` mark is set.
+    /// Whether the `lazy` mark is set: what was acknowledged may not be synced.
     pub lazy: bool,
     /// The last journal sequence number that is written with all before it.
     pub written_sequence: u64,

@@ -367,7 +367,6 @@ fn a_power_cut_of_an_idle_or_cleanly_stopped_or_held_replicated_node_takes_nothi
                 "closed" => engine.close().await.unwrap(),
                 "held" => {
                     engine.hold_synced(true);
-                    assert!(!engine.status().lazy, "nothing runs ahead from the moment that it is held");
                 }
                 _ => {}
             }

@@ -18,6 +18,7 @@ use real as world;
 use simulated as world;
 
 use crate::config::NodeConfig;
+use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::service::KvService;
@@ -84,6 +85,7 @@ type Stop = Shared<oneshot::Receiver<()>>;
 /// A running member.
 pub struct Node {
     config: NodeConfig,
+    durability: Durability,
     replica: Replica,
     metrics: Arc<Metrics>,
     addresses: Addresses,
@@ -111,8 +113,9 @@ impl Node {
     /// Any [`Error`]; then nothing is left running, and the data directory is as it was.
     pub async fn start(config: NodeConfig, environment: Environment) -> Result<Node, Error> {
         config.validate()?;
-        let engine = open_engine(&config, &environment).await?;
-        match assemble(config, environment.seed, engine.clone()).await {
+        let durability = world::durability(&config)?;
+        let engine = open_engine(&config, &durability, &environment).await?;
+        match assemble(config, durability, environment.seed, engine.clone()).await {
             Ok(node) => Ok(node),
             Err(error) => {
                 if let Err(closing) = engine.close().await {
@@ -136,6 +139,11 @@ impl Node {
     /// The configuration it was started with.
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// The mode that it runs in, and how it came to it.
+    pub fn durability(&self) -> &Durability {
+        &self.durability
     }
 
     /// Where clients are served.
@@ -200,20 +208,29 @@ impl Drop for Node {
     }
 }
 
-async fn open_engine(config: &NodeConfig, environment: &Environment) -> Result<Engine, Error> {
+async fn open_engine(
+    config: &NodeConfig,
+    durability: &Durability,
+    environment: &Environment,
+) -> Result<Engine, Error> {
     let storage = &config.storage;
     let options = Options {
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
         log_cache_bytes: storage.log_cache_bytes,
         salvage: config.members.len() > 1,
-        ..Options::new(config.mode, environment.boot, environment.seed)
+        ..Options::new(durability.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
     Ok(Engine::open(Arc::clone(&environment.directory), expected, options).await?)
 }
 
-async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node, Error> {
+async fn assemble(
+    config: NodeConfig,
+    durability: Durability,
+    seed: u64,
+    engine: Engine,
+) -> Result<Node, Error> {
     let clients = bind(&config.client_address, "clients", "listen.client").await?;
     let peers = bind(&config.peer_address, "the other members", "listen.peer").await?;
     let http = match &config.http_address {
@@ -226,9 +243,9 @@ async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node,
         http: http.as_ref().map(address_of).transpose()?,
     };
 
-    let replica = Replica::start(replica_config(&config, &engine, seed), engine).await?;
+    let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let metrics = Arc::new(Metrics::new(replica.clone()));
-    let service = KvService::new(config.clone(), replica.clone(), Arc::clone(&metrics));
+    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), Arc::clone(&metrics));
 
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
@@ -236,17 +253,23 @@ async fn assemble(config: NodeConfig, seed: u64, engine: Engine) -> Result<Node,
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
-    info!(node = %identity, cluster = %config.cluster, mode = %config.mode, client = %addresses.client,
+    for remark in durability.remarks() {
+        info!(mode = %durability.mode, "{remark}");
+    }
+    for reason in &durability.warnings {
+        warn!(mode = %durability.mode, "the mode's promise rests on what is not shown: {}", reason.sentence());
+    }
+    info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %addresses.client,
           peer = %addresses.peer, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, replica, metrics, addresses, running })
+    Ok(Node { config, durability, replica, metrics, addresses, running })
 }
 
-fn replica_config(config: &NodeConfig, engine: &Engine, seed: u64) -> ReplicaConfig {
+fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine, seed: u64) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // The log shares the data area with the keys: never keep so much of it that small directories fill up.
     let room = engine.status().data_bytes / 8;
-    let defaults = ReplicaConfig::new(config.mode, config.members.clone());
+    let defaults = ReplicaConfig::new(durability.mode, config.members.clone());
     ReplicaConfig {
         heartbeat_ms: millis(config.timing.heartbeat),
         election_min_ms: millis(config.timing.election_min),

@@ -13,11 +13,15 @@
 
 mod compose;
 pub mod config;
+pub mod doctor;
+pub mod durability;
 mod error;
 mod metrics;
 pub mod platform;
+pub mod promise;
 mod service;
 
 pub use compose::{Environment, Node, Progress, format, termination};
 pub use config::NodeConfig;
+pub use durability::Durability;
 pub use error::Error;

@@ -23,6 +23,7 @@ pub(crate) enum Method {
     Get,
     List,
     Status,
+    Mandate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

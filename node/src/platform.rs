@@ -8,8 +8,12 @@ const KERNEL_MIN: (u32, u32) = (5, 15);
 /// # Errors
 /// A sentence that names what was found and what is needed.
 pub fn check() -> Result<(), String> {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    check_release(std::env::consts::OS, &release)
+    check_release(std::env::consts::OS, &release())
+}
+
+/// The running kernel's release, such as `6.1.0-13-amd64`.
+pub fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 fn check_release(os: &str, release: &str) -> Result<(), String> {

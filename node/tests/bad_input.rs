@@ -60,10 +60,10 @@ fn a_bad_configuration_is_refused_with_its_place() {
 fn the_example_configuration_is_accepted() {
     let folder = tempfile::tempdir().expect("a folder");
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cairn.example.toml");
-    let ran = run(folder.path(), &["config", "check", "--config", example]);
+    let ran = run(folder.path(), &["config", "check", "--config", example, "--set", "mode=sync"]);
     assert_eq!(
         (ran.code, ran.stdout.trim()),
-        (0, "good: member 1 of example, mode replicated"),
+        (0, "good: member 1 of example, mode sync, configured"),
         "{}",
         ran.stderr
     );

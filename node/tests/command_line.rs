@@ -21,7 +21,7 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     assert_eq!(cairn(&["put", "greeting", "hello"]).code, 0);
     let status = json_of(&cairn(&["status", "-o", "json"]));
     assert_eq!(status.as_array().expect("nodes").len(), 3);
-    assert!(status.as_array().expect("nodes").iter().all(|node| node["storage"]["mode"] == "replicated"));
+    assert!(status.as_array().expect("nodes").iter().all(|node| node["durability"]["chosen"] == "auto"));
     assert_eq!(json_of(&cairn(&["members", "-o", "json"])).as_array().expect("members").len(), 3);
 
     let second = cairn(&["dev", "--exit"]);

@@ -5,6 +5,7 @@
 use crate::codec::{self, Malformed};
 use crate::ids::{MemberAddress, NodeId};
 use crate::network::proto;
+use crate::redundancy::Regime;
 use crate::types::{AppendRequest, Entry, Membership, RaftLogId, SnapshotMeta, StoredMembership, Vote};
 use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
@@ -85,14 +86,23 @@ fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Malformed> {
 pub(crate) fn append_to_proto(
     request: AppendRequest,
     envelope: Option<proto::Envelope>,
+    regime: Regime,
 ) -> proto::AppendRequest {
     proto::AppendRequest {
         envelope,
+        regime: regime.number,
+        lazy: regime.lazy,
         vote: Some(vote_to_proto(&request.vote)),
         previous: request.prev_log_id.as_ref().map(log_id_to_proto),
         entries: request.entries.into_iter().map(entry_to_proto).collect(),
         committed: request.leader_commit.as_ref().map(log_id_to_proto),
     }
+}
+
+/// What an append says of acknowledging ahead of syncs.
+pub(crate) fn regime_from_proto(message: &proto::AppendRequest) -> Regime {
+    let term = message.vote.as_ref().map_or(0, |vote| vote.term);
+    Regime { term, number: message.regime, lazy: message.lazy }
 }
 
 /// Entries must follow `previous` without a hole and no term may fall, which openraft takes for granted.

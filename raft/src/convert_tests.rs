@@ -22,6 +22,8 @@ fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::A
         previous: previous.map(|(term, index)| proto::LogId { term, index }),
         entries,
         committed: None,
+        regime: 0,
+        lazy: false,
     }
 }
 
@@ -86,7 +88,8 @@ fn an_append_is_read_back_as_it_was_written() {
         ],
         leader_commit: Some(RaftLogId::new_term_index(4, 8)),
     };
-    let bytes = append_to_proto(request.clone(), None).encode_to_vec();
+    let bytes =
+        append_to_proto(request.clone(), None, Regime { term: 5, number: 2, lazy: true }).encode_to_vec();
     let back = append_from_proto(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
     assert_eq!(format!("{back:?}"), format!("{request:?}"));
     assert_eq!(back.entries, request.entries);
@@ -115,6 +118,8 @@ proptest! {
                 .map(|(term, index, meta)| proto::Entry { term, index, meta: meta.into(), values: vec![] })
                 .collect(),
             committed: None,
+            regime: 0,
+            lazy: false,
         });
     }
 

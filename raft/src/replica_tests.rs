@@ -83,6 +83,8 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
         previous: None,
         entries: vec![],
         committed: None,
+        regime: 0,
+        lazy: false,
     };
     let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);

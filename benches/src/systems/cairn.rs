@@ -84,11 +84,14 @@ impl CairnCluster {
             let mut text = format!(
                 "cluster = \"bench\"\nslot = {slot}\ndata_dir = \"{}\"\nmode = \"{}\"\n\
                  [listen]\nclient = \"{client_address}\"\npeer = \"{peer_address}\"\nhttp = \"none\"\n\
-                 [storage]\nsize = \"{}\"\nbackend = \"{}\"\n[log]\nlevel = \"warn\"\n",
+                 [storage]\nsize = \"{}\"\nbackend = \"{}\"\n\
+                 assert_device_contract = {}\n[log]\nlevel = \"warn\"\n",
                 path.join(format!("cairn-{slot}")).display(),
                 options.mode,
                 options.size_bytes,
                 options.backend,
+                // What the mode costs is measured here, not whether this disk keeps its promise.
+                options.mode == "device",
             );
             for (other, (client, peer)) in client.iter().zip(peer).enumerate() {
                 let slot = other + 1;

@@ -10,7 +10,10 @@ mod buffer;
 mod real;
 
 pub use buffer::AlignedBuf;
-pub use real::{Backend, FileDirectory, boot_id, boot_id_from};
+pub use real::{
+    Backend, DirectAlignment, Extents, FileDirectory, FileProbe, NvmeIdentify, Room, boot_id, boot_id_from,
+    nvme_identify, probe_directory, probe_file, probe_io_uring, room,
+};
 
 use std::future::{Future, poll_fn};
 use std::io;

@@ -1,9 +1,11 @@
-//! `cairn config print`: every key, its value, and where that was given.
+//! `cairn config print`: every key, its value, and where that was given; and the mode that follows on this machine.
 
 use super::exit::Exit;
 use super::output::{Output, table};
 use super::server_options::ServerOptions;
-use cairn_node::config::{NodeConfig, Setting};
+use cairn_node::config::{Layers, NodeConfig, Setting};
+use cairn_node::doctor::Contract;
+use cairn_node::{Durability, promise};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -30,34 +32,58 @@ enum Action {
 pub(crate) fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exit> {
     match args.action {
         Action::Print { server } => {
-            let settings = server.layers()?.settings();
-            output.either(|| as_json(&settings), || as_text(&settings))?;
+            let layers = server.layers()?;
+            let (settings, mode) = (layers.settings(), durability(&layers));
+            output.either(|| as_json(&settings, &mode), || as_text(&settings, &mode))?;
         }
         Action::Check { server } => {
             let config = NodeConfig::from_layers(&server.layers()?)?;
+            let durability = Durability::of(&config)?;
             output.either(
-                || json!({ "cluster": config.cluster, "slot": config.slot, "mode": config.mode.name() }),
-                || format!("good: member {} of {}, mode {}", config.slot, config.cluster, config.mode),
+                || json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name() }),
+                || format!("good: member {} of {}, mode {}", config.slot, config.cluster, durability.words()),
             )?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn as_json(settings: &[Setting]) -> Value {
+/// The mode in which a server with this configuration would run here, or why it would not.
+fn durability(layers: &Layers) -> Result<Durability, String> {
+    let config = NodeConfig::from_layers(layers).map_err(|error| error.to_string())?;
+    Durability::of(&config).map_err(|error| error.to_string())
+}
+
+fn durability_json(durability: &Result<Durability, String>) -> Value {
+    match durability {
+        Ok(durability) => json!({
+            "mode": durability.mode.name(),
+            "chosen": durability.chosen.name(),
+            "device_contract": durability.contract.map(Contract::words),
+            "promise": promise::sentence(durability.mode),
+            "warnings": durability.warnings.iter().map(|reason| reason.sentence()).collect::<Vec<_>>(),
+        }),
+        Err(reason) => json!({ "mode": null, "reason": reason }),
+    }
+}
+
+fn as_json(settings: &[Setting], durability: &Result<Durability, String>) -> Value {
     let one = |setting: &Setting| {
-        let value = json!({
+        let mut value = json!({
             "value": setting.value,
             "source": setting.source.to_string(),
             "variable": setting.variable,
             "meaning": setting.doc,
         });
+        if let (Some(members), "mode") = (value.as_object_mut(), setting.key) {
+            members.insert("here".into(), durability_json(durability));
+        }
         (setting.key.to_string(), value)
     };
     Value::Object(settings.iter().map(one).collect())
 }
 
-fn as_text(settings: &[Setting]) -> String {
+fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> String {
     let head = ["KEY", "VALUE", "SOURCE", "MEANING"].map(str::to_string).to_vec();
     let one = |setting: &Setting| {
         vec![
@@ -67,5 +93,10 @@ fn as_text(settings: &[Setting]) -> String {
             setting.doc.to_string(),
         ]
     };
-    table(&std::iter::once(head).chain(settings.iter().map(one)).collect::<Vec<_>>())
+    let keys = table(&std::iter::once(head).chain(settings.iter().map(one)).collect::<Vec<_>>());
+    let here = match durability {
+        Ok(durability) => format!("{}: {}", durability.words(), promise::sentence(durability.mode)),
+        Err(reason) => format!("none: {reason}"),
+    };
+    format!("{keys}\n\nMode here: {here}")
 }

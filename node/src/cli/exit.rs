@@ -18,7 +18,8 @@ Exit codes:
   5  the outcome of a write is unknown: it may or may not have been applied
   6  unavailable: no node answered, no leader, or no answer in time
   7  the cluster's storage is full; reads and deletes go on
-  8  the value exists and cannot be read intact";
+  8  the value exists and cannot be read intact
+  9  no mode's promise can be kept in the directory";
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(crate) enum Exit {
     Unavailable = 6,
     StorageFull = 7,
     ValueUnreadable = 8,
+    NothingJustified = 9,
 }
 
 impl From<Exit> for ExitCode {
@@ -70,7 +72,12 @@ fn of(error: &anyhow::Error) -> Exit {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return of_client(error);
     }
-    let configuration = matches!(error.downcast_ref(), Some(cairn_node::Error::Config(_)));
+    use cairn_node::Error as NodeError;
+    let configuration = match error.downcast_ref() {
+        Some(NodeError::Config(_) | NodeError::ModeRefused { .. } | NodeError::Doctor(_)) => true,
+        Some(NodeError::NothingJustified { .. }) => return Exit::NothingJustified,
+        _ => error.is::<cairn_node::doctor::Error>(),
+    };
     if configuration || error.is::<ConfigError>() || error.is::<UsageError>() {
         return Exit::Usage;
     }
@@ -112,6 +119,7 @@ mod tests {
             Exit::Unavailable,
             Exit::StorageFull,
             Exit::ValueUnreadable,
+            Exit::NothingJustified,
         ] {
             assert!(TABLE.contains(&format!("\n  {}  ", exit as u8)), "{exit:?}");
         }

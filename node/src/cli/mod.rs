@@ -7,6 +7,7 @@ mod config;
 mod connect;
 mod delete;
 mod dev;
+mod doctor;
 mod exit;
 mod format;
 mod get;
@@ -15,6 +16,7 @@ mod logging;
 mod members;
 mod output;
 mod put;
+mod recover;
 mod serve;
 mod server_options;
 mod status;
@@ -49,6 +51,8 @@ enum Command {
     Dev(dev::DevArgs),
     /// Make a data directory: all files at full size, all of it written
     Format(format::FormatArgs),
+    /// Examine what a data directory's machine can promise, and why
+    Doctor(doctor::DoctorArgs),
     /// Run one member of a cluster
     Serve(serve::ServeArgs),
     /// Store a value under a key
@@ -63,6 +67,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Show the members of the cluster
     Members(members::MembersArgs),
+    /// Decide what becomes of a cluster in which too many machines lost power at once
+    Recover(recover::RecoverArgs),
     /// Put load on a running cluster and measure it
     Bench(bench::BenchArgs),
     /// Show the server's configuration
@@ -89,6 +95,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
     match command {
         Command::Dev(args) => dev::run(args, output).await,
         Command::Format(args) => format::run(args, output).await,
+        Command::Doctor(args) => doctor::run(args, output),
         Command::Serve(args) => serve::run(args).await,
         Command::Put(args) => put::run(args, output).await,
         Command::Get(args) => get::run(args, output).await,
@@ -96,6 +103,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::List(args) => list::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
+        Command::Recover(args) => recover::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Config(args) => config::run(args, output),
         Command::Completions(args) => completions::run(&args),

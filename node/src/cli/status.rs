@@ -3,12 +3,14 @@
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table};
-use cairn_client::{Error, NodeStatus, StorageStatus};
+use cairn_client::{DurabilityStatus, Error, NodeStatus, StorageStatus};
 use cairn_engine::Standing;
 use cairn_node::config::format_size;
+use cairn_node::{durability, promise};
 use cairn_raft::NodeId;
 use clap::Args;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long one node may take: a node that is down should not hold up the picture of the others.
@@ -59,7 +61,22 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "uptime_ms": millis(node.uptime),
         "stopped_reason": node.stopped_reason,
         "standing": node.standing,
+        "last_log_term": node.last_log_term,
+        "start": node.run.0,
+        "losses": node.losses,
+        "last_loss_index": node.last_loss_index,
         "storage": node.storage.as_ref().map(storage_json),
+        "durability": node.durability.as_ref().map(durability_json),
+    })
+}
+
+fn durability_json(durability: &DurabilityStatus) -> Value {
+    json!({
+        "mode": durability.mode,
+        "chosen": durability.chosen,
+        "device_contract": durability.device_contract,
+        "promise": durability.mode.parse().ok().map(promise::sentence),
+        "warnings": durability.warnings,
     })
 }
 
@@ -97,11 +114,13 @@ fn as_text(answers: &[Answer]) -> String {
         "DISK",
     ];
     let mut rows = vec![head.map(str::to_string).to_vec()];
-    let mut notes = Vec::new();
+    let mut notes = promises(answers);
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
                 rows.push(row(endpoint, node));
+                let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
+                notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
                 if node.standing == Standing::Recovering.name() {
                     notes.push(format!(
                         "{endpoint} recovers: its machine lost power with acknowledged writes unsynced; it neither votes \
@@ -121,6 +140,23 @@ fn as_text(answers: &[Answer]) -> String {
     std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
 }
 
+/// What each mode that some node runs in promises.
+fn promises(answers: &[Answer]) -> Vec<String> {
+    let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    let modes: BTreeSet<&str> =
+        nodes.filter_map(|node| Some(node.durability.as_ref()?.mode.as_str())).collect();
+    let sentence = |mode: &str| Some(format!("{mode}: {}", promise::sentence(mode.parse().ok()?)));
+    modes.into_iter().filter_map(sentence).collect()
+}
+
+/// The mode, how it was chosen, and in mode `device` how its contract is known.
+fn mode(node: &NodeStatus, storage: &StorageStatus) -> String {
+    node.durability.as_ref().map_or_else(
+        || storage.mode.clone(),
+        |found| durability::words(&found.mode, &found.chosen, found.device_contract.as_deref()),
+    )
+}
+
 fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
     let mut row = vec![
         NodeId::from_u64(node.node_id).to_string(),
@@ -136,7 +172,7 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
             rounded(storage.live_bytes),
             rounded(storage.free_bytes),
             format!("{}, {} ms", rounded(storage.unsynced_bytes), millis(storage.unsynced)),
-            storage.mode.clone(),
+            mode(node, storage),
             storage.backend.clone(),
         ]);
     }

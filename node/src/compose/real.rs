@@ -114,6 +114,11 @@ fn backend(config: &NodeConfig) -> Backend {
     }
 }
 
+/// What this machine justifies for the data directory.
+pub(super) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
+    Durability::of(config)
+}
+
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     let directory = FileDirectory::open(&config.data_directory, backend(config))?;
     let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel's boot id", &error))?;

@@ -45,6 +45,11 @@ pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     std::future::pending().await
 }
 
+/// The simulated disk keeps the contract of the mode that the simulation gives it; there is no machine to examine.
+pub(super) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
+    Ok(Durability::unexamined(config))
+}
+
 const NO_FILES: &str =
     "this program was built for the simulation, which has no files; build it without --cfg madsim";
 

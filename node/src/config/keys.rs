@@ -64,7 +64,7 @@ pub(crate) const KEYS: &[Key] = &[
         "mode",
         Kind::Choice(&["auto", "device", "replicated", "sync"]),
         Some("auto"),
-        "what an acknowledgement promises; auto: replicated for three or more members, else sync",
+        "what an acknowledgement promises; auto: the strongest that `cairn doctor` justifies for data_dir and the members",
     ),
     key(
         "members",
@@ -140,6 +140,12 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Choice(&["auto", "io_uring", "threads"]),
         Some("auto"),
         "how the disk is driven; auto: io_uring, or threads where the system forbids it",
+    ),
+    key(
+        "storage.assert_device_contract",
+        Kind::Choice(&["false", "true"]),
+        Some("false"),
+        "true: you state that the device keeps completed writes through a power cut and writes 4 KiB whole",
     ),
     key(
         "storage.sync_interval",

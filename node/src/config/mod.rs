@@ -27,8 +27,8 @@ pub struct NodeConfig {
     pub slot: u16,
     /// The data directory.
     pub data_directory: PathBuf,
-    /// What an acknowledgement promises.
-    pub mode: Mode,
+    /// What an acknowledgement promises; `None`: the strongest mode that is justified where the node runs.
+    pub mode: Option<Mode>,
     /// Where clients are served, `host:port`.
     pub client_address: String,
     /// Where the other members are served, `host:port`.
@@ -90,6 +90,8 @@ pub struct StorageConfig {
     pub size_bytes: u64,
     /// How real files are driven.
     pub backend: DiskBackend,
+    /// Whether the operator states that the device keeps completed writes through a power cut and writes 4 KiB whole.
+    pub assert_device_contract: bool,
     /// Longest time between a write and the sync that covers it.
     pub sync_interval: Duration,
     /// Most written bytes before a background sync begins.
@@ -162,8 +164,8 @@ impl NodeConfig {
             members.insert(slot, own);
         }
         let mode = match layers.text("mode")?.as_str() {
-            "auto" => default_mode(members.len()),
-            _ => layers.read("mode", |text| text.parse::<Mode>())?,
+            "auto" => None,
+            _ => Some(layers.read("mode", |text| text.parse::<Mode>())?),
         };
         let config = NodeConfig {
             cluster: layers.text("cluster")?,
@@ -204,7 +206,7 @@ impl NodeConfig {
                 self.slot
             ));
         }
-        if self.mode == Mode::Replicated && self.members.len() < 3 {
+        if self.mode == Some(Mode::Replicated) && self.members.len() < 3 {
             return conflict(format!(
                 "mode `replicated` relies on the other members after a power cut, and {} initial member{} cannot \
                  give back what one forgot; use mode = \"sync\", or three members or more",
@@ -259,11 +261,6 @@ impl LogConfig {
     }
 }
 
-/// The mode used where none is asked for.
-pub fn default_mode(members: usize) -> Mode {
-    if members >= 3 { Mode::Replicated } else { Mode::Sync }
-}
-
 fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
     let size = |name| layers.read(name, |text| usize_of(parse_size(text)?));
     let count = |name| layers.read(name, |text| text.parse::<usize>().map_err(|error| error.to_string()));
@@ -303,6 +300,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
             "threads" => DiskBackend::Threads,
             _ => DiskBackend::Auto,
         },
+        assert_device_contract: layers.text("storage.assert_device_contract")? == "true",
         sync_interval: layers.read("storage.sync_interval", keys::parse_time)?,
         sync_bytes: layers.read("storage.sync_bytes", parse_size)?,
         log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,

@@ -93,16 +93,16 @@ fn members_come_from_tables_or_from_one_line() {
                   [members.3]\nclient = \"c:1\"\npeer = \"c:2\"\n";
     let config = NodeConfig::from_layers(&layers(tables)).expect("good");
     assert_eq!(members::format(&config.members), THREE);
-    assert_eq!(config.mode, Mode::Replicated);
+    assert_eq!(config.mode, None);
     assert!(file_error("[members.1]\nclient = \"a:1\"\n").contains("needs both `client` and `peer`"));
 }
 
 #[test]
-fn one_or_two_members_sync_by_default_and_never_run_replicated() {
+fn one_or_two_members_never_run_replicated() {
     for (members, word) in [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")] {
         let mut layers = layers("cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n");
         layers.add_assignment("--set", &format!("members={members}")).expect("members");
-        assert_eq!(NodeConfig::from_layers(&layers).expect("good").mode, Mode::Sync);
+        assert_eq!(NodeConfig::from_layers(&layers).expect("good").mode, None);
         layers.add_assignment("--set", "mode=replicated").expect("mode");
         let error = NodeConfig::from_layers(&layers).expect_err("refused").to_string();
         assert!(error.contains(word) && error.contains("mode = \"sync\""), "{error}");

@@ -1,6 +1,8 @@
 //! What the node says of itself: to a client that begins, and to an operator.
 
 use super::{Inner, refusal};
+use crate::doctor::Contract;
+use crate::durability::Durability;
 use cairn_client::proto;
 use cairn_engine::LogId;
 use cairn_raft::ReplicaStatus;
@@ -27,6 +29,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
+    let losses = inner.replica.losses();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -62,8 +65,23 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             lazy: engine.lazy,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        durability: Some(durability(&inner.durability)),
         stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
         standing: status.standing.name().to_string(),
+        last_log_term: status.last_log.map_or(0, |id| id.term),
+        start: inner.engine.run().start,
+        run: inner.engine.run().nonce,
+        losses: losses.count,
+        last_loss_index: losses.last_index,
+    }
+}
+
+fn durability(durability: &Durability) -> proto::Durability {
+    proto::Durability {
+        mode: durability.mode.name().to_string(),
+        chosen: durability.chosen.name().to_string(),
+        device_contract: durability.contract.map(Contract::words).unwrap_or_default().to_string(),
+        warnings: durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect(),
     }
 }
 

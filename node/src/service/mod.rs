@@ -16,12 +16,13 @@ mod validate;
 mod write;
 
 use crate::config::NodeConfig;
+use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
 use cairn_client::serve;
-use cairn_engine::Engine;
-use cairn_raft::{NodeId, Replica};
+use cairn_engine::{Engine, Run};
+use cairn_raft::{Mandate, NodeId, Replica};
 use futures::Stream;
 use std::future::Future;
 use std::pin::Pin;
@@ -38,6 +39,7 @@ pub(crate) struct KvService {
 
 struct Inner {
     config: NodeConfig,
+    durability: Durability,
     node_id: NodeId,
     replica: Replica,
     engine: Engine,
@@ -47,7 +49,12 @@ struct Inner {
 }
 
 impl KvService {
-    pub(crate) fn new(config: NodeConfig, replica: Replica, metrics: Arc<Metrics>) -> KvService {
+    pub(crate) fn new(
+        config: NodeConfig,
+        durability: Durability,
+        replica: Replica,
+        metrics: Arc<Metrics>,
+    ) -> KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
             node_id: replica.node_id(),
@@ -56,6 +63,7 @@ impl KvService {
             replica,
             metrics,
             started: Instant::now(),
+            durability,
             config,
         };
         KvService { inner: Arc::new(inner) }
@@ -140,5 +148,19 @@ impl proto::kv_server::Kv for KvService {
         _request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusResponse>, Status> {
         self.measured(Method::Status, async { Ok(describe::status(&self.inner)) }).await
+    }
+
+    async fn mandate(
+        &self,
+        request: Request<proto::MandateRequest>,
+    ) -> Result<Response<proto::MandateResponse>, Status> {
+        let asked = request.into_inner();
+        let run = Run { start: asked.start, nonce: asked.run };
+        let mandate = Mandate { candidate: NodeId::from_u64(asked.candidate), run };
+        self.measured(Method::Mandate, async {
+            let given = self.inner.replica.mandate(mandate);
+            given.map(|()| proto::MandateResponse {}).map_err(Status::failed_precondition)
+        })
+        .await
     }
 }

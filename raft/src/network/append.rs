@@ -9,12 +9,14 @@ use super::proto::{self, append_response::Kind};
 use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::NodeId;
+use crate::redundancy::Redundancy;
 use crate::runtime;
 use crate::types::{AppendRequest, TypeConfig};
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
@@ -41,6 +43,7 @@ pub(super) fn outlet()
 /// A running stream.
 pub(super) struct Session<S> {
     pub(super) identity: PeerIdentity,
+    pub(super) redundancy: Arc<Redundancy>,
     pub(super) target: NodeId,
     pub(super) patience: Duration,
     /// Requests from openraft; `None` when it has no more.
@@ -112,7 +115,8 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         self.unanswered += 1;
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
-            outlet.try_send(convert::append_to_proto(request, envelope)).ok();
+            let regime = self.redundancy.told(&request.vote);
+            outlet.try_send(convert::append_to_proto(request, envelope, regime)).ok();
         }
     }
 

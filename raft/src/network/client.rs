@@ -7,6 +7,7 @@ use super::{MAX_MESSAGE_BYTES, proto, sender};
 use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
+use crate::redundancy::Redundancy;
 use crate::runtime;
 use crate::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
 use crate::types::{AppendRequest, TypeConfig, Vote};
@@ -40,6 +41,7 @@ pub(super) type Client = PeerClient<Channel>;
 #[derive(Clone)]
 pub(crate) struct Connections {
     identity: PeerIdentity,
+    redundancy: Arc<Redundancy>,
     pinned: PinnedSnapshot,
     /// How long a follower may take to answer an append.
     patience: Duration,
@@ -72,8 +74,13 @@ pub(crate) fn connect(address: &str) -> Result<Client, String> {
 }
 
 impl Connections {
-    pub(crate) fn new(identity: PeerIdentity, pinned: PinnedSnapshot, patience: Duration) -> Connections {
-        Connections { identity, pinned, patience, peers: Arc::default() }
+    pub(crate) fn new(
+        identity: PeerIdentity,
+        redundancy: Arc<Redundancy>,
+        pinned: PinnedSnapshot,
+        patience: Duration,
+    ) -> Connections {
+        Connections { identity, redundancy, pinned, patience, peers: Arc::default() }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -93,6 +100,7 @@ impl Connections {
         };
         PeerNetwork {
             identity: self.identity.clone(),
+            redundancy: self.redundancy.clone(),
             target,
             peer: peers.get(&target).map_or_else(unknown, |(_, peer)| peer.clone()),
             pipelined,
@@ -118,6 +126,7 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
 /// One user's way to one member.
 pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
+    redundancy: Arc<Redundancy>,
     target: NodeId,
     peer: Peer,
     /// Appends go through a stream; a heartbeat is a call of its own.
@@ -233,6 +242,7 @@ impl PeerNetwork {
             .into_inner();
         Ok(Session {
             identity: self.identity.clone(),
+            redundancy: self.redundancy.clone(),
             target: self.target,
             patience: self.patience,
             requests: Some(requests),
@@ -256,7 +266,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let mut client = self.control()?;
-        let request = convert::append_to_proto(rpc, self.identity.to(self.target));
+        let regime = self.redundancy.told(&rpc.vote);
+        let request = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
         let call = client.append_one(request);
         let answer = self
             .call(

@@ -3,16 +3,17 @@
 //! What holds here: nothing reaches openraft whose envelope does not name this member, or that openraft would take for
 //! a broken invariant; votes pass through the gate.
 
-use super::identity::PeerIdentity;
+use super::identity::{self, PeerIdentity};
 use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing};
 use crate::GROUP;
 use crate::codec::{self, Malformed, Mark};
 use crate::convert;
 use crate::ids::NodeId;
+use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
-use cairn_engine::{Engine, LogId};
+use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
     pub(crate) gate: Arc<Gate>,
+    pub(crate) redundancy: Arc<Redundancy>,
     pub(crate) receiver: Arc<SnapshotReceiver>,
 }
 
@@ -90,7 +92,6 @@ impl Shared {
 
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64) -> Result<Vote, Status> {
-        self.open_gate()?;
         let (vote, leads) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -101,15 +102,19 @@ impl Shared {
         }
         let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let mark = codec::encode_mark(Mark { node: member, run });
-        self.raft.client_write_ff(mark, None).await.map_err(stopped)?;
+        let mark = Mark { node: member, run, loss: false };
+        self.redundancy.returning(mark);
+        self.raft.client_write_ff(codec::encode_mark(mark), None).await.map_err(stopped)?;
         tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
         Ok(vote)
     }
 
     fn vote_request(&self, request: proto::VoteRequest) -> Result<(NodeId, VoteRequest<TypeConfig>), Status> {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
-        self.open_gate()?;
+        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
+        if !self.gate.may_vote_for(sender, run) {
+            self.open_gate()?;
+        }
         let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
@@ -198,8 +203,10 @@ impl Peer for PeerService {
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
+                    let regime = convert::regime_from_proto(&message);
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
+                    shared.redundancy.follow(regime);
                     Ok((from, request))
                 });
                 let taken = match taken {
@@ -228,8 +235,10 @@ impl Peer for PeerService {
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
+        let regime = convert::regime_from_proto(&message);
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
+        self.shared.redundancy.follow(regime);
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;

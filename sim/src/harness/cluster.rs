@@ -59,7 +59,9 @@ struct State {
     change: u64,
     boots: u64,
     node: Option<Arc<Node>>,
-    /// The machine lost power, and its node is not known to be active since.
+    /// The `lazy` mark was set when the node last ran.
+    lazy: bool,
+    /// The machine lost power with the mark set, and its node is not known to be active since.
     forgetful: bool,
 }
 
@@ -102,6 +104,12 @@ impl Machine {
         self.state.lock().forgetful
     }
 
+    /// Whether a power cut now may take what was acknowledged.
+    pub(super) fn lazy(&self) -> bool {
+        let state = self.state.lock();
+        state.node.as_ref().map_or(state.lazy, |node| node.engine().status().lazy)
+    }
+
     /// Its node is active.
     pub(super) fn remembers(&self, life: u32) {
         let mut state = self.state.lock();
@@ -128,6 +136,8 @@ pub(super) struct Cluster {
     events: Mutex<BTreeMap<&'static str, u64>>,
     /// Set when the faults are over.
     peace: AtomicBool,
+    /// An operator has given up what was lost: what was committed before may be gone.
+    decided: AtomicBool,
     /// Clean stops under way.
     pub(super) stopping: AtomicU32,
 }
@@ -163,6 +173,7 @@ impl Cluster {
                 change: 0,
                 boots: 1,
                 node: None,
+                lazy: false,
                 forgetful: false,
             };
             machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
@@ -176,6 +187,7 @@ impl Cluster {
             counts: Mutex::default(),
             events: Mutex::default(),
             peace: AtomicBool::new(false),
+            decided: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
         }))
     }
@@ -221,6 +233,15 @@ impl Cluster {
         self.peace.store(true, Ordering::Relaxed);
     }
 
+    /// An operator gives up what was lost.
+    pub(super) fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn decided(&self) -> bool {
+        self.decided.load(Ordering::Relaxed)
+    }
+
     pub(super) fn at_peace(&self) -> bool {
         self.peace.load(Ordering::Relaxed)
     }
@@ -230,6 +251,7 @@ impl Cluster {
     pub(super) fn may_forget(&self, machine: &Machine) -> bool {
         let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
         self.plan.mode != Mode::Replicated
+            || !machine.lazy()
             || self.plan.beyond_tolerance
             || others.count() < (self.machines.len() - 1) / 2
     }
@@ -280,7 +302,7 @@ impl Cluster {
         let directory = PathBuf::from(format!("/simulated/{slot}"));
         let mut config =
             NodeConfig::new(CLUSTER, slot, directory, members).map_err(|error| error.to_string())?;
-        config.mode = self.plan.mode;
+        config.mode = Some(self.plan.mode);
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.validate().map_err(|error| error.to_string())?;
@@ -345,6 +367,7 @@ impl Cluster {
         }
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
+        let lazy = machine.lazy();
         let damage = match death {
             Death::Killed => machine.disk.kill(),
             Death::PowerCut => machine.disk.cut(),
@@ -352,7 +375,8 @@ impl Cluster {
         let node = {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
-            state.forgetful |= death == Death::PowerCut;
+            state.lazy = lazy;
+            state.forgetful |= death == Death::PowerCut && lazy;
             state.node.take()
         };
         machine.set(Condition::Down);

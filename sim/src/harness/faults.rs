@@ -7,6 +7,7 @@ use super::cluster::{Cluster, Condition, Death, Machine};
 use super::network::Links;
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
+use rand::seq::SliceRandom;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,8 @@ pub enum FaultKind {
     PowerCut,
     /// All machines lose power at once.
     PowerCutAll,
+    /// Machines lose power one after another until none is left, with time for the others to notice.
+    PowerCutRolling,
     /// One member cannot talk to the others, or to anybody.
     Isolate,
     /// The members fall into two parts.
@@ -45,14 +48,30 @@ use FaultKind::*;
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 12] =
-        [Kill, KillAll, Pause, Shutdown, PowerCut, PowerCutAll, Isolate, Split, OneWay, Lossy, Slow, Clock];
+    pub const ALL: [FaultKind; 13] = [
+        Kill,
+        KillAll,
+        Pause,
+        Shutdown,
+        PowerCut,
+        PowerCutAll,
+        PowerCutRolling,
+        Isolate,
+        Split,
+        OneWay,
+        Lossy,
+        Slow,
+        Clock,
+    ];
 }
 
 /// Longest wait for a clean stop.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(12);
 /// Longest wait for a write to strike at.
 const AMBUSH: Duration = Duration::from_secs(3);
+/// How long the survivors of a power cut may take until they sync before they acknowledge.
+const NOTICE: Duration = Duration::from_secs(6);
+const POLL: Duration = Duration::from_millis(20);
 /// After a death, the time its tasks get to end before a restart.
 const FUNERAL: Duration = Duration::from_millis(20);
 
@@ -96,6 +115,7 @@ impl Nemesis {
             PowerCut => self.end_one("power cut", Death::PowerCut, lasts),
             KillAll => self.end_all("kill of all", Death::Killed),
             PowerCutAll => self.end_all("power cut of all", Death::PowerCut),
+            PowerCutRolling => self.roll(),
             Pause => self.pause(lasts),
             Shutdown => self.shut_down(),
             Isolate | Split | OneWay => self.partition(fault, lasts),
@@ -148,6 +168,42 @@ impl Nemesis {
             .collect();
         let target = self.target();
         self.now_or_amid_writes(target, move || ends.into_iter().for_each(|end| end()));
+    }
+
+    /// Cuts the power of one machine after another. Each but the first waits until the survivors have noticed that they
+    /// are few, and sync before they acknowledge; if that takes too long, the rest are spared.
+    fn roll(&mut self) {
+        let mut order: Vec<usize> = (0..self.cluster.machines.len()).collect();
+        order.shuffle(&mut self.rng);
+        let pauses: Vec<Duration> =
+            order.iter().map(|_| Duration::from_millis(self.rng.random_range(0..1_500))).collect();
+        let lasts = Duration::from_millis(self.rng.random_range(100..2_000));
+        let cluster = self.cluster.clone();
+        let mut cut = Vec::new();
+        madsim::task::spawn(async move {
+            for (target, pause) in order.into_iter().zip(pauses) {
+                let Some(machine) = cluster.machines.get(target) else { continue };
+                let mut waited = Duration::ZERO;
+                while !cut.is_empty() && machine.lazy() && waited < NOTICE {
+                    tokio::time::sleep(POLL).await;
+                    waited += POLL;
+                }
+                if cluster.at_peace() || !cut.is_empty() && machine.lazy() || !cluster.may_forget(machine) {
+                    break;
+                }
+                if cluster.end(machine, Death::PowerCut) {
+                    cluster.count("power cut, rolling");
+                }
+                cut.push(target);
+                if cut.len() == cluster.machines.len() {
+                    cluster.count("power cut of all, rolling");
+                }
+                tokio::time::sleep(pause).await;
+            }
+            for target in cut {
+                start_later(cluster.clone(), target, lasts);
+            }
+        });
     }
 
     /// A node's end and, later, its restart.

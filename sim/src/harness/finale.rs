@@ -8,7 +8,7 @@ use crate::check::acknowledged::FinalKeys;
 use crate::workload::{Recorder, read_everything};
 use cairn_client::Client;
 use cairn_engine::Standing;
-use cairn_raft::Role;
+use cairn_raft::{Mandate, Role};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,6 @@ const SERVE_LIMIT: Duration = Duration::from_secs(30);
 const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 /// Longer than two background syncs, and the blocks that they cause.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
-/// Two syncs of a slow disk, and then some.
-const MARK_WRITTEN: Duration = Duration::from_secs(2);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
@@ -111,6 +109,44 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
     stuck
 }
 
+/// An operator looks at what every member holds and lets the one whose log reaches furthest lead. What was lost is lost;
+/// the cluster must serve and agree again.
+pub(super) async fn decide(cluster: &Arc<Cluster>) {
+    let nodes: Vec<_> =
+        cluster.machines.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
+    let furthest = nodes.iter().max_by_key(|node| node.replica().status().last_log);
+    let Some(chosen) = furthest.filter(|_| nodes.len() == cluster.machines.len()) else {
+        cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to look at"));
+        return;
+    };
+    cluster.decide();
+    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
+    for node in &nodes {
+        if node.replica().standing() == Standing::Recovering
+            && let Err(reason) = node.replica().mandate(mandate)
+        {
+            cluster.violation(Violation::new("an operator can decide", reason));
+        }
+    }
+    cluster.count_event("operator's mandates");
+    let back = || {
+        let leads = chosen.replica().status().role == Role::Leader;
+        let active = nodes.iter().all(|node| node.replica().standing() == Standing::Active);
+        let states: Vec<_> = nodes.iter().map(|node| node.replica().state_hash()).collect();
+        leads
+            && active
+            && states.iter().all(|state| Some(state) == states.first())
+            && chosen.replica().losses().count > 0
+    };
+    if !wait_until(CONVERGE_LIMIT, back).await {
+        cluster.violation(Violation::new(
+            "a cluster that an operator recovered serves and agrees",
+            "it does not",
+        ));
+        describe(cluster);
+    }
+}
+
 /// All machines lose power once the cluster is idle: that takes nothing in any mode.
 pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     let lazy = || {
@@ -120,8 +156,6 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     if !wait_until(IDLE_LIMIT, || !lazy()).await {
         cluster.violation(Violation::new(LIVENESS, "an idle node keeps its `lazy` mark"));
     }
-    // The mark is cleared on the device a moment later than in memory.
-    tokio::time::sleep(MARK_WRITTEN).await;
     for machine in &cluster.machines {
         cluster.end(machine, Death::PowerCut);
     }

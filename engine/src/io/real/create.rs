@@ -128,9 +128,9 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
     if found != bytes {
         return Err(failed(path, "format", format!("the file has {found} bytes instead of {bytes}")));
     }
-    match system::written_bytes(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
-        Some(written) if written < bytes => {
-            let unwritten = bytes - written;
+    match system::extents(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
+        Some(extents) if extents.unwritten_bytes + extents.missing_bytes > 0 => {
+            let unwritten = extents.unwritten_bytes + extents.missing_bytes;
             let reason = format!(
                 "the filesystem left {unwritten} of {bytes} bytes without a written extent; a filesystem that \
                  compresses or drops zeros cannot hold a data directory"

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! create ──► files of zeros        directory ──► FileDevice ──► ring     one thread, io_uring
-//!    └───────────┬────────────────────┘                    └──► threads  a pool, pread/pwrite
+//!    │                                │                    └──► threads  a pool, pread/pwrite
+//!    └───────────┬────────────────────┘      probe ──► what the machine says of itself
 //!             system (the calls that std does not have)
 //! ```
 //!
@@ -17,6 +18,7 @@ mod boot;
 mod create;
 mod device;
 mod directory;
+mod probe;
 mod ring;
 mod system;
 #[cfg(test)]
@@ -25,3 +27,7 @@ mod threads;
 
 pub use boot::{boot_id, boot_id_from};
 pub use directory::{Backend, FileDirectory};
+pub use probe::{
+    DirectAlignment, Extents, FileProbe, NvmeIdentify, Room, nvme_identify, probe_directory, probe_file,
+    probe_io_uring, room,
+};

@@ -1,5 +1,7 @@
 //! The calls to the system that the standard library does not have.
 
+use super::probe::{DirectAlignment, Extents, Room};
+use crate::io::AlignedBuf;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -28,6 +30,11 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
 
 /// Bytes that an unprivileged user may still write to the filesystem that holds `path`.
 pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
+    Ok(room(path)?.free_bytes)
+}
+
+/// The room in the filesystem that holds `path`.
+pub(super) fn room(path: &Path) -> io::Result<Room> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: `statvfs` is plain data, for which zeros are valid.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -35,7 +42,26 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
     if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), block_bytes: stat.f_frsize })
+}
+
+/// The units of direct I/O on the file, or `None` where the kernel (before 6.1) or the filesystem does not say.
+pub(super) fn direct_alignment(file: &File) -> io::Result<Option<DirectAlignment>> {
+    // SAFETY: `statx` is plain data, for which zeros are valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open for the length of the call; the path is a static, empty C string, as this flag
+    // demands; `stat` is a live `statx` for the call to fill.
+    let result = unsafe {
+        let flags = libc::AT_EMPTY_PATH;
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_DIOALIGN, &raw mut stat)
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) };
+    }
+    let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let (memory_bytes, offset_bytes) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+    Ok(told.then_some(DirectAlignment { memory_bytes, offset_bytes }))
 }
 
 /// Reserves `bytes` for the file and sets its size. `false` where the filesystem cannot; writing then does both.
@@ -58,7 +84,13 @@ pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
+/// Where it is, is not known, or not decided yet.
+const FIEMAP_EXTENT_UNKNOWN: u32 = 0x2 | 0x4;
+const FIEMAP_EXTENT_ENCODED: u32 = 0x8;
+/// Its bytes lie among the filesystem's own, or among another file's.
+const FIEMAP_EXTENT_PACKED: u32 = 0x200 | 0x400;
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 const EXTENTS: usize = 64;
 
 /// `struct fiemap_extent` of `linux/fiemap.h`.
@@ -87,11 +119,10 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * EXTENTS);
 
-/// Bytes of the file's first `bytes` that have a written extent, or `None` where the filesystem does not say.
-///
-/// A write to a range without one changes the filesystem's metadata, which no completed data write carries along.
-pub(super) fn written_bytes(file: &File, bytes: u64) -> io::Result<Option<u64>> {
-    let mut written = 0u64;
+/// The extents of the file's first `bytes`, or `None` where the filesystem does not say.
+pub(super) fn extents(file: &File, bytes: u64) -> io::Result<Option<Extents>> {
+    let mut found = Extents::default();
+    let mut mapped = 0u64;
     let mut start = 0u64;
     while start < bytes {
         let mut map = Fiemap {
@@ -115,9 +146,9 @@ pub(super) fn written_bytes(file: &File, bytes: u64) -> io::Result<Option<u64>> 
         let mut last = true;
         for extent in map.extents.iter().take(map.mapped_extents as usize) {
             let end = extent.logical.saturating_add(extent.length).min(bytes);
-            if extent.flags & FIEMAP_EXTENT_UNWRITTEN == 0 {
-                written += end.saturating_sub(extent.logical.max(start));
-            }
+            let length = end.saturating_sub(extent.logical.max(start));
+            *found.kind(extent.flags) += length;
+            mapped += length;
             last = extent.flags & FIEMAP_EXTENT_LAST != 0 || end <= start;
             start = end.max(start);
         }
@@ -125,5 +156,87 @@ pub(super) fn written_bytes(file: &File, bytes: u64) -> io::Result<Option<u64>> 
             break;
         }
     }
-    Ok(Some(written))
+    found.missing_bytes = bytes.saturating_sub(mapped);
+    Ok(Some(found))
+}
+
+impl Extents {
+    /// Where an extent with these flags counts: by the strongest reason for which a write to it would need metadata.
+    fn kind(&mut self, flags: u32) -> &mut u64 {
+        if flags & (FIEMAP_EXTENT_UNWRITTEN | FIEMAP_EXTENT_UNKNOWN) != 0 {
+            &mut self.unwritten_bytes
+        } else if flags & FIEMAP_EXTENT_SHARED != 0 {
+            &mut self.shared_bytes
+        } else if flags & (FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_PACKED) != 0 {
+            &mut self.packed_bytes
+        } else {
+            &mut self.written_bytes
+        }
+    }
+}
+
+const NVME_IOCTL_ID: libc::Ioctl = 0x4E40;
+const NVME_IOCTL_ADMIN_CMD: libc::Ioctl = 0xC048_4E41_u32 as libc::Ioctl;
+const NVME_ADMIN_IDENTIFY: u8 = 0x06;
+const NVME_TIMEOUT_MS: u32 = 5000;
+const IDENTIFY_BYTES: usize = 4096;
+/// Identify: the namespace given.
+pub(super) const IDENTIFY_NAMESPACE: u32 = 0;
+/// Identify: the controller.
+pub(super) const IDENTIFY_CONTROLLER: u32 = 1;
+
+/// `struct nvme_admin_cmd` of `linux/nvme_ioctl.h`.
+#[repr(C)]
+#[derive(Default)]
+struct NvmeAdminCommand {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    data: u64,
+    metadata_bytes: u32,
+    data_bytes: u32,
+    cdw10: u32,
+    cdw11: u32,
+    cdw12: u32,
+    cdw13: u32,
+    cdw14: u32,
+    cdw15: u32,
+    timeout_ms: u32,
+    result: u32,
+}
+
+const _: () = assert!(size_of::<NvmeAdminCommand>() == 72);
+
+/// The number of the namespace that an NVMe block device is.
+pub(super) fn nvme_namespace(device: &File) -> io::Result<u32> {
+    // SAFETY: the descriptor is open for the length of the call; this request takes no argument.
+    let number = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ID) };
+    u32::try_from(number).map_err(|_| io::Error::last_os_error())
+}
+
+/// One data structure of the command Identify, which only reads.
+pub(super) fn nvme_identify(device: &File, structure: u32, namespace: u32) -> io::Result<Vec<u8>> {
+    let mut data = AlignedBuf::zeroed(IDENTIFY_BYTES);
+    let mut command = NvmeAdminCommand {
+        opcode: NVME_ADMIN_IDENTIFY,
+        namespace,
+        data: data.as_mut_ptr() as u64,
+        data_bytes: IDENTIFY_BYTES as u32,
+        cdw10: structure,
+        timeout_ms: NVME_TIMEOUT_MS,
+        ..NvmeAdminCommand::default()
+    };
+    // SAFETY: the descriptor is open for the length of the call; `command` has the layout that this request expects (its
+    // size is asserted above) and names `data`, which is live, as long as it says, and borrowed by nobody else. The
+    // command Identify transfers exactly that many bytes to it, and the call returns when that is over.
+    let status = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) };
+    match status {
+        0 => Ok(data.to_vec()),
+        1.. => Err(io::Error::other(format!("the drive answered with status {status:#x}"))),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -35,20 +35,10 @@ fn every_file_has_its_size_in_written_zeros_and_is_private() {
         let file = path.join(kind.name());
         assert!(fs::read(&file).unwrap() == vec![0; bytes as usize], "{kind:?}");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        let written = system::written_bytes(&File::open(&file).unwrap(), bytes).unwrap();
-        assert!(written.is_none_or(|written| written == bytes), "{kind:?}: {written:?}");
+        let extents = system::extents(&File::open(&file).unwrap(), bytes).unwrap();
+        assert!(extents.is_none_or(|extents| extents.written_bytes == bytes), "{kind:?}: {extents:?}");
     }
     assert_eq!(names(&path).len(), sizes.len());
-}
-
-#[test]
-fn space_that_is_only_reserved_does_not_count_as_written() {
-    let file = tempfile::tempfile().unwrap();
-    if system::allocate(&file, 1 << 20).unwrap()
-        && let Some(written) = system::written_bytes(&file, 1 << 20).unwrap()
-    {
-        assert_eq!(written, 0);
-    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod create;
 mod lock;
+mod probe;
 mod rate;
 mod transfer;
 

@@ -1,0 +1,71 @@
+//! `cairn doctor`: what a directory's machine can promise, and why.
+
+use super::exit::{Exit, UsageError};
+use super::output::{Output, table};
+use super::server_options::ServerOptions;
+use cairn_node::NodeConfig;
+use cairn_node::config::parse_size;
+use cairn_node::doctor::{Plan, Report, examine};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Voters of a cluster that nothing more is known of.
+const DEFAULT_VOTERS: usize = 3;
+
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Data directory: formatted, empty, or not there yet. Not needed with --config
+    dir: Option<PathBuf>,
+
+    /// Configuration that the directory is meant for: gives its place, its size and the number of voters
+    #[arg(short, long, env = "CAIRN_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Voters of the cluster, 3 where nothing says otherwise
+    #[arg(long)]
+    voters: Option<usize>,
+
+    /// Bytes that the directory is to have, such as 100GiB
+    #[arg(long)]
+    size: Option<String>,
+}
+
+pub(crate) fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exit> {
+    let (directory, plan) = plan(args)?;
+    let report = examine(&directory, plan)?;
+    output.either(|| report.json(), || as_text(&report))?;
+    Ok(if report.verdict.mode.is_some() { Exit::Done } else { Exit::NothingJustified })
+}
+
+/// The directory, and what it is meant for.
+fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
+    let size = args.size.as_deref().map(parse_size).transpose();
+    let size = size.map_err(|reason| UsageError(format!("--size: {reason}")))?;
+    let config = match args.config {
+        Some(_) => {
+            let options =
+                ServerOptions { config: args.config, dir: args.dir.clone(), ..ServerOptions::default() };
+            Some(NodeConfig::from_layers(&options.layers()?)?)
+        }
+        None => None,
+    };
+    let from_config = config.as_ref().map(|config| config.data_directory.clone());
+    let directory = args.dir.or(from_config).ok_or_else(|| {
+        UsageError("which directory? `cairn doctor DIR`, or --config with the server's configuration".into())
+    })?;
+    let plan = Plan {
+        voters: args.voters.or(config.as_ref().map(|config| config.members.len())).unwrap_or(DEFAULT_VOTERS),
+        size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),
+        contract_asserted: config.as_ref().is_some_and(|config| config.storage.assert_device_contract),
+    };
+    Ok((directory, plan))
+}
+
+fn as_text(report: &Report) -> String {
+    let rows = report.findings().into_iter().map(|finding| {
+        vec![finding.grade.word().to_string(), finding.name, finding.value, finding.why.to_string()]
+    });
+    let head = ["", "FINDING", "VALUE", "WHY IT MATTERS"].map(str::to_string).to_vec();
+    let findings = table(&std::iter::once(head).chain(rows).collect::<Vec<_>>());
+    format!("{findings}\n\n{}", report.conclusion().join("\n"))
+}

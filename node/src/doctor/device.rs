@@ -1,0 +1,251 @@
+//! The block device under a filesystem and every layer below it, as sysfs shows them.
+//!
+//! What holds here: a layer that is not recognised is [`LayerKind::Unknown`], never passed over; what sysfs does not say
+//! is `None`, never a default.
+
+use super::Roots;
+use super::nvme::NvmeFacts;
+use std::path::{Path, PathBuf};
+
+/// Deeper stacks are taken for a loop in sysfs.
+const LAYERS_MAX: usize = 32;
+/// The kernel counts partitions' starts in these, whatever the device's own blocks.
+const SECTOR_BYTES: u64 = 512;
+
+/// What a layer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// An NVMe drive of this machine.
+    NvmeDrive,
+    /// A SATA or SAS drive of this machine.
+    ScsiDrive,
+    /// A drive behind a USB bridge.
+    UsbDrive,
+    /// A disk that a hypervisor makes.
+    Virtual,
+    /// Device mapper: LVM, encryption, multipath.
+    DeviceMapper,
+    /// Software RAID.
+    Md,
+    /// A file as a device.
+    Loop,
+    /// bcache or a ZFS volume.
+    Stacked,
+    /// A device on another machine.
+    Network,
+    /// Memory.
+    Memory,
+    /// Anything else.
+    Unknown,
+}
+
+/// What the kernel says of a device's request queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// `write back` or `write through`.
+    pub write_cache: Option<String>,
+    /// Whether a single write can be forced through the cache.
+    pub fua: Option<bool>,
+    /// Whether it calls itself rotational.
+    pub rotational: Option<bool>,
+    /// Smallest addressable unit.
+    pub logical_block_bytes: Option<u64>,
+    /// Smallest unit that is written without reading.
+    pub physical_block_bytes: Option<u64>,
+    /// Smallest and greatest unit that is written whole or not at all; zeros: none. Linux 6.11 or newer.
+    pub atomic_write_bytes: Option<(u64, u64)>,
+}
+
+/// One block device of the stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The kernel's name, such as `nvme0n1`.
+    pub name: String,
+    /// What it is.
+    pub kind: LayerKind,
+    /// Model, RAID level, file or the like, in words.
+    pub about: String,
+    /// Its queue.
+    pub queue: Queue,
+    /// Where the partition in use begins, in bytes.
+    pub partition_start_bytes: Option<u64>,
+    /// Of an NVMe drive: what it answered to Identify, or why it could not be asked.
+    pub nvme: Option<Result<NvmeFacts, String>>,
+}
+
+/// The device of that number and all below it, from the top. The drives have not been asked anything yet.
+///
+/// # Errors
+/// Why sysfs shows no such device.
+pub(super) fn stack(roots: &Roots, number: &str) -> Result<Vec<Layer>, String> {
+    let link = roots.sys.join("dev/block").join(number);
+    let top = link.canonicalize().map_err(|error| format!("{}: {error}", link.display()))?;
+    let mut layers: Vec<Layer> = Vec::new();
+    let mut waiting = vec![top];
+    while let Some(path) = waiting.pop() {
+        let layer = layer(roots, &path)?;
+        if layers.iter().any(|known| known.name == layer.name) {
+            continue;
+        }
+        if layers.len() == LAYERS_MAX {
+            return Err(format!("more than {LAYERS_MAX} layers of devices"));
+        }
+        layers.push(layer);
+        let mut below = links(&disk(&path).0.join("slaves"));
+        below.sort();
+        waiting.extend(below.into_iter().rev());
+    }
+    Ok(layers)
+}
+
+/// The number of a device by its file, such as `/dev/mapper/data`, for filesystems whose own number is no device's.
+pub(super) fn number_of(roots: &Roots, source: &str) -> Option<String> {
+    let file = roots.dev.join(source.strip_prefix("/dev/")?).canonicalize().ok()?;
+    text(&roots.sys.join("class/block").join(file.file_name()?).join("dev"))
+}
+
+fn layer(roots: &Roots, path: &Path) -> Result<Layer, String> {
+    let (disk, partition_start_bytes) = disk(path);
+    let name = disk.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| format!("{}: no device's name", disk.display()))?.to_string();
+    let below_sys = disk.strip_prefix(&roots.sys).unwrap_or(&disk);
+    let parts: Vec<&str> = below_sys.iter().filter_map(|part| part.to_str()).collect();
+    let (kind, about) = recognise(&disk, &name, &parts);
+    Ok(Layer { kind, about, queue: queue(&disk.join("queue")), partition_start_bytes, nvme: None, name })
+}
+
+/// The whole disk of a device, and where on it the device begins if it is a partition.
+fn disk(path: &Path) -> (PathBuf, Option<u64>) {
+    match (path.join("partition").exists(), path.parent()) {
+        (true, Some(disk)) => {
+            (disk.to_path_buf(), number(&path.join("start")).map(|start| start.saturating_mul(SECTOR_BYTES)))
+        }
+        _ => (path.to_path_buf(), None),
+    }
+}
+
+fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (LayerKind, String) {
+    let is = |prefix: &str| {
+        name.strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_digit()) || rest.is_empty())
+    };
+    if disk.join("dm").is_dir() {
+        let label = text(&disk.join("dm/name")).unwrap_or_default();
+        let uuid = text(&disk.join("dm/uuid")).unwrap_or_default();
+        let owner = uuid.split('-').next().filter(|owner| !owner.is_empty()).unwrap_or("device mapper");
+        return (LayerKind::DeviceMapper, format!("{owner} `{label}`"));
+    }
+    if disk.join("md").is_dir() {
+        let level = text(&disk.join("md/level")).unwrap_or_else(|| "RAID".into());
+        return (LayerKind::Md, format!("software {level}"));
+    }
+    if is("loop") {
+        let file = text(&disk.join("loop/backing_file")).unwrap_or_else(|| "no file".into());
+        return (LayerKind::Loop, format!("loop device on {file}"));
+    }
+    for (prefix, about) in [
+        ("nbd", "network block device"),
+        ("rbd", "Ceph RBD"),
+        ("drbd", "DRBD"),
+        ("rnbd", "RDMA block device"),
+    ] {
+        if is(prefix) {
+            return (LayerKind::Network, about.into());
+        }
+    }
+    match name {
+        _ if is("zram") || is("ram") => (LayerKind::Memory, "memory".into()),
+        _ if is("bcache") => (LayerKind::Stacked, "bcache".into()),
+        _ if is("zd") => (LayerKind::Stacked, "ZFS volume".into()),
+        _ if is("nvme") => nvme(disk),
+        _ if name.starts_with("vd") => (LayerKind::Virtual, "virtio disk".into()),
+        _ if name.starts_with("xvd") => (LayerKind::Virtual, "Xen disk".into()),
+        _ if name.starts_with("sd") => scsi(disk, parts),
+        _ => (LayerKind::Unknown, "a kind of device that is not known here".into()),
+    }
+}
+
+/// Models under which clouds show disks that are on other machines.
+const REMOTE_MODELS: &[&str] =
+    &["Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator", "PersistentDisk"];
+/// Models and vendors of hypervisors' own disks.
+const VIRTUAL_MODELS: &[&str] = &["QEMU", "VMware", "VBOX", "Virtual", "Google", "Xen"];
+
+fn by_model(model: &str, local: LayerKind) -> LayerKind {
+    let any = |names: &[&str]| names.iter().any(|name| model.contains(name));
+    if any(REMOTE_MODELS) {
+        LayerKind::Network
+    } else if any(VIRTUAL_MODELS) {
+        LayerKind::Virtual
+    } else {
+        local
+    }
+}
+
+fn nvme(disk: &Path) -> (LayerKind, String) {
+    let device = disk.join("device");
+    let model = text(&device.join("model")).unwrap_or_else(|| "model not told".into());
+    // With multipath the device is a subsystem, and its controllers are the ones that have a transport.
+    let mut transports: Vec<String> = text(&device.join("transport")).into_iter().collect();
+    if transports.is_empty() {
+        transports = links(&device).iter().filter_map(|path| text(&path.join("transport"))).collect();
+    }
+    let about = format!("NVMe drive, {model}, {}", transports.join(" and "));
+    let local = |transport: &String| transport == "pcie" || transport == "apple-nvme";
+    match transports.iter().all(local) {
+        _ if transports.is_empty() => {
+            (LayerKind::Unknown, format!("NVMe drive, {model}, transport not told"))
+        }
+        true => (by_model(&model, LayerKind::NvmeDrive), about),
+        false => (LayerKind::Network, about),
+    }
+}
+
+fn scsi(disk: &Path, parts: &[&str]) -> (LayerKind, String) {
+    let told = |name: &str| text(&disk.join("device").join(name)).unwrap_or_default();
+    let model = format!("{} {}", told("vendor"), told("model"));
+    let has = |prefix: &str| parts.iter().any(|part| part.starts_with(prefix));
+    let model = model.trim();
+    if has("session") {
+        (LayerKind::Network, format!("iSCSI disk, {model}"))
+    } else if has("rport-") {
+        (LayerKind::Network, format!("Fibre Channel disk, {model}"))
+    } else if has("usb") {
+        (LayerKind::UsbDrive, format!("USB drive, {model}"))
+    } else if has("virtio") {
+        (by_model(model, LayerKind::Virtual), format!("virtio SCSI disk, {model}"))
+    } else if has("VMBUS") || has("vmbus") {
+        (LayerKind::Virtual, format!("Hyper-V disk, {model}"))
+    } else {
+        (by_model(model, LayerKind::ScsiDrive), format!("SCSI or SATA drive, {model}"))
+    }
+}
+
+fn queue(path: &Path) -> Queue {
+    let flag = |name: &str| number(&path.join(name)).map(|value| value != 0);
+    let size = |name: &str| number(&path.join(name));
+    Queue {
+        write_cache: text(&path.join("write_cache")),
+        fua: flag("fua"),
+        rotational: flag("rotational"),
+        logical_block_bytes: size("logical_block_size"),
+        physical_block_bytes: size("physical_block_size"),
+        atomic_write_bytes: size("atomic_write_unit_min_bytes").zip(size("atomic_write_unit_max_bytes")),
+    }
+}
+
+/// Where the entries of a directory lead; none where there is no directory.
+fn links(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.path().canonicalize().ok()).collect()
+}
+
+/// The one line of a file in `/proc` or `/sys`, if there is one.
+pub(super) fn text(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim()).filter(|text| !text.is_empty()).map(str::to_string)
+}
+
+fn number(path: &Path) -> Option<u64> {
+    text(path)?.parse().ok()
+}

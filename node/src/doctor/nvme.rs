@@ -1,0 +1,164 @@
+//! What an NVMe drive says of its cache and of the writes that a power cut leaves whole, read from the data structures of
+//! Identify (NVM Express Base Specification, Identify Controller and NVM Command Set Identify Namespace).
+
+use cairn_engine::io::NvmeIdentify;
+
+/// The write that must be whole: one block of the journal.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Of the controller.
+const AWUN_AT: usize = 526;
+const AWUPF_AT: usize = 528;
+const VWC_AT: usize = 525;
+const VWC_PRESENT: u8 = 1;
+/// Of the namespace.
+const NSFEAT_AT: usize = 24;
+const NSFEAT_ATOMICS: u8 = 1 << 1;
+const FLBAS_AT: usize = 26;
+const NAWUN_AT: usize = 34;
+const NAWUPF_AT: usize = 36;
+const NABO_AT: usize = 42;
+const NABSPF_AT: usize = 44;
+const LBAF_AT: usize = 128;
+const LBAF_BYTES: usize = 4;
+
+/// What the drive said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmeFacts {
+    /// VWC: it has a cache that a power cut empties.
+    pub volatile_cache: bool,
+    /// The namespace's logical block.
+    pub block_bytes: u64,
+    /// NAWUN or AWUN: the largest write that no other command sees in part.
+    pub atomic_bytes: u64,
+    /// NAWUPF or AWUPF: the largest write that a power cut leaves whole.
+    pub atomic_power_fail_bytes: u64,
+    /// NABSPF and NABO: a write across such a boundary may be torn; distance and offset of the first, in bytes.
+    pub boundary: Option<(u64, u64)>,
+}
+
+impl NvmeFacts {
+    /// Reads both data structures.
+    ///
+    /// # Errors
+    /// A sentence on what makes no sense.
+    pub(super) fn read(identify: &NvmeIdentify) -> Result<NvmeFacts, String> {
+        let (controller, namespace) = (Bytes(&identify.controller), Bytes(&identify.namespace));
+        let flbas = namespace.byte(FLBAS_AT)?;
+        let format = usize::from(flbas & 0xF | (flbas >> 1) & 0x30);
+        let shift = namespace.byte(LBAF_AT + LBAF_BYTES * format + 2)?;
+        if !(9..=20).contains(&shift) {
+            return Err(format!("the drive tells logical blocks of 2^{shift} bytes"));
+        }
+        let block_bytes = 1u64 << shift;
+        // Counts of blocks are told less one. A namespace's own zero means that the controller's figure holds.
+        let bytes = |count: u16| (u64::from(count) + 1) * block_bytes;
+        let own = namespace.byte(NSFEAT_AT)? & NSFEAT_ATOMICS != 0;
+        let figure = |own_at: usize, general_at: usize| -> Result<u64, String> {
+            match namespace.number(own_at)? {
+                count if own && count > 0 => Ok(bytes(count)),
+                _ => Ok(bytes(controller.number(general_at)?)),
+            }
+        };
+        let boundary = match namespace.number(NABSPF_AT)? {
+            count if own && count > 0 => {
+                Some((bytes(count), u64::from(namespace.number(NABO_AT)?) * block_bytes))
+            }
+            _ => None,
+        };
+        Ok(NvmeFacts {
+            volatile_cache: controller.byte(VWC_AT)? & VWC_PRESENT != 0,
+            block_bytes,
+            atomic_bytes: figure(NAWUN_AT, AWUN_AT)?,
+            atomic_power_fail_bytes: figure(NAWUPF_AT, AWUPF_AT)?,
+            boundary,
+        })
+    }
+
+    /// Whether an aligned write of 4 KiB is there whole or not at all after a power cut.
+    pub fn keeps_blocks_whole(&self) -> bool {
+        let aligned = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES);
+        let boundary = self.boundary.is_none_or(|(distance, first)| aligned(distance) && aligned(first));
+        self.atomic_power_fail_bytes >= BLOCK_BYTES && boundary
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&self, at: usize) -> Result<u8, String> {
+        self.0.get(at).copied().ok_or_else(|| format!("the drive's answer ends before byte {at}"))
+    }
+
+    fn number(&self, at: usize) -> Result<u16, String> {
+        Ok(u16::from_le_bytes([self.byte(at)?, self.byte(at + 1)?]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of 512 bytes, no cache, no atomic writes beyond a block.
+    fn plain() -> NvmeIdentify {
+        let mut identify = NvmeIdentify { controller: vec![0; 4096], namespace: vec![0; 4096] };
+        identify.namespace[LBAF_AT + 2] = 9;
+        identify
+    }
+
+    #[test]
+    fn the_cache_and_the_controllers_figures_are_read() {
+        let mut identify = plain();
+        identify.controller[VWC_AT] = 0b111;
+        identify.controller[AWUN_AT..AWUN_AT + 2].copy_from_slice(&255u16.to_le_bytes());
+        identify.controller[AWUPF_AT..AWUPF_AT + 2].copy_from_slice(&7u16.to_le_bytes());
+        let facts = NvmeFacts::read(&identify).expect("good");
+        assert!(facts.volatile_cache && facts.keeps_blocks_whole());
+        assert_eq!((facts.atomic_bytes, facts.atomic_power_fail_bytes), (128 << 10, 4096));
+    }
+
+    #[test]
+    fn a_namespaces_own_figures_hold_where_it_has_some() {
+        let mut identify = plain();
+        identify.controller[AWUPF_AT] = 63;
+        identify.namespace[NAWUPF_AT] = 3;
+        assert!(NvmeFacts::read(&identify).expect("good").keeps_blocks_whole(), "not said to be its own");
+        identify.namespace[NSFEAT_AT] = NSFEAT_ATOMICS;
+        assert_eq!(NvmeFacts::read(&identify).expect("good").atomic_power_fail_bytes, 2048);
+        identify.namespace[NAWUPF_AT] = 0;
+        assert_eq!(NvmeFacts::read(&identify).expect("good").atomic_power_fail_bytes, 32 << 10);
+    }
+
+    #[test]
+    fn the_format_in_use_gives_the_size_of_a_block() {
+        let mut identify = plain();
+        identify.namespace[FLBAS_AT] = 2;
+        identify.namespace[LBAF_AT + 2 * LBAF_BYTES + 2] = 12;
+        let facts = NvmeFacts::read(&identify).expect("good");
+        assert_eq!((facts.block_bytes, facts.keeps_blocks_whole()), (4096, true));
+        identify.namespace[FLBAS_AT] = 0x21;
+        identify.namespace[LBAF_AT + 17 * LBAF_BYTES + 2] = 12;
+        assert_eq!(NvmeFacts::read(&identify).expect("good").block_bytes, 4096);
+    }
+
+    #[test]
+    fn a_boundary_inside_a_block_tears_it() {
+        let mut identify = plain();
+        identify.controller[AWUPF_AT] = 63;
+        identify.namespace[NSFEAT_AT] = NSFEAT_ATOMICS;
+        identify.namespace[NABSPF_AT] = 255;
+        assert!(NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
+        identify.namespace[NABO_AT] = 1;
+        assert!(!NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_refused() {
+        let mut identify = plain();
+        identify.namespace[LBAF_AT + 2] = 0;
+        assert!(NvmeFacts::read(&identify).is_err());
+        identify = plain();
+        identify.controller.truncate(100);
+        assert!(NvmeFacts::read(&identify).is_err());
+    }
+}

@@ -1,0 +1,388 @@
+//! The doctor on machines made of files: trees of `/proc` and `/sys` as kernels show them.
+
+use super::*;
+use cairn_engine::Mode;
+use cairn_engine::io::{DirectAlignment, Extents, FileProbe, Room};
+use std::fs;
+use tempfile::TempDir;
+
+/// A tree that stands for a machine's root.
+struct Machine {
+    _folder: TempDir,
+    root: PathBuf,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("a folder");
+        Machine { _folder: folder, root }
+    }
+
+    fn file(&self, path: &str, text: &str) -> &Machine {
+        let path = self.root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(path, format!("{text}\n")).expect("a file");
+        self
+    }
+
+    fn folder(&self, path: &str) -> &Machine {
+        fs::create_dir_all(self.root.join(path)).expect("a folder");
+        self
+    }
+
+    /// A link whose target is given from the root.
+    fn link(&self, path: &str, target: &str) -> &Machine {
+        let path = self.root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        std::os::unix::fs::symlink(self.root.join(target), path).expect("a link");
+        self
+    }
+
+    /// A disk with its number and queue.
+    fn disk(&self, path: &str, number: &str, cache: &str, physical: &str) -> &Machine {
+        self.link(&format!("sys/dev/block/{number}"), path)
+            .file(&format!("{path}/queue/write_cache"), cache)
+            .file(&format!("{path}/queue/physical_block_size"), physical)
+            .file(&format!("{path}/queue/logical_block_size"), "512")
+            .file(&format!("{path}/queue/fua"), "1")
+            .file(&format!("{path}/queue/rotational"), "0")
+    }
+
+    fn stack(&self, number: &str) -> Result<Vec<Layer>, String> {
+        device::stack(&Roots::below(&self.root), number)
+    }
+
+    fn kind(&self, number: &str) -> LayerKind {
+        self.stack(number).expect("a device")[0].kind
+    }
+}
+
+const NVME: &str = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1";
+
+/// A data centre's NVMe drive with one partition, `259:1`.
+fn nvme_machine() -> Machine {
+    let machine = Machine::new();
+    machine
+        .disk(NVME, "259:0", "write through", "4096")
+        .link(&format!("{NVME}/device"), "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0")
+        .file("sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/transport", "pcie")
+        .file("sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/model", "Good Drive 3000  ")
+        .file(&format!("{NVME}/nvme0n1p1/partition"), "1")
+        .file(&format!("{NVME}/nvme0n1p1/start"), "2048")
+        .link("sys/dev/block/259:1", &format!("{NVME}/nvme0n1p1"));
+    machine
+}
+
+/// Facts of a good machine with these devices, as if its directory had been probed.
+fn facts(stack: Result<Vec<Layer>, String>) -> Facts {
+    Facts {
+        place: Place { asked: "/data".into(), examined: "/data".into(), state: State::Empty },
+        kernel: Kernel {
+            release: "6.12.0".into(),
+            supported: Ok(()),
+            clock_source: Some("tsc".into()),
+            io_uring: Ok(()),
+        },
+        filesystem: Ok(Filesystem {
+            name: "ext4".into(),
+            kind: FilesystemKind::InPlace,
+            mount_point: "/data".into(),
+            source: "/dev/nvme0n1p1".into(),
+            number: "259:1".into(),
+            options: vec!["rw".into()],
+            room: Some(Room { free_bytes: 1 << 40, block_bytes: 4096 }),
+        }),
+        stack,
+        files: Ok(FileProbe {
+            bytes: 1 << 20,
+            direct: true,
+            alignment: Some(DirectAlignment { memory_bytes: 4, offset_bytes: 512 }),
+            extents: Some(Extents { written_bytes: 1 << 20, ..Extents::default() }),
+            transfer: Ok(()),
+        }),
+    }
+}
+
+fn report(facts: Facts) -> Report {
+    Report::new(facts, Plan { voters: 3, size_bytes: Some(10 << 30), contract_asserted: false })
+}
+
+fn bad(report: &Report) -> Vec<Finding> {
+    report.findings().into_iter().filter(|finding| finding.grade == Grade::Bad).collect()
+}
+
+fn refusals(report: &Report, mode: Mode) -> &[Reason] {
+    &report.verdict.of(mode).refusals
+}
+
+#[test]
+fn a_partition_is_read_with_its_disks_queue_and_its_start() {
+    let layers = nvme_machine().stack("259:1").expect("a device");
+    let [layer] = &layers[..] else { panic!("{layers:?}") };
+    assert_eq!((layer.name.as_str(), layer.kind), ("nvme0n1", LayerKind::NvmeDrive));
+    assert_eq!(layer.about, "NVMe drive, Good Drive 3000, pcie");
+    assert_eq!(layer.partition_start_bytes, Some(1 << 20));
+    let expected = Queue {
+        write_cache: Some("write through".into()),
+        fua: Some(true),
+        rotational: Some(false),
+        logical_block_bytes: Some(512),
+        physical_block_bytes: Some(4096),
+        atomic_write_bytes: None,
+    };
+    assert_eq!(layer.queue, expected);
+}
+
+#[test]
+fn a_protected_drive_under_ext4_justifies_device() {
+    let report = report(facts(nvme_machine().stack("259:1")));
+    assert_eq!(report.verdict.mode, Some(Mode::Device));
+    assert_eq!(report.verdict.contract, Some(Contract::Shown));
+    assert_eq!(bad(&report), []);
+    assert!(report.conclusion()[0].contains("device (for 3 voters, its contract shown by the machine)"));
+}
+
+#[test]
+fn each_single_flaw_takes_device_away_and_is_named() {
+    let flaw = |change: &dyn Fn(&mut Facts)| {
+        let mut facts = facts(nvme_machine().stack("259:1"));
+        change(&mut facts);
+        let report = report(facts);
+        assert_ne!(report.verdict.mode, Some(Mode::Device));
+        assert!(!bad(&report).is_empty(), "{:#?}", report.findings());
+        refusals(&report, Mode::Device).to_vec()
+    };
+    let layer = |change: fn(&mut Layer)| {
+        flaw(&|facts| facts.stack.as_mut().expect("layers").iter_mut().for_each(change))
+    };
+    let filesystem =
+        |change: fn(&mut Filesystem)| flaw(&|facts| change(facts.filesystem.as_mut().expect("known")));
+    let files = |change: fn(&mut FileProbe)| flaw(&|facts| change(facts.files.as_mut().expect("probed")));
+
+    assert_eq!(layer(|layer| layer.partition_start_bytes = Some(63 * 512)), [Reason::NotAtomic]);
+    assert_eq!(layer(|layer| layer.queue.physical_block_bytes = Some(512)), [Reason::NotAtomic]);
+    assert_eq!(layer(|layer| layer.kind = LayerKind::Md), [Reason::LayeredDevice]);
+    let cached = layer(|layer| layer.queue.write_cache = Some("write back".into()));
+    assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
+    let told = |volatile_cache, atomic_power_fail_bytes| NvmeFacts {
+        volatile_cache,
+        atomic_power_fail_bytes,
+        block_bytes: 512,
+        atomic_bytes: 512,
+        boundary: None,
+    };
+    // The drive itself is believed before what an operator wrote into the kernel's queue settings.
+    let overruled = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(true, 4096))));
+    assert_eq!(overruled, [Reason::VolatileCache]);
+    let torn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(false, 512))));
+    assert_eq!(torn, [Reason::NotAtomic]);
+
+    assert_eq!(filesystem(|found| found.kind = FilesystemKind::CopyOnWrite), [Reason::CopyOnWrite]);
+    assert_eq!(filesystem(|found| found.room = None), [Reason::AtomicityUnknown]);
+    assert_eq!(filesystem(|found| found.options.push("data=journal".into())), [Reason::NotDirect]);
+    let small = |found: &mut Filesystem| found.room = Some(Room { free_bytes: 1 << 40, block_bytes: 1024 });
+    assert_eq!(filesystem(small), [Reason::NotAtomic]);
+
+    assert_eq!(files(|files| files.extents = None), [Reason::ExtentsUnknown]);
+    assert_eq!(files(|files| files.direct = false), [Reason::NotDirect]);
+    let unwritten = |files: &mut FileProbe| {
+        files.extents = Some(Extents { unwritten_bytes: 1 << 20, ..Extents::default() });
+    };
+    assert_eq!(files(unwritten), [Reason::ExtentsUnwritten]);
+    let shared = |files: &mut FileProbe| {
+        files.extents = Some(Extents { shared_bytes: 4096, written_bytes: 4096, ..Extents::default() });
+    };
+    assert_eq!(files(shared), [Reason::ExtentsShared]);
+    assert!(flaw(&|facts| facts.stack = Err("no sysfs".into())).contains(&Reason::DeviceUnknown));
+}
+
+#[test]
+fn atomic_writes_told_by_the_kernel_stand_in_for_large_blocks() {
+    let machine = nvme_machine();
+    machine
+        .file(&format!("{NVME}/queue/physical_block_size"), "512")
+        .file(&format!("{NVME}/queue/atomic_write_unit_min_bytes"), "512")
+        .file(&format!("{NVME}/queue/atomic_write_unit_max_bytes"), "65536");
+    assert_eq!(report(facts(machine.stack("259:1"))).verdict.mode, Some(Mode::Device));
+    machine.file(&format!("{NVME}/queue/atomic_write_unit_max_bytes"), "0");
+    let report = report(facts(machine.stack("259:1")));
+    assert_eq!(refusals(&report, Mode::Device), [Reason::NotAtomic]);
+}
+
+#[test]
+fn lvm_over_raid_is_walked_down_to_its_drives() {
+    let machine = nvme_machine();
+    let (lvm, raid) = ("sys/devices/virtual/block/dm-0", "sys/devices/virtual/block/md127");
+    machine
+        .disk(lvm, "253:0", "write through", "4096")
+        .file(&format!("{lvm}/dm/name"), "vg-cairn")
+        .file(&format!("{lvm}/dm/uuid"), "LVM-abcdef")
+        .link(&format!("{lvm}/slaves/md127"), raid)
+        .disk(raid, "9:127", "write through", "4096")
+        .file(&format!("{raid}/md/level"), "raid1")
+        .link(&format!("{raid}/slaves/nvme0n1p1"), &format!("{NVME}/nvme0n1p1"))
+        .link("sys/class/block/dm-0", lvm)
+        .file(&format!("{lvm}/dev"), "253:0")
+        .link("dev/mapper/vg-cairn", "dev/dm-0")
+        .file("dev/dm-0", "");
+    let layers = machine.stack("253:0").expect("devices");
+    let seen: Vec<_> = layers.iter().map(|layer| (layer.kind, layer.about.as_str())).collect();
+    let expected = [
+        (LayerKind::DeviceMapper, "LVM `vg-cairn`"),
+        (LayerKind::Md, "software raid1"),
+        (LayerKind::NvmeDrive, "NVMe drive, Good Drive 3000, pcie"),
+    ];
+    assert_eq!(seen, expected);
+    let roots = Roots::below(&machine.root);
+    assert_eq!(device::number_of(&roots, "/dev/mapper/vg-cairn"), Some("253:0".into()));
+    assert_eq!(device::number_of(&roots, "tank/data"), None);
+
+    let report = report(facts(Ok(layers)));
+    assert_eq!(report.verdict.mode, Some(Mode::Replicated));
+    assert_eq!(refusals(&report, Mode::Device), [Reason::LayeredDevice]);
+}
+
+#[test]
+fn devices_are_told_apart_by_where_they_hang_and_what_they_call_themselves() {
+    let at = |path: &str, vendor: &str, model: &str| {
+        let machine = Machine::new();
+        machine.disk(path, "8:0", "write back", "512").folder(&format!("{path}/device"));
+        machine.file(&format!("{path}/device/vendor"), vendor).file(&format!("{path}/device/model"), model);
+        machine.kind("8:0")
+    };
+    let pci = "sys/devices/pci0000:00/0000:00:1f.2";
+    let sda = "target0:0:0/0:0:0:0/block/sda";
+    for (path, vendor, model, expected) in [
+        (format!("{pci}/ata1/host0/{sda}"), "ATA", "Some SSD", LayerKind::ScsiDrive),
+        (format!("{pci}/ata1/host0/{sda}"), "ATA", "QEMU HARDDISK", LayerKind::Virtual),
+        (format!("{pci}/usb2/2-1/2-1:1.0/host0/{sda}"), "Stick", "2000", LayerKind::UsbDrive),
+        (format!("sys/devices/platform/host3/session1/{sda}"), "LIO-ORG", "disk", LayerKind::Network),
+        (format!("{pci}/host1/rport-1:0-0/{sda}"), "SAN", "LUN", LayerKind::Network),
+        (format!("{pci}/virtio2/host0/{sda}"), "Google", "PersistentDisk", LayerKind::Network),
+        (format!("{pci}/virtio2/host0/{sda}"), "QEMU", "QEMU HARDDISK", LayerKind::Virtual),
+        (format!("{pci}/virtio1/block/vda"), "", "", LayerKind::Virtual),
+        ("sys/devices/virtual/block/nbd0".into(), "", "", LayerKind::Network),
+        ("sys/devices/virtual/block/rbd7".into(), "", "", LayerKind::Network),
+        ("sys/devices/virtual/block/zram0".into(), "", "", LayerKind::Memory),
+        ("sys/devices/virtual/block/loop3".into(), "", "", LayerKind::Loop),
+        ("sys/devices/virtual/block/zd16".into(), "", "", LayerKind::Stacked),
+        ("sys/devices/virtual/block/odd0".into(), "", "", LayerKind::Unknown),
+    ] {
+        assert_eq!(at(&path, vendor, model), expected, "{path}, {vendor} {model}");
+    }
+}
+
+#[test]
+fn nvme_over_a_network_and_a_clouds_remote_disks_are_no_local_drives() {
+    let controller = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0";
+    for (file, text, expected) in [
+        ("transport", "tcp", LayerKind::Network),
+        ("model", "Amazon Elastic Block Store", LayerKind::Network),
+        ("model", "Amazon EC2 NVMe Instance Storage", LayerKind::NvmeDrive),
+        ("model", "QEMU NVMe Ctrl", LayerKind::Virtual),
+    ] {
+        let machine = nvme_machine();
+        machine.file(&format!("{controller}/{file}"), text);
+        assert_eq!(machine.kind("259:1"), expected, "{text}");
+    }
+    let machine = nvme_machine();
+    fs::remove_file(machine.root.join(controller).join("transport")).expect("a file");
+    assert_eq!(machine.kind("259:1"), LayerKind::Unknown);
+    let report = report(facts(nvme_with("tcp").stack("259:1")));
+    assert_eq!(report.verdict.mode, Some(Mode::Sync));
+    assert_eq!(refusals(&report, Mode::Replicated), [Reason::NetworkDevice]);
+}
+
+fn nvme_with(transport: &str) -> Machine {
+    let machine = nvme_machine();
+    machine.file("sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/transport", transport);
+    machine
+}
+
+#[test]
+fn with_multipath_the_controllers_of_the_subsystem_tell_the_transport() {
+    let machine = Machine::new();
+    let (disk, subsystem) =
+        ("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "sys/class/nvme-subsystem/nvme-subsys0");
+    machine
+        .disk(disk, "259:0", "write through", "4096")
+        .link(&format!("{disk}/device"), subsystem)
+        .file(&format!("{subsystem}/model"), "Two Ways")
+        .file("sys/devices/pci0/nvme/nvme0/transport", "pcie")
+        .link(&format!("{subsystem}/nvme0"), "sys/devices/pci0/nvme/nvme0");
+    assert_eq!(machine.kind("259:0"), LayerKind::NvmeDrive);
+    machine
+        .file("sys/devices/virtual/nvme-fabrics/nvme1/transport", "rdma")
+        .link(&format!("{subsystem}/nvme1"), "sys/devices/virtual/nvme-fabrics/nvme1");
+    assert_eq!(machine.kind("259:0"), LayerKind::Network);
+}
+
+#[test]
+fn devices_that_stand_on_each_other_and_devices_that_are_not_there_end_the_walk() {
+    let machine = Machine::new();
+    let path = |name: &str| format!("sys/devices/virtual/block/{name}");
+    machine
+        .disk(&path("dm-0"), "253:0", "write back", "512")
+        .disk(&path("dm-1"), "253:1", "write back", "512")
+        .folder(&format!("{}/dm", path("dm-0")))
+        .folder(&format!("{}/dm", path("dm-1")))
+        .link(&format!("{}/slaves/dm-1", path("dm-0")), &path("dm-1"))
+        .link(&format!("{}/slaves/dm-0", path("dm-1")), &path("dm-0"));
+    assert_eq!(machine.stack("253:0").expect("devices").len(), 2);
+    let error = machine.stack("8:0").expect_err("not there");
+    assert!(error.contains("dev/block/8:0"), "{error}");
+}
+
+#[test]
+fn a_place_that_is_no_directory_is_refused_and_one_to_come_is_judged_by_its_parent() {
+    let machine = Machine::new();
+    machine.file("file", "");
+    let facts = |path: &str| Facts::gather(&Roots::default(), &machine.root.join(path));
+    let error = facts("file/below").expect_err("no directory").to_string();
+    assert!(error.contains("file/below") && error.contains("is not a directory"), "{error}");
+    let found = facts("not/yet").expect("a parent");
+    assert_eq!((found.place.state, found.place.examined), (State::Missing, machine.root.clone()));
+    assert_eq!(facts(".").expect("a directory").place.state, State::Foreign);
+    machine.folder("empty");
+    assert_eq!(facts("empty").expect("a directory").place.state, State::Empty);
+    machine.file("half/journal", "");
+    assert_eq!(facts("half").expect("a directory").place.state, State::Unfinished);
+}
+
+#[test]
+fn the_clock_is_read_from_sysfs() {
+    let machine = Machine::new();
+    let roots = Roots::below(&machine.root);
+    assert_eq!(Kernel::read(&roots).clock_is_fast(), None);
+    let path = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+    machine.file(path, "hpet");
+    assert_eq!(Kernel::read(&roots).clock_is_fast(), Some(false));
+    machine.file(path, "tsc");
+    assert_eq!(Kernel::read(&roots).clock_is_fast(), Some(true));
+}
+
+#[test]
+fn space_is_held_against_the_size_that_is_planned() {
+    let space = |size_bytes| {
+        let plan = Plan { voters: 3, size_bytes, contract_asserted: false };
+        let findings = Report::new(facts(nvme_machine().stack("259:1")), plan).findings();
+        findings.into_iter().find(|finding| finding.name == "space").expect("a finding")
+    };
+    assert_eq!(space(None).grade, Grade::Neutral);
+    assert_eq!(space(Some(10 << 30)).grade, Grade::Good);
+    let short = space(Some(2 << 40));
+    assert_eq!((short.grade, short.value.as_str()), (Grade::Bad, "1TiB free for 2TiB"));
+}
+
+#[test]
+fn a_probe_that_was_denied_is_no_proof_against_the_place_and_any_other_failure_is() {
+    let verdict = |passing| {
+        let mut facts = facts(nvme_machine().stack("259:1"));
+        facts.files = Err(Unprobed { reason: "no".into(), passing });
+        report(facts).verdict
+    };
+    assert_eq!(verdict(true).mode, Some(Mode::Replicated));
+    assert!(verdict(true).of(Mode::Replicated).warnings.contains(&Reason::Untried));
+    assert_eq!(verdict(false).mode, None);
+}

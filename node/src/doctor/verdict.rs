@@ -1,0 +1,309 @@
+//! Which modes a directory justifies: one pure function over what was found, tested over all its inputs.
+//!
+//! ```text
+//! facts ──► aspects (each one of a few words) ──► judge ──► for each mode: what refuses it, what it is warned of
+//! ```
+//!
+//! What holds here: `device` is justified only where every aspect is known and speaks for it; what an operator may state
+//! instead is a property of the device, never one of the filesystem that is seen to contradict it; a mode that is not
+//! refused is justified, and the strongest of those is the verdict. The strongest is the one that asks most of the
+//! machine: `device`, then `replicated`, then `sync`.
+
+use super::reason::Reason;
+use cairn_engine::Mode;
+
+/// What stands under the filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Nothing but drives of this machine.
+    Drive,
+    /// Device mapper, software RAID, a file as a device, a cache.
+    Layered,
+    /// A disk made by a hypervisor.
+    Virtual,
+    /// A drive behind a USB bridge.
+    Bridged,
+    /// A device on another machine.
+    Network,
+    /// Memory.
+    Memory,
+    /// Not to be seen.
+    Unknown,
+}
+
+/// Whether completed writes can be lost from the device's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Every layer says that it has none that a power cut empties.
+    None,
+    /// Some layer says that it has one.
+    Volatile,
+    /// Some layer does not say.
+    Unknown,
+}
+
+/// Whether a write of 4 KiB is there whole or not at all after a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomicity {
+    /// Shown.
+    Whole,
+    /// Not, as the device or the layout says.
+    Torn,
+    /// Not said.
+    Unknown,
+}
+
+/// What the filesystem does with an overwrite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Writes it where the old bytes are.
+    InPlace,
+    /// Copies on write.
+    Elsewhere,
+    /// Sends it to another machine.
+    Network,
+    /// Hands it on to what cannot be seen from here.
+    Veiled,
+    /// Keeps it in memory.
+    Memory,
+    /// Not known.
+    Unknown,
+}
+
+/// What the extents of the files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// All written, none shared.
+    Whole,
+    /// Some reserved and not written, or absent.
+    Unwritten,
+    /// Some shared, compressed or packed.
+    Shared,
+    /// Not said.
+    Unknown,
+}
+
+/// What became of a direct write or read of 4 KiB and an `fdatasync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Both worked.
+    Direct,
+    /// Both worked, through the page cache.
+    Buffered,
+    /// One failed.
+    Fails,
+    /// It could not be tried.
+    Untried,
+}
+
+/// What a sync does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// Empties the device's cache.
+    Sent,
+    /// Leaves the device's cache alone.
+    Suppressed,
+    /// Nothing.
+    Dropped,
+}
+
+/// Everything that the verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each type says what it is")]
+pub struct Aspects {
+    pub kernel_supported: bool,
+    pub writable: bool,
+    pub medium: Medium,
+    pub cache: Cache,
+    pub atomicity: Atomicity,
+    pub overwrite: Overwrite,
+    pub mapping: Mapping,
+    pub transfer: Transfer,
+    pub flush: Flush,
+}
+
+/// How the device contract is known to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contract {
+    /// The machine shows it.
+    Shown,
+    /// The operator states it.
+    Asserted,
+}
+
+impl Contract {
+    /// In words, for status.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Contract::Shown => "shown by the machine",
+            Contract::Asserted => "asserted by the operator",
+        }
+    }
+}
+
+/// What speaks against one mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Any of these refuses the mode.
+    pub refusals: Vec<Reason>,
+    /// What the mode's promise rests on without its being shown.
+    pub warnings: Vec<Reason>,
+}
+
+impl Judgement {
+    /// Whether the mode may run.
+    pub fn justified(&self) -> bool {
+        self.refusals.is_empty()
+    }
+}
+
+/// The verdict on a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The strongest mode that is justified.
+    pub mode: Option<Mode>,
+    /// How `device` is justified, if it is.
+    pub contract: Option<Contract>,
+    device: Judgement,
+    replicated: Judgement,
+    sync: Judgement,
+}
+
+impl Verdict {
+    /// What speaks against a mode.
+    pub fn of(&self, mode: Mode) -> &Judgement {
+        match mode {
+            Mode::Device => &self.device,
+            Mode::Replicated => &self.replicated,
+            Mode::Sync => &self.sync,
+        }
+    }
+}
+
+/// All modes, the strongest first.
+pub const MODES: [Mode; 3] = [Mode::Device, Mode::Replicated, Mode::Sync];
+
+/// Judges the modes for a cluster of `voters`; `asserted` is whether the operator states the device contract.
+pub fn judge(aspects: &Aspects, voters: usize, asserted: bool) -> Verdict {
+    let any = any_mode(aspects, asserted);
+    let shown = with(&any, device(aspects));
+    let stated = asserted && shown.iter().all(|reason| reason.can_be_asserted_away());
+    let contract = match (shown.is_empty(), stated) {
+        (true, _) => Some(Contract::Shown),
+        (false, true) => Some(Contract::Asserted),
+        (false, false) => None,
+    };
+    let mut verdict = Verdict {
+        mode: None,
+        contract,
+        device: if stated {
+            Judgement { refusals: Vec::new(), warnings: Vec::new() }
+        } else {
+            Judgement { refusals: shown, warnings: Vec::new() }
+        },
+        replicated: Judgement {
+            refusals: with(&any, replicated(aspects, voters, stated)),
+            warnings: replicated_warnings(aspects),
+        },
+        sync: Judgement { refusals: any.clone(), warnings: sync_warnings(aspects) },
+    };
+    verdict.mode = MODES.into_iter().find(|mode| verdict.of(*mode).justified());
+    verdict
+}
+
+fn with(any: &[Reason], more: Vec<Reason>) -> Vec<Reason> {
+    any.iter().copied().chain(more).collect()
+}
+
+/// Each reason whose condition holds.
+fn those<const N: usize>(cases: [(bool, Reason); N]) -> Vec<Reason> {
+    cases.into_iter().filter(|(holds, _)| *holds).map(|(_, reason)| reason).collect()
+}
+
+/// What refuses every mode: even votes could not be kept.
+fn any_mode(aspects: &Aspects, asserted: bool) -> Vec<Reason> {
+    // Where completed writes survive the power, nothing hangs on emptying the cache.
+    let cache_matters = aspects.cache != Cache::None && !asserted;
+    those([
+        (!aspects.kernel_supported, Reason::KernelUnsupported),
+        (!aspects.writable, Reason::ReadOnly),
+        (aspects.transfer == Transfer::Fails, Reason::TransferFails),
+        (aspects.flush == Flush::Dropped, Reason::SyncDropped),
+        (aspects.flush == Flush::Suppressed && cache_matters, Reason::FlushSuppressed),
+    ])
+}
+
+fn device(aspects: &Aspects) -> Vec<Reason> {
+    let medium = match aspects.medium {
+        Medium::Drive => None,
+        Medium::Layered => Some(Reason::LayeredDevice),
+        Medium::Virtual => Some(Reason::VirtualDevice),
+        Medium::Bridged => Some(Reason::BridgedDevice),
+        Medium::Network => Some(Reason::NetworkDevice),
+        Medium::Memory => Some(Reason::Memory),
+        Medium::Unknown => Some(Reason::DeviceUnknown),
+    };
+    let memory = aspects.overwrite == Overwrite::Memory && aspects.medium != Medium::Memory;
+    let rest = those([
+        (aspects.cache == Cache::Volatile, Reason::VolatileCache),
+        (aspects.cache == Cache::Unknown, Reason::CacheUnknown),
+        (aspects.atomicity == Atomicity::Torn, Reason::NotAtomic),
+        (aspects.atomicity == Atomicity::Unknown, Reason::AtomicityUnknown),
+        (aspects.overwrite == Overwrite::Elsewhere, Reason::CopyOnWrite),
+        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
+        (aspects.overwrite == Overwrite::Veiled, Reason::FilesystemVeiled),
+        (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
+        (memory, Reason::Memory),
+        (aspects.mapping == Mapping::Unwritten, Reason::ExtentsUnwritten),
+        (aspects.mapping == Mapping::Shared, Reason::ExtentsShared),
+        (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
+        (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
+        (aspects.transfer == Transfer::Untried, Reason::Untried),
+    ]);
+    medium.into_iter().chain(rest).collect()
+}
+
+fn replicated(aspects: &Aspects, voters: usize, stated: bool) -> Vec<Reason> {
+    those([
+        (voters < 3, Reason::FewVoters),
+        (aspects.medium == Medium::Network && !stated, Reason::NetworkDevice),
+        (aspects.overwrite == Overwrite::Elsewhere, Reason::CopyOnWrite),
+        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
+        (aspects.mapping == Mapping::Unwritten, Reason::ExtentsUnwritten),
+        (aspects.mapping == Mapping::Shared, Reason::ExtentsShared),
+    ])
+}
+
+fn replicated_warnings(aspects: &Aspects) -> Vec<Reason> {
+    let mut warnings = veiled(aspects);
+    warnings.extend(those([
+        (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
+        (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
+    ]));
+    warnings
+}
+
+fn sync_warnings(aspects: &Aspects) -> Vec<Reason> {
+    let mut warnings = veiled(aspects);
+    warnings.extend(those([
+        (aspects.medium == Medium::Network, Reason::NetworkDevice),
+        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
+    ]));
+    warnings
+}
+
+/// What neither mode can see through.
+fn veiled(aspects: &Aspects) -> Vec<Reason> {
+    let memory = aspects.medium == Medium::Memory || aspects.overwrite == Overwrite::Memory;
+    those([
+        (memory, Reason::Memory),
+        (aspects.medium == Medium::Unknown && !memory, Reason::DeviceUnknown),
+        (aspects.overwrite == Overwrite::Veiled, Reason::FilesystemVeiled),
+        (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
+        (aspects.transfer == Transfer::Untried, Reason::Untried),
+    ])
+}
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! The mode that a node runs in: the one that is configured, if the doctor does not refuse it, or else the strongest that
+//! the doctor justifies for the directory and the number of voters.
+//!
+//! What holds here: a node never runs in a mode that the doctor refuses; the operator's statement of the device contract
+//! is used only where the machine does not show it, and is then said to be a statement.
+
+use crate::config::NodeConfig;
+use crate::doctor::{self, Contract, MODES, Plan, Reason, Report};
+use crate::error::Error;
+use cairn_engine::Mode;
+use std::fmt::Write;
+
+/// The mode, and how the node came to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Durability {
+    /// What an acknowledgement promises.
+    pub mode: Mode,
+    /// Who chose it.
+    pub chosen: Chosen,
+    /// In mode `device`, how its contract is known to hold.
+    pub contract: Option<Contract>,
+    /// What the promise rests on without its being shown.
+    pub warnings: Vec<Reason>,
+    /// The stronger modes that the doctor passed over, with what refuses each; empty where the operator chose.
+    pub passed_over: Vec<(Mode, Vec<Reason>)>,
+}
+
+/// Who chose a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// The operator.
+    Configured,
+    /// The doctor, as `mode = "auto"` says.
+    Auto,
+}
+
+impl Chosen {
+    /// The name used in status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Chosen::Configured => "configured",
+            Chosen::Auto => "auto",
+        }
+    }
+}
+
+impl Durability {
+    /// The mode of this configuration on this machine.
+    ///
+    /// # Errors
+    /// `ModeRefused` and `NothingJustified`, with the reasons and the way out; `Doctor`, where the place of the data
+    /// directory is no directory.
+    pub fn of(config: &NodeConfig) -> Result<Durability, Error> {
+        let plan = Plan {
+            voters: config.members.len(),
+            size_bytes: Some(config.storage.size_bytes),
+            contract_asserted: config.storage.assert_device_contract,
+        };
+        let report = doctor::examine(&config.data_directory, plan)?;
+        Durability::judged(config.mode, &report)
+    }
+
+    /// The mode where nothing is there to be examined, as in the simulation: the one that is configured, or else the one
+    /// that the number of voters allows.
+    pub fn unexamined(config: &NodeConfig) -> Durability {
+        let (mode, chosen) = match config.mode {
+            Some(mode) => (mode, Chosen::Configured),
+            None if config.members.len() >= 3 => (Mode::Replicated, Chosen::Auto),
+            None => (Mode::Sync, Chosen::Auto),
+        };
+        Durability { mode, chosen, contract: None, warnings: Vec::new(), passed_over: Vec::new() }
+    }
+
+    fn judged(asked: Option<Mode>, report: &Report) -> Result<Durability, Error> {
+        let verdict = &report.verdict;
+        let directory = report.facts.place.asked.display().to_string();
+        let Some(strongest) = verdict.mode else {
+            let reasons = told(&verdict.of(Mode::Sync).refusals, true);
+            return Err(Error::NothingJustified { directory, reasons });
+        };
+        let mode = asked.unwrap_or(strongest);
+        let judgement = verdict.of(mode);
+        if !judgement.justified() {
+            let reasons = told(&judgement.refusals, mode != Mode::Device);
+            let way_out = way_out(mode, strongest, &judgement.refusals);
+            return Err(Error::ModeRefused { mode, directory, reasons, way_out });
+        }
+        let stronger = MODES.into_iter().take_while(|stronger| *stronger != mode && asked.is_none());
+        Ok(Durability {
+            passed_over: stronger.map(|mode| (mode, verdict.of(mode).refusals.clone())).collect(),
+            mode,
+            chosen: if asked.is_some() { Chosen::Configured } else { Chosen::Auto },
+            contract: verdict.contract.filter(|_| mode == Mode::Device),
+            warnings: judgement.warnings.clone(),
+        })
+    }
+
+    /// What a log should say of it, a line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let passed_over = self.passed_over.iter();
+        passed_over
+            .map(|(mode, reasons)| format!("`{mode}` is not justified here: {}", told(reasons, false)))
+            .collect()
+    }
+
+    /// The mode with how it was chosen and, for `device`, how its contract is known, in a few words.
+    pub fn words(&self) -> String {
+        words(self.mode.name(), self.chosen.name(), self.contract.map(Contract::words))
+    }
+}
+
+/// The same from the names of a status.
+pub fn words(mode: &str, chosen: &str, contract: Option<&str>) -> String {
+    match contract {
+        Some(contract) => format!("{mode}, {chosen}, {contract}"),
+        None => format!("{mode}, {chosen}"),
+    }
+}
+
+fn told(reasons: &[Reason], with_ways_out: bool) -> String {
+    let mut text = String::new();
+    for reason in reasons {
+        let separator = if text.is_empty() { "" } else { "; " };
+        let _ = write!(text, "{separator}{}", reason.sentence());
+        if with_ways_out {
+            let _ = write!(text, " ({})", reason.way_out());
+        }
+    }
+    text
+}
+
+/// What an operator can do about a mode that was asked for and is refused.
+fn way_out(mode: Mode, strongest: Mode, refusals: &[Reason]) -> String {
+    let here = format!("use mode = \"auto\", which runs `{strongest}` here");
+    if mode == Mode::Device && refusals.iter().all(|reason| reason.can_be_asserted_away()) {
+        return format!(
+            "{here}, or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
+             whole, state it with storage.assert_device_contract = true"
+        );
+    }
+    here
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report on a machine of which everything is good but for one change.
+    fn report(voters: usize, contract_asserted: bool, change: impl Fn(&mut doctor::Aspects)) -> Report {
+        let directory = tempfile::tempdir().expect("a folder");
+        let plan = Plan { voters, size_bytes: None, contract_asserted };
+        let mut report = doctor::examine(directory.path(), plan).expect("a folder");
+        report.aspects = doctor::Aspects {
+            kernel_supported: true,
+            writable: true,
+            medium: doctor::Medium::Drive,
+            cache: doctor::Cache::None,
+            atomicity: doctor::Atomicity::Whole,
+            overwrite: doctor::Overwrite::InPlace,
+            mapping: doctor::Mapping::Whole,
+            transfer: doctor::Transfer::Direct,
+            flush: doctor::Flush::Sent,
+        };
+        change(&mut report.aspects);
+        report.verdict = doctor::judge(&report.aspects, voters, contract_asserted);
+        report
+    }
+
+    fn laptop(aspects: &mut doctor::Aspects) {
+        aspects.cache = doctor::Cache::Volatile;
+    }
+
+    fn btrfs(aspects: &mut doctor::Aspects) {
+        aspects.overwrite = doctor::Overwrite::Elsewhere;
+    }
+
+    fn mode(asked: Option<Mode>, report: &Report) -> String {
+        Durability::judged(asked, report).map_or_else(|error| error.to_string(), |found| found.words())
+    }
+
+    #[test]
+    fn auto_takes_the_strongest_mode_that_is_justified() {
+        assert_eq!(mode(None, &report(3, false, |_| {})), "device, auto, shown by the machine");
+        assert_eq!(mode(None, &report(3, false, laptop)), "replicated, auto");
+        assert_eq!(mode(None, &report(2, false, laptop)), "sync, auto");
+        assert_eq!(mode(None, &report(3, false, btrfs)), "sync, auto");
+        assert_eq!(mode(None, &report(3, true, laptop)), "device, auto, asserted by the operator");
+        assert_eq!(mode(None, &report(3, true, |_| {})), "device, auto, shown by the machine");
+        let found = Durability::judged(None, &report(2, false, laptop)).expect("some mode");
+        let expected =
+            [(Mode::Device, vec![Reason::VolatileCache]), (Mode::Replicated, vec![Reason::FewVoters])];
+        assert_eq!(found.passed_over, expected);
+    }
+
+    #[test]
+    fn a_weaker_mode_may_be_configured() {
+        assert_eq!(mode(Some(Mode::Sync), &report(3, false, |_| {})), "sync, configured");
+        assert_eq!(mode(Some(Mode::Replicated), &report(3, false, |_| {})), "replicated, configured");
+    }
+
+    #[test]
+    fn device_without_its_contract_is_refused_with_the_statement_as_a_way_out() {
+        let error = mode(Some(Mode::Device), &report(3, false, laptop));
+        for words in
+            ["mode `device` is refused", "volatile write cache", "storage.assert_device_contract = true"]
+        {
+            assert!(error.contains(words), "{error}");
+        }
+        let stated = mode(Some(Mode::Device), &report(3, true, laptop));
+        assert_eq!(stated, "device, configured, asserted by the operator");
+    }
+
+    #[test]
+    fn what_no_statement_changes_offers_none() {
+        for asserted in [false, true] {
+            let error = mode(Some(Mode::Device), &report(3, asserted, btrfs));
+            assert!(error.contains("copies on write") && !error.contains("assert_device"), "{error}");
+            assert!(error.contains("runs `sync` here"), "{error}");
+        }
+        let error = mode(Some(Mode::Replicated), &report(3, false, btrfs));
+        assert!(error.contains("mode `replicated` is refused") && error.contains("ext4 or XFS"), "{error}");
+    }
+
+    #[test]
+    fn where_nothing_is_justified_nothing_runs() {
+        let dropped = report(3, true, |aspects| aspects.flush = doctor::Flush::Dropped);
+        for asked in [None, Some(Mode::Sync), Some(Mode::Device)] {
+            let error = mode(asked, &dropped);
+            assert!(error.contains("no mode's promise can be kept") && error.contains("volatile"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_seen_is_warned_of_and_runs() {
+        let veiled = report(3, false, |aspects| {
+            aspects.medium = doctor::Medium::Unknown;
+            aspects.cache = doctor::Cache::Unknown;
+            aspects.mapping = doctor::Mapping::Unknown;
+        });
+        let found = Durability::judged(Some(Mode::Replicated), &veiled).expect("warned of only");
+        assert_eq!(found.warnings, [Reason::DeviceUnknown, Reason::ExtentsUnknown]);
+    }
+}
