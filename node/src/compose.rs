@@ -278,6 +278,8 @@ fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine,
         log_retain_entries: config.storage.log_retain_entries,
         checkpoint_bytes: defaults.checkpoint_bytes.min(room),
         max_sessions: config.limits.max_sessions,
+        scrub_rate_bytes: config.scrub.rate_bytes,
+        scrub_cycle: config.scrub.cycle,
         seed,
         ..defaults
     }
