@@ -51,6 +51,13 @@ struct Inner {
     stopping: Arc<AtomicBool>,
 }
 
+impl Drop for Inner {
+    /// What runs beside replication and is not told otherwise ends with the last handle.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+}
+
 impl Replica {
     /// Starts replication over an open engine. When this returns, everything that was applied before the last restart
     /// is applied again; the cluster may still have to be formed, which goes on in the background.
