@@ -48,8 +48,8 @@ pub struct NodeStatus {
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
     pub stopped_reason: Option<String>,
-    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, and it neither votes nor
-    /// serves until a leader has brought it up to date.
+    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints
+    /// were damaged; it neither votes nor serves until a leader has brought it up to date.
     pub standing: String,
     /// The node's scrubber; `None` from a server that has none.
     pub scrub: Option<ScrubStatus>,

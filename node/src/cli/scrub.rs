@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::output::{Output, table};
 use cairn_client::{Error, ScrubAction, ScrubStatus};
 use cairn_node::config::format_size;
-use clap::{Args, Subcommand};
+use clap::Args;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -15,7 +15,8 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(crate) struct ScrubArgs {
-    #[command(subcommand)]
+    /// What to do
+    #[arg(value_enum)]
     action: Action,
 
     #[command(flatten)]
@@ -26,7 +27,7 @@ pub(crate) struct ScrubArgs {
     only: bool,
 }
 
-#[derive(Subcommand)]
+#[derive(Clone, Copy, clap::ValueEnum)]
 enum Action {
     /// Show how far each node is, and what it found and mended
     Status,

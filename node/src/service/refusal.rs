@@ -67,7 +67,7 @@ pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
 
 /// This node may have forgotten what it acknowledged.
 pub(crate) fn recovering() -> Status {
-    let message = "this node recovers from a power cut and serves once a leader has brought it up to date; ask another \
+    let message = "this node recovers from a power cut or from damage and serves once a leader has brought it up to date; ask another \
                    member";
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
