@@ -86,7 +86,7 @@ impl Engine {
         let entries = {
             let state = self.shared().state.lock();
             let group = state.groups.get(&group);
-            group.map(|group| group.log.entries().cloned().collect()).unwrap_or_else(Vec::new)
+            group.map(|group| group.log.entries().cloned().collect::<Vec<_>>()).unwrap_or_default()
         };
         let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset);
         let mut found = Vec::new();

@@ -204,7 +204,7 @@ impl Cycle<'_> {
     /// Adds whole seconds that have passed, and shows where it is.
     fn tick(&mut self) {
         let seconds = (runtime::now() - self.since).as_secs();
-        self.since = self.since + Duration::from_secs(seconds);
+        self.since += Duration::from_secs(seconds);
         self.mark.elapsed_s = self.mark.elapsed_s.saturating_add(seconds);
         let (mark, due) = (self.mark, self.is_due());
         let data_bytes = self.scrubber.engine.status().data_bytes;
