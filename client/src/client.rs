@@ -19,6 +19,8 @@ use crate::{Error, Member};
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
     pub(crate) deadline: Duration,
+    /// Writes wait until they are synced on a majority.
+    pub(crate) synced: bool,
 }
 
 pub(crate) struct Inner {
@@ -42,12 +44,27 @@ impl Client {
 
     pub(crate) fn from_options(options: Options) -> Result<Client, Error> {
         let deadline = options.deadline;
-        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(options)? }), deadline })
+        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(options)? }), deadline, synced: false })
     }
 
     /// The same client with another deadline for its requests.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
-        Client { inner: self.inner.clone(), deadline }
+        Client { inner: self.inner.clone(), deadline, synced: self.synced }
+    }
+
+    /// The same client, whose writes are acknowledged only when they are synced on a majority, whatever the cluster's
+    /// mode: for what must survive even a power cut of all machines at once. Costs a sync on each of them.
+    pub fn synced(&self) -> Client {
+        Client { inner: self.inner.clone(), deadline: self.deadline, synced: true }
+    }
+
+    /// Returns when everything that was acknowledged before the call, to whichever client, is synced on a majority.
+    ///
+    /// # Errors
+    /// As [`Client::put`]; then nothing is known of it.
+    pub async fn wait_synced(&self) -> Result<(), Error> {
+        // Logs are synced in order, so a synced entry behind the others tells of all of them.
+        self.synced().batch().check("synced", crate::Condition::None).commit().await.map(drop)
     }
 
     /// The size limits that the servers published when a node was last connected, from a server if none was yet.

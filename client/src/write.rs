@@ -118,7 +118,7 @@ impl Client {
                     },
                 )?,
             };
-        let mut write = Write { operations, ticket: None, in_doubt: None };
+        let mut write = Write { operations, synced: self.synced, ticket: None, in_doubt: None };
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
             Ok(response) => Err(write.condition_failed(&response)),
@@ -130,6 +130,7 @@ impl Client {
 /// A write on its way.
 struct Write {
     operations: Vec<proto::Operation>,
+    synced: bool,
     ticket: Option<Ticket>,
     /// Why an attempt may have had an effect unseen, the last that may.
     in_doubt: Option<String>,
@@ -145,7 +146,8 @@ impl Write {
             }
             let ticket = self.ticket.get_or_insert_with(|| pool.sessions.begin(&pool.random));
             let session = Some(ticket.to_proto());
-            let message = proto::WriteRequest { session, operations: self.operations.clone() };
+            let message =
+                proto::WriteRequest { session, operations: self.operations.clone(), synced: self.synced };
             let answer = attempts
                 .call(pool, &node, &connection, message, |stub, request, timeout| async move {
                     stub.write(request, timeout).await

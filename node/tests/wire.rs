@@ -27,7 +27,10 @@ async fn channel(endpoint: &str) -> Channel {
 
 fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
     let put = proto::Put { key: key.to_string().into(), value: value.into(), condition: None };
-    proto::WriteRequest { session: None, operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }] }
+    proto::WriteRequest {
+        operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }],
+        ..Default::default()
+    }
 }
 
 fn detail(status: &Status) -> proto::ErrorDetail {

@@ -3,7 +3,7 @@
 //! | bytes | blank | command | membership | recovery mark |
 //! |---|---|---|---|---|
 //! | 1 | 0 | 1 | 2 | 3 |
-//! | 1 | | 1 with a session, else 0 | | |
+//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
 //! | varint | | number of operations | | |
 //! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
@@ -29,6 +29,9 @@ const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const MARK: u8 = 3;
+
+const SESSION: u8 = 1;
+const SYNCED: u8 = 2;
 const MARK_BYTES: usize = 18;
 
 const PUT: u8 = 0;
@@ -58,6 +61,7 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 /// A command as it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCommand {
+    pub(crate) synced: bool,
     pub(crate) session: Option<StoredSession>,
     pub(crate) operations: Vec<StoredOperation>,
 }
@@ -90,10 +94,11 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
     let keys: usize = command.operations.iter().map(|operation| operation.key().len() + 16).sum();
     let mut meta = BytesMut::with_capacity(64 + keys);
     meta.put_u8(COMMAND);
+    let synced = if command.synced { SYNCED } else { 0 };
     match command.session {
-        None => meta.put_u8(0),
+        None => meta.put_u8(synced),
         Some(session) => {
-            meta.put_u8(1);
+            meta.put_u8(SESSION | synced);
             meta.put_u128(session.client_id);
             put_varint(&mut meta, session.sequence);
             put_varint(&mut meta, session.lowest_pending);
@@ -157,7 +162,12 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let session = parse_command(meta, |kind, key, condition| {
         operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
     })?;
-    Ok(StoredCommand { session, operations })
+    Ok(StoredCommand { synced: is_synced(meta), session, operations })
+}
+
+/// Whether an entry is to be synced before it is acknowledged, on every replica.
+pub(crate) fn is_synced(meta: &[u8]) -> bool {
+    matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0)
 }
 
 /// Goes through a command, telling each of its operations. Reserves nothing, so a lying count costs nothing.
@@ -170,8 +180,8 @@ fn parse_command<'m>(
         return Err(Malformed("no command"));
     }
     let session = match take_u8(&mut rest)? {
-        0 => None,
-        1 => {
+        0 | SYNCED => None,
+        1 | 3 => {
             let client_id = rest.try_get_u128().map_err(|_| Malformed("a session without its client"))?;
             let session = Session {
                 client_id,

@@ -44,8 +44,11 @@ fn session() -> impl Strategy<Value = Session> {
 }
 
 pub(crate) fn command() -> impl Strategy<Value = Command> {
-    (option::of(session()), vec(operation(), 0..8))
-        .prop_map(|(session, operations)| Command { session, operations })
+    (option::of(session()), vec(operation(), 0..8)).prop_map(|(session, operations)| Command {
+        synced: false,
+        session,
+        operations,
+    })
 }
 
 /// The command that was encoded, put together again from what is stored.
@@ -59,12 +62,17 @@ fn restored(stored: StoredCommand, values: &[Bytes]) -> Command {
             StoredKind::Check => Operation::Check { key, condition },
         }
     });
-    Command { operations: operations.collect(), session: stored.session.map(|stored| stored.session) }
+    Command {
+        synced: stored.synced,
+        operations: operations.collect(),
+        session: stored.session.map(|stored| stored.session),
+    }
 }
 
 #[test]
 fn a_command_has_these_bytes() {
     let command = Command {
+        synced: false,
         session: Some(Session {
             client_id: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
             sequence: 300,

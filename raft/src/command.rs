@@ -13,6 +13,8 @@ pub type Version = u64;
 /// An atomic write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
+    /// Acknowledged only when it is synced on a majority, whatever the mode, and everything before it with it.
+    pub synced: bool,
     /// Makes the command safe to repeat.
     pub session: Option<Session>,
     /// In order. The same key may occur more than once: the last one wins.

@@ -72,6 +72,7 @@ fn an_index_at_the_end_of_numbers_is_refused() {
 #[test]
 fn an_append_is_read_back_as_it_was_written() {
     let command = Command {
+        synced: false,
         session: None,
         operations: vec![Operation::Put {
             key: "k".into(),

@@ -145,11 +145,11 @@ async fn hello_tells_who_is_here_and_whether_it_is_blank() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_without_operations_or_with_endless_keys_is_refused() {
     let (_folder, replica, _service) = replica().await;
-    let empty = Command { session: None, operations: vec![] };
+    let empty = Command { synced: false, session: None, operations: vec![] };
     assert!(matches!(replica.write(empty).await, Err(WriteError::Invalid(_))));
     let key = bytes::Bytes::from(vec![7; MAX_META_BYTES]);
     let check = crate::command::Operation::Check { key, condition: crate::command::Condition::None };
-    let endless = Command { session: None, operations: vec![check] };
+    let endless = Command { synced: false, session: None, operations: vec![check] };
     assert!(matches!(replica.write(endless).await, Err(WriteError::Invalid(_))));
 }
 
@@ -163,7 +163,7 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
         value: "v".into(),
         condition: crate::command::Condition::None,
     };
-    let write = replica.write(Command { session: None, operations: vec![put] }).await;
+    let write = replica.write(Command { synced: false, session: None, operations: vec![put] }).await;
     assert!(matches!(write, Err(WriteError::Stopped(_))), "{write:?}");
     assert!(matches!(replica.read_barrier().await, Err(ReadError::Stopped(_))));
     assert_eq!(service.vote(Request::new(candidacy(1))).await.unwrap_err().code(), Code::Unavailable);

@@ -150,7 +150,7 @@ async fn a_write_repeated_at_the_next_leader_has_the_first_outcome() {
     let mut cluster = Cluster::started(3, |_| ()).await;
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: u64::MAX };
     let operation = Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };
-    let command = Command { session: Some(session), operations: vec![operation] };
+    let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;
     assert!(first.applied);
     cluster.put("a", "theirs").await;
@@ -167,6 +167,7 @@ async fn a_batch_is_applied_whole_or_not_at_all() {
     let leader = cluster.leader().await;
     let version = write(leader, put("a", "1")).await.log_id.index;
     let batch = |condition| Command {
+        synced: false,
         session: None,
         operations: vec![
             Operation::Put { key: "b".into(), value: "2".into(), condition: Condition::None },

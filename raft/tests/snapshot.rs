@@ -80,7 +80,7 @@ async fn sessions_come_with_the_snapshot() {
     let (follower, last) = away(&mut cluster).await;
     let session = Session { client_id: 5, sequence: 1, lowest_pending: 1, base_index: u64::MAX };
     let operation = Operation::Put { key: "once".into(), value: "1".into(), condition: Condition::Absent };
-    let command = Command { session: Some(session), operations: vec![operation] };
+    let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;
     write_past(&cluster, last).await;
     cluster.start(follower).await;

@@ -26,6 +26,10 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     escaped: bool,
 
+    /// Return when the value is synced on a majority, whatever the cluster's mode
+    #[arg(long)]
+    synced: bool,
+
     #[command(flatten)]
     condition: ConditionArgs,
 
@@ -65,6 +69,7 @@ pub(crate) async fn run(args: PutArgs, output: &Output) -> anyhow::Result<Exit> 
     let key = key_bytes(args.key, args.escaped)?;
     let value = value_bytes(args.value, args.literal)?;
     let client = args.connect.client()?;
+    let client = if args.synced { client.synced() } else { client };
     let info = client.put_if(key, value, args.condition.condition()).await?;
     output.either(|| write_json(&info), || format!("version {}", info.version))?;
     Ok(Exit::Done)

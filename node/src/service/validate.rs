@@ -88,7 +88,7 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
         );
         return Err(over_limit(Reason::RequestTooLarge, message, limit, bytes));
     }
-    Ok(Checked { command: Command { session, operations }, bytes, put_bytes })
+    Ok(Checked { command: Command { synced: request.synced, session, operations }, bytes, put_bytes })
 }
 
 fn key_of(operation: &Operation) -> &Bytes {

@@ -2,7 +2,7 @@
 //!
 //! What holds here: an entry can be read as soon as `append` returned; completions come in append order, since the
 //! engine calls them in that order; a vote is synced before `save_vote` returns; membership entries and the first entry
-//! of a term are synced before they are acknowledged, in every mode.
+//! of a term are synced before they are acknowledged, in every mode, and so is a write that asks for it.
 
 mod reader;
 mod vote;
@@ -31,10 +31,11 @@ impl LogStore {
     }
 
     /// What the append of these entries must promise: the entry that opens a term binds the term's leader to what it
-    /// will not repeat, and a membership decides who counts.
+    /// will not repeat, a membership decides who counts, and a client may have asked for it.
     fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
         let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
-        match membership || entries.iter().any(|entry| Some(entry.id.term) != last_term) {
+        let asked = |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
+        match membership || entries.iter().any(asked) {
             true => Promise::Synced,
             false => Promise::Mode,
         }

@@ -56,7 +56,7 @@ impl Model {
     }
 
     fn one(&mut self, operations: Vec<Operation>) -> Answer {
-        self.apply(vec![Command { session: None, operations }]).remove(0)
+        self.apply(vec![Command { synced: false, session: None, operations }]).remove(0)
     }
 
     fn value(&self, key: &'static str) -> Option<&str> {
@@ -136,7 +136,7 @@ fn conditions_hold_as_they_say() {
 #[test]
 fn an_entry_sees_the_entries_before_it_in_its_batch() {
     let mut model = Model::default();
-    let command = |operation| Command { session: None, operations: vec![operation] };
+    let command = |operation| Command { synced: false, session: None, operations: vec![operation] };
     let answers = model.apply(vec![
         command(put("a", "1", Condition::Absent)),
         command(put("a", "2", Condition::Version(0))),
@@ -153,7 +153,11 @@ fn an_entry_sees_the_entries_before_it_in_its_batch() {
 fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
     let mut model = Model::default();
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let command = Command { session: Some(session), operations: vec![put("a", "mine", Condition::Absent)] };
+    let command = Command {
+        synced: false,
+        session: Some(session),
+        operations: vec![put("a", "mine", Condition::Absent)],
+    };
     let first = model.apply(vec![command.clone()]).remove(0);
     model.one(vec![put("a", "theirs", Condition::None)]);
     assert_eq!(model.apply(vec![command]).remove(0), first);
@@ -165,7 +169,8 @@ fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
 fn a_repeat_in_the_same_batch_changes_nothing() {
     let mut model = Model::default();
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let command = Command { session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
     let answers = model.apply(vec![command.clone(), command]);
     assert_eq!(answers[0], answers[1]);
     assert_eq!(model.keys[b"a".as_slice()].0, 0);
@@ -176,7 +181,8 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
     let mut model = Model::default();
     model.one(vec![put("a", "1", Condition::None)]);
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let command = Command { session: Some(session), operations: vec![put("a", "2", Condition::Absent)] };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "2", Condition::Absent)] };
     let first = model.apply(vec![command.clone()]).remove(0);
     model.one(vec![delete("a")]);
     assert_eq!(model.apply(vec![command]).remove(0), first);
@@ -187,7 +193,8 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
 fn an_expired_session_changes_nothing() {
     let mut model = Model::default();
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 2, base_index: 0 };
-    let command = Command { session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
     assert_eq!(model.apply(vec![command]), [Answer::SessionExpired]);
     assert_eq!(model.value("a"), None);
 }
@@ -211,8 +218,11 @@ fn any_command() -> impl Strategy<Value = Command> {
         lowest_pending: 1,
         base_index: 0,
     }));
-    (session, proptest::collection::vec(operation, 1..4))
-        .prop_map(|(session, operations)| Command { session, operations })
+    (session, proptest::collection::vec(operation, 1..4)).prop_map(|(session, operations)| Command {
+        synced: false,
+        session,
+        operations,
+    })
 }
 
 proptest! {

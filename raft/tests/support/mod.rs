@@ -157,7 +157,7 @@ impl Cluster {
         };
         let operation =
             Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
-        self.write(Command { session: Some(session), operations: vec![operation] }).await
+        self.write(Command { synced: false, session: Some(session), operations: vec![operation] }).await
     }
 
     /// Writes a command with a session, at whoever leads, until its outcome is known.
@@ -190,7 +190,7 @@ impl Cluster {
 pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
     let operation =
         Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
-    Command { session: None, operations: vec![operation] }
+    Command { synced: false, session: None, operations: vec![operation] }
 }
 
 /// Writes at this replica, as often as it says that nothing was proposed since nobody leads: a new leader says so until

@@ -17,7 +17,7 @@ fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> proto::Operation {
 }
 
 fn request(operations: Vec<proto::Operation>) -> proto::WriteRequest {
-    proto::WriteRequest { session: None, operations }
+    proto::WriteRequest { session: None, operations, synced: false }
 }
 
 fn detail(status: &Status) -> ErrorDetail {
