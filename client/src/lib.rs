@@ -72,6 +72,7 @@ pub mod proto;
 mod random;
 mod read;
 mod retry;
+mod scrub;
 #[doc(hidden)]
 pub mod serve;
 mod session;
@@ -86,5 +87,6 @@ pub use error::Error;
 pub use list::{ListOptions, Page, Pages};
 pub use options::Options;
 pub use read::ReadOptions;
+pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, NodeStatus, StorageStatus};
 pub use types::{BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo};

@@ -72,6 +72,14 @@ impl Stub {
         self.unary.hello(within(proto::HelloRequest {}, timeout)).await.map(Response::into_inner)
     }
 
+    pub(crate) async fn scrub(
+        &mut self,
+        action: i32,
+        timeout: Duration,
+    ) -> Result<proto::ScrubResponse, Status> {
+        self.unary.scrub(within(proto::ScrubRequest { action }, timeout)).await.map(Response::into_inner)
+    }
+
     pub(crate) async fn mandate(
         &mut self,
         request: proto::MandateRequest,

@@ -6,6 +6,7 @@ use futures::future::join_all;
 
 use crate::node::{Node, Stub, normalize};
 use crate::pool::Target;
+use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
 use crate::{Client, Error, convert, proto};
 
@@ -47,9 +48,11 @@ pub struct NodeStatus {
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
     pub stopped_reason: Option<String>,
-    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, and it neither votes nor
-    /// serves until a leader has brought it up to date.
+    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints
+    /// were damaged; it neither votes nor serves until a leader has brought it up to date.
     pub standing: String,
+    /// The node's scrubber; `None` from a server that has none.
+    pub scrub: Option<ScrubStatus>,
     /// The term of the last entry of the node's log.
     pub last_log_term: u64,
     /// This start of the node: how many there were, and a random number.
@@ -147,7 +150,7 @@ impl Client {
     }
 
     /// One question to one node.
-    async fn ask_one<T, F>(
+    pub(crate) async fn ask_one<T, F>(
         &self,
         endpoint: &str,
         call: impl FnOnce(Stub, Duration) -> F,
@@ -185,7 +188,7 @@ impl Client {
     }
 }
 
-fn unavailable(endpoint: &str, last_error: String) -> Error {
+pub(crate) fn unavailable(endpoint: &str, last_error: String) -> Error {
     Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
 }
 
@@ -210,6 +213,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         standing: status.standing,
+        scrub: status.scrub.map(scrub_status),
         last_log_term: status.last_log_term,
         run: (status.start, status.run),
         losses: status.losses,

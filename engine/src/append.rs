@@ -115,6 +115,7 @@ impl Batch {
             let offsets = pending.entry.values.iter().map(|v| v.offset);
             let values = offsets.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty());
             state.unwritten.extend(values);
+            state.unwritten.extend(pending.entry.spilled.map(|at| at.offset).zip(pending.body.clone()));
             log.push(pending.entry.clone(), Some(pending.values.clone()), cache_limit);
         }
         Ok(Op::Append { group, entries: placed })

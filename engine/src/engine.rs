@@ -72,6 +72,10 @@ impl Engine {
         Ok(Engine { _ends: Arc::new(EndOnDrop(shared.clone())), shared })
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Who this is.
     pub fn identity(&self) -> &Identity {
         &self.shared.identity

@@ -36,6 +36,7 @@ mod checkpoint;
 mod codec;
 mod engine;
 mod error;
+mod extent;
 mod geometry;
 mod group;
 mod install;
@@ -43,6 +44,7 @@ mod journal;
 mod lazy;
 mod open;
 mod recovery;
+mod scrub;
 mod shared;
 mod space;
 mod superblock;
@@ -54,7 +56,9 @@ mod writer;
 
 pub use engine::Engine;
 pub use error::{Corruption, CorruptionKind, Error, Result};
+pub use extent::{Extent, Owner};
 pub use install::Installer;
+pub use scrub::{Checked, Pace, ScrubMark};
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, ListItem, ListPage,
     ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage, Standing,

@@ -7,6 +7,7 @@ use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES
 use crate::journal::{self, Ring};
 use crate::lazy::LazyMark;
 use crate::recovery::{Left, Recovered, recover};
+use crate::scrub::ScrubMark;
 use crate::shared::{Capture, CapturedGroup, Checkpoints, Counters, Devices, Progress, Shared, State};
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, Superblock, SuperblockStore};
@@ -21,6 +22,8 @@ use tokio::time::Instant;
 
 const MAX_CLUSTER_BYTES: usize = 64;
 const MAX_INCARNATION: u64 = (1 << 48) - 1;
+/// Journal blocks cleared in one write.
+const CLEAR_BLOCKS: u64 = 256;
 
 /// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
 pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
@@ -45,6 +48,7 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
         clean: Clean::default(),
         standing: Standing::Active,
         run: 0,
+        scrub: ScrubMark::default(),
         votes: BTreeMap::new(),
     };
     SuperblockStore::create(superblock, location, first).await.map(|_| ())
@@ -125,11 +129,22 @@ pub(crate) async fn open(
     check_expected(&location, &known.identity, expected)?;
     let devices = open_devices(directory, &known.geometry)?;
     let power_cut = known.boot != options.boot;
-    let standing = classify(&known, power_cut);
     let ring = Ring::new(known.geometry.journal_blocks());
     let left = Left { power_cut, kept_written: !power_cut || known.mode == Some(Mode::Device) };
-    let mut recovered = recover(&devices, &known, ring, &location, left).await?;
+    let mut recovered = recover(&devices, &known, ring, &location, left, options.salvage).await?;
+    let standing = match &recovered.damage {
+        Some(_) => Standing::Recovering,
+        None => classify(&known, power_cut),
+    };
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
+    let healed = superblock.heal().await?;
+    if healed.damaged > 0 {
+        tracing::warn!(location, copies = healed.damaged, "damaged copies of the superblock were rewritten");
+    }
+    if recovered.damage.is_some() {
+        // Before a byte of the damage is overwritten: what is left then could pass for whole.
+        superblock.update(|s| s.standing = Standing::Recovering).await?;
+    }
     settle(&devices, ring, &location, &mut recovered, known.identity.incarnation).await?;
     let epoch = known.epoch + 1;
     let (boot, mode, run) = (options.boot, options.mode, options.run);
@@ -146,7 +161,17 @@ pub(crate) async fn open(
             s.run = run;
         })
         .await?;
-    if standing == Standing::Recovering && known.standing == Standing::Active {
+    if let Some(damage) = &recovered.damage {
+        tracing::warn!(
+            location,
+            %damage,
+            start = epoch,
+            journal_end = recovered.end,
+            last_entries = ?recovered.groups.values().map(|g| g.log.bounds().last).collect::<Vec<_>>(),
+            "the data directory is damaged: what could be verified is kept, what lay behind the damage is dropped, and the \
+             node recovers it from its peers before it votes or serves"
+        );
+    } else if standing == Standing::Recovering && known.standing == Standing::Active {
         tracing::warn!(
             location,
             start = epoch,
@@ -196,6 +221,7 @@ pub(crate) async fn open(
         work: Notify::new(),
         sync_work: Notify::new(),
         changed: Notify::new(),
+        mending: tokio::sync::Mutex::new(()),
         syncing: tokio::sync::Mutex::new(()),
         options,
     };
@@ -275,12 +301,25 @@ async fn settle(
         let location = location.to_owned();
         move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
-    for sequence in &recovered.leftovers {
-        let (result, _) = devices.journal.write(ring.offset(*sequence), AlignedBuf::zeroed(BLOCK)).await;
+    let mut leftovers = recovered.leftovers.as_slice();
+    while let Some(first) = leftovers.first() {
+        // Neighbours in one write: after damage it may be the whole ring.
+        let most = ring.contiguous(*first, (leftovers.len() as u64).min(CLEAR_BLOCKS));
+        let run = leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
+        let (result, _) = devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
         result.map_err(failed(FileKind::Journal, "write"))?;
+        leftovers = leftovers.get(run..).unwrap_or_default();
     }
     devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
     devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
+    if recovered.damage.is_some() {
+        // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
+        // behind the damage, whose space is used again.
+        for _ in 0..2 {
+            write_checkpoint(devices, location, recovered, incarnation).await?;
+        }
+        return Ok(());
+    }
     if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
         return Ok(());
     }
@@ -288,6 +327,16 @@ async fn settle(
     if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
         return Ok(());
     }
+    write_checkpoint(devices, location, recovered, incarnation).await
+}
+
+/// Writes what was recovered into the area that it did not come from; everything that it refers to is synced.
+async fn write_checkpoint(
+    devices: &Devices,
+    location: &str,
+    recovered: &mut Recovered,
+    incarnation: u64,
+) -> Result<()> {
     let area = 1 - recovered.area;
     let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
     let number = recovered.checkpoint.number + 1;

@@ -214,6 +214,7 @@ pub(crate) struct Counters {
     pub user_bytes: AtomicU64,
     pub syncs: AtomicU64,
     pub corrupt_values: AtomicU64,
+    pub mended_values: AtomicU64,
 }
 
 pub(crate) struct Devices {
@@ -244,6 +245,8 @@ pub(crate) struct Shared {
     pub sync_work: Notify,
     /// Something that somebody may wait for has changed.
     pub changed: Notify,
+    /// One value is mended at a time.
+    pub mending: tokio::sync::Mutex<()>,
     /// One sync at a time.
     pub syncing: tokio::sync::Mutex<()>,
 }
@@ -381,6 +384,7 @@ impl Shared {
             user_bytes_written: self.counters.user_bytes.load(Ordering::Relaxed),
             syncs: self.counters.syncs.load(Ordering::Relaxed),
             corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
+            mended_values: self.counters.mended_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),
         }
     }

@@ -83,8 +83,8 @@ impl std::str::FromStr for Mode {
 pub enum Standing {
     /// It remembers everything that it acknowledged.
     Active,
-    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced. Stays so over
-    /// restarts until [`Engine::set_active`](crate::Engine::set_active).
+    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced, or part of the
+    /// journal or the checkpoints was damaged. Stays so over restarts until [`Engine::set_active`](crate::Engine::set_active).
     Recovering,
 }
 
@@ -139,6 +139,9 @@ pub struct Options {
     pub boot: BootId,
     /// A random number, fresh for each opening.
     pub run: u64,
+    /// There are peers that hold what is damaged here: open with what can be verified, as
+    /// [`Standing::Recovering`], instead of refusing.
+    pub salvage: bool,
 }
 
 impl Options {
@@ -151,6 +154,7 @@ impl Options {
             log_cache_bytes: 64 << 20,
             boot,
             run,
+            salvage: false,
         }
     }
 }
@@ -327,6 +331,8 @@ pub struct EngineStatus {
     pub syncs: u64,
     /// Values that did not match their hash.
     pub corrupt_values: u64,
+    /// Damaged values that were put right.
+    pub mended_values: u64,
     /// Why the engine stopped, if a write or sync failed.
     pub failed: Option<String>,
 }

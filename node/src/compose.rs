@@ -218,6 +218,7 @@ async fn open_engine(
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
         log_cache_bytes: storage.log_cache_bytes,
+        salvage: config.members.len() > 1,
         ..Options::new(durability.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
@@ -277,6 +278,8 @@ fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine,
         log_retain_entries: config.storage.log_retain_entries,
         checkpoint_bytes: defaults.checkpoint_bytes.min(room),
         max_sessions: config.limits.max_sessions,
+        scrub_rate_bytes: config.scrub.rate_bytes,
+        scrub_cycle: config.scrub.cycle,
         seed,
         ..defaults
     }

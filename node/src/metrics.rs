@@ -24,6 +24,7 @@ pub(crate) enum Method {
     List,
     Status,
     Mandate,
+    Scrub,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -134,9 +135,25 @@ impl Collector for NodeGauges {
         out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;
         out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
         out.counter("corrupt_values", "Values that did not match their hash", None, engine.corrupt_values)?;
+        self.scrub(&mut out)?;
         let device = engine.device_bytes_written;
         out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
         out.counter("user_written", "Bytes of values accepted", Some(Unit::Bytes), engine.user_bytes_written)
+    }
+}
+
+impl NodeGauges {
+    fn scrub(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let scrub = self.replica.scrub_status();
+        out.gauge("scrub_running", "1 while the scrubber reads", None, u64::from(scrub.running))?;
+        out.gauge("scrub_paused", "1 while the scrubber is paused", None, u64::from(scrub.paused))?;
+        out.gauge("scrub_position", "How far the scrubber has come", Some(Unit::Bytes), scrub.position)?;
+        out.counter("scrub_cycles", "Scrubs completed", None, scrub.cycles)?;
+        out.counter("scrub_blocks", "Blocks of 4 KiB read by the scrubber", None, scrub.blocks_checked)?;
+        out.counter("scrub_values", "Values compared by the scrubber", None, scrub.values_checked)?;
+        out.counter("scrub_damaged", "Damage found by the scrubber", None, scrub.damaged)?;
+        out.counter("mended", "Damage put right, met by reads or the scrubber", None, scrub.mended)?;
+        out.counter("unmendable", "Damage that could not be put right when met", None, scrub.unmendable)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::ids::MemberAddress;
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A replica's settings. `new` has the defaults.
 #[derive(Clone, Debug)]
@@ -32,6 +33,10 @@ pub struct ReplicaConfig {
     pub append_max_entries: u64,
     /// Clients whose results are remembered, so that a repeated write is not applied twice.
     pub max_sessions: usize,
+    /// The scrubber reads at most this many bytes a second.
+    pub scrub_rate_bytes: u64,
+    /// The scrubber begins a cycle this long after the one before, or when that has ended.
+    pub scrub_cycle: Duration,
     /// For everything random in the replica but the election timeouts of a real runtime.
     pub seed: u64,
 }
@@ -52,6 +57,8 @@ impl ReplicaConfig {
             maintenance_ms: 200,
             append_max_entries: 512,
             max_sessions: 10_000,
+            scrub_rate_bytes: 10 << 20,
+            scrub_cycle: Duration::from_secs(30 * 24 * 3600),
             seed: 0,
         }
     }

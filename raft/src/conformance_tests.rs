@@ -1,7 +1,10 @@
 //! openraft's own storage conformance suite, on the real engine over real files.
 
+use crate::ids::NodeId;
 use crate::log_store::LogStore;
+use crate::network::PeerIdentity;
 use crate::progress::Progress;
+use crate::repair::Mender;
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::types::TypeConfig;
 use cairn_engine::io::{Backend, FileDirectory};
@@ -17,8 +20,11 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let machine = StateMachine::new(engine.clone(), Arc::new(Progress::new()), PinnedSnapshot::default());
-        Ok((folder, LogStore::new(engine), machine.unwrap()))
+        let identity = PeerIdentity::new("suite", NodeId::new(1, 1), engine.run());
+        let mender = Arc::new(Mender::new(engine.clone(), identity));
+        let (progress, pinned) = (Arc::new(Progress::new()), PinnedSnapshot::default());
+        let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());
+        Ok((folder, LogStore::new(engine, mender), machine.unwrap()))
     }
 }
 

@@ -11,7 +11,7 @@
 //!                        │       state_machine └──────┘
 //!                        │            │  conditions, sessions
 //!                        ▼            ▼
-//!                        cairn_engine::Engine
+//!                        cairn_engine::Engine ◄── repair: mends damaged values from the peers; scrubber
 //! ```
 //!
 //! What holds here:
@@ -32,6 +32,7 @@ mod config;
 mod convert;
 mod error;
 mod ids;
+mod leadership;
 mod log_store;
 mod maintenance;
 mod network;
@@ -39,6 +40,7 @@ mod progress;
 mod read_barrier;
 mod redundancy;
 mod rejoin;
+mod repair;
 mod replica;
 mod runtime;
 mod state_hash;
@@ -58,6 +60,7 @@ pub use ids::{MemberAddress, NodeId};
 pub use network::PeerService;
 pub use progress::Losses;
 pub use rejoin::Mandate;
+pub use repair::ScrubStatus;
 pub use replica::Replica;
 pub use runtime::exports::*;
 pub use status::{Member, ReplicaStatus, Role};

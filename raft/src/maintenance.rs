@@ -7,8 +7,10 @@
 use crate::GROUP;
 use crate::config::ReplicaConfig;
 use crate::ids::NodeId;
+use crate::leadership;
 use crate::network::SnapshotReceiver;
 use crate::progress::Progress;
+use crate::repair::Mender;
 use crate::runtime;
 use crate::state_machine::PinnedSnapshot;
 use crate::types::{Raft, engine_log_id};
@@ -26,6 +28,7 @@ pub(crate) struct Maintained {
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) receiver: Arc<SnapshotReceiver>,
     pub(crate) config: ReplicaConfig,
+    pub(crate) mender: Arc<Mender>,
 }
 
 /// A follower whose log grew within this time is catching up: what it needs next is kept.
@@ -55,6 +58,7 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
             return;
         }
         maintained.receiver.expire().await;
+        maintained.give_up_burden().await;
         if maintained.tend(&mut followers).await.is_err() {
             return;
         }
@@ -80,6 +84,14 @@ impl Maintained {
             }
         }
         Ok(())
+    }
+
+    /// A leader that cannot read what it should send is of no use as one: another member may have it.
+    async fn give_up_burden(&self) {
+        if self.mender.take_burdened() {
+            tracing::warn!(node = %self.raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
+            leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;
+        }
     }
 
     /// Takes note of who advances, while this member leads.

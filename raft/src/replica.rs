@@ -6,6 +6,7 @@ use crate::command::{Command, WriteOutcome};
 use crate::config::ReplicaConfig;
 use crate::error::{Error, ReadError, WriteError};
 use crate::ids::{MemberAddress, NodeId};
+use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::network::{
@@ -15,13 +16,15 @@ use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Mandate, Recovery};
+use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, Reply, TypeConfig};
 use crate::{GROUP, state_hash, status};
-use cairn_engine::{Engine, LogId, Mode, Standing};
-use openraft::ServerState;
+use bytes::Bytes;
+use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Standing, View};
+use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
@@ -44,7 +47,15 @@ struct Inner {
     shared: Arc<Shared>,
     maintained: Arc<Maintained>,
     barrier: ReadBarrier,
+    scrubber: Scrubber,
     stopping: Arc<AtomicBool>,
+}
+
+impl Drop for Inner {
+    /// What runs beside replication and is not told otherwise ends with the last handle.
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Replica {
@@ -61,14 +72,18 @@ impl Replica {
         let progress = Arc::new(Progress::new());
         let pinned = PinnedSnapshot::default();
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
-        let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone())
+        let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));
+        let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), mender.clone())
             .map_err(|error| Error::State(error.to_string()))?;
         let redundancy = Arc::new(Redundancy::new(engine.clone()));
         let connections = Connections::new(identity.clone(), redundancy.clone(), pinned.clone(), patience);
-        let raft = Raft::build(id, raft_config, connections, LogStore::new(engine.clone()), machine)
-            .await
-            .map_err(|fatal| Error::State(fatal.to_string()))?;
+        let raft =
+            Raft::build(id, raft_config, connections, LogStore::new(engine.clone(), mender.clone()), machine)
+                .await
+                .map_err(|fatal| Error::State(fatal.to_string()))?;
         let gate = Arc::new(Gate::new(engine.standing()));
+        let metrics = raft.metrics();
+        mender.know(Box::new(move || others(&metrics.borrow_watched())));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
 
@@ -85,6 +100,7 @@ impl Replica {
             pinned,
             receiver: receiver.clone(),
             config: config.clone(),
+            mender: mender.clone(),
         });
         runtime::spawn(maintenance::run(Arc::downgrade(&maintained), stop.clone()));
         if config.mode == Mode::Replicated {
@@ -110,9 +126,12 @@ impl Replica {
             };
             runtime::spawn(recovery.run(stop));
         }
+        let (rate, cycle) = (config.scrub_rate_bytes, config.scrub_cycle);
+        let scrubber = Scrubber::new(engine.clone(), mender, gate.clone(), rate, cycle, stopping.clone());
+        runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
         let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver });
-        Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, stopping }) })
+        Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, stopping }) })
     }
 
     /// The service that answers the other members: to be added to the server on the peer address.
@@ -158,6 +177,38 @@ impl Replica {
     /// See [`ReadError`]. Nothing is changed by a barrier, so it can always be repeated.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
         self.inner.barrier.wait().await
+    }
+
+    /// A key's state and value. A value that is damaged here is fetched from another member and put right; that takes some
+    /// milliseconds. May be cancelled.
+    ///
+    /// # Errors
+    /// Those of [`Engine::get`]; `Corrupt` only where no member that answers has the value.
+    pub async fn get(&self, key: &[u8]) -> cairn_engine::Result<Option<(KeyEntry, Bytes)>> {
+        self.inner.maintained.mender.get(key).await
+    }
+
+    /// The value of a listed key; as [`Replica::get`] where it is damaged.
+    ///
+    /// # Errors
+    /// Those of [`View::read`]; `Corrupt` only where no member that answers has the value.
+    pub async fn read(&self, view: &View, item: &ListItem) -> cairn_engine::Result<Bytes> {
+        self.inner.maintained.mender.read(view, &item.key, &item.entry).await
+    }
+
+    /// Begins a scrub of everything now, also where it was paused. Goes on in the background.
+    pub fn start_scrub(&self) {
+        self.inner.scrubber.start();
+    }
+
+    /// Pauses the scrubber, or lets it go on. Kept over restarts.
+    pub fn pause_scrub(&self, pause: bool) {
+        self.inner.scrubber.pause(pause);
+    }
+
+    /// What the scrubber says of itself.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.inner.scrubber.status()
     }
 
     /// The engine, for reads of [`GROUP`].
@@ -257,27 +308,9 @@ impl Replica {
     /// `Stopped`, if a task ended abnormally.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.inner.stopping.store(true, Ordering::SeqCst);
-        self.hand_over().await;
-        self.inner.shared.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
-    }
-
-    /// Spares the cluster the time until it misses its leader.
-    async fn hand_over(&self) {
-        let raft = &self.inner.shared.raft;
-        let mut metrics = raft.metrics();
-        let Some(heir) = status::heir(&metrics.borrow_watched()) else {
-            return;
-        };
-        if raft.trigger().transfer_leader(heir).await.is_err() {
-            return;
-        }
-        let leads = async {
-            while metrics.borrow_watched().state == ServerState::Leader && metrics.changed().await.is_ok() {}
-        };
         let patience = Duration::from_millis(self.inner.maintained.config.election_min_ms);
-        if runtime::timeout(patience, leads).await.is_none() {
-            tracing::info!(node = %self.node_id(), %heir, "leadership was not taken over in time");
-        }
+        leadership::hand_over(&self.inner.shared.raft, patience).await;
+        self.inner.shared.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
     }
 
     fn stopped(&self) -> Option<String> {
@@ -290,6 +323,12 @@ impl Replica {
     fn reason(&self, fatal: &Fatal<TypeConfig>) -> String {
         self.engine().status().failed.unwrap_or_else(|| fatal.to_string())
     }
+}
+
+/// The other members of the membership that is in force, with their addresses.
+fn others(metrics: &RaftMetrics<TypeConfig>) -> Vec<(NodeId, String)> {
+    let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+    nodes.map(|(id, address)| (*id, address.peer.clone())).collect()
 }
 
 fn refused(error: cairn_engine::Error) -> WriteError {

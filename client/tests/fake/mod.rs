@@ -225,6 +225,11 @@ impl Kv for Node {
         Err(Status::failed_precondition("this member is active and needs no mandate to vote"))
     }
 
+    async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
+        let paused = request.into_inner().action() == proto::scrub_request::Action::Pause;
+        Ok(Response::new(proto::ScrubResponse { scrub: Some(proto::Scrub { paused, ..Default::default() }) }))
+    }
+
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();

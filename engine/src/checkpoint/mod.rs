@@ -9,7 +9,9 @@
 mod header;
 mod load;
 mod save;
+mod verify;
 
 pub(crate) use header::{Header, read_headers};
 pub(crate) use load::load;
 pub(crate) use save::{Place, file_of, run, write};
+pub(crate) use verify::verify;

@@ -4,15 +4,13 @@ use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
 use crate::codec::{Writer, hash};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind, give_way};
 use crate::journal::{encode_body, put_value_ref};
 use crate::shared::{Capture, CapturedGroup, Shared};
 use crate::types::{LogId, ValueRef};
-use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
 /// Where a checkpoint stands in history.
 #[derive(Clone, Copy)]
@@ -123,20 +121,6 @@ async fn write_at(device: &dyn Device, offset: u64, bytes: &[u8]) -> io::Result<
         return Ok(());
     }
     device.write(offset, AlignedBuf::copied_from(bytes)).await.0
-}
-
-/// Lets other tasks run once. Not the runtime's own way of doing so, which hands the task to that runtime and so never
-/// returns where another one polls it, as in the simulation.
-async fn give_way() {
-    let mut gave_way = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut gave_way, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Cuts a stream of bytes into hashed chunks.

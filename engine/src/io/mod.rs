@@ -15,10 +15,11 @@ pub use real::{
     nvme_identify, probe_directory, probe_file, probe_io_uring, room,
 };
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 /// The unit of every offset, length and alignment, in bytes.
 pub const BLOCK: usize = 4096;
@@ -98,4 +99,18 @@ pub trait Directory: Send + Sync + 'static {
 
     /// How it does I/O, for status: `io_uring`, `threads` or `simulated`.
     fn backend(&self) -> &'static str;
+}
+
+/// Lets other tasks run once. Not the runtime's own way of doing so, which hands the task to that runtime and so never
+/// returns where another one polls it, as in the simulation.
+pub(crate) async fn give_way() {
+    let mut gave_way = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut gave_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -1,5 +1,6 @@
 //! Checkpoint, then journal, then the verdict.
 
+use super::salvage::{Salvage, cut_before};
 use super::scan::{End, Scan};
 use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
@@ -28,6 +29,8 @@ pub(crate) struct Recovered {
     pub previous: u64,
     /// What each group had applied in the checkpoint.
     pub checkpoint_applied: BTreeMap<GroupId, LogId>,
+    /// What was accepted as damaged: the state is a verified prefix, and may lack what was acknowledged.
+    pub damage: Option<Corruption>,
 }
 
 /// What the caller knows of how the directory was left.
@@ -39,7 +42,8 @@ pub(crate) struct Left {
     pub kept_written: bool,
 }
 
-/// Reads everything; writes nothing.
+/// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with
+/// what ended it.
 ///
 /// # Errors
 /// `Corrupt` where something that was completed is gone or damaged and no older state replaces it.
@@ -49,39 +53,78 @@ pub(crate) async fn recover(
     ring: Ring,
     location: &str,
     left: Left,
+    salvage: bool,
 ) -> Result<Recovered> {
+    let mut salvage = Salvage::new(salvage);
     let incarnation = superblock.identity.incarnation;
-    let (area, header, groups, other) = newest_checkpoint(devices, incarnation).await?;
-    let scan = Scan::read(devices.journal.as_ref(), ring, incarnation, location).await?;
+    let scan = Scan::read(devices.journal.as_ref(), ring, incarnation, location, &mut salvage).await?;
+    let headers = checkpoint_headers(devices, incarnation).await;
+    let (area, header, groups, other) = match newest_checkpoint(devices, &headers).await {
+        Ok(newest) => newest,
+        Err(error) => {
+            salvage.accept(error)?;
+            return Ok(nothing(&scan, &headers, salvage));
+        }
+    };
     let (end, _) = scan.follow(header.sequence, header.chain);
     match scan.judge(end, left) {
         End::Tail => {}
         End::Missing { said_by } => {
-            return Err(damaged_block(ring, end + 1, format!("block {said_by} says that it was completed")));
+            let expected = format!("block {said_by} says that it was completed");
+            salvage.accept(damaged_block(ring, end + 1, expected))?;
         }
         End::Damaged => {
-            return Err(damaged_block(
-                ring,
-                end + 1,
-                "bytes that are no block, without a power cut".to_owned(),
-            ));
+            let expected = "bytes that are no block, without a power cut".to_owned();
+            salvage.accept(damaged_block(ring, end + 1, expected))?;
         }
     }
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
     let known_written = scan.said_done(left).map_or(0, |(done, _)| done);
     let known_synced = scan.said_synced(end).max(header.sequence);
+    let reached = (header.sequence, header.chain);
+    let unreadable = BTreeMap::new();
     let mut replay =
-        Replay { devices, ring, location, groups, known_written, known_synced, unreadable: BTreeMap::new() };
-    let (end, chain) = replay.run(header.sequence, header.chain, end).await?;
-    if let Some((_, error)) = replay.unreadable.pop_first() {
-        return Err(error);
+        Replay { devices, ring, location, groups, known_written, known_synced, unreadable, reached };
+    if let Err(error) = replay.run(end).await {
+        salvage.accept(error)?;
     }
-    reaches_clean_end(superblock, ring, &scan, header.sequence, end)?;
+    let Replay { mut groups, unreadable, reached: (end, chain), .. } = replay;
+    cut_before(&mut groups, unreadable, &mut salvage)?;
+    if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
+        salvage.accept(error)?;
+    }
     let oldest_kept = end.saturating_sub(ring.blocks());
     let previous = other.filter(|s| *s >= oldest_kept && *s <= header.sequence).unwrap_or(header.sequence);
     let leftovers = scan.leftovers(end);
-    let groups = replay.groups;
-    Ok(Recovered { groups, end, chain, leftovers, area, checkpoint: header, previous, checkpoint_applied })
+    let damage = salvage.damage();
+    Ok(Recovered {
+        groups,
+        end,
+        chain,
+        leftovers,
+        area,
+        checkpoint: header,
+        previous,
+        checkpoint_applied,
+        damage,
+    })
+}
+
+/// The state without any checkpoint: the empty one, though the journal may reach back to the first block. A snapshot of a
+/// peer may have replaced the state since, which only checkpoints tell.
+fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recovered {
+    let number = headers.iter().map(|(_, header)| header.number).max().unwrap_or(0);
+    Recovered {
+        groups: BTreeMap::new(),
+        end: 0,
+        chain: 0,
+        leftovers: scan.leftovers(0),
+        area: 1,
+        checkpoint: Header { incarnation: 0, number, sequence: 0, chain: 0, body_bytes: 0, table_hash: 0 },
+        previous: 0,
+        checkpoint_applied: BTreeMap::new(),
+        damage: salvage.damage(),
+    }
 }
 
 /// A clean shutdown recorded the journal's end: that very block must still be there.
@@ -110,8 +153,8 @@ fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {
 
 type Newest = (usize, Header, BTreeMap<GroupId, Group>, Option<u64>);
 
-/// The intact checkpoint with the highest number; the other area's sequence, if its header is intact.
-async fn newest_checkpoint(devices: &Devices, incarnation: u64) -> Result<Newest> {
+/// The intact headers, the highest number first.
+async fn checkpoint_headers(devices: &Devices, incarnation: u64) -> Vec<(usize, Header)> {
     let mut found = Vec::new();
     for (area, device) in devices.checkpoints.iter().enumerate() {
         if let Some(header) = checkpoint::read_headers(device.as_ref(), incarnation).await {
@@ -119,8 +162,13 @@ async fn newest_checkpoint(devices: &Devices, incarnation: u64) -> Result<Newest
         }
     }
     found.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
+    found
+}
+
+/// The intact checkpoint with the highest number; the other area's sequence, if its header is intact.
+async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Result<Newest> {
     let mut reasons = Vec::new();
-    for (area, header) in &found {
+    for (area, header) in found {
         let Some(device) = devices.checkpoints.get(*area) else {
             continue;
         };
@@ -166,13 +214,15 @@ struct Replay<'a> {
     /// Entries whose body cannot be read. That is an error only if nothing later removed them: the space of a removed
     /// entry may be another's by now.
     unreadable: BTreeMap<(GroupId, u64), Error>,
+    /// The last block replayed, and its checksum.
+    reached: (u64, u128),
 }
 
 impl Replay<'_> {
-    /// Replays blocks `after + 1 ..= end`. The end comes earlier where a value that was still in flight is missing.
-    async fn run(&mut self, after: u64, chain: u128, end: u64) -> Result<(u64, u128)> {
-        let (mut last, mut checksum) = (after, chain);
-        while last < end {
+    /// Replays the blocks behind `reached` up to `end`. It stops earlier where a value that was still in flight is missing.
+    async fn run(&mut self, end: u64) -> Result<()> {
+        while self.reached.0 < end {
+            let (last, _) = self.reached;
             let count = self.ring.contiguous(last + 1, (end - last).min(256));
             let offset = self.ring.offset(last + 1);
             let (result, buf) =
@@ -184,16 +234,16 @@ impl Replay<'_> {
             };
             result.map_err(failed)?;
             for bytes in buf.chunks(BLOCK) {
-                let sequence = last + 1;
+                let sequence = self.reached.0 + 1;
                 let block = Block::decode(bytes).filter(|b| b.header.sequence == sequence);
                 let block = block.ok_or_else(|| self.damaged(sequence, "it was intact a moment ago"))?;
                 if !self.block(sequence, &block.payload).await? {
-                    return Ok((last, checksum));
+                    return Ok(());
                 }
-                (last, checksum) = (sequence, block.checksum);
+                self.reached = (sequence, block.checksum);
             }
         }
-        Ok((last, checksum))
+        Ok(())
     }
 
     fn damaged(&self, sequence: u64, expected: &str) -> Error {

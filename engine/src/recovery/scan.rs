@@ -1,8 +1,9 @@
 //! One pass over the ring: which blocks stand where, and what they say of one another.
 
+use super::Salvage;
 use super::replay::Left;
-use crate::error::{Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device};
+use crate::error::{Corruption, CorruptionKind, Error, Result};
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::journal::{Block, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
@@ -45,6 +46,7 @@ impl Scan {
         ring: Ring,
         incarnation: u64,
         location: &str,
+        salvage: &mut Salvage,
     ) -> Result<Scan> {
         let mut slots = Vec::with_capacity(ring.blocks() as usize);
         let total = ring.blocks() * BLOCK as u64;
@@ -52,13 +54,21 @@ impl Scan {
         while offset < total {
             let len = READ_BYTES.min(total - offset);
             let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
-            let location = || format!("{location}: journal at {offset}");
-            result.map_err(|e| Error::Io {
-                location: location(),
-                operation: "read",
-                reason: e.to_string(),
-            })?;
-            slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation)));
+            match result {
+                Ok(()) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
+                Err(_) if salvage.allowed() => {
+                    for offset in (offset..offset + len).step_by(BLOCK) {
+                        slots.push(read_slot(device, offset, incarnation, salvage).await?);
+                    }
+                }
+                Err(e) => {
+                    return Err(Error::Io {
+                        location: format!("{location}: journal at {offset}"),
+                        operation: "read",
+                        reason: e.to_string(),
+                    });
+                }
+            }
             offset += len;
         }
         Ok(Scan { ring, slots })
@@ -141,6 +151,29 @@ impl Scan {
             })
             .collect()
     }
+}
+
+/// One block; one that cannot be read is garbage, and damage.
+async fn read_slot(
+    device: &dyn Device,
+    offset: u64,
+    incarnation: u64,
+    salvage: &mut Salvage,
+) -> Result<Slot> {
+    let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
+    let Err(error) = result else {
+        return Ok(slot(&buf, incarnation));
+    };
+    salvage.accept(Error::Corrupt(Corruption {
+        file: FileKind::Journal,
+        offset,
+        length: BLOCK as u64,
+        kind: CorruptionKind::JournalBlock,
+        expected: "a block that can be read".to_owned(),
+        found: error.to_string(),
+        log_ids: Vec::new(),
+    }))?;
+    Ok(Slot::Garbage)
 }
 
 fn slot(bytes: &[u8], incarnation: u64) -> Slot {

@@ -2,6 +2,7 @@
 
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
+use crate::scrub::ScrubMark;
 use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Standing};
 use std::collections::BTreeMap;
 
@@ -42,6 +43,7 @@ pub(crate) struct Superblock {
     pub standing: Standing,
     /// Random, drawn at each opening.
     pub run: u64,
+    pub scrub: ScrubMark,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
 }
 
@@ -86,6 +88,9 @@ impl Superblock {
         out.put_u32(standing_number(self.standing));
         out.put_u32(0);
         out.put_u64(self.run);
+        out.put_u64(self.scrub.position);
+        out.put_u64(self.scrub.elapsed_s);
+        out.put_u32(u32::from(self.scrub.paused));
         out.resize(VOTES_AT, 0);
         for (group, vote) in &self.votes {
             let end = out.len() + 8 + MAX_VOTE_BYTES;
@@ -136,6 +141,7 @@ impl Superblock {
         let standing = standing_of(r.u32()?)?;
         r.u32()?;
         let run = r.u64()?;
+        let scrub = ScrubMark { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
         let mut votes = BTreeMap::new();
         let mut r = Reader::new(block.get(VOTES_AT..)?);
         for _ in 0..count {
@@ -155,6 +161,7 @@ impl Superblock {
             clean,
             standing,
             run,
+            scrub,
             votes,
         })
     }
@@ -202,6 +209,7 @@ pub(crate) mod tests {
             clean: Clean { sequence: 41, checksum: 99 },
             standing: Standing::Recovering,
             run: 0x7777,
+            scrub: ScrubMark { position: 0x5555, elapsed_s: 0x66, paused: true },
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
         }
     }
@@ -227,6 +235,9 @@ pub(crate) mod tests {
         assert_eq!(block[200..208], 1u64.to_le_bytes(), "votes");
         assert_eq!(block[208..212], 1u32.to_le_bytes(), "standing");
         assert_eq!(block[216..224], 0x7777u64.to_le_bytes(), "run");
+        assert_eq!(block[224..232], 0x5555u64.to_le_bytes(), "scrub position");
+        assert_eq!(block[232..240], 0x66u64.to_le_bytes(), "scrub time");
+        assert_eq!(block[240..244], 1u32.to_le_bytes(), "scrub paused");
         assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
         assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
         assert_eq!(&block[264..267], &[1, 2, 3]);

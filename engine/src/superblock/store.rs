@@ -17,6 +17,15 @@ pub(crate) struct SuperblockStore {
     current: Superblock,
 }
 
+/// What rewriting the copies found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Healed {
+    /// Copies that could not be read or did not match their checksum.
+    pub damaged: u64,
+    /// Copies that were left behind by an update that was cut short.
+    pub old: u64,
+}
+
 impl SuperblockStore {
     /// Writes the first superblock of a new directory, synced.
     pub(crate) async fn create(
@@ -34,16 +43,29 @@ impl SuperblockStore {
     /// # Errors
     /// `NotFormatted`, `NewerFormat`, or `Corrupt` where no two copies agree.
     pub(crate) async fn read(device: Arc<dyn Device>, location: String) -> Result<SuperblockStore> {
-        let mut copies = Vec::new();
-        for offset in offsets() {
-            let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-            copies.push(match result {
-                Ok(()) => Superblock::decode(&buf),
-                Err(_) => Err(Unusable::Damaged),
-            });
-        }
-        let current = elect(&location, &copies)?;
+        let current = elect(&location, &read_copies(device.as_ref()).await)?;
         Ok(SuperblockStore { device, location, current })
+    }
+
+    /// Makes all four copies equal again; synced when this returns. Only copies that are not the truth are written, so a
+    /// cut during this leaves those that are. To be done before an update, which overwrites two copies at once and relies
+    /// on the other two.
+    pub(crate) async fn heal(&mut self) -> Result<Healed> {
+        let mut healed = Healed::default();
+        let bytes = self.current.encode();
+        for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
+            match copy {
+                Ok(copy) if copy == self.current => continue,
+                Ok(_) => healed.old += 1,
+                Err(_) => healed.damaged += 1,
+            }
+            let (result, _) = self.device.write(offset, AlignedBuf::copied_from(&bytes)).await;
+            result.map_err(|e| self.failed("write", &e))?;
+        }
+        if healed != Healed::default() {
+            self.device.sync().await.map_err(|e| self.failed("sync", &e))?;
+        }
+        Ok(healed)
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -77,6 +99,18 @@ impl SuperblockStore {
         let location = self.location.clone();
         Error::Failed { location, file: FileKind::Superblock, operation, reason: error.to_string() }
     }
+}
+
+async fn read_copies(device: &dyn Device) -> Vec<std::result::Result<Superblock, Unusable>> {
+    let mut copies = Vec::new();
+    for offset in offsets() {
+        let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
+        copies.push(match result {
+            Ok(()) => Superblock::decode(&buf),
+            Err(_) => Err(Unusable::Damaged),
+        });
+    }
+    copies
 }
 
 fn offsets() -> impl Iterator<Item = u64> {

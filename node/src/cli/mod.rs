@@ -17,6 +17,7 @@ mod members;
 mod output;
 mod put;
 mod recover;
+mod scrub;
 mod serve;
 mod server_options;
 mod status;
@@ -65,6 +66,8 @@ enum Command {
     List(list::ListArgs),
     /// Show what each node says of itself
     Status(status::StatusArgs),
+    /// Read everything that the nodes hold and mend what is damaged; or see how far that is
+    Scrub(scrub::ScrubArgs),
     /// Show the members of the cluster
     Members(members::MembersArgs),
     /// Decide what becomes of a cluster in which too many machines lost power at once
@@ -102,6 +105,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Delete(args) => delete::run(args, output).await,
         Command::List(args) => list::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
+        Command::Scrub(args) => scrub::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
         Command::Recover(args) => recover::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,

@@ -123,8 +123,8 @@ fn as_text(answers: &[Answer]) -> String {
                 notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
                 if node.standing == Standing::Recovering.name() {
                     notes.push(format!(
-                        "{endpoint} recovers: its machine lost power with acknowledged writes unsynced; it neither votes \
-                         nor serves until a leader has brought it up to date"
+                        "{endpoint} recovers: its machine lost power with acknowledged writes unsynced, or its journal or \
+                         checkpoints were damaged; it neither votes nor serves until a leader has brought it up to date"
                     ));
                 }
                 if let Some(reason) = &node.stopped_reason {

@@ -184,6 +184,18 @@ pub(crate) const KEYS: &[Key] = &[
         "applied log entries kept for followers that were away",
     ),
     key(
+        "scrub.rate_bytes",
+        Kind::Size(4096, 1 << 40),
+        Some("10MiB"),
+        "bytes that the scrubber reads in a second, at most",
+    ),
+    key(
+        "scrub.cycle_days",
+        Kind::Integer(1, 3650),
+        Some("30"),
+        "days from the beginning of one scrub of everything to the next",
+    ),
+    key(
         "log.level",
         Kind::Text,
         Some("info"),

@@ -43,6 +43,8 @@ pub struct NodeConfig {
     pub timing: Timing,
     /// How the engine runs.
     pub storage: StorageConfig,
+    /// How the scrubber runs.
+    pub scrub: ScrubConfig,
 }
 
 /// Bounds on requests. The first four are published to clients.
@@ -104,6 +106,15 @@ pub struct StorageConfig {
     pub log_retain_bytes: u64,
     /// Applied log kept, in entries.
     pub log_retain_entries: u64,
+}
+
+/// How the scrubber runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubConfig {
+    /// Bytes read in a second, at most.
+    pub rate_bytes: u64,
+    /// From the beginning of one cycle to the next.
+    pub cycle: Duration,
 }
 
 /// How real files are driven.
@@ -181,6 +192,7 @@ impl NodeConfig {
             limits: read_limits(layers)?,
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
+            scrub: read_scrub(layers)?,
         };
         config.validate()?;
         Ok(config)
@@ -291,6 +303,16 @@ fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
         election_max: time("timing.election_max")?,
         request: time("timing.request")?,
         shutdown: time("timing.shutdown")?,
+    })
+}
+
+fn read_scrub(layers: &Layers) -> Result<ScrubConfig, ConfigError> {
+    const DAY_SECONDS: u64 = 24 * 3600;
+    let days =
+        layers.read("scrub.cycle_days", |text| text.parse::<u64>().map_err(|error| error.to_string()))?;
+    Ok(ScrubConfig {
+        rate_bytes: layers.read("scrub.rate_bytes", parse_size)?,
+        cycle: Duration::from_secs(days.saturating_mul(DAY_SECONDS)),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What the node says of itself: to a client that begins, and to an operator.
 
-use super::{Inner, refusal};
+use super::{Inner, refusal, scrub};
 use crate::doctor::Contract;
 use crate::durability::Durability;
 use cairn_client::proto;
@@ -68,6 +68,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         durability: Some(durability(&inner.durability)),
         stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
         standing: status.standing.name().to_string(),
+        scrub: Some(scrub::status(&inner.replica.scrub_status())),
         last_log_term: status.last_log.map_or(0, |id| id.term),
         start: inner.engine.run().start,
         run: inner.engine.run().nonce,

@@ -12,6 +12,7 @@ mod deadline;
 mod describe;
 mod read;
 mod refusal;
+mod scrub;
 mod validate;
 mod write;
 
@@ -148,6 +149,13 @@ impl proto::kv_server::Kv for KvService {
         _request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusResponse>, Status> {
         self.measured(Method::Status, async { Ok(describe::status(&self.inner)) }).await
+    }
+
+    async fn scrub(
+        &self,
+        request: Request<proto::ScrubRequest>,
+    ) -> Result<Response<proto::ScrubResponse>, Status> {
+        self.measured(Method::Scrub, async { scrub::scrub(&self.inner, &request.into_inner()) }).await
     }
 
     async fn mandate(

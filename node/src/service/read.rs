@@ -1,4 +1,5 @@
-//! Reads: behind a barrier unless `stale`, every value checked against its hash by the engine.
+//! Reads: behind a barrier unless `stale`, every value checked against its hash by the engine, and fetched from another
+//! member where it is damaged.
 
 use super::{Inner, refusal, validate};
 use bytes::Bytes;
@@ -28,7 +29,7 @@ pub(super) async fn get(
             let found = inner.engine.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
-        let found = inner.engine.get(GROUP, &request.key).await;
+        let found = inner.replica.get(&request.key).await;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         Ok(found.map(|(entry, value)| (entry.version.index, value)))
     })
@@ -72,7 +73,7 @@ pub(super) async fn list(
         let view = inner.engine.view(GROUP);
         let page = view.list(&query);
         let items = futures::stream::iter(page.items)
-            .map(|item| read_item(&view, item, query.keys_only))
+            .map(|item| read_item(inner, &view, item, query.keys_only))
             .buffered(LIST_READS)
             .try_collect()
             .await?;
@@ -81,11 +82,16 @@ pub(super) async fn list(
     .await
 }
 
-async fn read_item(view: &View, item: ListItem, keys_only: bool) -> Result<proto::KeyValue, Status> {
+async fn read_item(
+    inner: &Inner,
+    view: &View,
+    item: ListItem,
+    keys_only: bool,
+) -> Result<proto::KeyValue, Status> {
     let value = if keys_only {
         Bytes::new()
     } else {
-        view.read(&item.entry).await.map_err(|error| refusal::of_engine_read(&item.key, error))?
+        inner.replica.read(view, &item).await.map_err(|error| refusal::of_engine_read(&item.key, error))?
     };
     Ok(proto::KeyValue { key: item.key, value, version: item.entry.version.index })
 }

@@ -67,7 +67,7 @@ pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
 
 /// This node may have forgotten what it acknowledged.
 pub(crate) fn recovering() -> Status {
-    let message = "this node recovers from a power cut and serves once a leader has brought it up to date; ask another \
+    let message = "this node recovers from a power cut or from damage and serves once a leader has brought it up to date; ask another \
                    member";
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
@@ -130,8 +130,8 @@ pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
     match error {
         cairn_engine::Error::Corrupt(corruption) => {
             let message = format!(
-                "the value of key `{}` exists and could not be read intact on this node: {corruption}; ask another \
-                 member with a stale read, or write it again",
+                "the value of key `{}` exists and could not be read intact on this node, and no other member that answers \
+                 has it: {corruption}; read it again when all members are up, or write it again",
                 key.escape_ascii()
             );
             status(Code::DataLoss, message, detail(Reason::ValueUnreadable))

@@ -12,20 +12,23 @@ pub(crate) use reader::LogReader;
 
 use crate::GROUP;
 use crate::codec;
+use crate::repair::Mender;
 use crate::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend};
 use std::io;
+use std::sync::Arc;
 
 /// The log half of the engine.
 pub(crate) struct LogStore {
     engine: Engine,
+    mender: Arc<Mender>,
 }
 
 impl LogStore {
-    pub(crate) fn new(engine: Engine) -> LogStore {
-        LogStore { engine }
+    pub(crate) fn new(engine: Engine, mender: Arc<Mender>) -> LogStore {
+        LogStore { engine, mender }
     }
 
     /// What the append of these entries must promise: the entry that opens a term binds the term's leader to what it
@@ -56,7 +59,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn get_log_reader(&mut self) -> LogReader {
-        LogReader::new(self.engine.clone())
+        LogReader::new(self.engine.clone(), self.mender.clone())
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {

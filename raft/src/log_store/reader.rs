@@ -3,6 +3,8 @@
 use super::{io_error, vote};
 use crate::GROUP;
 use crate::codec;
+use crate::repair::Mender;
+use crate::runtime;
 use crate::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use bytes::Bytes;
 use cairn_engine::{Engine, LogId};
@@ -14,9 +16,15 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries of one append message hold at most about this many bytes.
 const APPEND_BYTES: u64 = 1 << 20;
+/// How often entries are read anew after damaged ones among them were mended.
+const READ_ATTEMPTS: usize = 4;
+/// Before an entry is read again that could neither be read nor mended.
+const UNREADABLE_PAUSE: Duration = Duration::from_millis(250);
 /// Entries read at once for apply.
 const APPLY_ENTRIES: usize = 1024;
 
@@ -24,11 +32,12 @@ const APPLY_ENTRIES: usize = 1024;
 #[derive(Clone)]
 pub(crate) struct LogReader {
     engine: Engine,
+    mender: Arc<Mender>,
 }
 
 impl LogReader {
-    pub(super) fn new(engine: Engine) -> LogReader {
-        LogReader { engine }
+    pub(super) fn new(engine: Engine, mender: Arc<Mender>) -> LogReader {
+        LogReader { engine, mender }
     }
 
     /// Entries without their values.
@@ -93,10 +102,31 @@ impl RaftLogReader<TypeConfig> for LogReader {
         self.metas(self.first_from(range.start)..range.end, usize::MAX)
     }
 
-    /// With values, to be sent.
+    /// With values, to be sent. Damaged ones are mended on the way. What cannot be mended is no error, which would end this
+    /// member: the entries before it are sent, then none, which openraft takes for nothing to send yet, and it is tried
+    /// again; a leader that fails so for some time hands leadership over.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        let entries = self.engine.read_log(GROUP, start..end, APPEND_BYTES).await.map_err(io_error)?;
-        entries.into_iter().map(|stored| entry(stored.id, stored.meta, stored.values)).collect()
+        let mut end = end;
+        for _ in 0..READ_ATTEMPTS {
+            match self.engine.read_log(GROUP, start..end, APPEND_BYTES).await {
+                Ok(entries) => {
+                    self.mender.replicable(start, true);
+                    let entries = entries.into_iter();
+                    return entries.map(|stored| entry(stored.id, stored.meta, stored.values)).collect();
+                }
+                Err(cairn_engine::Error::Corrupt(_) | cairn_engine::Error::Io { .. }) => {
+                    match self.mender.mend_log(start..end, APPEND_BYTES).await {
+                        Some(damaged) if damaged > start => end = damaged,
+                        Some(_) => break,
+                        None => {}
+                    }
+                }
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+        self.mender.replicable(start, false);
+        runtime::sleep(UNREADABLE_PAUSE).await;
+        Ok(Vec::new())
     }
 
     /// Without values, to be applied. Reads ahead a bounded number of entries, however long the range is. Ends where the

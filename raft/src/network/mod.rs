@@ -5,6 +5,7 @@
 
 mod append;
 mod client;
+mod fetch;
 mod hello;
 mod identity;
 pub(crate) mod proto;
@@ -14,6 +15,7 @@ mod sender;
 mod service;
 
 pub(crate) use client::Connections;
+pub(crate) use fetch::fetch_value;
 pub(crate) use hello::hello;
 pub(crate) use identity::PeerIdentity;
 pub(crate) use receiver::SnapshotReceiver;

@@ -63,6 +63,8 @@ impl Transfer {
             let piece = self.outgoing.piece(after.take()).await.map_err(|error| {
                 // A value that cannot be read here is no reason for this member to stop.
                 tracing::error!(target = %self.target, %error, "the snapshot cannot be read");
+                // A later picture may no longer need what cannot be read.
+                self.pinned.forget(&self.outgoing);
                 StreamingError::Unreachable(Unreachable::from_string(error))
             })?;
             let last = piece.last;

@@ -362,4 +362,23 @@ impl Peer for PeerService {
             vote: Some(convert::vote_to_proto(&vote)),
         }))
     }
+
+    async fn fetch_value(
+        &self,
+        request: Request<proto::FetchValueRequest>,
+    ) -> Answered<proto::FetchValueResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let log_id = request.log_id.ok_or_else(|| invalid(Malformed("no entry named")))?;
+        let log_id = LogId { term: log_id.term, index: log_id.index };
+        let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
+        let hash = hash.map(u128::from_le_bytes).ok_or_else(|| invalid(Malformed("not a hash")))?;
+        let value = shared.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
+        Ok(Response::new(proto::FetchValueResponse {
+            envelope: shared.identity.to(sender),
+            found: value.is_some(),
+            value: value.unwrap_or_default(),
+        }))
+    }
 }

@@ -1,4 +1,5 @@
-//! Coming back: what a member may do whose machine lost power with acknowledged writes that were not yet synced.
+//! Coming back: what a member may do whose machine lost power with acknowledged writes that were not yet synced, or whose
+//! journal or checkpoints were damaged, however much of the log that took: its votes are in the superblock.
 //!
 //! Such a member may have forgotten what it acknowledged, and its vote for a candidate could elect a leader that never
 //! had it. So it recovers in place:

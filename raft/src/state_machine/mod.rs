@@ -14,6 +14,7 @@ pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
 use crate::GROUP;
 use crate::log_store::io_error;
 use crate::progress::{Building, Progress};
+use crate::repair::Mender;
 use crate::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
 use apply::Batch;
 use cairn_engine::Engine;
@@ -35,6 +36,7 @@ pub(crate) struct StateMachine {
     image: Image,
     progress: Arc<Progress>,
     pinned: PinnedSnapshot,
+    mender: Arc<Mender>,
 }
 
 impl StateMachine {
@@ -43,11 +45,12 @@ impl StateMachine {
         engine: Engine,
         progress: Arc<Progress>,
         pinned: PinnedSnapshot,
+        mender: Arc<Mender>,
     ) -> Result<StateMachine, crate::codec::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
         progress.marked(&image.marks, image.losses());
         progress.applied(engine.applied(GROUP));
-        Ok(StateMachine { engine, image, progress, pinned })
+        Ok(StateMachine { engine, image, progress, pinned, mender })
     }
 
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
@@ -110,7 +113,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Builder {
             engine: self.engine.clone(),
             building: self.progress.building(self.engine.status().user_bytes_written),
-            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image)),
+            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
         }
     }
 
@@ -132,7 +135,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let purged = self.engine.log_bounds(GROUP).purged;
         let outgoing = match self.pinned.get(purged) {
             Some(outgoing) => outgoing,
-            None => Arc::new(Outgoing::of(&self.engine, &self.image)),
+            None => Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
         };
         Ok(Some(snapshot(outgoing)))
     }

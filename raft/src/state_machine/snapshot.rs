@@ -10,6 +10,7 @@ use super::image::Image;
 use crate::GROUP;
 use crate::codec::Malformed;
 use crate::log_store::io_error;
+use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{SnapshotMeta, engine_log_id, raft_log_id};
 use bytes::Bytes;
@@ -31,6 +32,7 @@ const PIN_AFTER: Duration = Duration::from_secs(3);
 /// A snapshot of this replica.
 pub(crate) struct Outgoing {
     view: View,
+    mender: Arc<Mender>,
     meta: SnapshotMeta,
 }
 
@@ -42,13 +44,13 @@ pub(crate) struct Piece {
 
 impl Outgoing {
     /// The present state. `image` is the state machine's, so nothing may be applied meanwhile.
-    pub(super) fn of(engine: &Engine, image: &Image) -> Outgoing {
+    pub(super) fn of(engine: &Engine, image: &Image, mender: &Arc<Mender>) -> Outgoing {
         let view = engine.view(GROUP);
         let meta = SnapshotMeta {
             last_log_id: view.applied().map(raft_log_id),
             last_membership: image.membership.as_ref().clone(),
         };
-        Outgoing { view, meta }
+        Outgoing { view, mender: mender.clone(), meta }
     }
 
     pub(crate) fn meta(&self) -> &SnapshotMeta {
@@ -65,7 +67,7 @@ impl Outgoing {
         self.view.machine()
     }
 
-    /// The keys after `after`.
+    /// The keys after `after`; damaged values are mended on the way.
     pub(crate) async fn piece(&self, after: Option<Bytes>) -> cairn_engine::Result<Piece> {
         let query = ListQuery {
             start_after: after,
@@ -74,8 +76,8 @@ impl Outgoing {
             ..ListQuery::default()
         };
         let page = self.view.list(&query);
-        let values =
-            futures::future::try_join_all(page.items.iter().map(|item| self.view.read(&item.entry))).await?;
+        let reads = page.items.iter().map(|item| self.mender.read(&self.view, &item.key, &item.entry));
+        let values = futures::future::try_join_all(reads).await?;
         let items =
             page.items.into_iter().zip(values).map(|(item, value)| (item.key, item.entry, value)).collect();
         Ok(Piece { items, last: !page.more })
@@ -166,6 +168,11 @@ impl PinnedSnapshot {
         if let Some(pin) = self.0.lock().as_mut().filter(|pin| Arc::ptr_eq(&pin.outgoing, outgoing)) {
             pin.until = runtime::now() + PIN_AFTER;
         }
+    }
+
+    /// It could not be sent: a retry sends another one.
+    pub(crate) fn forget(&self, outgoing: &Arc<Outgoing>) {
+        self.0.lock().take_if(|pin| Arc::ptr_eq(&pin.outgoing, outgoing));
     }
 
     /// The pinned one, if the log still goes on where it ends.

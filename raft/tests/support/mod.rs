@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -63,6 +64,8 @@ pub struct Cluster {
     pub members: Vec<Member>,
     pub addresses: BTreeMap<u16, MemberAddress>,
     pub configure: fn(&mut ReplicaConfig),
+    /// Memory of each engine for values of the log.
+    pub log_cache_bytes: u64,
 }
 
 impl Cluster {
@@ -71,7 +74,8 @@ impl Cluster {
         // Set RUST_LOG to see what the members say.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init().ok();
-        let mut cluster = Cluster { members: Vec::new(), addresses: BTreeMap::new(), configure };
+        let mut cluster =
+            Cluster { members: Vec::new(), addresses: BTreeMap::new(), configure, log_cache_bytes: 64 << 20 };
         for slot in 1..=size {
             let listen = free_address().await;
             let folder = tempfile::tempdir().unwrap();
@@ -102,10 +106,10 @@ impl Cluster {
         let member = &mut self.members[usize::from(slot) - 1];
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (path, listen) = (member.folder.path().to_owned(), member.listen);
+        let (path, listen, cache) = (member.folder.path().to_owned(), member.listen, self.log_cache_bytes);
         let (sender, started) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
-            let replica = Replica::start(config, open(&path).await).await.unwrap();
+            let replica = Replica::start(config, open_with(&path, cache).await).await.unwrap();
             let server = tonic::transport::Server::builder().add_service(replica.peer_service());
             sender.send(replica).ok();
             server.serve(listen).await.unwrap();
@@ -217,7 +221,17 @@ pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
 }
 
 pub async fn open(path: &Path) -> Engine {
-    let options = || Options::new(Mode::Device, BootId(7), 1);
+    open_with(path, 64 << 20).await
+}
+
+async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
+    // Openings differ by their run, as they do where it is drawn at random.
+    static RUNS: AtomicU64 = AtomicU64::new(1);
+    let options = || Options {
+        salvage: true,
+        log_cache_bytes,
+        ..Options::new(Mode::Device, BootId(7), RUNS.fetch_add(1, Ordering::SeqCst))
+    };
     let attempt = || async {
         let directory = FileDirectory::open(path, Backend::Threads).unwrap();
         Engine::open(Arc::new(directory), None, options()).await

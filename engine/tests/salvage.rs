@@ -1,0 +1,353 @@
+//! Damage at rest: what a node that has peers keeps of a damaged directory, and values put right in place.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{
+    BootId, Change, Engine, Error, Extent, GroupId, LogId, Mode, NewEntry, Options, Owner, Promise,
+    ScrubMark, SharedImage, Standing, Transition,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Cache, Disk, Random, geometry, identity, run};
+use tokio::sync::oneshot;
+
+const GROUP: GroupId = GroupId(0);
+
+fn options(salvage: bool) -> Options {
+    let sync_interval = Duration::from_millis(1);
+    Options { sync_interval, salvage, log_cache_bytes: 0, ..Options::new(Mode::Replicated, BootId(1), 1) }
+}
+
+async fn open(disk: &Disk, salvage: bool) -> cairn_engine::Result<Engine> {
+    Engine::open(Arc::new(disk.clone()), None, options(salvage)).await
+}
+
+fn id(index: u64) -> LogId {
+    LogId { term: 1, index }
+}
+
+fn image(n: u64) -> SharedImage {
+    Arc::new(n.to_le_bytes().to_vec())
+}
+
+fn key(index: u64) -> Bytes {
+    format!("k{}", index % 20).into()
+}
+
+fn value(index: u64) -> Bytes {
+    Bytes::from((0..3000).map(|i| (index as usize * 31 + i) as u8).collect::<Vec<_>>())
+}
+
+fn entry(index: u64, meta: usize) -> NewEntry {
+    NewEntry { id: id(index), meta: vec![index as u8; meta].into(), values: vec![value(index)] }
+}
+
+fn transition(index: u64) -> Transition {
+    Transition { applied: id(index), changes: vec![Change::Put { key: key(index), value: 0 }] }
+}
+
+async fn append(engine: &Engine, entry: NewEntry) {
+    let (done, written) = oneshot::channel();
+    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    written.await.unwrap().unwrap();
+}
+
+/// Entries 0 to 59, with checkpoints at 20 and 40, all applied; every fifth has a body of its own in the data area.
+async fn filled() -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open(&disk, false).await.unwrap();
+    for index in 0..60 {
+        append(&engine, entry(index, if index % 5 == 0 { 2000 } else { 10 })).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        if index == 20 || index == 40 {
+            engine.checkpoint().await.unwrap();
+        }
+    }
+    engine.save_vote(GROUP, b"the vote").await.unwrap();
+    (disk, engine)
+}
+
+async fn stopped() -> Disk {
+    let (disk, engine) = filled().await;
+    engine.close().await.unwrap();
+    drop(engine);
+    disk.kill(|| 0);
+    disk
+}
+
+/// What is there is a prefix of what was written, and the engine can be used from there on.
+async fn check_prefix(engine: &Engine, what: &str) -> u64 {
+    let bounds = engine.log_bounds(GROUP);
+    let next = bounds.last.map_or(0, |last| last.index + 1);
+    assert!(next <= 60, "{what}");
+    let applied = engine.applied(GROUP);
+    assert!(applied <= bounds.last, "{what}: applied {applied:?} of {bounds:?}");
+    assert!(engine.applied_before_restart(GROUP) <= bounds.last, "{what}");
+    for (found, _) in engine.read_metas(GROUP, 0..60, 60) {
+        assert_eq!(found, id(found.index), "{what}");
+    }
+    let again: Vec<Transition> = (applied.map_or(0, |a| a.index + 1)..next).map(transition).collect();
+    if let Some(last) = again.last().map(|t| t.applied.index) {
+        engine.apply(GROUP, again, image(last)).unwrap();
+    }
+    for index in next.saturating_sub(20)..next {
+        match engine.get(GROUP, &key(index)).await {
+            Ok(found) => {
+                let (entry, bytes) = found.unwrap_or_else(|| panic!("{what}: {index} is gone"));
+                assert_eq!((entry.version, bytes), (id(index), value(index)), "{what}");
+            }
+            Err(Error::Corrupt(_)) => {}
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    next
+}
+
+/// The engine goes on from what was kept, and nothing of it is lost by the next restart.
+async fn check_goes_on(disk: &Disk, engine: Engine, next: u64, what: &str) {
+    for index in next..next + 3 {
+        append(&engine, entry(index, 10)).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+    }
+    engine.close().await.unwrap();
+    drop(engine);
+    disk.kill(|| 0);
+    let engine = open(disk, false).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(engine.standing(), Standing::Recovering, "{what}: a restart does not heal it");
+    assert_eq!(engine.log_bounds(GROUP).last, Some(id(next + 2)), "{what}");
+}
+
+#[test]
+fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_prefix_or_whole() {
+    run(async {
+        let disk = stopped().await;
+        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let mut random = Random(11);
+        let (mut whole, mut shortened) = (0, 0);
+        for round in 0..150 {
+            disk.kill(|| 0);
+            for (kind, bytes) in &clean {
+                disk.damage(*kind, |b| b.copy_from_slice(bytes));
+            }
+            // Several files at once, mostly where something is.
+            for _ in 0..1 + random.below(4) {
+                let (kind, bytes) = &clean[random.below(4) as usize];
+                let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+                for _ in 0..1 + random.below(3) {
+                    let at = used[random.below(used.len() as u64) as usize];
+                    let bit = random.below(8);
+                    disk.damage(*kind, |b| b[at] ^= 1 << bit);
+                }
+            }
+            let what = format!("round {round}");
+            let engine = open(&disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]), "{what}");
+            let next = check_prefix(&engine, &what).await;
+            match engine.standing() {
+                Standing::Active => {
+                    whole += 1;
+                    assert_eq!(next, 60, "{what}: a silently short log");
+                }
+                Standing::Recovering => {
+                    shortened += 1;
+                    check_goes_on(&disk, engine, next, &what).await;
+                }
+            }
+        }
+        assert!(whole > 20 && shortened > 20, "{whole} whole, {shortened} shortened");
+    });
+}
+
+#[test]
+fn without_any_checkpoint_everything_but_identity_and_vote_is_given_up() {
+    run(async {
+        let disk = stopped().await;
+        for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            disk.damage(kind, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
+        }
+        assert!(matches!(open(&disk, false).await, Err(Error::Corrupt(_))), "it has no peers");
+        let engine = open(&disk, true).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering);
+        assert_eq!(engine.log_bounds(GROUP).last, None);
+        assert_eq!(engine.applied(GROUP), None);
+        assert!(engine.view(GROUP).is_empty());
+        assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]));
+        check_goes_on(&disk, engine, 0, "empty").await;
+    });
+}
+
+#[test]
+fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_still_knows_that_it_may_have_forgotten() {
+    run(async {
+        let mut cuts = 0;
+        for cut in 1..200 {
+            let disk = stopped().await;
+            disk.damage(FileKind::Journal, |bytes| bytes[50 * BLOCK + 200] ^= 1);
+            {
+                let mut core = disk.core.lock().unwrap();
+                core.cut_at = Some(core.operations + cut);
+            }
+            let mut random = Random(cut);
+            let opened = tokio::select! {
+                biased;
+                () = disk.died.notified() => None,
+                opened = open(&disk, true) => Some(opened.unwrap()),
+            };
+            let ended = opened.is_some();
+            drop(opened);
+            disk.reboot(Cache::Volatile, || random.next());
+            let engine = open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+            assert_eq!(engine.standing(), Standing::Recovering, "cut {cut}");
+            check_prefix(&engine, &format!("cut {cut}")).await;
+            if ended {
+                break;
+            }
+            cuts += 1;
+        }
+        assert!(cuts > 20, "{cuts}");
+    });
+}
+
+#[test]
+fn damaged_superblock_copies_are_rewritten_at_open_whichever_two_are_left() {
+    run(async {
+        let disk = stopped().await;
+        let clean = disk.bytes(FileKind::Superblock);
+        for lost in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
+            for cut in 1..8 {
+                disk.kill(|| 0);
+                disk.damage(FileKind::Superblock, |bytes| {
+                    bytes.copy_from_slice(&clean);
+                    lost.iter().for_each(|copy| bytes[copy * 4 * BLOCK + 100] ^= 1);
+                });
+                {
+                    let mut core = disk.core.lock().unwrap();
+                    core.cut_at = Some(core.operations + cut);
+                }
+                let mut random = Random(cut);
+                tokio::select! {
+                    biased;
+                    () = disk.died.notified() => {}
+                    opened = open(&disk, false) => drop(opened.unwrap()),
+                }
+                disk.reboot(Cache::Volatile, || random.next());
+                let engine =
+                    open(&disk, false).await.unwrap_or_else(|e| panic!("lost {lost:?}, cut {cut}: {e}"));
+                let bytes = disk.bytes(FileKind::Superblock);
+                let copies: Vec<&[u8]> = bytes.chunks(4 * BLOCK).map(|copy| &copy[..BLOCK]).collect();
+                assert!(copies.iter().all(|copy| *copy == copies[0]), "lost {lost:?}, cut {cut}");
+                drop(engine);
+            }
+        }
+    });
+}
+
+async fn extents(engine: &Engine) -> Vec<Extent> {
+    engine.extents(GROUP, 0..u64::MAX).await
+}
+
+#[test]
+fn every_live_extent_is_listed_once_in_order_with_whom_it_belongs_to() {
+    run(async {
+        let (_, engine) = filled().await;
+        let all = extents(&engine).await;
+        assert!(all.is_sorted_by(|a, b| a.at.offset < b.at.offset));
+        let count = |wanted: fn(&Owner) -> bool| all.iter().filter(|extent| wanted(&extent.owner)).count();
+        assert_eq!(count(|owner| matches!(owner, Owner::Key(_))), 20);
+        assert_eq!(count(|owner| matches!(owner, Owner::Entry)), 40);
+        assert_eq!(count(|owner| matches!(owner, Owner::Body)), 12);
+        let middle = all[30].at.offset;
+        let (before, after) =
+            (engine.extents(GROUP, 0..middle).await, engine.extents(GROUP, middle..u64::MAX).await);
+        assert_eq!([before, after].concat(), all);
+    });
+}
+
+/// Mends every extent after all of them were damaged.
+#[test]
+fn a_damaged_extent_is_mended_in_place_and_its_neighbours_stay_as_they_were() {
+    run(async {
+        let (disk, engine) = filled().await;
+        engine.sync().await.unwrap();
+        let clean = disk.bytes(FileKind::Data);
+        for extent in extents(&engine).await {
+            let at = extent.at.offset as usize;
+            let right = clean[at..at + extent.at.len as usize].to_vec();
+            disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
+            assert!(matches!(engine.read_extent(GROUP, &extent).await, Err(Error::Corrupt(_))));
+            assert!(matches!(
+                engine.mend(GROUP, &extent, &vec![0; right.len()]).await,
+                Err(Error::Invalid(_))
+            ));
+            if extent.owner == Owner::Body {
+                assert_eq!(engine.body_of(GROUP, extent.log_id).as_deref(), Some(&right[..]));
+            }
+            assert!(engine.mend(GROUP, &extent, &right).await.unwrap());
+            assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap().as_deref(), Some(&right[..]));
+            assert!(disk.bytes(FileKind::Data) == clean, "{extent:?}");
+        }
+        assert_eq!(engine.status().mended_values, 72);
+    });
+}
+
+#[test]
+fn an_extent_that_nobody_refers_to_any_more_is_not_mended() {
+    run(async {
+        let (disk, engine) = filled().await;
+        let old = extents(&engine).await.into_iter().find(|extent| extent.log_id == id(3)).unwrap();
+        engine.purge(GROUP, id(10)).await.unwrap();
+        disk.damage(FileKind::Data, |bytes| bytes[old.at.offset as usize] ^= 1);
+        let before = disk.bytes(FileKind::Data);
+        assert!(!engine.mend(GROUP, &old, &value(3)).await.unwrap());
+        assert_eq!(engine.read_extent(GROUP, &old).await.unwrap(), None);
+        assert!(disk.bytes(FileKind::Data) == before);
+    });
+}
+
+#[test]
+fn damage_in_journal_checkpoints_and_superblock_is_found_and_gone_after_two_checkpoints() {
+    run(async {
+        let (disk, engine) = filled().await;
+        let pace = |_| -> cairn_engine::io::IoFuture<()> { Box::pin(std::future::ready(())) };
+        engine.checkpoint().await.unwrap();
+        engine.checkpoint().await.unwrap();
+        append(&engine, entry(60, 10)).await;
+        append(&engine, entry(61, 10)).await;
+        engine.sync().await.unwrap();
+        let clean = (engine.check_journal(&pace).await, engine.check_checkpoints(&pace).await);
+        assert!(clean.0.blocks >= 2 && clean.0.damaged.is_empty(), "{clean:?}");
+        assert!(clean.1.blocks >= 6 && clean.1.damaged.is_empty(), "{clean:?}");
+        let last = engine.status().written_sequence as usize % (geometry().journal_bytes as usize / BLOCK);
+        disk.damage(FileKind::Journal, |bytes| bytes[last * BLOCK + 130] ^= 1);
+        for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            disk.damage(kind, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+        }
+        disk.damage(FileKind::Superblock, |bytes| bytes[4 * BLOCK + 50] ^= 1);
+        let journal = engine.check_journal(&pace).await.damaged;
+        assert_eq!(
+            journal.iter().map(|d| (d.file, d.offset)).collect::<Vec<_>>(),
+            [(FileKind::Journal, (last * BLOCK) as u64)]
+        );
+        let checkpoints = engine.check_checkpoints(&pace).await.damaged;
+        let files: Vec<FileKind> = checkpoints.iter().map(|d| d.file).collect();
+        assert_eq!(files, [FileKind::Checkpoint0, FileKind::Checkpoint1]);
+        assert_eq!(engine.check_superblock().await.unwrap(), 1);
+        engine.checkpoint().await.unwrap();
+        engine.checkpoint().await.unwrap();
+        assert!(engine.check_journal(&pace).await.damaged.is_empty());
+        assert!(engine.check_checkpoints(&pace).await.damaged.is_empty());
+        assert_eq!(engine.check_superblock().await.unwrap(), 0);
+        let mark = ScrubMark { position: 4096, elapsed_s: 3, paused: true };
+        engine.save_scrub_mark(mark).await.unwrap();
+        drop(engine);
+        disk.kill(|| 0);
+        let engine = open(&disk, false).await.unwrap();
+        assert_eq!(engine.scrub_mark().await, mark);
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(61)));
+    });
+}

@@ -1,0 +1,130 @@
+//! `cairn scrub`: the scrubber of every node that is known.
+
+use super::ConnectOptions;
+use super::exit::Exit;
+use super::output::{Output, table};
+use cairn_client::{Error, ScrubAction, ScrubStatus};
+use cairn_node::config::format_size;
+use clap::Args;
+use futures::future::join_all;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long one node may take.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+pub(crate) struct ScrubArgs {
+    /// What to do
+    #[arg(value_enum)]
+    action: Action,
+
+    #[command(flatten)]
+    connect: ConnectOptions,
+
+    /// Only the nodes given with --endpoints, not the other members that they name
+    #[arg(long)]
+    only: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Action {
+    /// Show how far each node is, and what it found and mended
+    Status,
+    /// Read everything now, from the beginning
+    Start,
+    /// Stop where it is; kept over restarts
+    Pause,
+    /// Go on where it was paused
+    Resume,
+}
+
+/// A node's address and its answer, or why there is none.
+type Answer = (String, Result<ScrubStatus, Error>);
+
+pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit> {
+    let action = match args.action {
+        Action::Status => ScrubAction::Show,
+        Action::Start => ScrubAction::Start,
+        Action::Pause => ScrubAction::Pause,
+        Action::Resume => ScrubAction::Resume,
+    };
+    let timeout = args.connect.timeout().min(NODE_TIMEOUT);
+    let client = args.connect.options()?.deadline(timeout).build()?;
+    let endpoints = if args.only {
+        args.connect.endpoints()?
+    } else {
+        // Learns the members beyond the endpoints given; if nobody answers, each endpoint's own error says so below.
+        let _ = client.members().await;
+        client.endpoints()
+    };
+    let mut answers: Vec<Answer> = join_all(endpoints.into_iter().map(|endpoint| {
+        let client = &client;
+        async move {
+            let answer = client.scrub(&endpoint, action).await;
+            (endpoint, answer)
+        }
+    }))
+    .await;
+    answers.sort_by(|(a, _), (b, _)| a.cmp(b));
+    output.either(|| answers.iter().map(as_json).collect(), || as_text(&answers))?;
+    let all = answers.iter().all(|(_, answer)| answer.is_ok());
+    Ok(if all { Exit::Done } else { Exit::Unavailable })
+}
+
+fn as_json((endpoint, answer): &Answer) -> Value {
+    match answer {
+        Err(reason) => json!({ "endpoint": endpoint, "error": reason.to_string() }),
+        Ok(scrub) => json!({
+            "endpoint": endpoint,
+            "running": scrub.running,
+            "paused": scrub.paused,
+            "position": scrub.position,
+            "data_bytes": scrub.data_bytes,
+            "elapsed_s": scrub.elapsed.as_secs(),
+            "cycles": scrub.cycles,
+            "blocks_checked": scrub.blocks_checked,
+            "values_checked": scrub.values_checked,
+            "damaged": scrub.damaged,
+            "mended": scrub.mended,
+            "unmendable": scrub.unmendable,
+        }),
+    }
+}
+
+fn as_text(answers: &[Answer]) -> String {
+    let head =
+        ["ENDPOINT", "STATE", "AT", "CYCLE", "ENDED", "BLOCKS", "VALUES", "DAMAGED", "MENDED", "UNMENDABLE"];
+    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mut notes = Vec::new();
+    for (endpoint, answer) in answers {
+        match answer {
+            Ok(scrub) => rows.push(row(endpoint, scrub)),
+            Err(reason) => {
+                rows.push(vec![endpoint.clone(), "unreachable".into()]);
+                notes.push(format!("{endpoint}: {reason}"));
+            }
+        }
+    }
+    std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
+}
+
+fn row(endpoint: &str, scrub: &ScrubStatus) -> Vec<String> {
+    let state = match (scrub.paused, scrub.running) {
+        (true, _) => "paused",
+        (false, true) => "running",
+        (false, false) => "waiting",
+    };
+    vec![
+        endpoint.to_string(),
+        state.to_string(),
+        format!("{} of {}", format_size(scrub.position), format_size(scrub.data_bytes)),
+        humantime::format_duration(scrub.elapsed).to_string(),
+        scrub.cycles.to_string(),
+        scrub.blocks_checked.to_string(),
+        scrub.values_checked.to_string(),
+        scrub.damaged.to_string(),
+        scrub.mended.to_string(),
+        scrub.unmendable.to_string(),
+    ]
+}

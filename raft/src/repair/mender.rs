@@ -1,0 +1,200 @@
+//! Getting the right bytes of a damaged value, and putting them back.
+
+use crate::GROUP;
+use crate::ids::NodeId;
+use crate::network::{PeerIdentity, fetch_value};
+use crate::runtime;
+use bytes::Bytes;
+use cairn_engine::{Engine, Error, Extent, KeyEntry, Owner, View};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The longest that one member may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A leader that cannot read an entry for this long hands leadership over.
+const BURDENED_AFTER: Duration = Duration::from_secs(3);
+
+/// The other members and their addresses, as this member knows them at the moment.
+type Peers = Box<dyn Fn() -> Vec<(NodeId, String)> + Send>;
+
+/// Mends this member's values.
+pub(crate) struct Mender {
+    engine: Engine,
+    identity: PeerIdentity,
+    /// Known once replication runs.
+    peers: Mutex<Option<Peers>>,
+    mended: AtomicU64,
+    unmendable: AtomicU64,
+    /// The entry that could not be read for replication, and since when.
+    stuck: Mutex<Option<(u64, runtime::Instant)>>,
+}
+
+/// Whether bytes could not be had as they were written.
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(_) | Error::Io { .. })
+}
+
+impl Mender {
+    pub(crate) fn new(engine: Engine, identity: PeerIdentity) -> Mender {
+        Mender {
+            engine,
+            identity,
+            peers: Mutex::new(None),
+            mended: AtomicU64::new(0),
+            unmendable: AtomicU64::new(0),
+            stuck: Mutex::new(None),
+        }
+    }
+
+    /// From now on the other members can be asked.
+    pub(crate) fn know(&self, peers: Peers) {
+        *self.peers.lock() = Some(peers);
+    }
+
+    /// Values put right, and attempts that found nobody who had the value.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.mended.load(Ordering::Relaxed), self.unmendable.load(Ordering::Relaxed))
+    }
+
+    /// The right bytes of a damaged extent, which are then in place again. `None` where no member has them. That it could
+    /// not be written back does not make the bytes wrong: they are returned all the same.
+    pub(crate) async fn mend(&self, extent: &Extent) -> Option<Bytes> {
+        let (node, log_id, offset) = (self.identity.id(), extent.log_id, extent.at.offset);
+        let Some((bytes, from)) = self.find(extent).await else {
+            self.unmendable.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%node, %log_id, offset, length = extent.at.len, "no member that answers has a value that is damaged here");
+            return None;
+        };
+        match self.engine.mend(GROUP, extent, &bytes).await {
+            Ok(true) => {
+                self.mended.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, length = extent.at.len, %from, "a damaged value was mended");
+            }
+            // Overwritten, deleted or mended by somebody else meanwhile.
+            Ok(false) => {}
+            Err(error) => {
+                self.unmendable.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, %error, "the right bytes of a damaged value could not be written back");
+            }
+        }
+        Some(bytes)
+    }
+
+    /// The bytes, and who had them.
+    async fn find(&self, extent: &Extent) -> Option<(Bytes, String)> {
+        let own = match &extent.owner {
+            Owner::Body => self.engine.body_of(GROUP, extent.log_id),
+            Owner::Entry | Owner::Key(_) => {
+                self.engine.find_value(GROUP, extent.log_id, key(extent), extent.at.len, extent.at.hash).await
+            }
+        };
+        if let Some(bytes) = own {
+            return Some((bytes, "this member's memory".into()));
+        }
+        if extent.owner == Owner::Body {
+            return None;
+        }
+        let peers = self.peers.lock().as_ref().map(|peers| peers()).unwrap_or_default();
+        for (peer, address) in peers {
+            match fetch_value(&self.identity, peer, &address, extent, key(extent), PATIENCE).await {
+                Ok(Some(bytes)) => return Some((bytes, peer.to_string())),
+                Ok(None) => {}
+                Err(reason) => {
+                    tracing::debug!(node = %self.identity.id(), %peer, reason, "a member cannot be asked for a value");
+                }
+            }
+        }
+        None
+    }
+
+    /// A key's state and value, mended where it is damaged.
+    ///
+    /// # Errors
+    /// Those of [`Engine::get`]; `Corrupt` only where no member has the value.
+    pub(crate) async fn get(&self, key: &[u8]) -> cairn_engine::Result<Option<(KeyEntry, Bytes)>> {
+        let error = match self.engine.get(GROUP, key).await {
+            Err(error) if is_damage(&error) => error,
+            found => return found,
+        };
+        let Some(entry) = self.engine.lookup(GROUP, key) else {
+            return Ok(None);
+        };
+        match self.mend(&Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
+            Some(bytes) => Ok(Some((entry, bytes))),
+            // It may have been overwritten while the others were asked.
+            None if self.engine.lookup(GROUP, key) != Some(entry) => self.engine.get(GROUP, key).await,
+            None => Err(error),
+        }
+    }
+
+    /// A value of a view, mended where it is damaged.
+    ///
+    /// # Errors
+    /// Those of [`View::read`]; `Corrupt` only where no member has the value.
+    pub(crate) async fn read(
+        &self,
+        view: &View,
+        key: &[u8],
+        entry: &KeyEntry,
+    ) -> cairn_engine::Result<Bytes> {
+        match view.read(entry).await {
+            Err(error) if is_damage(&error) => {
+                self.mend(&Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
+            }
+            read => read,
+        }
+    }
+
+    /// Mends the values of the entries from `range.start` on, as far as `max_bytes` of values reach. Returns the first entry
+    /// that stays damaged.
+    pub(crate) async fn mend_log(&self, range: Range<u64>, max_bytes: u64) -> Option<u64> {
+        let mut bytes = 0u64;
+        for index in range {
+            let log_id = self.engine.log_id_at(GROUP, index)?;
+            for at in self.engine.values_of(GROUP, index).unwrap_or_default() {
+                bytes = bytes.saturating_add(u64::from(at.len));
+                let extent = Extent { at, log_id, owner: Owner::Entry };
+                if self.engine.read_extent(GROUP, &extent).await.is_err()
+                    && self.mend(&extent).await.is_none()
+                {
+                    return Some(index);
+                }
+            }
+            if bytes > max_bytes {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Entry `index` could be read for replication, or not.
+    pub(crate) fn replicable(&self, index: u64, readable: bool) {
+        let mut stuck = self.stuck.lock();
+        match (&*stuck, readable) {
+            (Some((at, _)), true) if *at == index => *stuck = None,
+            (Some((at, _)), false) if *at == index => {}
+            (_, false) => *stuck = Some((index, runtime::now())),
+            _ => {}
+        }
+    }
+
+    /// Whether this member, if it leads, has been unable for some time to read what it should send. Says so once for each
+    /// such time.
+    pub(crate) fn take_burdened(&self) -> bool {
+        let mut stuck = self.stuck.lock();
+        let burdened = stuck.is_some_and(|(_, since)| runtime::now() - since > BURDENED_AFTER);
+        if burdened {
+            *stuck = None;
+        }
+        burdened
+    }
+}
+
+fn key(extent: &Extent) -> &[u8] {
+    match &extent.owner {
+        Owner::Key(key) => key,
+        Owner::Entry | Owner::Body => &[],
+    }
+}
