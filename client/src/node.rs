@@ -72,6 +72,14 @@ impl Stub {
         self.unary.hello(within(proto::HelloRequest {}, timeout)).await.map(Response::into_inner)
     }
 
+    pub(crate) async fn mandate(
+        &mut self,
+        request: proto::MandateRequest,
+        timeout: Duration,
+    ) -> Result<proto::MandateResponse, Status> {
+        self.unary.mandate(within(request, timeout)).await.map(Response::into_inner)
+    }
+
     pub(crate) async fn status(&mut self, timeout: Duration) -> Result<proto::StatusResponse, Status> {
         self.unary.status(within(proto::StatusRequest {}, timeout)).await.map(Response::into_inner)
     }

@@ -50,6 +50,14 @@ pub struct NodeStatus {
     /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, and it neither votes nor
     /// serves until a leader has brought it up to date.
     pub standing: String,
+    /// The term of the last entry of the node's log.
+    pub last_log_term: u64,
+    /// This start of the node: how many there were, and a random number.
+    pub run: (u64, u64),
+    /// How often an operator gave up writes that no member held any more.
+    pub losses: u64,
+    /// If so: versions up to this one may be of a history that lacks acknowledged writes.
+    pub last_loss_index: u64,
 }
 
 /// The state of a node's storage.
@@ -116,6 +124,37 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is no address.
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
+        let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
+        let answer = self.ask_one(endpoint, call).await?;
+        Ok(node_status(answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?))
+    }
+
+    /// Tells the node at `endpoint` that an operator accepts the loss of what no member holds any more, and which member,
+    /// in which of its runs ([`NodeStatus::run`]), shall lead: it may then vote for it, and for nobody else.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not answer; [`Error::InvalidRequest`] with its reason if it refuses.
+    pub async fn mandate(&self, endpoint: &str, candidate: u64, run: (u64, u64)) -> Result<(), Error> {
+        let request = proto::MandateRequest { candidate, start: run.0, run: run.1 };
+        let call = |mut stub: Stub, timeout| async move { stub.mandate(request, timeout).await };
+        match self.ask_one(endpoint, call).await? {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                Err(Error::InvalidRequest(format!("{endpoint}: {}", status.message())))
+            }
+            Err(status) => Err(unavailable(endpoint, convert::describe(&status))),
+        }
+    }
+
+    /// One question to one node.
+    async fn ask_one<T, F>(
+        &self,
+        endpoint: &str,
+        call: impl FnOnce(Stub, Duration) -> F,
+    ) -> Result<Result<T, tonic::Status>, Error>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
         let pool = &self.inner.pool;
         let address = normalize(endpoint)?;
         let known = pool.all().into_iter().find(|node| node.address() == address);
@@ -123,17 +162,10 @@ impl Client {
             Some(node) => node,
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
-        let unavailable = |last_error| Error::Unavailable { tried: vec![address.clone()], last_error };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
-        let ask = async {
-            let mut stub = pool.connect(&node).await?.stub();
-            let answer = stub.status(timeout).await;
-            answer.map_err(|status| unavailable(convert::describe(&status)))
-        };
-        match tokio::time::timeout(timeout, ask).await {
-            Ok(answer) => Ok(node_status(answer?)),
-            Err(_) => Err(unavailable(format!("no answer within {timeout:?}"))),
-        }
+        let ask = async { Ok(call(pool.connect(&node).await?.stub(), timeout).await) };
+        let late = || Err(unavailable(&address, format!("no answer within {timeout:?}")));
+        tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
 
     /// What every node known says of itself, all asked at once, with its `host:port`.
@@ -151,6 +183,10 @@ impl Client {
         let hello = self.read(Target::Any, || (), call).await?;
         self.inner.pool.learn("(a connected node)", hello)
     }
+}
+
+fn unavailable(endpoint: &str, last_error: String) -> Error {
+    Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
 }
 
 fn node_status(status: proto::StatusResponse) -> NodeStatus {
@@ -174,6 +210,10 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         standing: status.standing,
+        last_log_term: status.last_log_term,
+        run: (status.start, status.run),
+        losses: status.losses,
+        last_loss_index: status.last_loss_index,
     }
 }
 

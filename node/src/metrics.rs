@@ -23,6 +23,7 @@ pub(crate) enum Method {
     Get,
     List,
     Status,
+    Mandate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -124,10 +125,10 @@ impl Collector for NodeGauges {
         out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;
         out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
         out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
-        #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let recovering = u64::from(replica.standing == Standing::Recovering);
         out.gauge("recovering", "1 while it may have forgotten what it acknowledged", None, recovering)?;
         out.gauge("lazy", "1 while acknowledgements may run ahead of syncs", None, u64::from(engine.lazy))?;
+        #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;
         out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
         out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;

@@ -25,3 +25,18 @@ pub const fn sentence(mode: Mode) -> &'static str {
         Mode::Sync => SYNC,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_safety_document_says_the_same_sentences() {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let document = words(include_str!("../../docs/safety.md"));
+        for mode in [Mode::Device, Mode::Replicated, Mode::Sync] {
+            let said = format!("- `{mode}`: {}.", words(sentence(mode)));
+            assert!(document.contains(&said), "docs/safety.md does not say: {said}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
 //! | varint | | number of operations | | |
 //! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian) |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian), 1 if an operator accepted a loss (1) |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
 //! A put's value is the entry's next value.
@@ -29,7 +29,7 @@ const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const MARK: u8 = 3;
-const MARK_BYTES: usize = 17;
+const MARK_BYTES: usize = 18;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -46,6 +46,8 @@ pub(crate) struct Mark {
     pub(crate) node: NodeId,
     /// The nonce of the run that asked for it.
     pub(crate) run: u64,
+    /// The member leads by an operator's mandate: what no member held any more is given up.
+    pub(crate) loss: bool,
 }
 
 /// Bytes that are no entry.
@@ -132,6 +134,7 @@ pub(crate) fn encode_mark(mark: Mark) -> Proposal {
     meta.put_u8(MARK);
     meta.put_u64_le(mark.node.as_u64());
     meta.put_u64_le(mark.run);
+    meta.put_u8(u8::from(mark.loss));
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
@@ -140,7 +143,12 @@ pub(crate) fn decode_mark(mut meta: &[u8]) -> Option<Mark> {
     if meta.len() != MARK_BYTES || meta.get_u8() != MARK {
         return None;
     }
-    Some(Mark { node: NodeId::from_u64(meta.get_u64_le()), run: meta.get_u64_le() })
+    let (node, run) = (NodeId::from_u64(meta.get_u64_le()), meta.get_u64_le());
+    match meta.get_u8() {
+        0 => Some(Mark { node, run, loss: false }),
+        1 => Some(Mark { node, run, loss: true }),
+        _ => None,
+    }
 }
 
 /// The command of an entry's meta.
@@ -224,7 +232,7 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&MARK) if meta.len() == MARK_BYTES => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(&MARK) if decode_mark(&meta).is_some() => Ok(Payload::Normal(Proposal { meta, values })),
         Some(&MEMBERSHIP) => {
             let message =
                 proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;

@@ -56,6 +56,8 @@ pub use config::ReplicaConfig;
 pub use error::{Error, ReadError, WriteError};
 pub use ids::{MemberAddress, NodeId};
 pub use network::PeerService;
+pub use progress::Losses;
+pub use rejoin::Mandate;
 pub use replica::Replica;
 pub use runtime::exports::*;
 pub use status::{Member, ReplicaStatus, Role};

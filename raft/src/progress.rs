@@ -9,6 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How often an operator gave up what no member held any more, and the index of the entry that last said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// How often.
+    pub count: u64,
+    /// Versions up to this one may be of a history that lacks acknowledged writes.
+    pub last_index: u64,
+}
+
 /// Shared between the state machine and everybody who looks at it.
 pub(crate) struct Progress {
     applied: WatchSender<Option<LogId>>,
@@ -19,6 +28,7 @@ pub(crate) struct Progress {
     building: AtomicUsize,
     /// The last recovery mark of each slot.
     marks: Mutex<Arc<BTreeMap<u16, Mark>>>,
+    losses: Mutex<Losses>,
 }
 
 /// A checkpoint under way, ended or given up when this is dropped.
@@ -49,6 +59,7 @@ impl Progress {
             checkpointed: Mutex::new((None, 0)),
             building: AtomicUsize::new(0),
             marks: Mutex::default(),
+            losses: Mutex::default(),
         }
     }
 
@@ -57,12 +68,17 @@ impl Progress {
         self.applied.send(through).ok();
     }
 
-    /// These are the marks by now.
-    pub(crate) fn marked(&self, marks: &Arc<BTreeMap<u16, Mark>>) {
+    /// These are the marks, and the losses, by now.
+    pub(crate) fn marked(&self, marks: &Arc<BTreeMap<u16, Mark>>, losses: Losses) {
         let mut known = self.marks.lock();
         if !Arc::ptr_eq(&known, marks) {
             *known = marks.clone();
+            *self.losses.lock() = losses;
         }
+    }
+
+    pub(crate) fn losses(&self) -> Losses {
+        *self.losses.lock()
     }
 
     /// Whether this very mark was applied.

@@ -28,8 +28,8 @@ use std::time::Duration;
 
 /// How often a leader looks at its followers.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many looks in a row must find enough healthy members before acknowledgements run ahead again.
-const STEADY: u32 = 10;
+/// So many looks in a row, longer than an answer of a member that died since counts, must find enough healthy ones before acknowledgements run ahead again.
+const STEADY: u32 = 30;
 
 /// Which members may acknowledge ahead of their syncs, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,10 +11,10 @@ use crate::maintenance::{self, Maintained};
 use crate::network::{
     Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, is_blank,
 };
-use crate::progress::Progress;
+use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
 use crate::redundancy::Redundancy;
-use crate::rejoin::{Gate, Recovery};
+use crate::rejoin::{Gate, Mandate, Recovery};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
@@ -29,6 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// A leader that sent something within this time is alive.
+const LEADER_ALIVE: Duration = Duration::from_secs(5);
 /// How often [`Replica::wait_stopped`] looks.
 const STOPPED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -175,6 +177,42 @@ impl Replica {
             true => Standing::Active,
             false => Standing::Recovering,
         }
+    }
+
+    /// How often an operator gave up what no member held any more.
+    pub fn losses(&self) -> Losses {
+        self.inner.maintained.progress.losses()
+    }
+
+    /// An operator has seen what every member holds, accepts that acknowledged writes may be lost, and names who shall
+    /// lead. To be given to the candidate and to the other recovering members. Forgotten by a restart.
+    ///
+    /// # Errors
+    /// Says why it is not needed here, or does not fit.
+    pub fn mandate(&self, mandate: Mandate) -> Result<(), String> {
+        let shared = &self.inner.shared;
+        if shared.gate.is_open() {
+            return Err("this member is active and needs no mandate to vote".into());
+        }
+        if shared.gate.heard_within(LEADER_ALIVE) {
+            return Err("a leader is alive and brings this member back; nothing is to be decided".into());
+        }
+        let own = shared.engine.run();
+        if mandate.candidate == self.node_id() && mandate.run != own {
+            return Err(format!(
+                "this member has started again since it was looked at (start {}, now {}); look again",
+                mandate.run.start, own.start
+            ));
+        }
+        tracing::warn!(
+            node = %self.node_id(), candidate = %mandate.candidate,
+            "an operator accepts the loss of what no member holds any more, and names who shall lead"
+        );
+        shared.gate.give_mandate(mandate);
+        if mandate.candidate == self.node_id() {
+            shared.raft.runtime_config().elect(true);
+        }
+        Ok(())
     }
 
     /// Who leads, if known.

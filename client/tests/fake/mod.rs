@@ -221,6 +221,10 @@ impl Kv for Node {
         self.perform(request, Store::list).await
     }
 
+    async fn mandate(&self, _: Request<proto::MandateRequest>) -> Answer<proto::MandateResponse> {
+        Err(Status::failed_precondition("this member is active and needs no mandate to vote"))
+    }
+
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();

@@ -16,6 +16,7 @@ mod logging;
 mod members;
 mod output;
 mod put;
+mod recover;
 mod serve;
 mod server_options;
 mod status;
@@ -66,6 +67,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Show the members of the cluster
     Members(members::MembersArgs),
+    /// Decide what becomes of a cluster in which too many machines lost power at once
+    Recover(recover::RecoverArgs),
     /// Put load on a running cluster and measure it
     Bench(bench::BenchArgs),
     /// Show the server's configuration
@@ -100,6 +103,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::List(args) => list::run(args, output).await,
         Command::Status(args) => status::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
+        Command::Recover(args) => recover::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Config(args) => config::run(args, output),
         Command::Completions(args) => completions::run(&args),

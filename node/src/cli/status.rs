@@ -61,6 +61,10 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "uptime_ms": millis(node.uptime),
         "stopped_reason": node.stopped_reason,
         "standing": node.standing,
+        "last_log_term": node.last_log_term,
+        "start": node.run.0,
+        "losses": node.losses,
+        "last_loss_index": node.last_loss_index,
         "storage": node.storage.as_ref().map(storage_json),
         "durability": node.durability.as_ref().map(durability_json),
     })

@@ -121,7 +121,11 @@ pub(super) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
 
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     let directory = FileDirectory::open(&config.data_directory, backend(config))?;
-    let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel's boot id", &error))?;
+    let boot_id_file = &config.storage.boot_id_file;
+    let boot = cairn_engine::io::boot_id_from(boot_id_file).map_err(|error| {
+        let what = format!("the boot id in {} (storage.boot_id_file)", boot_id_file.display());
+        unreadable(&what, &error)
+    })?;
     Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
 }
 

@@ -148,6 +148,12 @@ pub(crate) const KEYS: &[Key] = &[
         "true: you state that the device keeps completed writes through a power cut and writes 4 KiB whole",
     ),
     key(
+        "storage.boot_id_file",
+        Kind::Text,
+        Some("/proc/sys/kernel/random/boot_id"),
+        "where the kernel's boot id is read; another file for tests and for containers that hide the kernel's",
+    ),
+    key(
         "storage.sync_interval",
         Kind::Time,
         Some("1s"),

@@ -92,6 +92,8 @@ pub struct StorageConfig {
     pub backend: DiskBackend,
     /// Whether the operator states that the device keeps completed writes through a power cut and writes 4 KiB whole.
     pub assert_device_contract: bool,
+    /// A file of the form of `/proc/sys/kernel/random/boot_id`: how the death of a machine is told from that of a process.
+    pub boot_id_file: PathBuf,
     /// Longest time between a write and the sync that covers it.
     pub sync_interval: Duration,
     /// Most written bytes before a background sync begins.
@@ -301,6 +303,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
             _ => DiskBackend::Auto,
         },
         assert_device_contract: layers.text("storage.assert_device_contract")? == "true",
+        boot_id_file: PathBuf::from(layers.text("storage.boot_id_file")?),
         sync_interval: layers.read("storage.sync_interval", keys::parse_time)?,
         sync_bytes: layers.read("storage.sync_bytes", parse_size)?,
         log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,

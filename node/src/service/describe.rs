@@ -29,6 +29,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
+    let losses = inner.replica.losses();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -67,6 +68,11 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         durability: Some(durability(&inner.durability)),
         stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
         standing: status.standing.name().to_string(),
+        last_log_term: status.last_log.map_or(0, |id| id.term),
+        start: inner.engine.run().start,
+        run: inner.engine.run().nonce,
+        losses: losses.count,
+        last_loss_index: losses.last_index,
     }
 }
 

@@ -21,8 +21,8 @@ use crate::metrics::{Method, Metrics};
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
 use cairn_client::serve;
-use cairn_engine::Engine;
-use cairn_raft::{NodeId, Replica};
+use cairn_engine::{Engine, Run};
+use cairn_raft::{Mandate, NodeId, Replica};
 use futures::Stream;
 use std::future::Future;
 use std::pin::Pin;
@@ -148,5 +148,19 @@ impl proto::kv_server::Kv for KvService {
         _request: Request<proto::StatusRequest>,
     ) -> Result<Response<proto::StatusResponse>, Status> {
         self.measured(Method::Status, async { Ok(describe::status(&self.inner)) }).await
+    }
+
+    async fn mandate(
+        &self,
+        request: Request<proto::MandateRequest>,
+    ) -> Result<Response<proto::MandateResponse>, Status> {
+        let asked = request.into_inner();
+        let run = Run { start: asked.start, nonce: asked.run };
+        let mandate = Mandate { candidate: NodeId::from_u64(asked.candidate), run };
+        self.measured(Method::Mandate, async {
+            let given = self.inner.replica.mandate(mandate);
+            given.map(|()| proto::MandateResponse {}).map_err(Status::failed_precondition)
+        })
+        .await
     }
 }

@@ -97,7 +97,7 @@ impl PeerIdentity {
         if sender.slot() == self.id.slot() && sender != self.id {
             return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
         }
-        self.fence(sender, Run { start: envelope.start, nonce: envelope.run })?;
+        self.fence(sender, run_of(envelope))?;
         Ok(sender)
     }
 
@@ -120,6 +120,11 @@ impl PeerIdentity {
             ))),
         }
     }
+}
+
+/// The sender's start.
+pub(super) fn run_of(envelope: &Envelope) -> Run {
+    Run { start: envelope.start, nonce: envelope.run }
 }
 
 fn refused(reason: String) -> Status {

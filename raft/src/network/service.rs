@@ -3,7 +3,7 @@
 //! What holds here: nothing reaches openraft whose envelope does not name this member, or that openraft would take for
 //! a broken invariant; votes pass through the gate.
 
-use super::identity::PeerIdentity;
+use super::identity::{self, PeerIdentity};
 use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing};
 use crate::GROUP;
@@ -13,7 +13,7 @@ use crate::ids::NodeId;
 use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
-use cairn_engine::{Engine, LogId};
+use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
@@ -92,7 +92,6 @@ impl Shared {
 
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64) -> Result<Vote, Status> {
-        self.open_gate()?;
         let (vote, leads) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -103,7 +102,7 @@ impl Shared {
         }
         let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let mark = Mark { node: member, run };
+        let mark = Mark { node: member, run, loss: false };
         self.redundancy.returning(mark);
         self.raft.client_write_ff(codec::encode_mark(mark), None).await.map_err(stopped)?;
         tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
@@ -112,7 +111,10 @@ impl Shared {
 
     fn vote_request(&self, request: proto::VoteRequest) -> Result<(NodeId, VoteRequest<TypeConfig>), Status> {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
-        self.open_gate()?;
+        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
+        if !self.gate.may_vote_for(sender, run) {
+            self.open_gate()?;
+        }
         let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));

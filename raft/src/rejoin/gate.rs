@@ -1,13 +1,16 @@
 //! The gate between a member and its votes.
 //!
 //! What holds here: while it is closed nothing that promises leaves the member, and appends pass only from the
-//! leadership that admitted it.
+//! leadership that admitted it. One thing opens it by a crack: an operator who has accepted what was lost names the one
+//! run of the one member that may lead, and it alone may be voted for.
 
 use crate::ids::NodeId;
+use crate::runtime;
 use crate::types::Vote;
-use cairn_engine::Standing;
+use cairn_engine::{Run, Standing};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The gate.
 #[derive(Debug)]
@@ -23,6 +26,19 @@ struct Closed {
     admitted: Option<Vote>,
     /// The last leader whose appends were turned away.
     knocked: Option<(NodeId, Vote)>,
+    /// When a leader last sent something.
+    heard: Option<runtime::Instant>,
+    /// The only member that may be voted for, in the run that an operator has seen.
+    mandate: Option<Mandate>,
+}
+
+/// An operator's choice of who leads after too many forgot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mandate {
+    /// Who.
+    pub candidate: NodeId,
+    /// Its run, so that it cannot have forgotten more since it was chosen.
+    pub run: Run,
 }
 
 impl Gate {
@@ -40,12 +56,31 @@ impl Gate {
         self.open.load(Ordering::SeqCst)
     }
 
+    /// Whether this candidate's request for a vote may be answered.
+    pub(crate) fn may_vote_for(&self, candidate: NodeId, run: Run) -> bool {
+        self.is_open() || self.mandate() == Some(Mandate { candidate, run })
+    }
+
+    pub(crate) fn mandate(&self) -> Option<Mandate> {
+        self.closed.lock().mandate
+    }
+
+    /// Whether a leader has sent something within this time.
+    pub(crate) fn heard_within(&self, time: Duration) -> bool {
+        self.closed.lock().heard.is_some_and(|at| runtime::now() - at < time)
+    }
+
+    pub(crate) fn give_mandate(&self, mandate: Mandate) {
+        self.closed.lock().mandate = Some(mandate);
+    }
+
     /// Whether appends and snapshots of this leadership may be taken; takes note of one that may not.
     pub(crate) fn admits(&self, leader: NodeId, vote: &Vote) -> bool {
         if self.is_open() {
             return true;
         }
         let mut closed = self.closed.lock();
+        closed.heard = Some(runtime::now());
         let admitted = closed.admitted.as_ref() == Some(vote);
         if !admitted {
             closed.knocked = Some((leader, *vote));

@@ -13,9 +13,15 @@
 //! Why that is safe: whatever it ever acknowledged and can still be committed lies before the mark in the log of the
 //! leader that proposed it, and what it has applied it holds again. Leaving earlier, on the leader's commit index or on
 //! the mark of an earlier start, is not: a second power cut in between takes back what was acknowledged since.
+//!
+//! Where so many members forgot that none can be elected, all of them wait. What they hold together may lack writes that
+//! were acknowledged, and no rule can tell; an operator decides, and names the member whose log reaches furthest in a
+//! [`Mandate`]. The others then vote for that one run alone; it leads, brings itself and them back with marks as above, and
+//! its mark counts the loss.
 
 mod gate;
 mod recovery;
 
 pub(crate) use gate::Gate;
+pub use gate::Mandate;
 pub(crate) use recovery::Recovery;

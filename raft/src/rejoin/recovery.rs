@@ -1,13 +1,14 @@
 //! The way back of a member that recovers in place.
 
-use super::Gate;
-use crate::codec::Mark;
+use super::{Gate, Mandate};
+use crate::codec::{self, Mark};
 use crate::ids::{MemberAddress, NodeId};
 use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, Vote};
 use cairn_engine::Engine;
+use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,10 +32,12 @@ impl Recovery {
     /// Runs until the gate is open, the engine fails, or `stop` says so.
     pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
         let node = self.identity.id();
-        let mark = Mark { node, run: self.engine.run().nonce };
+        let run = self.engine.run();
+        let mut mark = Mark { node, run: run.nonce, loss: false };
+        let mut proposed: Option<runtime::Instant> = None;
         tracing::warn!(
             %node,
-            start = self.engine.run().start,
+            start = run.start,
             "recovering: this member may have forgotten what it acknowledged; it neither votes nor serves until a leader \
              has brought it up to date"
         );
@@ -51,8 +54,21 @@ impl Recovery {
             {
                 asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
             }
+            if self.gate.mandate() == Some(Mandate { candidate: node, run }) {
+                mark.loss = true;
+                let due = proposed.is_none_or(|at| runtime::now() - at > PATIENCE);
+                if self.leads() && due {
+                    tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
+                    proposed = Some(runtime::now());
+                    self.raft.client_write_ff(codec::encode_mark(mark), None).await.ok();
+                }
+            }
             runtime::sleep(PAUSE).await;
         }
+    }
+
+    fn leads(&self) -> bool {
+        self.raft.metrics().borrow_watched().state == ServerState::Leader
     }
 
     /// Asks a leader; whether it agreed, and in the leadership in which it knocked.

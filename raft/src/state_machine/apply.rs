@@ -61,6 +61,10 @@ impl<'k, K: Keys> Batch<'k, K> {
             Payload::Normal(proposal) => match codec::decode_mark(&proposal.meta) {
                 Some(mark) => {
                     Arc::make_mut(&mut self.image.marks).insert(mark.node.slot(), mark);
+                    if mark.loss {
+                        self.image.losses += 1;
+                        self.image.last_loss = id.index;
+                    }
                     (Vec::new(), Answer::Nothing)
                 }
                 None => self.command(id, &proposal.meta)?,

@@ -5,6 +5,7 @@ use crate::codec::{Malformed, Mark};
 use crate::convert;
 use crate::ids::NodeId;
 use crate::network::proto;
+use crate::progress::Losses;
 use crate::types::StoredMembership;
 use cairn_engine::MachineImage;
 use prost::Message;
@@ -18,9 +19,16 @@ pub(crate) struct Image {
     pub(crate) sessions: Sessions,
     /// The last mark of each slot. In the image because a snapshot may leap over the entry.
     pub(crate) marks: Arc<BTreeMap<u16, Mark>>,
+    /// How often an operator has given up what no member held any more, and the entry that last said so.
+    pub(crate) losses: u64,
+    pub(crate) last_loss: u64,
 }
 
 impl Image {
+    pub(crate) fn losses(&self) -> Losses {
+        Losses { count: self.losses, last_index: self.last_loss }
+    }
+
     /// Equal images have equal bytes. No bytes are the image before the first entry.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Image, Malformed> {
         let message = proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
@@ -28,10 +36,12 @@ impl Image {
         let log_id = message.membership_log_id.map(convert::log_id_from_proto);
         let marks = message.marks.into_iter().map(|mark| {
             let node = NodeId::from_u64(mark.node_id);
-            (node.slot(), Mark { node, run: mark.run })
+            (node.slot(), Mark { node, run: mark.run, loss: mark.loss })
         });
         Ok(Image {
             marks: Arc::new(marks.collect()),
+            losses: message.losses,
+            last_loss: message.last_loss,
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
         })
@@ -46,10 +56,16 @@ impl MachineImage for Image {
             membership: Some(convert::membership_to_proto(self.membership.membership())),
             evicted_through,
             sessions,
+            losses: self.losses,
+            last_loss: self.last_loss,
             marks: self
                 .marks
                 .values()
-                .map(|mark| proto::RecoveryMark { node_id: mark.node.as_u64(), run: mark.run })
+                .map(|mark| proto::RecoveryMark {
+                    node_id: mark.node.as_u64(),
+                    run: mark.run,
+                    loss: mark.loss,
+                })
                 .collect(),
         };
         message.encode_to_vec()

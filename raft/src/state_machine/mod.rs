@@ -45,6 +45,7 @@ impl StateMachine {
         pinned: PinnedSnapshot,
     ) -> Result<StateMachine, crate::codec::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
+        progress.marked(&image.marks, image.losses());
         progress.applied(engine.applied(GROUP));
         Ok(StateMachine { engine, image, progress, pinned })
     }
@@ -73,7 +74,7 @@ impl StateMachine {
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
         self.image = image;
-        self.progress.marked(&self.image.marks);
+        self.progress.marked(&self.image.marks, self.image.losses());
         self.progress.applied(Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
@@ -118,7 +119,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         self.image = data.install(&self.engine, applied).await?;
-        self.progress.marked(&self.image.marks);
+        self.progress.marked(&self.image.marks, self.image.losses());
         self.progress.installed(applied);
         Ok(())
     }

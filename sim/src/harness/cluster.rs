@@ -150,6 +150,8 @@ pub(super) struct Cluster {
     events: Mutex<BTreeMap<&'static str, u64>>,
     /// Set when the faults are over.
     peace: AtomicBool,
+    /// An operator has given up what was lost: what was committed before may be gone.
+    decided: AtomicBool,
     /// Clean stops, and failures of devices, under way.
     pub(super) stopping: AtomicU32,
     /// Machines that lost power.
@@ -203,6 +205,7 @@ impl Cluster {
             counts: Mutex::default(),
             events: Mutex::default(),
             peace: AtomicBool::new(false),
+            decided: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
             power_cuts: AtomicU64::new(0),
         }))
@@ -247,6 +250,15 @@ impl Cluster {
     /// From now on no fault begins.
     pub(super) fn make_peace(&self) {
         self.peace.store(true, Ordering::Relaxed);
+    }
+
+    /// An operator gives up what was lost.
+    pub(super) fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn decided(&self) -> bool {
+        self.decided.load(Ordering::Relaxed)
     }
 
     pub(super) fn at_peace(&self) -> bool {

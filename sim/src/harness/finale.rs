@@ -8,7 +8,7 @@ use crate::check::acknowledged::FinalKeys;
 use crate::workload::{Recorder, read_everything};
 use cairn_client::Client;
 use cairn_engine::Standing;
-use cairn_raft::Role;
+use cairn_raft::{Mandate, Role};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,6 +107,44 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
         cluster.trace.event("too many forgot: the cluster waits for a person");
     }
     stuck
+}
+
+/// An operator looks at what every member holds and lets the one whose log reaches furthest lead. What was lost is lost;
+/// the cluster must serve and agree again.
+pub(super) async fn decide(cluster: &Arc<Cluster>) {
+    let nodes: Vec<_> =
+        cluster.machines.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
+    let furthest = nodes.iter().max_by_key(|node| node.replica().status().last_log);
+    let Some(chosen) = furthest.filter(|_| nodes.len() == cluster.machines.len()) else {
+        cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to look at"));
+        return;
+    };
+    cluster.decide();
+    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
+    for node in &nodes {
+        if node.replica().standing() == Standing::Recovering
+            && let Err(reason) = node.replica().mandate(mandate)
+        {
+            cluster.violation(Violation::new("an operator can decide", reason));
+        }
+    }
+    cluster.count_event("operator's mandates");
+    let back = || {
+        let leads = chosen.replica().status().role == Role::Leader;
+        let active = nodes.iter().all(|node| node.replica().standing() == Standing::Active);
+        let states: Vec<_> = nodes.iter().map(|node| node.replica().state_hash()).collect();
+        leads
+            && active
+            && states.iter().all(|state| Some(state) == states.first())
+            && chosen.replica().losses().count > 0
+    };
+    if !wait_until(CONVERGE_LIMIT, back).await {
+        cluster.violation(Violation::new(
+            "a cluster that an operator recovered serves and agrees",
+            "it does not",
+        ));
+        describe(cluster);
+    }
 }
 
 /// All machines lose power once the cluster is idle: that takes nothing in any mode.

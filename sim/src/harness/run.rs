@@ -157,7 +157,9 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
         }
         None => return Err("no client host".into()),
     };
-    if !stuck {
+    if stuck {
+        finale::decide(&cluster).await;
+    } else {
         finale::converge(&cluster, &seen).await;
         finale::lose_power_idle(&cluster).await;
     }

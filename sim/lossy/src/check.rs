@@ -1,0 +1,135 @@
+//! Compares what a cluster holds with what was written to it: what the cluster answers, and what each machine holds.
+//!
+//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at the next fault. So each
+//! machine is also asked for its own state, once all have applied the same.
+
+use crate::cluster::{Cluster, integer};
+use crate::history::History;
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use cairn_client::proto::ListRequest;
+use cairn_client::proto::kv_client::KvClient;
+use cairn_client::{Client, ListOptions};
+use futures::TryStreamExt;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Within this all machines must have applied everything once nobody writes.
+const CONVERGE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(50);
+
+/// A page of a machine's own state.
+const PAGE_BYTES: u64 = 2 << 20;
+const MESSAGE_BYTES: usize = 64 << 20;
+
+/// All keys with their values.
+type Held = BTreeMap<String, Bytes>;
+
+/// One sentence for each thing that is wrong. Nobody may write meanwhile.
+///
+/// # Errors
+/// Where the cluster cannot be asked.
+pub async fn verify(cluster: &mut Cluster, client: &Client, history: &Mutex<History>) -> Result<Vec<String>> {
+    let answered = cluster_state(client).await.context("listing all keys")?;
+    let mut wrong: Vec<String> = prefixed("the cluster", history.lock().compare(&answered));
+    wrong.extend(verify_machines(cluster, history).await);
+    Ok(wrong)
+}
+
+/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged since `since` may be gone.
+/// Gives also how many keys lost something.
+///
+/// # Errors
+/// As [`verify`].
+pub async fn verify_after_loss(
+    cluster: &mut Cluster,
+    client: &Client,
+    history: &Mutex<History>,
+    since: Instant,
+) -> Result<(Vec<String>, u64)> {
+    let answered = cluster_state(client).await.context("listing all keys")?;
+    let (wrong, lost) = history.lock().compare_after_loss(&answered, since);
+    let mut wrong = prefixed("the cluster", wrong);
+    wrong.extend(verify_machines(cluster, history).await);
+    Ok((wrong, lost))
+}
+
+async fn verify_machines(cluster: &mut Cluster, history: &Mutex<History>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if let Err(reason) = converged(cluster).await {
+        wrong.push(format!("{reason:#}"));
+        return wrong;
+    }
+    for (slot, address) in (1..).zip(cluster.addresses()) {
+        match machine_state(&address).await {
+            Ok(held) => wrong.extend(prefixed(&format!("machine {slot}"), history.lock().compare(&held))),
+            Err(reason) => wrong.push(format!("machine {slot}: its state cannot be listed: {reason:#}")),
+        }
+    }
+    wrong
+}
+
+fn prefixed(whose: &str, sentences: Vec<String>) -> Vec<String> {
+    sentences.into_iter().map(|sentence| format!("{whose}: {sentence}")).collect()
+}
+
+/// Waits until all machines have applied the same and nothing is left to apply.
+async fn converged(cluster: &mut Cluster) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let status = cluster.status()?;
+        let indexes: Vec<[Option<u64>; 2]> = status
+            .values()
+            .map(|status| ["applied_index", "last_log_index"].map(|field| integer(status, field)))
+            .collect();
+        let last = indexes.iter().flatten().flatten().max().copied();
+        let equal = last.is_some() && indexes.iter().flatten().all(|index| *index == last);
+        if status.len() == cluster.len() && equal {
+            return Ok(());
+        }
+        if began.elapsed() > CONVERGE {
+            bail!("the machines do not converge within {CONVERGE:?}: applied and last log index {indexes:?}");
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn cluster_state(client: &Client) -> Result<Held> {
+    let mut held = Held::new();
+    let mut items = client.list_all(ListOptions::default());
+    while let Some(item) = items.try_next().await? {
+        held.insert(name(&item.key)?, item.value);
+    }
+    Ok(held)
+}
+
+/// What this machine itself has applied.
+async fn machine_state(address: &str) -> Result<Held> {
+    let mut stub = KvClient::connect(format!("http://{address}"))
+        .await
+        .with_context(|| format!("connecting to {address}"))?
+        .max_decoding_message_size(MESSAGE_BYTES);
+    let mut held = Held::new();
+    let mut start_after = Vec::new();
+    loop {
+        let request = ListRequest {
+            start_after: start_after.clone().into(),
+            max_bytes: PAGE_BYTES,
+            stale: true,
+            ..ListRequest::default()
+        };
+        let page = stub.list(request).await?.into_inner();
+        for item in page.items {
+            start_after = item.key.to_vec();
+            held.insert(name(&item.key)?, item.value);
+        }
+        if !page.more {
+            return Ok(held);
+        }
+    }
+}
+
+fn name(key: &[u8]) -> Result<String> {
+    String::from_utf8(key.to_vec()).context("a key that nobody wrote: it is no text")
+}

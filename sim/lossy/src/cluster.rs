@@ -1,0 +1,391 @@
+//! Three machines on this one: each a `cairn serve` process on a lossy disk, with a boot id of its own in a file.
+//!
+//! What holds here: processes and mounts end with the [`Cluster`], also in a panic; a server that outlives the program all
+//! the same ends when its standard input does.
+
+use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
+use anyhow::{Context, Result, bail, ensure};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The data directory inside the disk.
+const DATA: &str = "data";
+
+/// Lines of a server's log that are shown when it did what it should not.
+const LOG_LINES: usize = 12;
+
+/// How to make a cluster.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The binary `cairn`.
+    pub cairn: PathBuf,
+    /// `sync`, `replicated` or `device`. Only in the last do the disks keep completed writes.
+    pub mode: String,
+    /// Size of each data directory, as `storage.size` takes it.
+    pub size: String,
+    /// How long a sync takes, on average.
+    pub sync_time: Duration,
+    /// More lines for each configuration.
+    pub more: String,
+    /// Keep logs and data when the cluster ends.
+    pub keep: bool,
+}
+
+impl Setup {
+    /// The disk that the mode asks for.
+    pub fn behaviour(&self) -> Behaviour {
+        if self.mode == "device" { Behaviour::Honour } else { Behaviour::Volatile }
+    }
+}
+
+/// One machine.
+pub struct Machine {
+    slot: usize,
+    config: PathBuf,
+    log: PathBuf,
+    boot_id_file: PathBuf,
+    client_address: String,
+    disk: LossyMount,
+    process: Option<Child>,
+    started: Instant,
+}
+
+/// The machines, in order of their slots. Numbered from 0 here.
+pub struct Cluster {
+    setup: Setup,
+    machines: Vec<Machine>,
+    /// Of each term, who was seen leading it.
+    leaders: BTreeMap<u64, String>,
+    rng: StdRng,
+    /// Whether a power cut passes for the death of a process.
+    cuts_are_hidden: bool,
+    /// Last: the mounts in it must be gone before it is removed.
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Formats `size` machines. Starts none.
+    ///
+    /// # Errors
+    /// Where a mount or `cairn format` fails.
+    pub fn format(setup: &Setup, size: usize, seed: u64) -> Result<Cluster> {
+        let mut folder = tempfile::Builder::new().prefix("cairn-lossy-").tempdir()?;
+        folder.disable_cleanup(setup.keep);
+        let addresses = free_addresses(size * 3)?;
+        let mut cluster = Cluster {
+            setup: setup.clone(),
+            machines: Vec::new(),
+            leaders: BTreeMap::new(),
+            rng: StdRng::seed_from_u64(seed),
+            cuts_are_hidden: false,
+            folder,
+        };
+        for number in 0..size {
+            let machine = cluster.make_machine(number, &addresses)?;
+            cluster.machines.push(machine);
+            cluster.new_boot(number)?;
+            cluster.format_machine(number)?;
+        }
+        Ok(cluster)
+    }
+
+    /// A mounted disk and a configuration.
+    fn make_machine(&self, number: usize, addresses: &[String]) -> Result<Machine> {
+        let slot = number + 1;
+        let path = |name: &str| self.folder.path().join(format!("{name}-{slot}"));
+        let (below, mounted) = (path("below"), path("disk"));
+        std::fs::create_dir(&below)?;
+        std::fs::create_dir(&mounted)?;
+        let disk = LossyMount::new(&below, &mounted, self.setup.behaviour())?;
+        disk.disk().sync_takes(self.setup.sync_time);
+        let boot_id_file = path("boot");
+        let members: Vec<&[String]> = addresses.chunks(3).collect();
+        let Some([client, peer, http]) = members.get(number) else {
+            bail!("three addresses for each machine")
+        };
+        let mut text = format!(
+            "cluster = \"lossy\"\nslot = {slot}\ndata_dir = {:?}\nmode = {:?}\nlisten.client = \"{client}\"\n\
+             listen.peer = \"{peer}\"\nlisten.http = \"{http}\"\nstorage.size = {:?}\nstorage.boot_id_file = {:?}\n{}\n",
+            mounted.join(DATA),
+            self.setup.mode,
+            self.setup.size,
+            boot_id_file,
+            self.setup.more,
+        );
+        if self.setup.behaviour() == Behaviour::Honour {
+            text += "storage.assert_device_contract = true\n";
+        }
+        for (slot, member) in (1..).zip(&members) {
+            let [client, peer, _] = member else { bail!("three addresses for each machine") };
+            text += &format!("[members.{slot}]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
+        }
+        let config = path("config");
+        std::fs::write(&config, text)?;
+        Ok(Machine {
+            slot,
+            config,
+            log: path("log"),
+            boot_id_file,
+            client_address: client.clone(),
+            disk,
+            process: None,
+            started: Instant::now(),
+        })
+    }
+
+    fn format_machine(&self, number: usize) -> Result<()> {
+        let config = self.machine(number)?.config.display().to_string();
+        let output = self.command(&["format", "--config", &config]).output()?;
+        ensure!(output.status.success(), "cairn format: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// `cairn` with these arguments, untouched by the environment of whoever runs this.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.setup.cairn);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("CAIRN_") {
+                command.env_remove(variable);
+            }
+        }
+        command.args(arguments).stdin(Stdio::null()).current_dir(self.folder.path());
+        command
+    }
+
+    fn machine(&self, number: usize) -> Result<&Machine> {
+        self.machines.get(number).context("no such machine")
+    }
+
+    fn machine_mut(&mut self, number: usize) -> Result<&mut Machine> {
+        self.machines.get_mut(number).context("no such machine")
+    }
+
+    /// Starts a machine's server.
+    ///
+    /// # Errors
+    /// If the process cannot be made.
+    pub fn start(&mut self, number: usize) -> Result<()> {
+        let machine = self.machine(number)?;
+        let log = std::fs::File::options().create(true).append(true).open(&machine.log)?;
+        let config = machine.config.display().to_string();
+        let mut command = self.command(&["serve", "--stop-with-stdin", "--config", &config]);
+        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
+        let process = command.spawn().context("starting cairn")?;
+        let machine = self.machine_mut(number)?;
+        machine.process = Some(process);
+        machine.started = Instant::now();
+        Ok(())
+    }
+
+    /// Starts all that do not run.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_all(&mut self) -> Result<()> {
+        (0..self.len()).try_for_each(|number| self.start(number))
+    }
+
+    /// Cuts the power of these machines at the same moment. Each has another boot id when it is started again, unless
+    /// cuts are hidden.
+    ///
+    /// # Errors
+    /// If a disk's files below cannot be written.
+    pub fn cut_power(&mut self, numbers: &[usize], style: Option<CutStyle>) -> Result<Damage> {
+        let mut damage = Damage::default();
+        for number in numbers {
+            if let Some(process) = &mut self.machine_mut(*number)?.process {
+                process.kill()?;
+            }
+        }
+        for number in numbers {
+            let mut rng = StdRng::seed_from_u64(self.rng.random());
+            let style = style.unwrap_or_else(|| CutStyle::random(&mut rng));
+            damage.add(self.machine(*number)?.disk.disk().cut(style, &mut rng)?);
+        }
+        for number in numbers {
+            if let Some(mut process) = self.machine_mut(*number)?.process.take() {
+                process.wait()?;
+            }
+            if !self.cuts_are_hidden {
+                self.new_boot(*number)?;
+            }
+        }
+        Ok(damage)
+    }
+
+    /// From now on machines keep their boot ids over a power cut, so that nothing tells them of it.
+    pub fn hide_cuts(&mut self) {
+        self.cuts_are_hidden = true;
+    }
+
+    /// Kills a machine's process; the machine runs on.
+    ///
+    /// # Errors
+    /// If there is no such machine.
+    pub fn kill(&mut self, number: usize) -> Result<()> {
+        if let Some(mut process) = self.machine_mut(number)?.process.take() {
+            process.kill()?;
+            process.wait()?;
+        }
+        Ok(())
+    }
+
+    /// A boot id that this machine never had.
+    fn new_boot(&mut self, number: usize) -> Result<()> {
+        let id: u128 = self.rng.random();
+        let digits = format!("{:032x}", id | 1);
+        let groups: Vec<&str> = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)]
+            .iter()
+            .filter_map(|(from, to)| digits.get(*from..*to))
+            .collect();
+        std::fs::write(&self.machine(number)?.boot_id_file, groups.join("-"))?;
+        Ok(())
+    }
+
+    /// How all disks treat writes and syncs from now on.
+    pub fn behave(&self, behaviour: Behaviour) {
+        for machine in &self.machines {
+            machine.disk.disk().behave(behaviour);
+        }
+    }
+
+    /// Flips one bit of a file in a machine's data directory. False if it holds nothing but zeros.
+    ///
+    /// # Errors
+    /// If the file is not there.
+    pub fn flip(&mut self, number: usize, file: &str) -> Result<bool> {
+        let mut rng = StdRng::seed_from_u64(self.rng.random());
+        Ok(self.machine(number)?.disk.flip(&format!("{DATA}/{file}"), &mut rng)?.is_some())
+    }
+
+    /// The process of this machine ended by itself: its last words.
+    ///
+    /// # Errors
+    /// If there is no such machine.
+    pub fn ended(&mut self, number: usize) -> Result<Option<String>> {
+        let machine = self.machine_mut(number)?;
+        let Some(process) = &mut machine.process else { return Ok(Some("it was not started".to_owned())) };
+        match process.try_wait()? {
+            Some(_) => Ok(Some(last_error(&machine.log))),
+            None => Ok(None),
+        }
+    }
+
+    /// Machines.
+    pub fn len(&self) -> usize {
+        self.machines.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.machines.is_empty()
+    }
+
+    /// When this machine was last started.
+    ///
+    /// # Errors
+    /// If there is no such machine.
+    pub fn started(&self, number: usize) -> Result<Instant> {
+        Ok(self.machine(number)?.started)
+    }
+
+    /// Where clients are served.
+    pub fn addresses(&self) -> Vec<String> {
+        self.machines.iter().map(|machine| machine.client_address.clone()).collect()
+    }
+
+    /// What `cairn status -o json` prints, one object for each machine that answered, by the machine's number.
+    ///
+    /// # Errors
+    /// Two leaders of one term; output that is no JSON.
+    pub fn status(&mut self) -> Result<BTreeMap<usize, serde_json::Value>> {
+        let addresses = self.addresses();
+        let endpoints = addresses.join(",");
+        let output =
+            self.command(&["status", "-o", "json", "--timeout", "1s", "--endpoints", &endpoints]).output()?;
+        let answers: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("the output of cairn status: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        let mut found = BTreeMap::new();
+        for answer in answers.into_iter().filter(|answer| answer.get("error").is_none()) {
+            let endpoint = answer.get("endpoint").and_then(|endpoint| endpoint.as_str()).unwrap_or_default();
+            let Some(number) = addresses.iter().position(|address| address == endpoint) else { continue };
+            if let (Some("leader"), Some(term)) = (text(&answer, "role"), integer(&answer, "term")) {
+                let id = text(&answer, "node_id").unwrap_or_default().to_owned();
+                let known = self.leaders.entry(term).or_insert_with(|| id.clone());
+                ensure!(*known == id, "split: {known} and {id} both led term {term}");
+            }
+            found.insert(number, answer);
+        }
+        Ok(found)
+    }
+
+    /// What an operator does when too many machines forgot: `cairn recover --accept-loss`.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn accept_loss(&self) -> Result<()> {
+        let endpoints = self.addresses().join(",");
+        let output =
+            self.command(&["recover", "--accept-loss", "--yes", "--endpoints", &endpoints]).output()?;
+        ensure!(output.status.success(), "cairn recover: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// The ends of all servers' logs.
+    pub fn logs(&self) -> String {
+        let tail = |machine: &Machine| {
+            let text = std::fs::read_to_string(&machine.log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let from = lines.len().saturating_sub(LOG_LINES);
+            let lines = lines.get(from..).unwrap_or_default().join("\n");
+            format!("--- machine {}, {}\n{lines}\n", machine.slot, machine.log.display())
+        };
+        self.machines.iter().map(tail).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for machine in &mut self.machines {
+            if let Some(mut process) = machine.process.take() {
+                // Its own end may have come first.
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+        }
+        self.machines.clear();
+    }
+}
+
+/// A text field of a status.
+pub fn text<'a>(status: &'a serde_json::Value, field: &str) -> Option<&'a str> {
+    status.get(field).and_then(|value| value.as_str())
+}
+
+/// A number field of a status.
+pub fn integer(status: &serde_json::Value, field: &str) -> Option<u64> {
+    status.get(field).and_then(|value| value.as_u64())
+}
+
+/// Addresses that were free a moment ago.
+fn free_addresses(count: usize) -> Result<Vec<String>> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
+    held.iter().map(|port| Ok(port.local_addr()?.to_string())).collect()
+}
+
+/// The last line of a log that says why its process ended.
+fn last_error(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let last = |wanted: fn(&str) -> bool| text.lines().rev().find(|line| wanted(line));
+    let line = last(|line| line.starts_with("cairn: "))
+        .or_else(|| last(|line| line.contains("ERROR")))
+        .or_else(|| last(|_| true));
+    line.unwrap_or("it said nothing").to_owned()
+}

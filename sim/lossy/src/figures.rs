@@ -1,0 +1,147 @@
+//! What a scenario counted, for people and for programs.
+
+use crate::disk::Damage;
+use crate::load::Told;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// Sentences about wrong things that are printed; the rest is counted.
+const SHOWN: usize = 20;
+
+/// A scenario's figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The durability mode.
+    pub mode: String,
+    /// How the servers do I/O.
+    pub backend: String,
+    /// Power cuts, or rounds of flipped bits.
+    pub rounds: u64,
+    /// Rounds after which the cluster served.
+    pub served: u64,
+    /// Rounds after which the cluster did not serve and said why.
+    pub reported: u64,
+    /// Keys that lost something when an operator accepted a loss, all within the window.
+    pub given_up: u64,
+    /// Rounds after which a loss was found.
+    pub caught: u64,
+    /// Writes acknowledged.
+    pub acknowledged: u64,
+    /// Writes of unknown outcome.
+    pub unknown: u64,
+    /// Reads during the load, each compared.
+    pub reads: u64,
+    /// Keys known at the end of the last comparison.
+    pub keys: u64,
+    /// Comparisons of everything that the cluster and each machine holds.
+    pub comparisons: u64,
+    /// Bits flipped.
+    pub flips: u64,
+    /// What is wrong, one sentence each: lost, damaged, never written, split, stuck.
+    pub wrong: Vec<String>,
+    /// The longest time without an acknowledgement around a cut, in milliseconds, of each round.
+    pub gaps_ms: Vec<u64>,
+    /// From the start of a cut machine's process until it was an active member, in milliseconds, of each return.
+    pub recovery_ms: Vec<u64>,
+    /// Damage done by all cuts.
+    pub damage: Damage,
+    /// How long it all took.
+    pub seconds: u64,
+}
+
+impl Figures {
+    /// Adds a period of load.
+    pub fn add_load(&mut self, told: Told) {
+        self.acknowledged += told.acknowledged;
+        self.unknown += told.unknown;
+        self.reads += told.reads;
+        self.wrong.extend(told.wrong);
+    }
+
+    /// Adds the longest time without an acknowledgement around a cut.
+    pub fn add_gap(&mut self, gap: Duration) {
+        self.gaps_ms.push(millis(gap));
+    }
+
+    /// Adds the time of a machine's return.
+    pub fn add_recovery(&mut self, time: Duration) {
+        self.recovery_ms.push(millis(time));
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Median and greatest; zeros of nothing.
+fn middle_and_max(values: &[u64]) -> (u64, u64) {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    let middle = values.get(values.len() / 2).copied().unwrap_or_default();
+    (middle, values.last().copied().unwrap_or_default())
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { kept, dropped, torn } = self.damage;
+        writeln!(
+            f,
+            "{} ({}, {}): {} rounds in {} s; the cluster served after {}, stopped and said why after {}",
+            self.scenario, self.mode, self.backend, self.rounds, self.seconds, self.served, self.reported
+        )?;
+        if self.caught > 0 {
+            writeln!(f, "  caught   a loss after {} rounds, as it must be", self.caught)?;
+        }
+        writeln!(
+            f,
+            "  writes   {} acknowledged, {} of unknown outcome; {} reads under load",
+            self.acknowledged, self.unknown, self.reads
+        )?;
+        writeln!(
+            f,
+            "  disks    unsynced 4 KiB blocks: {kept} kept, {dropped} dropped, {torn} torn; {} bits flipped",
+            self.flips
+        )?;
+        if !self.recovery_ms.is_empty() {
+            let (middle, max) = middle_and_max(&self.recovery_ms);
+            writeln!(f, "  return   active again after {middle} ms (median), {max} ms (longest)")?;
+        }
+        if !self.gaps_ms.is_empty() {
+            let (middle, max) = middle_and_max(&self.gaps_ms);
+            writeln!(f, "  gaps     without acknowledgement: {middle} ms (median), {max} ms (longest)")?;
+        }
+        if self.given_up > 0 {
+            writeln!(
+                f,
+                "  operator gave up the newest writes of {} keys, all within the window",
+                self.given_up
+            )?;
+        }
+        writeln!(
+            f,
+            "  compared {} times the cluster and every machine, last with {} keys: {} wrong",
+            self.comparisons,
+            self.keys,
+            self.wrong.len()
+        )?;
+        for sentence in self.wrong.iter().take(SHOWN) {
+            writeln!(f, "  WRONG    {sentence}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_and_longest_are_of_the_values_given() {
+        assert_eq!(middle_and_max(&[]), (0, 0));
+        assert_eq!(middle_and_max(&[7]), (7, 7));
+        assert_eq!(middle_and_max(&[9, 1, 5]), (5, 9));
+    }
+}

@@ -1,0 +1,226 @@
+//! A replicated log of at most eight entries in one word.
+//!
+//! An entry is a byte: two bits of term, six of content. An entry is never zero, so the length is implied, and two logs
+//! are equal when the words are.
+
+use std::fmt;
+
+/// The most entries that a log holds.
+pub(crate) const MAX_LEN: u8 = 8;
+
+/// What an entry carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Content {
+    /// What each leader appends first.
+    Blank,
+    /// A client's write; each has its own number.
+    Value(u8),
+    /// A recovering member's mark.
+    Mark { id: u8, nonce: u8 },
+    /// Joint configuration: the slot's first identity in the old half, its second in the new half.
+    Joint(u8),
+    /// The new half alone.
+    Final(u8),
+    /// The variant that is not Cairn's: first the new identity is added ...
+    Add(u8),
+    /// ... and then the old one removed.
+    Remove(u8),
+}
+
+impl Content {
+    fn code(self) -> u8 {
+        match self {
+            Content::Blank => 0,
+            Content::Value(v) => v,
+            Content::Mark { id, nonce } => 7 + 4 * id + nonce,
+            Content::Joint(slot) => 32 + slot,
+            Content::Final(slot) => 35 + slot,
+            Content::Add(slot) => 38 + slot,
+            Content::Remove(slot) => 41 + slot,
+        }
+    }
+
+    fn from_code(code: u8) -> Content {
+        match code {
+            0 => Content::Blank,
+            1..=7 => Content::Value(code),
+            8..=31 => Content::Mark { id: (code - 8) / 4, nonce: (code - 8) % 4 + 1 },
+            32..=34 => Content::Joint(code - 32),
+            35..=37 => Content::Final(code - 35),
+            38..=40 => Content::Add(code - 38),
+            _ => Content::Remove(code - 41),
+        }
+    }
+
+    /// The same with slots B and C exchanged.
+    fn mirrored(self) -> Content {
+        match self {
+            Content::Blank | Content::Value(_) => self,
+            Content::Mark { id, nonce } => Content::Mark { id: mirror(id), nonce },
+            Content::Joint(slot) => Content::Joint(mirror(slot)),
+            Content::Final(slot) => Content::Final(mirror(slot)),
+            Content::Add(slot) => Content::Add(mirror(slot)),
+            Content::Remove(slot) => Content::Remove(mirror(slot)),
+        }
+    }
+}
+
+/// The identity (or slot) that takes this one's place when slots B and C are exchanged.
+pub(crate) fn mirror(id: u8) -> u8 {
+    match id {
+        1 => 2,
+        2 => 1,
+        4 => 5,
+        5 => 4,
+        same => same,
+    }
+}
+
+/// An entry: log id and content, without its index.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Entry(u8);
+
+impl Entry {
+    pub(crate) fn new(term: u8, content: Content) -> Entry {
+        Entry(term << 6 | content.code())
+    }
+
+    pub(crate) fn term(self) -> u8 {
+        self.0 >> 6
+    }
+
+    pub(crate) fn content(self) -> Content {
+        Content::from_code(self.0 & 63)
+    }
+}
+
+/// A log. Indices count from 1.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Log(u64);
+
+impl Log {
+    pub(crate) fn len(self) -> u8 {
+        (64 - self.0.leading_zeros()).div_ceil(8) as u8
+    }
+
+    /// The entry at an index that is there.
+    pub(crate) fn get(self, index: u8) -> Entry {
+        Entry((self.0 >> (8 * (index - 1))) as u8)
+    }
+
+    pub(crate) fn entries(self) -> impl Iterator<Item = Entry> {
+        (1..=self.len()).map(move |index| self.get(index))
+    }
+
+    /// With one more entry. The caller has left room.
+    pub(crate) fn pushed(self, entry: Entry) -> Log {
+        Log(self.0 | u64::from(entry.0) << (8 * self.len()))
+    }
+
+    pub(crate) fn prefix(self, len: u8) -> Log {
+        if len >= MAX_LEN { self } else { Log(self.0 & ((1 << (8 * len)) - 1)) }
+    }
+
+    /// How many first entries both have in common.
+    pub(crate) fn common(self, other: Log) -> u8 {
+        let equal = ((self.0 ^ other.0).trailing_zeros() / 8) as u8;
+        equal.min(self.len()).min(other.len())
+    }
+
+    pub(crate) fn starts_with(self, other: Log) -> bool {
+        self.common(other) == other.len()
+    }
+
+    pub(crate) fn last_term(self) -> u8 {
+        if self.len() == 0 { 0 } else { self.get(self.len()).term() }
+    }
+
+    /// Raft's order of logs: last term, then length.
+    pub(crate) fn rank(self) -> u8 {
+        self.last_term() << 4 | self.len()
+    }
+
+    /// Where this content stands, if it does.
+    pub(crate) fn find(self, content: Content) -> Option<u8> {
+        (1..=self.len()).find(|index| self.get(*index).content() == content)
+    }
+
+    /// The same with slots B and C exchanged.
+    pub(crate) fn mirrored(self) -> Log {
+        const NAMES_NOBODY: u64 = 0x3838_3838_3838_3838;
+        if self.0 & NAMES_NOBODY == 0 {
+            return self;
+        }
+        self.entries().fold(Log::default(), |log, e| log.pushed(Entry::new(e.term(), e.content().mirrored())))
+    }
+}
+
+/// The letter of an identity: A, B, C, and reborn A', B', C'.
+pub(crate) struct Id(pub u8);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = char::from(b'A' + self.0 % 3);
+        write!(f, "{letter}{}", if self.0 >= 3 { "'" } else { "" })
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.term())?;
+        match self.content() {
+            Content::Blank => write!(f, "blank"),
+            Content::Value(v) => write!(f, "v{v}"),
+            Content::Mark { id, nonce } => write!(f, "mark({},{nonce})", Id(id)),
+            Content::Joint(slot) => write!(f, "joint({}->{})", Id(slot), Id(slot + 3)),
+            Content::Final(slot) => write!(f, "final({}->{})", Id(slot), Id(slot + 3)),
+            Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
+            Content::Remove(slot) => write!(f, "remove({})", Id(slot)),
+        }
+    }
+}
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[")?;
+        for (i, entry) in self.entries().enumerate() {
+            write!(f, "{}{entry}", if i > 0 { " " } else { "" })?;
+        }
+        write!(f, "]")
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_gives_back_what_was_pushed() {
+        let contents = [
+            Content::Blank,
+            Content::Value(7),
+            Content::Mark { id: 0, nonce: 1 },
+            Content::Mark { id: 5, nonce: 4 },
+            Content::Joint(2),
+            Content::Final(0),
+            Content::Add(1),
+            Content::Remove(2),
+        ];
+        let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));
+        assert_eq!(log.len(), MAX_LEN);
+        for (i, content) in contents.iter().enumerate() {
+            let entry = log.get(i as u8 + 1);
+            assert_eq!((entry.term(), entry.content()), (3, *content));
+        }
+        assert_eq!(log.mirrored().mirrored(), log);
+        assert_eq!(log.prefix(3).len(), 3);
+        assert_eq!(log.common(log.prefix(5)), 5);
+        assert!(log.starts_with(log.prefix(0)));
+    }
+}

@@ -1,0 +1,95 @@
+//! What must always hold. The first step that breaks one of these ends the search.
+
+use crate::log::Log;
+use crate::membership::Membership;
+use crate::state::{REBORN, Role, State, TERMS};
+use std::fmt;
+
+/// A broken property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Violation {
+    /// Two members lead one term.
+    TwoLeaders,
+    /// One log id stands for two contents.
+    IdReused,
+    /// A leader was elected without an entry that was committed before.
+    LeaderLacksCommitted,
+    /// An entry was committed that contradicts a committed one, or that an elected leader lacks.
+    CommittedReplaced,
+    /// One machine is gone, and the two others cannot commit without it.
+    SurvivorsBlocked,
+    /// The thin regime was established with one machine down, and another became forgetful.
+    ThinPromiseBroken,
+    /// Not of the protocol: a bound of the model's own representation was reached.
+    ModelTooSmall,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Violation::TwoLeaders => "two leaders in one term",
+            Violation::IdReused => "one log id, two contents",
+            Violation::LeaderLacksCommitted => "committed entry lost (a leader lacks it)",
+            Violation::CommittedReplaced => "committed entry replaced",
+            Violation::SurvivorsBlocked => "two healthy machines cannot commit",
+            Violation::ThinPromiseBroken => {
+                "a second cut, after the first was survived, would stop the cluster"
+            }
+            Violation::ModelTooSmall => "the model's own representation is too small for these bounds",
+        })
+    }
+}
+
+impl State {
+    /// A member became leader of its term.
+    pub(crate) fn check_elected(&mut self, id: u8, term: u8, log: Log) {
+        if !matches!(self.term(term).leader, 0) && self.term(term).leader != id + 1 {
+            self.break_with(Violation::TwoLeaders);
+        }
+        let lacking = (1..term).map(|t| self.term(t)).any(|t| !log.starts_with(t.log.prefix(t.commit)));
+        if lacking {
+            self.break_with(Violation::LeaderLacksCommitted);
+        }
+    }
+
+    /// A leader tells a client that its log up to here is committed.
+    pub(crate) fn check_committed(&mut self, term: u8, log: Log) {
+        let lacking = (term + 1..=TERMS as u8).any(|later| {
+            self.term(later).leader != 0 && !self.term(later).elected_with(later).starts_with(log)
+        });
+        if lacking {
+            self.break_with(Violation::LeaderLacksCommitted);
+        }
+        if log.starts_with(self.committed) {
+            self.committed = log;
+        } else if !self.committed.starts_with(log) {
+            self.break_with(Violation::CommittedReplaced);
+        }
+    }
+
+    /// What can be seen in the state itself.
+    pub(crate) fn check_state(&mut self) {
+        if self.survivors_blocked() {
+            self.break_with(Violation::SurvivorsBlocked);
+        }
+        let forgetful = |node: &crate::state::Node| !node.down && (node.lazy || node.gate != 0);
+        if self.promised && self.nodes().iter().any(forgetful) {
+            self.break_with(Violation::ThinPromiseBroken);
+        }
+    }
+
+    /// Whether, with exactly one machine's identity lost, a leader's configuration needs more than the two others.
+    fn survivors_blocked(&self) -> bool {
+        let survivors = self.nodes().iter().filter(|node| node.id < REBORN);
+        let set = survivors.clone().fold(0, |set, node| set | 1 << node.id);
+        self.members == 3
+            && survivors.clone().count() == 2
+            && survivors
+                .filter(|node| node.role == Role::Leader)
+                .any(|leader| !Membership::of(leader.log, 0b111).is_quorum(set))
+    }
+
+    pub(crate) fn break_with(&mut self, violation: Violation) {
+        self.broken.get_or_insert(violation);
+    }
+}

@@ -1,0 +1,58 @@
+//! The rules of the protocol, each of which can be left out to see what it is for.
+
+macro_rules! rules {
+    ($($field:ident: $meaning:literal,)*) => {
+        /// Which rules are kept.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct Rules {
+            $(#[doc = $meaning] pub $field: bool,)*
+        }
+
+        impl Rules {
+            /// The protocol as it is.
+            pub(crate) fn all() -> Rules {
+                Rules { $($field: true,)* }
+            }
+
+            /// The protocol without the rule of this name.
+            pub(crate) fn without(mut self, name: &str) -> Option<Rules> {
+                match name {
+                    $(stringify!($field) => self.$field = false,)*
+                    _ => return None,
+                }
+                Some(self)
+            }
+
+            /// The names, each with its meaning.
+            pub(crate) const MEANINGS: &[(&str, &str)] = &[$((stringify!($field), $meaning),)*];
+        }
+    };
+}
+
+rules! {
+    vote_synced: "a vote is synced before it is answered",
+    lost_tail_recovers: "a power cut with the mark set means recovery, not an ordinary start",
+    recovering_grants_none: "a recovering member grants no vote",
+    recovering_campaigns_never: "a recovering member does not campaign",
+    fresh_nonce: "each start asks for a mark under a nonce of its own",
+    leave_by_mark: "recovery ends by the mark, not by reaching the leader's commit index",
+    leave_on_applied: "recovery ends when the mark is applied, not when it is appended",
+    stays_recovering: "a process restart does not end a recovery",
+    one_start_update: "boot id and state are written in one update of the superblock",
+    first_append_synced: "the first append of each leader term is synced, and the term with it",
+    no_restore_in_term: "a restarted leader does not go on in its term",
+    lost_identity_reborn: "a machine whose votes are unreadable does not recover in place",
+    retired_refused: "a machine whose identity is lost does not answer under that identity",
+    one_replacing_change: "the new identity replaces the old one in one change, never add and then remove",
+    joining_recovers: "a joining member that loses its tail recovers like any other",
+    mark_before_ack: "the mark is synced before the first acknowledgement that is not itself synced",
+    leader_marks_own_ack: "the leader's count of its own copy is an acknowledgement",
+    known_entries_wait: "an acknowledgement of entries that were already there obeys the mark too",
+    cleared_after_sync: "the mark is cleared only once everything is synced",
+    no_ack_while_clearing: "from before that sync until the clear mark is on disk, nothing is acknowledged lazily",
+    thin_syncs: "while thin, an append is synced, and the mark cleared, before it is acknowledged",
+    old_regime_is_thin: "an append of an older regime never makes a member lazy again",
+    restart_fences_appends: "appends sent before a member's restart do not reach it afterwards",
+    return_needs_all: "a leader leaves the thin regime only when every voter answered within it",
+    new_leader_thin: "a new leader is thin until every voter has answered it",
+}

@@ -1,0 +1,162 @@
+//! Which searches are made: the protocol within several bounds, and each rule left out within the least that shows why.
+
+use crate::actions::Model;
+use crate::bounds::Bounds;
+use crate::properties::Violation::{
+    self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken,
+};
+use crate::rules::Rules;
+use crate::search::Witness;
+use crate::state::{REBORN, Role, State};
+
+/// A search and what it must find.
+#[derive(Clone, Copy)]
+pub(crate) struct Scenario {
+    /// The name, for the command line.
+    pub name: &'static str,
+    /// What is left out of the protocol.
+    pub without: &'static [&'static str],
+    pub bounds: Bounds,
+    /// The violation that must be found, and after how many steps; none may be where this is `None`.
+    pub expected: Option<(Violation, usize)>,
+    /// What must be met on the way.
+    pub witnesses: &'static [Witness],
+}
+
+impl Scenario {
+    /// The protocol of this search.
+    pub(crate) fn model(&self) -> Model {
+        let rules = self.without.iter().try_fold(Rules::all(), |rules, name| rules.without(name));
+        assert!(rules.is_some(), "scenario {} leaves out a rule that does not exist", self.name);
+        Model { rules: rules.unwrap_or_else(Rules::all), bounds: self.bounds }
+    }
+}
+
+const RECOVERED_LEADS: Witness = ("a member that recovered is elected", |s| {
+    s.nodes().iter().any(|n| n.starts > 0 && n.role == Role::Leader)
+});
+const TWICE_RECOVERED: Witness =
+    ("a member recovers twice", |s| s.nodes().iter().any(|n| n.starts > 1 && n.is_active()));
+const ALL_FORGETFUL: Witness = ("all machines are cut at once", |s| s.nodes().iter().all(|n| n.gate != 0));
+const REBORN_LEADS: Witness =
+    ("a reborn member is elected", |s| s.nodes().iter().any(|n| n.id >= REBORN && n.role == Role::Leader));
+const REBORN_RECOVERS: Witness = ("a reborn member recovers", |s| {
+    s.nodes().iter().any(|n| n.id >= REBORN && n.starts > 0 && n.is_active())
+});
+const CLEAR_AFTER_CUTS: Witness =
+    ("after two cuts and a commit every mark is clear and every member active", |s| {
+        s.used.cuts > 1 && s.committed.len() > 1 && s.nodes().iter().all(|n| n.is_active() && n.starts == 0)
+    });
+const LAZY_COMMIT: Witness = ("an unsynced entry is committed", |s| {
+    s.nodes().iter().all(|n| n.log.len() < 2 || !n.past.is_empty()) && s.committed.len() > 1
+});
+const KEPT: Witness = ("the thin promise is kept through cuts and an election", |s: &State| {
+    s.promised && s.used.cuts > 1 && s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1)
+});
+const BACK_TO_LAZY: Witness = ("a leader leaves the thin regime", |s| {
+    s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1 && s.term(n.term).regime == 2)
+});
+
+const BOUNDS: Bounds = Bounds::BASE;
+/// Lost tails.
+const TAILS: Bounds = Bounds { entries: 4, cuts: 1, ..BOUNDS };
+const TAILS_TWICE: Bounds = Bounds { terms: 3, cuts: 2, ..TAILS };
+/// Lost identities.
+const LOSSES: Bounds = Bounds { entries: 4, losses: 1, ..BOUNDS };
+const LOSSES_AND_TAILS: Bounds = Bounds { entries: 5, cuts: 1, ..LOSSES };
+/// The mark.
+const MARKS: Bounds = Bounds { entries: 3, cuts: 1, marks: true, ..BOUNDS };
+/// The thin regime.
+const THIN: Bounds = Bounds { entries: 2, cuts: 1, thin: true, ..BOUNDS };
+/// Five members: B alone loses power, E alone campaigns.
+const FIVE: Bounds = Bounds {
+    members: 5,
+    deposed: true,
+    candidates: 0b10000,
+    faulty: 0b00010,
+    terms: 3,
+    entries: 3,
+    cuts: 1,
+    ..BOUNDS
+};
+
+const fn holds(
+    name: &'static str,
+    without: &'static [&'static str],
+    bounds: Bounds,
+    witnesses: &'static [Witness],
+) -> Scenario {
+    Scenario { name, without, bounds, expected: None, witnesses }
+}
+
+const fn breaks(
+    without: &'static [&'static str],
+    bounds: Bounds,
+    violation: Violation,
+    steps: usize,
+) -> Scenario {
+    Scenario { name: without[0], without, bounds, expected: Some((violation, steps)), witnesses: &[] }
+}
+
+/// Every search. One that leaves a rule out is named after the rule.
+pub(crate) const ALL: &[Scenario] = &[
+    holds("tails", &[], TAILS_TWICE, &[RECOVERED_LEADS, TWICE_RECOVERED]),
+    holds("outage", &[], Bounds { cuts: 3, ..TAILS }, &[ALL_FORGETFUL, RECOVERED_LEADS]),
+    holds("kills", &[], Bounds { entries: 3, kills: 1, ..TAILS }, &[RECOVERED_LEADS]),
+    holds("losses", &[], LOSSES_AND_TAILS, &[REBORN_LEADS, REBORN_RECOVERS]),
+    holds("losses-3", &[], Bounds { terms: 3, ..LOSSES }, &[REBORN_LEADS]),
+    holds("marks", &[], Bounds { cuts: 2, ..MARKS }, &[CLEAR_AFTER_CUTS, LAZY_COMMIT]),
+    holds("marks-kill", &[], Bounds { kills: 1, ..MARKS }, &[LAZY_COMMIT]),
+    holds("thin", &[], Bounds { cuts: 2, ..THIN }, &[KEPT, BACK_TO_LAZY]),
+    breaks(&["vote_synced"], TAILS, LeaderLacksCommitted, 7),
+    breaks(&["lost_tail_recovers"], TAILS, LeaderLacksCommitted, 7),
+    breaks(&["recovering_grants_none"], TAILS, LeaderLacksCommitted, 7),
+    breaks(&["recovering_campaigns_never"], TAILS, LeaderLacksCommitted, 7),
+    breaks(&["fresh_nonce"], Bounds { cuts: 2, ..TAILS }, LeaderLacksCommitted, 11),
+    breaks(&["leave_by_mark"], TAILS, LeaderLacksCommitted, 8),
+    breaks(&["stays_recovering"], Bounds { kills: 1, ..TAILS }, LeaderLacksCommitted, 8),
+    breaks(&["one_start_update"], TAILS, LeaderLacksCommitted, 7),
+    breaks(&["no_restore_in_term"], Bounds { values: 2, kills: 1, cuts: 0, ..TAILS }, IdReused, 3),
+    holds("five", &[], FIVE, &[]),
+    // Each of these two rules covers for the other. Without both, a member forgets with its tail the term that it learned
+    // from an append, follows a deposed leader again, and takes that leader's uncommitted mark for the end of recovery.
+    holds("first_append_synced", &["first_append_synced"], FIVE, &[]),
+    holds("leave_on_applied", &["leave_on_applied"], FIVE, &[]),
+    Scenario {
+        name: "neither",
+        ..breaks(&["first_append_synced", "leave_on_applied"], FIVE, LeaderLacksCommitted, 15)
+    },
+    breaks(&["lost_identity_reborn"], LOSSES, LeaderLacksCommitted, 7),
+    breaks(&["retired_refused"], LOSSES, LeaderLacksCommitted, 7),
+    breaks(&["one_replacing_change"], LOSSES, SurvivorsBlocked, 2),
+    breaks(&["joining_recovers"], LOSSES_AND_TAILS, LeaderLacksCommitted, 15),
+    breaks(&["mark_before_ack"], MARKS, LeaderLacksCommitted, 7),
+    breaks(&["leader_marks_own_ack"], MARKS, LeaderLacksCommitted, 7),
+    breaks(&["known_entries_wait"], MARKS, LeaderLacksCommitted, 8),
+    breaks(&["cleared_after_sync"], MARKS, LeaderLacksCommitted, 8),
+    breaks(&["no_ack_while_clearing"], Bounds { values: 2, ..MARKS }, LeaderLacksCommitted, 11),
+    Scenario {
+        name: "mark_by_flag",
+        ..breaks(&["mark_before_ack", "old_regime_is_thin"], THIN, LeaderLacksCommitted, 9)
+    },
+    breaks(&["thin_syncs"], THIN, ThinPromiseBroken, 4),
+    breaks(&["old_regime_is_thin"], THIN, ThinPromiseBroken, 6),
+    breaks(&["restart_fences_appends"], THIN, ThinPromiseBroken, 7),
+    breaks(&["return_needs_all"], THIN, ThinPromiseBroken, 8),
+    breaks(&["new_leader_thin"], THIN, ThinPromiseBroken, 9),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_left_out_somewhere_with_consequences() {
+        for (rule, _) in Rules::MEANINGS {
+            assert!(
+                ALL.iter().any(|s| s.without.contains(rule) && s.expected.is_some()),
+                "no search shows what {rule} is for"
+            );
+        }
+    }
+}
