@@ -7,6 +7,7 @@ use super::cluster::{Cluster, Condition, Death, Machine};
 use super::kinds::FaultKind::{self, *};
 use super::network::Links;
 use crate::disk::{Failing, Moment};
+use cairn_engine::io::FileKind;
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
 use rand::seq::SliceRandom;
@@ -123,28 +124,25 @@ impl Nemesis {
         if !self.may_fail() {
             return;
         }
-        let rounds = self.rng.random_range(1..=5);
-        let rounds: Vec<(Death, u32, Duration)> = (0..rounds)
+        let rounds = self.rng.random_range(2..=6);
+        let rounds: Vec<(Death, (Moment, u32), Duration)> = (0..rounds)
             .map(|_| {
                 let death = if self.rng.random_bool(0.6) { Death::PowerCut } else { Death::Killed };
-                // An open takes some ten steps and more with a long journal; few of them are at the end.
-                let steps = if self.rng.random_bool(0.6) {
-                    self.rng.random_range(1..25)
-                } else {
-                    self.rng.random_range(25..200)
+                // An open takes some ten steps, and more with a long journal; few of them are at the end.
+                let moment = match self.rng.random_range(0..10) {
+                    0..=4 => (Moment::Operation, self.rng.random_range(1..25)),
+                    5 | 6 => (Moment::Operation, self.rng.random_range(25..200)),
+                    _ => (Moment::WriteTo(FileKind::Superblock), self.rng.random_range(1..8)),
                 };
-                (death, steps, Duration::from_millis(self.rng.random_range(20..300)))
+                (death, moment, Duration::from_millis(self.rng.random_range(20..300)))
             })
             .collect();
         let cluster = self.cluster.clone();
         madsim::task::spawn(async move {
             let Some(machine) = cluster.machines.get(target) else { return };
-            for (round, (death, steps, down)) in rounds.into_iter().enumerate() {
-                if round > 0 {
-                    // A node that is up and idle does nothing: the wait ends all the same.
-                    let steps = machine.disk.after(Moment::Operation, steps);
-                    let _ = tokio::time::timeout(AMBUSH, steps).await;
-                }
+            for (round, (death, (moment, count), down)) in rounds.into_iter().enumerate() {
+                // A node that is up and idle does nothing: the wait ends all the same.
+                let _ = tokio::time::timeout(AMBUSH, machine.disk.after(moment, count)).await;
                 if cluster.at_peace() {
                     return;
                 }
