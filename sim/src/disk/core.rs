@@ -184,6 +184,9 @@ impl Core {
         if !file.accepts(offset, target.len()) {
             return Err(refused("read", kind, offset, target.len()));
         }
+        if let Some(block) = file.unreadable(offset, target.len()) {
+            return Err(io::Error::other(format!("{ARRANGED}: block {block} cannot be read")));
+        }
         file.read(offset, target);
         if let Some((_, block)) = self.misread.filter(|(misread, _)| *misread == kind)
             && let Some(at) = (block * BLOCK as u64 + FLIPPED).checked_sub(offset)

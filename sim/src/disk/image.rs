@@ -10,17 +10,17 @@
 
 use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The unit that a disk without a write-unit promise may tear at, in bytes.
 pub const SECTOR: usize = 512;
 
-type Block = Arc<[u8; BLOCK]>;
+pub(super) type Block = Arc<[u8; BLOCK]>;
 
 /// A completed write of one block.
 #[derive(Debug)]
-struct Version {
+pub(super) struct Version {
     order: u64,
     block: Block,
     /// A sync that should have covered it failed.
@@ -29,9 +29,9 @@ struct Version {
 
 /// A write that was begun and has not completed.
 #[derive(Debug)]
-struct Flight {
-    first: u64,
-    blocks: Vec<Block>,
+pub(super) struct Flight {
+    pub(super) first: u64,
+    pub(super) blocks: Vec<Block>,
 }
 
 /// What a power cut or a kill did to one file.
@@ -64,9 +64,11 @@ impl Damage {
 #[derive(Debug)]
 pub struct FileImage {
     size: u64,
-    synced: BTreeMap<u64, Block>,
-    dirty: BTreeMap<u64, Vec<Version>>,
-    flights: BTreeMap<u64, Flight>,
+    pub(super) synced: BTreeMap<u64, Block>,
+    pub(super) dirty: BTreeMap<u64, Vec<Version>>,
+    pub(super) flights: BTreeMap<u64, Flight>,
+    /// Blocks that cannot be read until they are written again.
+    pub(super) worn: BTreeSet<u64>,
     order: u64,
     /// Syncs that made something safe, and the one that did so last for each block.
     syncs: u64,
@@ -81,6 +83,7 @@ impl FileImage {
             synced: BTreeMap::new(),
             dirty: BTreeMap::new(),
             flights: BTreeMap::new(),
+            worn: BTreeSet::new(),
             order: 0,
             syncs: 0,
             synced_in: BTreeMap::new(),
@@ -135,6 +138,7 @@ impl FileImage {
 
     fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
+        self.worn.remove(&number);
         self.dirty.entry(number).or_default().push(Version { order: self.order, block, forsaken: false });
     }
 

@@ -6,6 +6,7 @@
 //!   Core                       files, locks, fences, digest                              (core.rs)
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
+//!                              its decay at rest                                      (decay.rs)
 //! ```
 //!
 //! Two kinds. One *honours the contract* of the `device` mode: a completed write survives a power cut and a write in
@@ -15,6 +16,7 @@
 //! Errors, stalls and misread blocks are arranged by whoever simulates; the disk applies them.
 
 mod core;
+mod decay;
 #[cfg(madsim)]
 mod device;
 mod image;
