@@ -9,8 +9,8 @@ use super::cluster::{Condition, Death, Machine};
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{self, Forget, HalfRecovered, Usurp};
 use crate::disk::Moment;
-use cairn_engine::Standing;
 use cairn_engine::io::FileKind;
+use cairn_engine::{Mode, Standing};
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
 use rand::RngExt;
@@ -25,6 +25,8 @@ const MOMENT: Duration = Duration::from_millis(1_500);
 /// Longest wait for a new leader, and for a member to come back.
 const LEADER: Duration = Duration::from_secs(3);
 const RETURN: Duration = Duration::from_secs(5);
+/// Longest wait for acknowledgements to run ahead.
+const LAZY: Duration = Duration::from_secs(4);
 
 /// How those who are gone are kept from helping.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,7 @@ struct Parts {
 impl Nemesis {
     /// A member forgets an acknowledgement that a leader counted, and is asked for its vote by those who were out.
     pub(super) async fn forget(&mut self) {
+        self.running_ahead().await;
         let Some(leader) = self.leader(0) else { return };
         let Some(parts) = self.deal(leader) else { return };
         self.begin(Forget, &parts);
@@ -110,6 +113,7 @@ impl Nemesis {
     /// A member forgets, comes back under a leader that has committed little of its own yet, and as soon as it counts
     /// itself whole its vote is asked for by those who were out.
     pub(super) async fn half_recovered(&mut self) {
+        self.running_ahead().await;
         let Some(leader) = self.leader(0) else { return };
         let Some(parts) = self.deal(leader) else { return };
         self.begin(HalfRecovered, &parts);
@@ -157,6 +161,19 @@ impl Nemesis {
         self.bring_back(parts.forgets).await;
         self.pause_between(1_500, 4_000).await;
         self.undo(&parts, gone).await;
+    }
+
+    /// In mode `replicated` mostly waits until all acknowledge ahead of their syncs, since only then is there something to
+    /// forget.
+    async fn running_ahead(&mut self) {
+        if self.cluster.plan.mode != Mode::Replicated || self.rng.random_bool(0.2) {
+            return;
+        }
+        let mut waited = Duration::ZERO;
+        while waited < LAZY && !self.cluster.machines.iter().all(Machine::lazy) {
+            tokio::time::sleep(POLL * 10).await;
+            waited += POLL * 10;
+        }
     }
 
     /// The leader of the highest term, if that is at least `least`.
