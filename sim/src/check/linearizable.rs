@@ -14,6 +14,7 @@ use super::Violation;
 use super::model::{Request, State, Versions};
 use crate::history::{Action, Change, Condition, History, Key, Outcome, Record};
 use std::collections::HashSet;
+use std::mem::{Discriminant, discriminant};
 
 /// The property's name.
 pub const NAME: &str = "linearizable";
@@ -157,7 +158,7 @@ impl<'a> Search<'a> {
     /// Writes of unknown outcome whose version nobody saw. Each is placed as late as it can be: right before something
     /// that meets one of its keys. Of those alike only the first is tried, since none of them ever expires.
     fn push_silent(&self, point: &Point, candidates: &[usize], stack: &mut Vec<Point>) {
-        let mut tried: Vec<Vec<(Key, bool, Condition)>> = Vec::new();
+        let mut tried: Vec<Vec<(Key, Discriminant<Change>, Condition)>> = Vec::new();
         for request in candidates.iter().copied() {
             let Some(record) = self.records.get(request) else {
                 continue;
@@ -169,7 +170,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let alike: Vec<_> =
-                operations.iter().map(|o| (o.key, matches!(o.change, Change::Put(_)), o.condition)).collect();
+                operations.iter().map(|o| (o.key, discriminant(&o.change), o.condition)).collect();
             if tried.contains(&alike) {
                 continue;
             }

@@ -51,6 +51,16 @@ fn a_read_during_a_write_may_see_either_state() {
 }
 
 #[test]
+fn a_check_of_unknown_outcome_does_not_stand_for_a_delete() {
+    let open = |invoked, change| {
+        record(2, invoked, invoked, Action::Write(vec![operation(0, change)]), Outcome::Unknown)
+    };
+    let put = put(0, 1, 0, 1, 5, None);
+    accepted(vec![put.clone(), open(2, Change::Check), open(3, Change::Delete), get(4, 5, 0, None)]);
+    rejected(vec![put, open(2, Change::Check), get(4, 5, 0, None)]);
+}
+
+#[test]
 fn a_stale_read_is_rejected() {
     rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 6, Some(5)), get(4, 5, 0, Some((1, 5)))]);
 }

@@ -16,6 +16,9 @@ use summary::Summary;
 /// A run that takes longer than this on the wall clock hangs.
 const HANG: Duration = Duration::from_secs(180);
 
+/// In so many runs every kind of fault must have been applied.
+const ALL_FAULTS_IN: u64 = 200;
+
 /// Deterministic simulation of a Cairn cluster. One seed is one run.
 #[derive(Debug, Parser)]
 #[command(name = "cargo sim")]
@@ -35,9 +38,9 @@ struct Arguments {
     /// Run each seed twice and compare the traces.
     #[arg(long)]
     check_determinism: bool,
-    /// Stop at the first run that fails, and say how many it took.
-    #[arg(long)]
-    until_failure: bool,
+    /// Stop once so many runs have failed, and say how many it took.
+    #[arg(long, value_name = "FAILURES")]
+    until_failures: Option<usize>,
     /// Show what the nodes log; twice for more.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -108,6 +111,7 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
     drop(sender);
     let mut summary = Summary::default();
     let mut hashes = BTreeMap::new();
+    let mut catches = Vec::new();
     for report in receiver {
         for violation in &report.violations {
             println!("seed {} ({}) FAILED {violation}", report.seed, report.mode);
@@ -117,8 +121,10 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         }
         hashes.insert(report.seed, report.trace_hash);
         summary.add(&report);
-        if arguments.until_failure && !report.passed() {
-            println!("caught by seed {}, after {} runs", report.seed, summary.runs());
+        if let Some(violation) = report.violations.first() {
+            catches.push(Catch { seed: report.seed, run: summary.runs(), property: violation.property });
+        }
+        if arguments.until_failures.is_some_and(|failures| catches.len() >= failures) {
             break;
         }
     }
@@ -128,6 +134,9 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         }
     }
     summary.print();
+    if arguments.until_failures.is_some() {
+        print_catches(&catches);
+    }
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("{:.1} seeds/min", summary.runs() as f64 / minutes);
     finish(&summary)
@@ -167,7 +176,33 @@ fn compare(first: &mut Report, second: &Report) {
     first.violations.push(cairn_sim::check::Violation::new("a seed has one trace", detail));
 }
 
+/// A run that failed: its seed, how many runs had ended by then, and the first property that did not hold.
+struct Catch {
+    seed: u64,
+    run: u64,
+    property: &'static str,
+}
+
+/// One line for `sim/mutants/run`.
+fn print_catches(catches: &[Catch]) {
+    let Some(first) = catches.first() else {
+        println!("caught by no seed");
+        return;
+    };
+    let runs = std::iter::once(0).chain(catches.iter().map(|catch| catch.run));
+    let mut gaps: Vec<u64> = runs.zip(catches).map(|(before, catch)| catch.run - before).collect();
+    gaps.sort_unstable();
+    let median = gaps.get(gaps.len() / 2).copied().unwrap_or_default();
+    println!("caught by seed {} | {} | median {median} of {}", first.seed, first.property, catches.len());
+}
+
+/// Fails if a run did, or if a kind of fault was never applied though there was occasion.
 fn finish(summary: &Summary) -> ExitCode {
     println!("{} passed, {} failed", summary.passed(), summary.failed());
+    let missing = summary.never_applied();
+    if summary.runs() >= ALL_FAULTS_IN && !missing.is_empty() {
+        println!("never applied in {} runs: {}", summary.runs(), missing.join(", "));
+        return ExitCode::FAILURE;
+    }
     if summary.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,6 +1,6 @@
 //! What many runs did, in a few lines.
 
-use cairn_sim::harness::Report;
+use cairn_sim::harness::{FaultKind, Report};
 use std::collections::BTreeMap;
 
 /// Sums over runs.
@@ -10,6 +10,7 @@ pub struct Summary {
     faults: BTreeMap<&'static str, u64>,
     outcomes: BTreeMap<&'static str, u64>,
     events: BTreeMap<&'static str, u64>,
+    power_cuts: BTreeMap<&'static str, u64>,
     virtual_ms: u64,
     terms: u64,
     log_entries: u64,
@@ -27,6 +28,7 @@ impl Summary {
                 *sums.entry(name).or_default() += count;
             }
         }
+        *self.power_cuts.entry(report.mode.name()).or_default() += report.power_cuts;
         self.virtual_ms += report.virtual_ms;
         self.terms += report.terms;
         self.log_entries += report.log_entries;
@@ -52,6 +54,12 @@ impl Summary {
         self.passed() + self.failed()
     }
 
+    /// Kinds of faults that were never applied.
+    pub fn never_applied(&self) -> Vec<&'static str> {
+        let names = FaultKind::ALL.iter().map(|kind| kind.name());
+        names.filter(|name| !self.faults.contains_key(name)).collect()
+    }
+
     /// Prints the sums.
     pub fn print(&self) {
         let list = |counts: &BTreeMap<&'static str, u64>| {
@@ -62,6 +70,9 @@ impl Summary {
             println!("{mode:<11} {passed} passed, {failed} failed");
         }
         println!("faults      {}", list(&self.faults));
+        for (mode, cuts) in &self.power_cuts {
+            println!("machine power cuts simulated in {mode} mode: {cuts}");
+        }
         println!("requests    {}", list(&self.outcomes));
         println!("nodes       {}", list(&self.events));
         println!(

@@ -4,15 +4,23 @@
 //! - a handle carries the epoch in which it was opened; a kill or a cut begins a new epoch, and an old handle can
 //!   neither read, write nor sync;
 //! - within one epoch a file is open at most once: the lock of a real open file description;
+//! - an error that was arranged strikes once; so does no other;
 //! - the digest covers kind, place, content and order of every operation, so two runs with the same digest did the
 //!   same I/O.
 
 use super::image::{Damage, FileImage};
-use cairn_engine::io::FileKind;
-use rand::rngs::StdRng;
+use cairn_engine::io::{BLOCK, FileKind};
+use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A journal block is misread only if so many syncs came after the one that made it safe, and if it is among the newest
+/// of these: older ones are behind a checkpoint, and nobody needs them.
+const SYNCS_AFTER: u64 = 12;
+const RECENT_BLOCKS: usize = 40;
+/// Where in a block the flipped bit is.
+const FLIPPED: u64 = 100;
 
 /// Counts of what a disk did and suffered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +37,27 @@ pub struct DiskStats {
     pub damage: Damage,
 }
 
+/// In the text of every error that was arranged.
+pub const ARRANGED: &str = "simulated I/O error";
+
+/// What an arranged error strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// A write: what it leaves is unknown.
+    Write,
+    /// A sync: what it should have covered may be gone, and no later sync brings it back.
+    Sync,
+}
+
+/// An error to come.
+#[derive(Clone, Copy, Debug)]
+struct Arranged {
+    failing: Failing,
+    kind: Option<FileKind>,
+    /// So many operations of the kind come before it.
+    spared: u32,
+}
+
 /// A disk's whole state.
 #[derive(Debug)]
 pub struct Core {
@@ -39,6 +68,13 @@ pub struct Core {
     next_id: u64,
     digest: u64,
     stats: DiskStats,
+    arranged: Option<Arranged>,
+    /// Writes and syncs that end with an error.
+    doomed: BTreeSet<u64>,
+    /// Errors that struck.
+    errors: u64,
+    /// Reads of this block of a file return a flipped bit until the process ends.
+    misread: Option<(FileKind, u64)>,
 }
 
 impl Core {
@@ -52,7 +88,65 @@ impl Core {
             next_id: 0,
             digest: 0,
             stats: DiskStats::default(),
+            arranged: None,
+            doomed: BTreeSet::new(),
+            errors: 0,
+            misread: None,
         }
+    }
+
+    /// Arranges an error for a write or a sync, of one file or any, after `spared` of them.
+    pub fn arrange(&mut self, failing: Failing, kind: Option<FileKind>, spared: u32) {
+        self.arranged = Some(Arranged { failing, kind, spared });
+    }
+
+    /// Takes back an error that has not struck.
+    pub fn disarm(&mut self) {
+        self.arranged = None;
+    }
+
+    /// Arranged errors that struck so far.
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Until the process ends, reads of one journal block come back with a flipped bit, as over a bad cable: of a block
+    /// that later ones say is synced. False if there is none.
+    pub fn misread_journal(&mut self, rng: &mut StdRng) -> bool {
+        let Some(file) = self.files.get(&FileKind::Journal) else { return false };
+        let candidates = file.long_synced(SYNCS_AFTER);
+        let recent = candidates.len().min(RECENT_BLOCKS);
+        if recent == 0 {
+            return false;
+        }
+        let block = candidates.get(rng.random_range(0..recent)).copied();
+        self.misread = block.map(|block| (FileKind::Journal, block));
+        self.misread.is_some()
+    }
+
+    /// No block is misread any more.
+    pub fn read_right(&mut self) {
+        self.misread = None;
+    }
+
+    /// Whether a block is misread at present.
+    pub fn misreads(&self) -> bool {
+        self.misread.is_some()
+    }
+
+    /// Whether the operation that begins now is to fail.
+    fn strikes(&mut self, failing: Failing, kind: FileKind) -> bool {
+        let Some(arranged) = &mut self.arranged else { return false };
+        if arranged.failing != failing || arranged.kind.is_some_and(|only| only != kind) {
+            return false;
+        }
+        if arranged.spared > 0 {
+            arranged.spared -= 1;
+            return false;
+        }
+        self.arranged = None;
+        self.errors += 1;
+        true
     }
 
     /// Opens a file for the current epoch.
@@ -90,7 +184,16 @@ impl Core {
         if !file.accepts(offset, target.len()) {
             return Err(refused("read", kind, offset, target.len()));
         }
+        if let Some(block) = file.unreadable(offset, target.len()) {
+            return Err(io::Error::other(format!("{ARRANGED}: block {block} cannot be read")));
+        }
         file.read(offset, target);
+        if let Some((_, block)) = self.misread.filter(|(misread, _)| *misread == kind)
+            && let Some(at) = (block * BLOCK as u64 + FLIPPED).checked_sub(offset)
+            && let Some(byte) = target.get_mut(at as usize)
+        {
+            *byte ^= 0x10;
+        }
         self.stats.reads += 1;
         self.note(b'r', kind, offset, target.len() as u64);
         Ok(())
@@ -107,6 +210,9 @@ impl Core {
             return Err(refused("write", kind, offset, bytes.len()));
         }
         file.begin(id, offset, bytes);
+        if self.strikes(Failing::Write, kind) {
+            self.doomed.insert(id);
+        }
         self.next_id += 1;
         self.stats.writes += 1;
         self.stats.bytes_written += bytes.len() as u64;
@@ -119,6 +225,12 @@ impl Core {
     /// # Errors
     /// A fenced handle's error: then the write's fate was decided when its epoch ended.
     pub fn complete_write(&mut self, epoch: u64, kind: FileKind, id: u64) -> io::Result<()> {
+        self.file(epoch, kind)?;
+        if self.doomed.remove(&id) {
+            // It stays in flight: what it left is decided when the process or the machine ends.
+            self.note(b'E', kind, id, 0);
+            return Err(io::Error::other(ARRANGED));
+        }
         if !self.file(epoch, kind)?.complete(id) {
             return Err(io::Error::other("the write is unknown"));
         }
@@ -126,23 +238,30 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a sync: the watermark for [`Core::complete_sync`].
+    /// Begins a sync: its watermark and whether it will fail, for [`Core::complete_sync`].
     ///
     /// # Errors
     /// A fenced handle's error.
-    pub fn begin_sync(&mut self, epoch: u64, kind: FileKind) -> io::Result<u64> {
+    pub fn begin_sync(&mut self, epoch: u64, kind: FileKind) -> io::Result<(u64, bool)> {
         let watermark = self.file(epoch, kind)?.begin_sync();
         self.stats.syncs += 1;
         self.note(b's', kind, watermark, 0);
-        Ok(watermark)
+        Ok((watermark, self.strikes(Failing::Sync, kind)))
     }
 
     /// Ends a sync.
     ///
     /// # Errors
-    /// A fenced handle's error: then nothing became safe.
-    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, watermark: u64) -> io::Result<()> {
-        self.file(epoch, kind)?.synced_through(watermark);
+    /// A fenced handle's error, or the arranged one: then nothing became safe.
+    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, begun: (u64, bool)) -> io::Result<()> {
+        let (watermark, fails) = begun;
+        let file = self.file(epoch, kind)?;
+        if fails {
+            file.sync_failed(watermark);
+            self.note(b'E', kind, watermark, 1);
+            return Err(io::Error::other(ARRANGED));
+        }
+        file.synced_through(watermark);
         self.note(b'd', kind, watermark, 0);
         Ok(())
     }
@@ -161,6 +280,8 @@ impl Core {
     fn end_epoch(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
         self.epoch += 1;
         self.locked.clear();
+        self.doomed.clear();
+        self.misread = None;
         let mut damage = Damage::default();
         for file in self.files.values_mut() {
             damage.add(end(file));
@@ -250,6 +371,50 @@ mod tests {
         };
         assert_eq!(digest(1), digest(1));
         assert_ne!(digest(1), digest(2));
+    }
+
+    #[test]
+    fn an_arranged_error_strikes_once_and_what_it_struck_is_not_safe() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        disk.arrange(Failing::Write, Some(FileKind::Data), 1);
+        let mut ends = Vec::new();
+        for block in 0..3 {
+            let id = disk.begin_write(epoch, FileKind::Data, block * 4096, &[1; 4096]).unwrap();
+            ends.push(disk.complete_write(epoch, FileKind::Data, id).is_ok());
+        }
+        assert_eq!((ends, disk.errors()), (vec![true, false, true], 1));
+        disk.arrange(Failing::Sync, None, 0);
+        let begun = disk.begin_sync(epoch, FileKind::Data).unwrap();
+        let error = disk.complete_sync(epoch, FileKind::Data, begun).unwrap_err();
+        assert!(error.to_string().contains(ARRANGED));
+        let begun = disk.begin_sync(epoch, FileKind::Data).unwrap();
+        disk.complete_sync(epoch, FileKind::Data, begun).unwrap();
+        assert_eq!(disk.dirty_blocks(), 2, "the second sync covers nothing that the first one should have");
+    }
+
+    #[test]
+    fn a_misread_block_reads_right_again_in_the_next_process() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Journal).unwrap();
+        for block in 0..20 {
+            let id = disk.begin_write(epoch, FileKind::Journal, block * 4096, &[7; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Journal, id).unwrap();
+            let begun = disk.begin_sync(epoch, FileKind::Journal).unwrap();
+            disk.complete_sync(epoch, FileKind::Journal, begun).unwrap();
+        }
+        let mut rng = StdRng::seed_from_u64(1);
+        let wrong = |disk: &mut Core, epoch| {
+            let mut all = vec![0; 20 * 4096];
+            disk.read(epoch, FileKind::Journal, 0, &mut all).unwrap();
+            all.iter().filter(|byte| **byte != 7).count()
+        };
+        assert_eq!(wrong(&mut disk, epoch), 0);
+        assert!(disk.misread_journal(&mut rng));
+        assert_eq!(wrong(&mut disk, epoch), 1);
+        disk.kill(&mut rng);
+        let (epoch, _) = disk.open(FileKind::Journal).unwrap();
+        assert_eq!(wrong(&mut disk, epoch), 0);
     }
 
     #[test]

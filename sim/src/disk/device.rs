@@ -3,7 +3,7 @@
 //! Every operation begins when it is called and completes after a random time, on a host of its own: pausing or
 //! killing the node does not stop the device, and dropping the future cancels nothing.
 
-use super::core::{Core, DiskStats};
+use super::core::{Core, DiskStats, Failing};
 use super::image::Damage;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
@@ -14,6 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 struct Inner {
     core: Core,
@@ -23,8 +24,27 @@ struct Inner {
     slow_one_in: u32,
     /// The usual operation that is not immediate takes up to this many microseconds.
     usual_max_us: u64,
-    /// Rung when so many more writes have begun.
-    alarm: Option<(u32, oneshot::Sender<()>)>,
+    alarms: Vec<Alarm>,
+    /// Until then no operation ends, or none on this one file.
+    stalled: Option<(Instant, Option<FileKind>)>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Writes to any file.
+    Write,
+    /// Writes to this one.
+    WriteTo(FileKind),
+    /// Operations of any kind.
+    Operation,
+}
+
+/// Rings when so many more of them have begun.
+struct Alarm {
+    moment: Moment,
+    left: u32,
+    bell: oneshot::Sender<()>,
 }
 
 /// One machine's disk. Clones share it; it lives as long as the simulation.
@@ -55,7 +75,7 @@ impl SimDisk {
         let slow_one_in = *pick(&mut rng, &[20, 100], &1000);
         let usual_max_us = *pick(&mut rng, &[1_500, 2_500], &12_000);
         let core = Core::new(honours_contract, &sizes);
-        let inner = Inner { core, rng, slow_one_in, usual_max_us, alarm: None };
+        let inner = Inner { core, rng, slow_one_in, usual_max_us, alarms: Vec::new(), stalled: None };
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
     }
 
@@ -91,21 +111,58 @@ impl SimDisk {
         self.inner.lock().core.dirty_blocks()
     }
 
-    /// Resolves as soon as `writes` more writes have begun: a moment at which something is in flight.
-    pub async fn after_writes(&self, writes: u32) {
+    /// Resolves as soon as `count` more of these have begun: a moment at which something is in flight.
+    pub async fn after(&self, moment: Moment, count: u32) {
         let (bell, rung) = oneshot::channel();
-        self.inner.lock().alarm = Some((writes, bell));
-        // An alarm that another one replaced rings at once.
+        self.inner.lock().alarms.push(Alarm { moment, left: count, bell });
+        // Bells are dropped only after they rang.
         let _ = rung.await;
+    }
+
+    /// Arranges an error; see [`Core::arrange`].
+    pub fn arrange(&self, failing: Failing, kind: Option<FileKind>, spared: u32) {
+        self.inner.lock().core.arrange(failing, kind, spared);
+    }
+
+    /// Takes back an error that has not struck.
+    pub fn disarm(&self) {
+        self.inner.lock().core.disarm();
+    }
+
+    /// Arranged errors that struck so far.
+    pub fn errors(&self) -> u64 {
+        self.inner.lock().core.errors()
+    }
+
+    /// See [`Core::misread_journal`].
+    pub fn misread_journal(&self) -> bool {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.misread_journal(rng)
+    }
+
+    /// No block is misread any more.
+    pub fn read_right(&self) {
+        self.inner.lock().core.read_right();
+    }
+
+    /// Whether a block is misread at present.
+    pub fn misreads(&self) -> bool {
+        self.inner.lock().core.misreads()
+    }
+
+    /// For so long no operation ends: none at all, or none on one file.
+    pub fn stall(&self, lasts: Duration, only: Option<FileKind>) {
+        self.inner.lock().stalled = Some((Instant::now() + lasts, only));
     }
 
     /// Runs `finish` on the disk after a random time and hands its result over.
     fn later<T: Send + 'static>(
         &self,
+        kind: FileKind,
         finish: impl FnOnce(&mut Core) -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
-        let delay = self.inner.lock().latency();
+        let delay = self.inner.lock().delay(kind);
         let inner = self.inner.clone();
         self.host.spawn(async move {
             if let Some(delay) = delay {
@@ -120,16 +177,36 @@ impl SimDisk {
 }
 
 impl Inner {
-    fn tick(&mut self) {
-        match &mut self.alarm {
-            Some((writes, _)) if *writes > 1 => *writes -= 1,
-            Some(_) => {
-                if let Some((_, bell)) = self.alarm.take() {
-                    // Nobody may be waiting any more.
-                    let _ = bell.send(());
-                }
+    /// An operation begins.
+    fn tick(&mut self, kind: FileKind, writes: bool) {
+        let matches = |moment: Moment| match moment {
+            Moment::Operation => true,
+            Moment::Write => writes,
+            Moment::WriteTo(only) => writes && only == kind,
+        };
+        let mut waiting = Vec::new();
+        for mut alarm in std::mem::take(&mut self.alarms) {
+            alarm.left = alarm.left.saturating_sub(u32::from(matches(alarm.moment)));
+            match alarm.left {
+                // Nobody may be waiting any more.
+                0 => drop(alarm.bell.send(())),
+                _ if alarm.bell.is_closed() => {}
+                _ => waiting.push(alarm),
             }
-            None => {}
+        }
+        self.alarms = waiting;
+    }
+
+    fn delay(&mut self, kind: FileKind) -> Option<Duration> {
+        let usual = self.latency();
+        let left = self
+            .stalled
+            .filter(|(_, only)| only.is_none_or(|only| only == kind))
+            .map(|(until, _)| until.saturating_duration_since(Instant::now()))
+            .filter(|left| !left.is_zero());
+        match left {
+            Some(left) => Some(left + usual.unwrap_or_default()),
+            None => usual,
         }
     }
 
@@ -193,7 +270,8 @@ impl Device for SimDevice {
 
     fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
         let (epoch, kind) = (self.epoch, self.kind);
-        let done = self.disk.later(move |core| {
+        self.disk.inner.lock().tick(kind, false);
+        let done = self.disk.later(kind, move |core| {
             let result = core.read(epoch, kind, offset, &mut buf);
             (result, buf)
         });
@@ -204,24 +282,29 @@ impl Device for SimDevice {
         let (epoch, kind) = (self.epoch, self.kind);
         let begun = {
             let mut inner = self.disk.inner.lock();
-            inner.tick();
+            inner.tick(kind, true);
             inner.core.begin_write(epoch, kind, offset, &buf)
         };
         let id = match begun {
             Ok(id) => id,
             Err(error) => return Box::pin(async move { (Err(error), buf) }),
         };
-        let done = self.disk.later(move |core| core.complete_write(epoch, kind, id));
+        let done = self.disk.later(kind, move |core| core.complete_write(epoch, kind, id));
         Box::pin(async move { (done.await.unwrap_or_else(|_| Err(gone())), buf) })
     }
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
         let (epoch, kind) = (self.epoch, self.kind);
-        let watermark = match self.disk.inner.lock().core.begin_sync(epoch, kind) {
-            Ok(watermark) => watermark,
+        let begun = {
+            let mut inner = self.disk.inner.lock();
+            inner.tick(kind, false);
+            inner.core.begin_sync(epoch, kind)
+        };
+        let begun = match begun {
+            Ok(begun) => begun,
             Err(error) => return Box::pin(async move { Err(error) }),
         };
-        let done = self.disk.later(move |core| core.complete_sync(epoch, kind, watermark));
+        let done = self.disk.later(kind, move |core| core.complete_sync(epoch, kind, begun));
         Box::pin(async move { done.await.unwrap_or_else(|_| Err(gone())) })
     }
 }

@@ -3,30 +3,35 @@
 //! Pure: no clock, no runtime, random choices from the generator passed in. What holds here:
 //! - a read sees every completed write and no write in flight;
 //! - a sync makes exactly those versions safe that had completed when it began;
+//! - what was dirty when a sync failed is not made safe by a later sync: it may be gone, and only a write of the block
+//!   itself, or the end of the process, settles that;
+//! - a write that failed stays in flight until the process or the machine ends, which decides what is left of it;
 //! - a power cut leaves no block that was never asked for, except where a sector in flight was torn.
 
 use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The unit that a disk without a write-unit promise may tear at, in bytes.
 pub const SECTOR: usize = 512;
 
-type Block = Arc<[u8; BLOCK]>;
+pub(super) type Block = Arc<[u8; BLOCK]>;
 
 /// A completed write of one block.
 #[derive(Debug)]
-struct Version {
+pub(super) struct Version {
     order: u64,
     block: Block,
+    /// A sync that should have covered it failed.
+    forsaken: bool,
 }
 
 /// A write that was begun and has not completed.
 #[derive(Debug)]
-struct Flight {
-    first: u64,
-    blocks: Vec<Block>,
+pub(super) struct Flight {
+    pub(super) first: u64,
+    pub(super) blocks: Vec<Block>,
 }
 
 /// What a power cut or a kill did to one file.
@@ -59,10 +64,15 @@ impl Damage {
 #[derive(Debug)]
 pub struct FileImage {
     size: u64,
-    synced: BTreeMap<u64, Block>,
-    dirty: BTreeMap<u64, Vec<Version>>,
-    flights: BTreeMap<u64, Flight>,
+    pub(super) synced: BTreeMap<u64, Block>,
+    pub(super) dirty: BTreeMap<u64, Vec<Version>>,
+    pub(super) flights: BTreeMap<u64, Flight>,
+    /// Blocks that cannot be read until they are written again.
+    pub(super) worn: BTreeSet<u64>,
     order: u64,
+    /// Syncs that made something safe, and the one that did so last for each block.
+    syncs: u64,
+    synced_in: BTreeMap<u64, u64>,
 }
 
 impl FileImage {
@@ -73,7 +83,10 @@ impl FileImage {
             synced: BTreeMap::new(),
             dirty: BTreeMap::new(),
             flights: BTreeMap::new(),
+            worn: BTreeSet::new(),
             order: 0,
+            syncs: 0,
+            synced_in: BTreeMap::new(),
         }
     }
 
@@ -125,7 +138,8 @@ impl FileImage {
 
     fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
-        self.dirty.entry(number).or_default().push(Version { order: self.order, block });
+        self.worn.remove(&number);
+        self.dirty.entry(number).or_default().push(Version { order: self.order, block, forsaken: false });
     }
 
     /// The watermark of a sync that begins now, to be given to [`FileImage::synced_through`] when it ends.
@@ -133,16 +147,37 @@ impl FileImage {
         self.order
     }
 
-    /// Makes every version up to `watermark` safe.
+    /// Makes every version up to `watermark` safe, save those that a failed sync has left behind.
     pub fn synced_through(&mut self, watermark: u64) {
-        let synced = &mut self.synced;
+        let (synced, synced_in, round) = (&mut self.synced, &mut self.synced_in, self.syncs + 1);
+        let mut any = false;
         self.dirty.retain(|number, versions| {
             let covered = versions.partition_point(|version| version.order <= watermark);
-            if let Some(last) = versions.drain(..covered).next_back() {
+            let safe = versions.iter().take(covered).rposition(|version| !version.forsaken);
+            if let Some(last) = safe.and_then(|safe| versions.drain(..=safe).next_back()) {
                 synced.insert(*number, last.block);
+                synced_in.insert(*number, round);
+                any = true;
             }
             !versions.is_empty()
         });
+        self.syncs += u64::from(any);
+    }
+
+    /// A sync that began with `watermark` failed.
+    pub fn sync_failed(&mut self, watermark: u64) {
+        let versions = self.dirty.values_mut().flatten();
+        versions.filter(|version| version.order <= watermark).for_each(|version| version.forsaken = true);
+    }
+
+    /// The blocks that were synced last, newest first, without those of the last `rounds` syncs: so much was synced
+    /// after them that whoever reads the file can know that they must be there.
+    pub fn long_synced(&self, rounds: u64) -> Vec<u64> {
+        let mut blocks: Vec<(u64, u64)> =
+            self.synced_in.iter().map(|(number, round)| (*round, *number)).collect();
+        blocks.retain(|(round, number)| round + rounds <= self.syncs && !self.dirty.contains_key(number));
+        blocks.sort_unstable_by(|one, other| other.cmp(one));
+        blocks.into_iter().map(|(_, number)| number).collect()
     }
 
     /// Blocks that completed and are not synced.
@@ -158,6 +193,7 @@ impl FileImage {
     /// The process died and the machine runs on: completed writes stay, each write in flight lands or not, now.
     pub fn kill(&mut self, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
+        self.dirty.values_mut().flatten().for_each(|version| version.forsaken = false);
         for flight in std::mem::take(&mut self.flights).into_values() {
             let all = flight.blocks.len() as u64;
             let landing = match rng.random_range(0..5_u8) {
@@ -370,6 +406,50 @@ mod tests {
             assert!(!file.complete(2), "no write of the dead process lands later");
         });
         assert!(landed > 20 && lost > 20);
+    }
+
+    #[test]
+    fn what_a_failed_sync_left_behind_is_not_made_safe_by_the_next_one() {
+        let (mut old, mut new) = (0, 0);
+        each_seed(|rng| {
+            let mut file = FileImage::zeroed(1 << 20);
+            write(&mut file, 1, 0, 1);
+            file.sync_failed(file.begin_sync());
+            write(&mut file, 2, 1, 2);
+            file.synced_through(file.begin_sync());
+            file.cut(false, rng);
+            assert_eq!(first_byte(&file, 1), 2, "written after the failure, and synced");
+            match first_byte(&file, 0) {
+                0 => old += 1,
+                _ => new += 1,
+            }
+        });
+        assert!(old > 20 && new > 20, "{old} old, {new} new");
+    }
+
+    #[test]
+    fn a_block_written_again_after_a_failed_sync_is_safe_once_synced() {
+        each_seed(|rng| {
+            let mut file = FileImage::zeroed(1 << 20);
+            write(&mut file, 1, 0, 1);
+            file.sync_failed(file.begin_sync());
+            write(&mut file, 2, 0, 2);
+            file.synced_through(file.begin_sync());
+            file.cut(false, rng);
+            assert_eq!(first_byte(&file, 0), 2);
+        });
+    }
+
+    #[test]
+    fn blocks_count_as_long_synced_once_enough_was_synced_after_them() {
+        let mut file = FileImage::zeroed(1 << 20);
+        for block in 0..5 {
+            write(&mut file, block, block, 1);
+            file.synced_through(file.begin_sync());
+        }
+        assert_eq!(file.long_synced(2), [2, 1, 0]);
+        write(&mut file, 9, 1, 2);
+        assert_eq!(file.long_synced(2), [2, 0], "one is being replaced");
     }
 
     #[test]

@@ -6,18 +6,22 @@
 //!   Core                       files, locks, fences, digest                              (core.rs)
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
+//!                              its decay at rest                                      (decay.rs)
 //! ```
 //!
 //! Two kinds. One *honours the contract* of the `device` mode: a completed write survives a power cut and a write in
 //! flight is old or new per 4 KiB block. The other has a volatile cache: only a sync makes anything safe, in any
 //! order, and what is in flight tears at sectors.
+//!
+//! Errors, stalls and misread blocks are arranged by whoever simulates; the disk applies them.
 
 mod core;
+mod decay;
 #[cfg(madsim)]
 mod device;
 mod image;
 
-pub use self::core::{Core, DiskStats};
+pub use self::core::{ARRANGED, Core, DiskStats, Failing};
 #[cfg(madsim)]
-pub use self::device::{SimDirectory, SimDisk};
+pub use self::device::{Moment, SimDirectory, SimDisk};
 pub use self::image::{Damage, FileImage, SECTOR};

@@ -5,7 +5,7 @@
 
 use super::plan::Plan;
 use crate::check::Violation;
-use crate::disk::SimDisk;
+use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
@@ -17,7 +17,7 @@ use rand::RngExt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The cluster's name.
@@ -63,6 +63,10 @@ struct State {
     lazy: bool,
     /// The machine lost power with the mark set, and its node is not known to be active since.
     forgetful: bool,
+    /// The life in which the node stopped by itself because its device had failed.
+    stopped: Option<u32>,
+    /// The errors of its device that are accounted for by stopped or ended nodes.
+    errors: u64,
 }
 
 /// One machine.
@@ -110,6 +114,16 @@ impl Machine {
         state.node.as_ref().map_or(state.lazy, |node| node.engine().status().lazy)
     }
 
+    /// Whether the node stopped by itself in this life.
+    pub(super) fn stopped(&self, life: u32) -> bool {
+        self.state.lock().stopped == Some(life)
+    }
+
+    /// Whether its device failed in this life.
+    fn device_failed(&self) -> bool {
+        self.disk.errors() > self.state.lock().errors
+    }
+
     /// Its node is active.
     pub(super) fn remembers(&self, life: u32) {
         let mut state = self.state.lock();
@@ -138,8 +152,10 @@ pub(super) struct Cluster {
     peace: AtomicBool,
     /// An operator has given up what was lost: what was committed before may be gone.
     decided: AtomicBool,
-    /// Clean stops under way.
+    /// Clean stops, and failures of devices, under way.
     pub(super) stopping: AtomicU32,
+    /// Machines that lost power.
+    pub(super) power_cuts: AtomicU64,
 }
 
 impl Cluster {
@@ -175,6 +191,8 @@ impl Cluster {
                 node: None,
                 lazy: false,
                 forgetful: false,
+                stopped: None,
+                errors: 0,
             };
             machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
         }
@@ -189,6 +207,7 @@ impl Cluster {
             peace: AtomicBool::new(false),
             decided: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
+            power_cuts: AtomicU64::new(0),
         }))
     }
 
@@ -317,15 +336,24 @@ impl Cluster {
                 self.became(slot, life, Ok(node.clone()));
                 let reason = node.stopped().await;
                 if self.alive(slot, life) {
-                    self.violation(Violation::new(
-                        "no node stops by itself",
-                        format!("node {slot}: {reason}"),
-                    ));
+                    self.stopped_by_itself(slot, life, &reason);
                 }
             }
             Err(error) => {
                 self.became(slot, life, Err(error.to_string()));
             }
+        }
+    }
+
+    /// That is right where the device failed, if the reason says so, and where.
+    fn stopped_by_itself(&self, slot: u16, life: u32, reason: &str) {
+        self.trace.event(format!("node {slot} stops by itself: {reason}"));
+        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
+        if machine.device_failed() && names_device_error(slot, reason) {
+            machine.state.lock().stopped = Some(life);
+            self.count_event("stopped by a failed device");
+        } else {
+            self.violation(Violation::new("no node stops by itself", format!("node {slot}: {reason}")));
         }
     }
 
@@ -354,7 +382,17 @@ impl Cluster {
                 state.change += 1;
                 drop(state);
                 self.trace.event(format!("node {slot} refuses to start: {refusal}"));
-                self.violation(Violation::new("a node starts", format!("node {slot}: {refusal}")));
+                let failed = machine.device_failed() && names_device_error(slot, &refusal);
+                let misread = machine.disk.misreads() && names_journal_block(&refusal);
+                if failed || misread {
+                    self.count_event(if failed {
+                        "start refused by a failed device"
+                    } else {
+                        "start refused for a damaged block"
+                    });
+                } else {
+                    self.violation(Violation::new("a node starts", format!("node {slot}: {refusal}")));
+                }
             }
         }
     }
@@ -364,6 +402,9 @@ impl Cluster {
         let was = machine.condition();
         if was == Condition::Down && death == Death::Killed {
             return false;
+        }
+        if death == Death::PowerCut {
+            self.power_cuts.fetch_add(1, Ordering::Relaxed);
         }
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
@@ -377,6 +418,7 @@ impl Cluster {
             state.boots += u64::from(death == Death::PowerCut);
             state.lazy = lazy;
             state.forgetful |= death == Death::PowerCut && lazy;
+            state.errors = machine.disk.errors();
             state.node.take()
         };
         machine.set(Condition::Down);
@@ -425,6 +467,17 @@ impl Cluster {
         self.trace.event(format!("node {} stopped: {ended:?}", machine.slot));
         Some(matches!(ended, Ok(Ok(Ok(())))))
     }
+}
+
+/// The machine's disk, the file and the error.
+fn names_device_error(slot: u16, reason: &str) -> bool {
+    reason.contains(ARRANGED)
+        && reason.contains(&format!("disk-{slot}"))
+        && reason.contains("failed on file `")
+}
+
+fn names_journal_block(reason: &str) -> bool {
+    reason.contains("corrupt") && reason.contains("`journal`") && reason.contains("offset")
 }
 
 fn parse(address: &str) -> std::net::IpAddr {

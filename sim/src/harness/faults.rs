@@ -4,7 +4,10 @@
 //! happened to the machine in between.
 
 use super::cluster::{Cluster, Condition, Death, Machine};
+use super::kinds::FaultKind::{self, *};
 use super::network::Links;
+use crate::disk::{Failing, Moment};
+use cairn_engine::io::FileKind;
 use cairn_raft::Role;
 use madsim::task::NodeId as Host;
 use rand::seq::SliceRandom;
@@ -13,76 +16,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// One process is killed.
-    Kill,
-    /// All processes are killed at once.
-    KillAll,
-    /// One process stops running for a while.
-    Pause,
-    /// One process stops cleanly; its machine may lose power then.
-    Shutdown,
-    /// One machine loses power.
-    PowerCut,
-    /// All machines lose power at once.
-    PowerCutAll,
-    /// Machines lose power one after another until none is left, with time for the others to notice.
-    PowerCutRolling,
-    /// One member cannot talk to the others, or to anybody.
-    Isolate,
-    /// The members fall into two parts.
-    Split,
-    /// Messages get through in one direction only.
-    OneWay,
-    /// Messages are lost.
-    Lossy,
-    /// Messages are late and overtake each other.
-    Slow,
-    /// A clock runs fast or slow.
-    Clock,
-}
-
-use FaultKind::*;
-
-impl FaultKind {
-    /// All of them.
-    pub const ALL: [FaultKind; 13] = [
-        Kill,
-        KillAll,
-        Pause,
-        Shutdown,
-        PowerCut,
-        PowerCutAll,
-        PowerCutRolling,
-        Isolate,
-        Split,
-        OneWay,
-        Lossy,
-        Slow,
-        Clock,
-    ];
-}
-
 /// Longest wait for a clean stop.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(12);
 /// Longest wait for a write to strike at.
-const AMBUSH: Duration = Duration::from_secs(3);
+pub(super) const AMBUSH: Duration = Duration::from_secs(3);
 /// How long the survivors of a power cut may take until they sync before they acknowledge.
 const NOTICE: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(20);
 /// After a death, the time its tasks get to end before a restart.
-const FUNERAL: Duration = Duration::from_millis(20);
+pub(super) const FUNERAL: Duration = Duration::from_millis(20);
 
 /// The one who breaks things.
 pub(super) struct Nemesis {
-    cluster: Arc<Cluster>,
-    links: Arc<Links>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) links: Arc<Links>,
     clients: Vec<Host>,
-    rng: StdRng,
+    pub(super) rng: StdRng,
     /// Changes with every change of partitions, and of weather.
-    partitions: Arc<AtomicU64>,
+    pub(super) partitions: Arc<AtomicU64>,
     weathers: Arc<AtomicU64>,
 }
 
@@ -102,37 +53,46 @@ impl Nemesis {
             }
             let faults = &self.cluster.plan.faults;
             if let Some(fault) = faults.get(self.rng.random_range(0..faults.len().max(1))).copied() {
-                self.apply(fault);
+                self.apply(fault).await;
             }
         }
     }
 
-    fn apply(&mut self, fault: FaultKind) {
+    async fn apply(&mut self, fault: FaultKind) {
         let long = self.rng.random_bool(0.3);
         let lasts = Duration::from_millis(self.rng.random_range(100..if long { 9_000 } else { 2_500 }));
         match fault {
-            Kill => self.end_one("kill", Death::Killed, lasts),
-            PowerCut => self.end_one("power cut", Death::PowerCut, lasts),
-            KillAll => self.end_all("kill of all", Death::Killed),
-            PowerCutAll => self.end_all("power cut of all", Death::PowerCut),
+            Kill => self.end_one(fault, Death::Killed, lasts),
+            PowerCut => self.end_one(fault, Death::PowerCut, lasts),
+            KillAll => self.end_all(fault, Death::Killed),
+            PowerCutAll => self.end_all(fault, Death::PowerCut),
+            EndAgain => self.end_again(),
             PowerCutRolling => self.roll(),
             Pause => self.pause(lasts),
             Shutdown => self.shut_down(),
             Isolate | Split | OneWay => self.partition(fault, lasts),
             Lossy => {
                 let loss = self.rng.random_range(0.02..0.3);
-                self.weather("loss", loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
+                self.weather(fault, loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
             }
             Slow => {
                 let worst = self.rng.random_range(20..600);
-                self.weather("delay", 0.0, Duration::from_millis(1)..Duration::from_millis(worst), lasts);
+                self.weather(fault, 0.0, Duration::from_millis(1)..Duration::from_millis(worst), lasts);
             }
+            Late => self.late(lasts),
             Clock => self.clock(),
+            FailWrite => self.fail_device(Failing::Write, lasts),
+            FailSync => self.fail_device(Failing::Sync, lasts),
+            Stall => self.stall(),
+            Misread => self.misread(),
+            Forget => self.forget().await,
+            Usurp => self.usurp().await,
+            HalfRecovered => self.half_recovered().await,
         }
     }
 
     /// A machine: often the leader's, since most can go wrong there.
-    fn target(&mut self) -> usize {
+    pub(super) fn target(&mut self) -> usize {
         let leads = |machine: &Machine| {
             machine.node().is_some_and(|(_, node)| node.replica().status().role == Role::Leader)
         };
@@ -144,26 +104,68 @@ impl Nemesis {
     }
 
     /// Whether one more may fail: beyond a minority only now and then.
-    fn may_fail(&mut self) -> bool {
+    pub(super) fn may_fail(&mut self) -> bool {
         let up = self.cluster.machines.iter().filter(|machine| machine.condition() == Condition::Up).count();
         up > self.cluster.machines.len() / 2 + 1 || self.rng.random_bool(0.25)
     }
 
-    fn end_one(&mut self, name: &'static str, death: Death, lasts: Duration) {
+    fn end_one(&mut self, fault: FaultKind, death: Death, lasts: Duration) {
         let target = self.target();
         if !self.may_fail() {
             return;
         }
-        let end = self.end(name, target, death, lasts);
+        let end = self.end(fault, target, death, lasts);
         self.now_or_amid_writes(target, end);
     }
 
-    fn end_all(&mut self, name: &'static str, death: Death) {
+    /// Ends one machine, and again at a random step of each of its next lives.
+    fn end_again(&mut self) {
+        let target = self.target();
+        if !self.may_fail() {
+            return;
+        }
+        let rounds = self.rng.random_range(2..=6);
+        let rounds: Vec<(Death, (Moment, u32), Duration)> = (0..rounds)
+            .map(|_| {
+                let death = if self.rng.random_bool(0.6) { Death::PowerCut } else { Death::Killed };
+                // An open takes some ten steps, and more with a long journal; few of them are at the end.
+                let moment = match self.rng.random_range(0..10) {
+                    0..=4 => (Moment::Operation, self.rng.random_range(1..25)),
+                    5 | 6 => (Moment::Operation, self.rng.random_range(25..200)),
+                    _ => (Moment::WriteTo(FileKind::Superblock), self.rng.random_range(1..8)),
+                };
+                (death, moment, Duration::from_millis(self.rng.random_range(20..300)))
+            })
+            .collect();
+        let cluster = self.cluster.clone();
+        madsim::task::spawn(async move {
+            let Some(machine) = cluster.machines.get(target) else { return };
+            for (round, (death, (moment, count), down)) in rounds.into_iter().enumerate() {
+                // A node that is up and idle does nothing: the wait ends all the same.
+                let _ = tokio::time::timeout(AMBUSH, machine.disk.after(moment, count)).await;
+                if cluster.at_peace() {
+                    return;
+                }
+                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+                if cluster.end(machine, death) && round > 0 {
+                    cluster.count(EndAgain.name());
+                }
+                let change = machine.change();
+                tokio::time::sleep(down.max(FUNERAL)).await;
+                if !machine.unchanged(change) {
+                    return;
+                }
+                cluster.start(machine);
+            }
+        });
+    }
+
+    fn end_all(&mut self, fault: FaultKind, death: Death) {
         let all = 0..self.cluster.machines.len();
         let ends: Vec<_> = all
             .map(|target| {
                 let lasts = Duration::from_millis(self.rng.random_range(100..3_000));
-                self.end(name, target, death, lasts)
+                self.end(fault, target, death, lasts)
             })
             .collect();
         let target = self.target();
@@ -192,7 +194,7 @@ impl Nemesis {
                     break;
                 }
                 if cluster.end(machine, Death::PowerCut) {
-                    cluster.count("power cut, rolling");
+                    cluster.count(PowerCutRolling.name());
                 }
                 cut.push(target);
                 if cut.len() == cluster.machines.len() {
@@ -209,7 +211,7 @@ impl Nemesis {
     /// A node's end and, later, its restart.
     fn end(
         &self,
-        name: &'static str,
+        fault: FaultKind,
         target: usize,
         death: Death,
         lasts: Duration,
@@ -221,7 +223,7 @@ impl Nemesis {
                 return;
             }
             if cluster.end(machine, death) {
-                cluster.count(name);
+                cluster.count(fault.name());
             }
             start_later(cluster.clone(), target, lasts);
         }
@@ -238,7 +240,7 @@ impl Nemesis {
             self.rng.random_bool(0.3).then(|| Duration::from_micros(self.rng.random_range(1_000..5_000)));
         madsim::task::spawn(async move {
             // Without writes the wait ends all the same.
-            let _ = tokio::time::timeout(AMBUSH, disk.after_writes(writes)).await;
+            let _ = tokio::time::timeout(AMBUSH, disk.after(Moment::Write, writes)).await;
             if let Some(linger) = linger {
                 tokio::time::sleep(linger).await;
             }
@@ -253,7 +255,7 @@ impl Nemesis {
         }
         let Some(machine) = self.cluster.machines.get(target) else { return };
         if self.cluster.pause(machine) {
-            self.cluster.count("pause");
+            self.cluster.count(Pause.name());
             let (cluster, change) = (self.cluster.clone(), machine.change());
             madsim::task::spawn(async move {
                 tokio::time::sleep(lasts).await;
@@ -274,7 +276,7 @@ impl Nemesis {
         if !up || !self.may_fail() {
             return;
         }
-        self.cluster.count("clean stop");
+        self.cluster.count(Shutdown.name());
         self.cluster.stopping.fetch_add(1, Ordering::Relaxed);
         let cluster = self.cluster.clone();
         let lasts = Duration::from_millis(self.rng.random_range(50..2_000));
@@ -322,13 +324,8 @@ impl Nemesis {
                 }
             }
         }
-        let name = match fault {
-            Isolate => "isolation",
-            Split => "split",
-            _ => "one-way link",
-        };
-        self.cluster.count(name);
-        self.cluster.trace.event(format!("{name}: {} links cut", cuts.len()));
+        self.cluster.count(fault.name());
+        self.cluster.trace.event(format!("{}: {} links cut", fault.name(), cuts.len()));
         self.links.heal();
         for (from, to) in cuts {
             self.links.cut(from, to);
@@ -345,16 +342,26 @@ impl Nemesis {
         });
     }
 
-    fn weather(
-        &mut self,
-        name: &'static str,
-        loss: f64,
-        latency: std::ops::Range<Duration>,
-        lasts: Duration,
-    ) {
-        self.cluster.count(name);
-        self.cluster.trace.event(format!("{name}: {loss:.3} lost, {latency:?} late"));
+    fn weather(&mut self, fault: FaultKind, loss: f64, latency: std::ops::Range<Duration>, lasts: Duration) {
+        self.cluster.count(fault.name());
+        self.cluster.trace.event(format!("{}: {loss:.3} lost, {latency:?} late", fault.name()));
         self.links.weather(loss, latency);
+        let mark = self.weathers.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cluster, links, weathers) = (self.cluster.clone(), self.links.clone(), self.weathers.clone());
+        madsim::task::spawn(async move {
+            tokio::time::sleep(lasts).await;
+            if weathers.load(Ordering::Relaxed) == mark {
+                links.calm();
+                cluster.trace.event("network calm");
+            }
+        });
+    }
+
+    /// Of all requests some take seconds to arrive.
+    fn late(&mut self, lasts: Duration) {
+        self.cluster.count(Late.name());
+        self.cluster.trace.event(Late.name());
+        self.links.late(true);
         let mark = self.weathers.fetch_add(1, Ordering::Relaxed) + 1;
         let (cluster, links, weathers) = (self.cluster.clone(), self.links.clone(), self.weathers.clone());
         madsim::task::spawn(async move {
@@ -372,13 +379,13 @@ impl Nemesis {
         let skew = self.cluster.plan.clock_skew;
         let rate = 1_000_000 - skew + self.rng.random_range(0..=2 * skew);
         cairn_raft::set_clock_rate(machine.host, rate);
-        self.cluster.count("clock rate");
+        self.cluster.count(Clock.name());
         self.cluster.trace.event(format!("node {} clock at {rate} ppm", machine.slot));
     }
 }
 
 /// Starts a dead node after a while, if nothing else happened to it.
-fn start_later(cluster: Arc<Cluster>, target: usize, lasts: Duration) {
+pub(super) fn start_later(cluster: Arc<Cluster>, target: usize, lasts: Duration) {
     let Some(change) = cluster.machines.get(target).map(Machine::change) else { return };
     madsim::task::spawn(async move {
         tokio::time::sleep(lasts.max(FUNERAL)).await;

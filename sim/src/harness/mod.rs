@@ -4,14 +4,20 @@
 //!   run ── plan (everything random, from the seed)
 //!    ├── cluster   machines: host, disk, lives of the node
 //!    ├── network   links, loss, latency
-//!    ├── faults    what goes wrong, and its end
+//!    ├── kinds     what can go wrong
+//!    ├── faults    processes, machines, links, clocks: what goes wrong, and its end
+//!    ├── devices   the same for disks
+//!    ├── conspire  faults that only matter together, in one order, at one moment
 //!    ├── observe   looks at every node all the time
-//!    └── finale    heal, serve, converge; a replicated node that lost power refuses to start
+//!    └── finale    heal, serve, converge, lose power while idle
 //! ```
 
 mod cluster;
+mod conspire;
+mod devices;
 mod faults;
 mod finale;
+mod kinds;
 mod logging;
 mod network;
 mod observe;
@@ -19,6 +25,7 @@ mod plan;
 mod report;
 mod run;
 
+pub use kinds::FaultKind;
 pub use plan::Plan;
 pub use report::Report;
 pub use run::{RunOptions, run_seed};

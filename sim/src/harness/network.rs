@@ -36,8 +36,27 @@ impl Links {
         self.net.clog_link(from, to);
     }
 
+    /// Stops messages between all hosts of one side and all of the other.
+    pub(super) fn part(&self, side: &[NodeId], other: &[NodeId]) {
+        for one in side {
+            for two in other {
+                self.cut(*one, *two);
+                self.cut(*two, *one);
+            }
+        }
+    }
+
+    /// Makes one request in ten take seconds to arrive, or no longer.
+    pub(super) fn late(&self, some: bool) {
+        match some {
+            true => madsim::buggify::enable(),
+            false => madsim::buggify::disable(),
+        }
+    }
+
     /// Usual latency, no loss.
     pub(super) fn calm(&self) {
+        self.late(false);
         self.weather(0.0, self.latency.clone());
     }
 

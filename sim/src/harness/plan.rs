@@ -1,6 +1,6 @@
 //! Everything that a seed decides before the run begins.
 
-use super::faults::FaultKind;
+use super::kinds::FaultKind;
 use crate::workload::Profile;
 use cairn_engine::{Geometry, Mode};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -55,8 +55,13 @@ impl Plan {
             _ => Mode::Replicated,
         });
         let millis = Duration::from_millis;
+        // One run in four has little else than arrangements, so that one follows the other undisturbed.
+        let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
-        faults.retain(|_| rng.random_bool(0.6));
+        faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
+        if conspires {
+            faults.extend(FaultKind::CONSPIRACIES.repeat(2));
+        }
         let latency = match rng.random_range(0..4) {
             0 => millis(1)..millis(30),
             1 => Duration::from_micros(100)..millis(1),
@@ -69,7 +74,11 @@ impl Plan {
             honours_contract: mode == Mode::Device,
             geometry: geometry(&mut rng),
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
-            sync_interval: millis(if rng.random_bool(0.3) { 200 } else { 1000 }),
+            sync_interval: millis(match rng.random_range(0..10) {
+                0..=2 => 200,
+                3..=7 => 1000,
+                _ => 3000,
+            }),
             profile: Profile::from_rng(&mut rng),
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
@@ -93,12 +102,17 @@ impl Plan {
     }
 }
 
-/// Small journals and checkpoint thresholds, so that a run of a minute goes around them.
+/// Small journals and data areas, so that a run of a minute goes around them.
 fn geometry(rng: &mut StdRng) -> Geometry {
     let tight = rng.random_bool(0.5);
     Geometry {
         journal_bytes: if tight { MIB } else { 8 * MIB },
         checkpoint_bytes: 4 * MIB,
-        data_bytes: if tight { 32 * MIB } else { 128 * MIB },
+        data_bytes: match rng.random_range(0..4) {
+            // So small that space is used again within the time between two syncs.
+            0 | 1 => Geometry::MIN_DATA_BYTES,
+            2 => 32 * MIB,
+            _ => 128 * MIB,
+        },
     }
 }

@@ -26,6 +26,8 @@ pub struct Report {
     pub faults: BTreeMap<&'static str, u64>,
     /// What the nodes did, by kind.
     pub events: BTreeMap<&'static str, u64>,
+    /// Machines that lost power, counted once for each loss.
+    pub power_cuts: u64,
     /// All disks together.
     pub disk: DiskStats,
     /// Terms that had a leader.
@@ -47,6 +49,7 @@ impl Report {
             outcomes: BTreeMap::new(),
             faults: BTreeMap::new(),
             events: BTreeMap::new(),
+            power_cuts: 0,
             disk: DiskStats::default(),
             terms: 0,
             log_entries: 0,

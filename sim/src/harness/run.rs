@@ -289,6 +289,7 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
     report.violations = cluster.violations();
     report.faults = cluster.counts();
     report.events = cluster.events();
+    report.power_cuts = cluster.power_cuts.load(Ordering::Relaxed);
     *report.events.entry("starts").or_default() +=
         cluster.machines.iter().map(|m| u64::from(m.life())).sum::<u64>();
     report.virtual_ms = u64::try_from(virtual_time().as_millis()).unwrap_or(u64::MAX);

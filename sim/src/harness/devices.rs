@@ -1,0 +1,159 @@
+//! Faults of disks: errors, stalls, misread blocks.
+//!
+//! A node whose device failed must stop by itself and say why. What its files hold then is unknown: either the device
+//! kept everything and the process comes back on the running machine, or it dropped what was not synced, which is what a
+//! power cut does.
+
+use super::cluster::{Condition, Death};
+use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
+use super::kinds::FaultKind::{FailSync, FailWrite, Misread, Stall};
+use crate::check::Violation;
+use crate::disk::Failing;
+use cairn_engine::io::FileKind;
+use rand::RngExt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a node may take to stop once its device has failed; it may be paused for most of it.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(10);
+/// How long a node may take to open with a misread block, or to refuse it.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+impl Nemesis {
+    /// Any file, or one: the small ones are written rarely, and their errors matter most.
+    fn file(&mut self) -> Option<FileKind> {
+        let all = FileKind::ALL;
+        if self.rng.random_bool(0.4) { None } else { all.get(self.rng.random_range(0..all.len())).copied() }
+    }
+
+    /// One write or sync of a machine's disk fails.
+    pub(super) fn fail_device(&mut self, failing: Failing, lasts: Duration) {
+        let (target, file) = (self.target(), self.file());
+        let spared = self.rng.random_range(0..20);
+        let linger = Duration::from_millis(self.rng.random_range(0..500));
+        let dropped = self.rng.random_bool(0.5);
+        let up =
+            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        if !up || !self.may_fail() {
+            return;
+        }
+        let cluster = self.cluster.clone();
+        cluster.stopping.fetch_add(1, Ordering::Relaxed);
+        madsim::task::spawn(async move {
+            if let Some(machine) = cluster.machines.get(target) {
+                let before = machine.disk.errors();
+                machine.disk.arrange(failing, file, spared);
+                let mut waited = Duration::ZERO;
+                while machine.disk.errors() == before && waited < AMBUSH {
+                    tokio::time::sleep(POLL).await;
+                    waited += POLL;
+                }
+                machine.disk.disarm();
+                if machine.disk.errors() > before {
+                    let fault = if failing == Failing::Write { FailWrite } else { FailSync };
+                    cluster.count(fault.name());
+                    cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
+                    let (life, change) = (machine.life(), machine.change());
+                    let mut waited = Duration::ZERO;
+                    while machine.life() == life
+                        && machine.condition() != Condition::Down
+                        && !machine.stopped(life)
+                        && waited < STOP_LIMIT
+                    {
+                        tokio::time::sleep(POLL).await;
+                        waited += POLL;
+                    }
+                    if machine.life() == life
+                        && !machine.stopped(life)
+                        && machine.condition() == Condition::Up
+                    {
+                        cluster.violation(Violation::new(
+                            "a node whose device fails stops by itself",
+                            format!("node {} serves on after a {}", machine.slot, fault.name()),
+                        ));
+                    }
+                    tokio::time::sleep(linger).await;
+                    if machine.life() == life && (machine.stopped(life) || machine.unchanged(change)) {
+                        let death = match dropped && cluster.may_forget(machine) {
+                            true => Death::PowerCut,
+                            false => Death::Killed,
+                        };
+                        cluster.end(machine, death);
+                        start_later(cluster.clone(), target, lasts);
+                    } else if machine.condition() == Condition::Down {
+                        start_later(cluster.clone(), target, lasts);
+                    }
+                }
+            }
+            cluster.stopping.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// A disk ends no operation for seconds; its machine may end meanwhile.
+    pub(super) fn stall(&mut self) {
+        let target = self.target();
+        let file = if self.rng.random_bool(0.5) { None } else { self.file() };
+        let lasts = Duration::from_millis(self.rng.random_range(500..8_000));
+        let end = self.rng.random_bool(0.5).then(|| lasts.mul_f64(self.rng.random_range(0.3..1.0)));
+        let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
+        let down = Duration::from_millis(self.rng.random_range(20..1_000));
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        machine.disk.stall(lasts, file);
+        self.cluster.count(Stall.name());
+        self.cluster.trace.event(format!("disk {} stalls for {lasts:?}, {file:?}", machine.slot));
+        let Some(end) = end else { return };
+        let (cluster, change) = (self.cluster.clone(), machine.change());
+        madsim::task::spawn(async move {
+            tokio::time::sleep(end).await;
+            let Some(machine) = cluster.machines.get(target).filter(|machine| machine.unchanged(change))
+            else {
+                return;
+            };
+            if !cluster.at_peace() {
+                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+                cluster.end(machine, death);
+                start_later(cluster.clone(), target, down);
+            }
+        });
+    }
+
+    /// A node is restarted, and one block of its journal is misread. It may need nothing of that block; otherwise it must
+    /// refuse to start and name the block, and starts once the block reads right.
+    pub(super) fn misread(&mut self) {
+        let target = self.target();
+        let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
+        let up =
+            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        if !up || !self.may_fail() {
+            return;
+        }
+        let cluster = self.cluster.clone();
+        cluster.stopping.fetch_add(1, Ordering::Relaxed);
+        madsim::task::spawn(async move {
+            if let Some(machine) = cluster.machines.get(target) {
+                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+                cluster.end(machine, death);
+                let change = machine.change();
+                tokio::time::sleep(FUNERAL).await;
+                if machine.unchanged(change) {
+                    if machine.disk.misread_journal() {
+                        cluster.count(Misread.name());
+                        cluster.trace.event(format!("disk {} misreads a block", machine.slot));
+                    }
+                    cluster.start(machine);
+                    let mut waited = Duration::ZERO;
+                    while machine.condition() == Condition::Starting && waited < OPEN_LIMIT {
+                        tokio::time::sleep(POLL).await;
+                        waited += POLL;
+                    }
+                    machine.disk.read_right();
+                    if machine.condition() == Condition::Down {
+                        start_later(cluster.clone(), target, FUNERAL);
+                    }
+                }
+            }
+            cluster.stopping.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
