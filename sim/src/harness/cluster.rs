@@ -59,6 +59,8 @@ struct State {
     change: u64,
     boots: u64,
     node: Option<Arc<Node>>,
+    /// What it holds was once misread, and the rest may name values that others overwrote.
+    damaged: bool,
     /// The `lazy` mark was set when the node last ran.
     lazy: bool,
     /// The machine lost power with the mark set, and its node is not known to be active since.
@@ -122,6 +124,16 @@ impl Machine {
     /// Whether its device failed in this life.
     fn device_failed(&self) -> bool {
         self.disk.errors() > self.state.lock().errors
+    }
+
+    /// Part of what it holds is about to be misread.
+    pub(super) fn damage(&self) {
+        let mut state = self.state.lock();
+        (state.damaged, state.forgetful) = (true, true);
+    }
+
+    pub(super) fn damaged(&self) -> bool {
+        self.state.lock().damaged
     }
 
     /// Its node is active.
@@ -189,6 +201,7 @@ impl Cluster {
                 change: 0,
                 boots: 1,
                 node: None,
+                damaged: false,
                 lazy: false,
                 forgetful: false,
                 stopped: None,
@@ -268,17 +281,22 @@ impl Cluster {
     /// Whether one more machine may lose power: as many as may fail by themselves without a person, unless the plan goes
     /// beyond that.
     pub(super) fn may_forget(&self, machine: &Machine) -> bool {
-        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
         self.plan.mode != Mode::Replicated
             || !machine.lazy()
             || self.plan.beyond_tolerance
-            || others.count() < (self.machines.len() - 1) / 2
+            || self.may_be_damaged(machine)
+    }
+
+    /// Whether one more machine may come back with less than it had, in any mode.
+    pub(super) fn may_be_damaged(&self, machine: &Machine) -> bool {
+        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
+        others.count() < (self.machines.len() - 1) / 2
     }
 
     /// Whether so many machines forgot that a cluster without a leader must wait for a person.
     pub(super) fn may_be_stuck(&self) -> bool {
         let forgetful = self.machines.iter().filter(|machine| machine.forgetful()).count();
-        self.plan.mode == Mode::Replicated && forgetful > (self.machines.len() - 1) / 2
+        forgetful > (self.machines.len() - 1) / 2
     }
 
     fn host(&self, machine: &Machine) -> Option<NodeHandle> {

@@ -118,8 +118,8 @@ impl Nemesis {
         });
     }
 
-    /// A node is restarted, and one block of its journal is misread. It may need nothing of that block; otherwise it must
-    /// refuse to start and name the block, and starts once the block reads right.
+    /// A node is restarted, and one block of its journal is misread. It may need nothing of that block; otherwise it opens
+    /// with what came before and recovers the rest from the others.
     pub(super) fn misread(&mut self) {
         let target = self.target();
         let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
@@ -137,7 +137,8 @@ impl Nemesis {
                 let change = machine.change();
                 tokio::time::sleep(FUNERAL).await;
                 if machine.unchanged(change) {
-                    if machine.disk.misread_journal() {
+                    if cluster.may_be_damaged(machine) && machine.disk.misread_journal() {
+                        machine.damage();
                         cluster.count(Misread.name());
                         cluster.trace.event(format!("disk {} misreads a block", machine.slot));
                     }

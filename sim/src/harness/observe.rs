@@ -130,7 +130,7 @@ pub(super) async fn read_log(cluster: &Cluster, machine: &Machine, engine: &Engi
             Err(error) => {
                 // The log may have been purged, or the node killed, while it was read.
                 let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next);
-                if !purged && machine.unchanged(change) {
+                if !purged && !machine.damaged() && machine.unchanged(change) {
                     let detail = format!("node {} from {next}: {error}", machine.slot);
                     cluster.violation(Violation::new("the log is readable", detail));
                 }
