@@ -430,6 +430,21 @@ impl Cluster {
         was != Condition::Down
     }
 
+    /// The run is over. Nodes, tasks and disks refer to one another, so that nobody else would free them.
+    pub(super) async fn dismantle(&self) {
+        for machine in &self.machines {
+            Handle::current().kill(machine.host);
+            machine.disk.kill();
+            let node = machine.state.lock().node.take();
+            drop(node);
+        }
+        // The tasks of a killed host end when the scheduler comes by.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for machine in &self.machines {
+            machine.disk.wipe();
+        }
+    }
+
     /// Stops a node's process from running, without ending it.
     pub(super) fn pause(&self, machine: &Machine) -> bool {
         if !matches!(machine.condition(), Condition::Up | Condition::Starting) {
