@@ -384,6 +384,8 @@ impl Cluster {
                 self.trace.event(format!("node {slot} refuses to start: {refusal}"));
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
                 let misread = machine.disk.misreads() && names_journal_block(&refusal);
+                // The process is over, so what a failed sync left behind is settled.
+                machine.disk.kill();
                 if failed || misread {
                     self.count_event(if failed {
                         "start refused by a failed device"
