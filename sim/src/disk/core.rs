@@ -95,6 +95,11 @@ impl Core {
         }
     }
 
+    /// Forgets all files.
+    pub fn wipe(&mut self) {
+        self.files.clear();
+    }
+
     /// Arranges an error for a write or a sync, of one file or any, after `spared` of them.
     pub fn arrange(&mut self, failing: Failing, kind: Option<FileKind>, spared: u32) {
         self.arranged = Some(Arranged { failing, kind, spared });

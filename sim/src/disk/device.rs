@@ -119,6 +119,11 @@ impl SimDisk {
         let _ = rung.await;
     }
 
+    /// Frees what the disk holds: nobody will read it any more.
+    pub fn wipe(&self) {
+        self.inner.lock().core.wipe();
+    }
+
     /// Arranges an error; see [`Core::arrange`].
     pub fn arrange(&self, failing: Failing, kind: Option<FileKind>, spared: u32) {
         self.inner.lock().core.arrange(failing, kind, spared);

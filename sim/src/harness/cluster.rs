@@ -402,6 +402,8 @@ impl Cluster {
                 self.trace.event(format!("node {slot} refuses to start: {refusal}"));
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
                 let misread = machine.disk.misreads() && names_journal_block(&refusal);
+                // The process is over, so what a failed sync left behind is settled.
+                machine.disk.kill();
                 if failed || misread {
                     self.count_event(if failed {
                         "start refused by a failed device"
@@ -446,6 +448,21 @@ impl Cluster {
             machine.slot
         ));
         was != Condition::Down
+    }
+
+    /// The run is over. Nodes, tasks and disks refer to one another, so that nobody else would free them.
+    pub(super) async fn dismantle(&self) {
+        for machine in &self.machines {
+            Handle::current().kill(machine.host);
+            machine.disk.kill();
+            let node = machine.state.lock().node.take();
+            drop(node);
+        }
+        // The tasks of a killed host end when the scheduler comes by.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for machine in &self.machines {
+            machine.disk.wipe();
+        }
     }
 
     /// Stops a node's process from running, without ending it.

@@ -166,7 +166,9 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
 
     let history = History::new(recorder.records());
     judge(&cluster, &seen, &recorder, &history, end.as_ref());
-    Ok(report(&cluster, &links, &seen, &history))
+    let report = report(&cluster, &links, &seen, &history);
+    cluster.dismantle().await;
+    Ok(report)
 }
 
 /// A host for each client.
