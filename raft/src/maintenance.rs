@@ -34,12 +34,16 @@ pub(crate) struct Maintained {
 /// A follower whose log grew within this time is catching up: what it needs next is kept.
 const CATCHING_UP: Duration = Duration::from_secs(10);
 
+/// How often a checkpoint is taken for no other reason than that the data area is nearly full.
+const RELIEF: Duration = Duration::from_secs(5);
+
 /// How far each follower was when it was last seen to advance.
 type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
 /// Looks after the replica until it is gone or `stopped` says so.
 pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + Send + 'static) {
     let mut followers = Followers::new();
+    let mut relieved = runtime::now();
     loop {
         let Some(pause) = maintained.upgrade().map(|it| Duration::from_millis(it.config.maintenance_ms))
         else {
@@ -59,25 +63,38 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
         }
         maintained.receiver.expire().await;
         maintained.give_up_burden().await;
-        if maintained.tend(&mut followers).await.is_err() {
+        if maintained.tend(&mut followers, &mut relieved).await.is_err() {
             return;
         }
     }
 }
 
 impl Maintained {
-    async fn tend(&self, followers: &mut Followers) -> Result<(), ()> {
+    async fn tend(&self, followers: &mut Followers, relieved: &mut runtime::Instant) -> Result<(), ()> {
         self.observe(followers);
         let checkpointed = self.progress.last_checkpointed();
         let bounds = self.engine.log_bounds(GROUP);
         let status = self.engine.status();
         let limits = Limits::new(&self.config, status.data_bytes);
-        let purgeable = limits.purge_target(&bounds, self.engine.log_bytes(GROUP));
-        if !self.progress.is_building() && self.wants_checkpoint(&status, &limits, checkpointed, &bounds) {
+        // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
+        let tight = status.free_bytes < status.data_bytes / 4;
+        let full = status.free_bytes < status.data_bytes / 8;
+        let purgeable = match tight {
+            true => bounds.last.map(|last| last.index),
+            false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP)),
+        };
+        let relief =
+            full && *relieved + RELIEF <= runtime::now() && self.engine.applied(GROUP) > checkpointed;
+        if !self.progress.is_building()
+            && (relief || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
+        {
+            if relief {
+                *relieved = runtime::now();
+            }
             self.raft.trigger().snapshot().await.map_err(drop)?;
         }
         if let (Some(target), Some(covered)) = (purgeable, checkpointed) {
-            let held = self.held(followers).filter(|_| status.free_bytes >= status.data_bytes / 4);
+            let held = self.held(followers).filter(|_| !tight);
             let through = held.unwrap_or(u64::MAX).min(covered.index).min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
                 self.raft.trigger().purge_log(through).await.map_err(drop)?;

@@ -81,9 +81,10 @@ impl Progress {
         *self.losses.lock()
     }
 
-    /// Whether this very mark was applied.
+    /// Whether the mark of this very run was applied.
     pub(crate) fn has_mark(&self, mark: Mark) -> bool {
-        self.marks.lock().get(&mark.node.slot()) == Some(&mark)
+        let marks = self.marks.lock();
+        marks.get(&mark.node.slot()).is_some_and(|last| (last.node, last.run) == (mark.node, mark.run))
     }
 
     /// A snapshot was installed; it ended with a checkpoint.

@@ -16,9 +16,10 @@ pub(crate) async fn ask_to_recover(
     identity: &PeerIdentity,
     leader: NodeId,
     address: &str,
+    mandated: bool,
 ) -> Result<Vote, String> {
     let mut client = connect(address)?;
-    let request = proto::RecoverRequest { envelope: identity.to(leader) };
+    let request = proto::RecoverRequest { envelope: identity.to(leader), mandated };
     let answer = runtime::timeout(TIMEOUT, client.recover(request)).await.ok_or("no answer")?;
     let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
     identity.check_answer(answer.envelope.as_ref(), leader).map_err(|status| status.message().to_string())?;

@@ -91,7 +91,7 @@ impl Shared {
     }
 
     /// Leader only: what a recovering member needs before it may take entries.
-    async fn bring_back(&self, member: NodeId, run: u64) -> Result<Vote, Status> {
+    async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
         let (vote, leads) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -102,7 +102,7 @@ impl Shared {
         }
         let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let mark = Mark { node: member, run, loss: false };
+        let mark = Mark { node: member, run, loss };
         self.redundancy.returning(mark);
         self.raft.client_write_ff(codec::encode_mark(mark), None).await.map_err(stopped)?;
         tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
@@ -355,8 +355,9 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let shared = &self.shared;
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let mandated = request.mandated;
         let run = request.envelope.map_or(0, |envelope| envelope.run);
-        let vote = shared.bring_back(sender, run).await?;
+        let vote = shared.bring_back(sender, run, mandated).await?;
         Ok(Response::new(proto::RecoverResponse {
             envelope: shared.identity.to(sender),
             vote: Some(convert::vote_to_proto(&vote)),

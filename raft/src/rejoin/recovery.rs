@@ -78,7 +78,7 @@ impl Recovery {
             tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
             return false;
         };
-        match ask_to_recover(&self.identity, leader, &address).await {
+        match ask_to_recover(&self.identity, leader, &address, self.gate.mandate().is_some()).await {
             Ok(agreed) if agreed == vote => {
                 if self.gate.admitted() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader brings this member up to date");

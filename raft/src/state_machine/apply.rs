@@ -61,9 +61,11 @@ impl<'k, K: Keys> Batch<'k, K> {
             Payload::Normal(proposal) => match codec::decode_mark(&proposal.meta) {
                 Some(mark) => {
                     Arc::make_mut(&mut self.image.marks).insert(mark.node.slot(), mark);
-                    if mark.loss {
+                    // A mandate leads for one term; each of its voters says so.
+                    if mark.loss && id.term != self.image.last_loss_term {
                         self.image.losses += 1;
                         self.image.last_loss = id.index;
+                        self.image.last_loss_term = id.term;
                     }
                     (Vec::new(), Answer::Nothing)
                 }

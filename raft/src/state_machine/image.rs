@@ -22,6 +22,7 @@ pub(crate) struct Image {
     /// How often an operator has given up what no member held any more, and the entry that last said so.
     pub(crate) losses: u64,
     pub(crate) last_loss: u64,
+    pub(crate) last_loss_term: u64,
 }
 
 impl Image {
@@ -42,6 +43,7 @@ impl Image {
             marks: Arc::new(marks.collect()),
             losses: message.losses,
             last_loss: message.last_loss,
+            last_loss_term: message.last_loss_term,
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
         })
@@ -58,6 +60,7 @@ impl MachineImage for Image {
             sessions,
             losses: self.losses,
             last_loss: self.last_loss,
+            last_loss_term: self.last_loss_term,
             marks: self
                 .marks
                 .values()

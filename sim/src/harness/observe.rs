@@ -128,8 +128,9 @@ pub(super) async fn read_log(cluster: &Cluster, machine: &Machine, engine: &Engi
         let entries = match engine.read_log(GROUP, next..last.index + 1, PAGE_BYTES).await {
             Ok(entries) => entries,
             Err(error) => {
-                // The log may have been purged, or the node killed, while it was read.
-                let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next);
+                // The log may have been purged or truncated, or the node killed, while it was read.
+                let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next)
+                    || engine.log_id_at(GROUP, last.index) != Some(last);
                 if !purged && !machine.damaged() && machine.unchanged(change) {
                     let detail = format!("node {} from {next}: {error}", machine.slot);
                     cluster.violation(Violation::new("the log is readable", detail));

@@ -11,6 +11,7 @@ use cairn_client::{Client, Error, KeyValue, ListOptions, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The history under construction, and answers that no client should get. Clones share it.
 #[derive(Clone)]
@@ -182,6 +183,10 @@ pub async fn run_client(
     }
 }
 
+/// How often, and how far apart, a healed cluster is asked again that refuses a write.
+const REFUSALS: u64 = 30;
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
 /// What the healed cluster answered.
 #[derive(Debug)]
 pub struct End {
@@ -193,9 +198,18 @@ pub struct End {
 
 /// Writes once and reads every key, as part of the history. `number` must be no other client's.
 pub async fn read_everything(number: u32, client: Client, groups: u32, recorder: Recorder) -> End {
-    let put = Change::Put((u64::from(number) + 1) << 32);
-    let write = vec![WriteOperation { key: 0, change: put, condition: Condition::None }];
-    let record = recorder.perform(number, &client, 0, Action::Write(write)).await;
+    let mut attempt = 0;
+    let record = loop {
+        let put = Change::Put(((u64::from(number) + 1) << 32) + attempt);
+        let write = vec![WriteOperation { key: 0, change: put, condition: Condition::None }];
+        let record = recorder.perform(number, &client, 0, Action::Write(write)).await;
+        // A full disk refuses, and clears by itself with the next syncs and checkpoints.
+        if !matches!(record.outcome, Outcome::NoEffect) || attempt == REFUSALS {
+            break record;
+        }
+        attempt += 1;
+        tokio::time::sleep(REFUSED_PAUSE).await;
+    };
     let mut end = End { written: matches!(record.outcome, Outcome::Applied { .. }), keys: FinalKeys::new() };
     let keys: Vec<(u32, Key)> =
         (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key))).collect();
