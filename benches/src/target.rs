@@ -72,7 +72,7 @@ pub async fn make_engine(
     let identity = Identity { cluster: "bench".to_owned(), slot: 1, incarnation: 1 };
     Engine::format(&directory, geometry, &identity).await?;
     let boot = cairn_engine::io::boot_id().context("boot id")?;
-    Ok(Engine::open(Arc::new(directory), None, Options::new(mode, boot, rand::random())).await?)
+    Ok(Engine::open(Arc::new(directory), None, Options::new(mode, boot, 1)).await?)
 }
 
 /// The raw line's device: a preallocated file of the same size, through the same backend as the engine.
