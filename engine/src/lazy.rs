@@ -100,6 +100,8 @@ impl Shared {
             self.progress.lock().ahead = false;
         }
         let clean = self.sync_now().await?;
+        let ahead = self.options.mode == Mode::Replicated && self.progress.lock().ahead;
+        assert!(!ahead, "the mark is cleared while acknowledgements run ahead");
         self.update_superblock(|s| {
             s.lazy = false;
             s.clean = clean;
@@ -118,6 +120,7 @@ impl Shared {
 
     /// The mark is set on the device. If it is to be held clear by now, it is cleared next, before anything ran ahead.
     fn run_ahead(&self) {
+        assert!(self.lazy.is_set(), "acknowledgements run ahead only with the mark set");
         let mut progress = self.progress.lock();
         if !self.lazy.held.load(Ordering::SeqCst) {
             progress.ahead = true;

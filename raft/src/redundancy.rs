@@ -28,11 +28,12 @@ use std::time::Duration;
 
 /// How often a leader looks at its followers.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many looks in a row, longer than an answer of a member that died since counts, must find enough healthy ones before acknowledgements run ahead again.
+/// So many looks in a row, longer than an answer of a member that died since counts, must find enough healthy ones before
+/// acknowledgements run ahead again.
 const STEADY: u32 = 30;
 
 /// Which members may acknowledge ahead of their syncs, and since when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     /// The leader's term.
     pub(crate) term: u64,
@@ -101,12 +102,13 @@ impl Redundancy {
             let Some(redundancy) = redundancy.upgrade().filter(|_| !stop()) else {
                 return;
             };
-            let metrics = raft.metrics().borrow_watched().clone();
-            if metrics.state != ServerState::Leader {
+            let metrics = raft.metrics();
+            if metrics.borrow_watched().state != ServerState::Leader {
                 enough = 0;
                 redundancy.returning.lock().clear();
                 continue;
             }
+            let metrics = metrics.borrow_watched().clone();
             let healthy = redundancy.healthy(&metrics, &progress, patience);
             enough = match spare(&metrics, &healthy) {
                 true => enough + 1,
