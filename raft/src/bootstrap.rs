@@ -77,7 +77,9 @@ impl Forming {
                         answer.id
                     ));
                 }
-                Err(reason) => missing = Err(format!("slot {slot} at {}: {reason}", address.peer)),
+                Err(status) => {
+                    missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message()))
+                }
             }
         }
         match known.len() == self.members.len() {

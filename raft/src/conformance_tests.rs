@@ -4,6 +4,7 @@ use crate::ids::NodeId;
 use crate::log_store::LogStore;
 use crate::network::PeerIdentity;
 use crate::progress::Progress;
+use crate::rebirth::Retired;
 use crate::repair::Mender;
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::types::TypeConfig;
@@ -20,9 +21,9 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let identity = PeerIdentity::new("suite", NodeId::new(1, 1), engine.run());
+        let identity = PeerIdentity::new("suite", NodeId::new(1, 1), engine.run(), Retired::default());
         let mender = Arc::new(Mender::new(engine.clone(), identity));
-        let (progress, pinned) = (Arc::new(Progress::new()), PinnedSnapshot::default());
+        let (progress, pinned) = (Arc::new(Progress::new(Retired::default())), PinnedSnapshot::default());
         let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());
         Ok((folder, LogStore::new(engine, mender), machine.unwrap()))
     }

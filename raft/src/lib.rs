@@ -38,6 +38,7 @@ mod maintenance;
 mod network;
 mod progress;
 mod read_barrier;
+mod rebirth;
 mod redundancy;
 mod rejoin;
 mod repair;

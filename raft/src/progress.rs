@@ -1,7 +1,9 @@
 //! How far the state machine is: for readers that wait for it, and for maintenance.
 
 use crate::codec::Mark;
+use crate::rebirth::Retired;
 use crate::runtime::{self, WatchReceiver, WatchSender};
+use crate::state_machine::Image;
 use cairn_engine::LogId;
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
@@ -29,6 +31,7 @@ pub(crate) struct Progress {
     /// The last recovery mark of each slot.
     marks: Mutex<Arc<BTreeMap<u16, Mark>>>,
     losses: Mutex<Losses>,
+    retired: Retired,
 }
 
 /// A checkpoint under way, ended or given up when this is dropped.
@@ -51,7 +54,8 @@ impl Drop for Building {
 }
 
 impl Progress {
-    pub(crate) fn new() -> Progress {
+    /// `retired` is kept up to date.
+    pub(crate) fn new(retired: Retired) -> Progress {
         let (applied, watch) = runtime::watch(None);
         Progress {
             applied,
@@ -60,6 +64,7 @@ impl Progress {
             building: AtomicUsize::new(0),
             marks: Mutex::default(),
             losses: Mutex::default(),
+            retired,
         }
     }
 
@@ -68,12 +73,13 @@ impl Progress {
         self.applied.send(through).ok();
     }
 
-    /// These are the marks, and the losses, by now.
-    pub(crate) fn marked(&self, marks: &Arc<BTreeMap<u16, Mark>>, losses: Losses) {
+    /// The marks, the losses and the retired identities by now.
+    pub(crate) fn marked(&self, image: &Image) {
+        self.retired.are(&image.retired);
         let mut known = self.marks.lock();
-        if !Arc::ptr_eq(&known, marks) {
-            *known = marks.clone();
-            *self.losses.lock() = losses;
+        if !Arc::ptr_eq(&known, &image.marks) {
+            *known = image.marks.clone();
+            *self.losses.lock() = image.losses();
         }
     }
 

@@ -14,6 +14,7 @@ use crate::network::{
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
+use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Mandate, Recovery};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
@@ -28,6 +29,7 @@ use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,6 +50,8 @@ struct Inner {
     maintained: Arc<Maintained>,
     barrier: ReadBarrier,
     scrubber: Scrubber,
+    /// Why this identity has no place in the cluster any more.
+    outcast: Arc<Mutex<Option<String>>>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -66,10 +70,11 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let id = NodeId::new(engine.identity().slot, engine.identity().incarnation);
-        let identity = PeerIdentity::new(&engine.identity().cluster, id, engine.run());
+        let retired = Retired::default();
+        let identity = PeerIdentity::new(&engine.identity().cluster, id, engine.run(), retired.clone());
         let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
-        let progress = Arc::new(Progress::new());
+        let progress = Arc::new(Progress::new(retired));
         let pinned = PinnedSnapshot::default();
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));
@@ -108,6 +113,19 @@ impl Replica {
             let watched = Arc::downgrade(&redundancy);
             runtime::spawn(Redundancy::run(watched, raft.clone(), progress.clone(), patience, stop.clone()));
         }
+        let steward = Arc::new(Steward::new(raft.clone()));
+        runtime::spawn(Steward::run(Arc::downgrade(&steward), stop.clone()));
+        let outcast = Arc::default();
+        let newcomer = Newcomer {
+            identity: identity.clone(),
+            raft: raft.clone(),
+            gate: gate.clone(),
+            members: config.initial_members.clone(),
+            outcast: Arc::clone(&outcast),
+        };
+        if config.initial_members.len() > 1 {
+            runtime::spawn(newcomer.run(stop.clone()));
+        }
         let forming = Forming {
             identity: identity.clone(),
             raft: raft.clone(),
@@ -130,8 +148,8 @@ impl Replica {
         let scrubber = Scrubber::new(engine.clone(), mender, gate.clone(), rate, cycle, stopping.clone());
         runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
-        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver });
-        Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, stopping }) })
+        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward });
+        Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, outcast, stopping }) })
     }
 
     /// The service that answers the other members: to be added to the server on the peer address.
@@ -228,6 +246,11 @@ impl Replica {
             true => Standing::Active,
             false => Standing::Recovering,
         }
+    }
+
+    /// Why this identity has no place in the cluster any more, if others said so.
+    pub fn outcast(&self) -> Option<String> {
+        self.inner.outcast.lock().clone()
     }
 
     /// How often an operator gave up what no member held any more.

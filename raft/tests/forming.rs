@@ -6,7 +6,7 @@ mod support;
 
 use cairn_engine::Mode;
 use cairn_raft::{Replica, ReplicaConfig, Role};
-use support::{Cluster, format, put, until, value, write};
+use support::{Cluster, put, value, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_of_one_forms_by_itself() {
@@ -33,29 +33,6 @@ async fn nothing_is_formed_before_all_members_have_answered() {
     }
     cluster.start(3).await;
     cluster.leader().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_wiped_member_forms_no_second_cluster_and_is_not_taken_for_the_first_one() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
-    cluster.put("a", "1").await;
-    cluster.converge().await;
-    cluster.kill(1).await;
-    cluster.members[0].folder = tempfile::tempdir().unwrap();
-    format(&cluster.members[0].folder, 1, 999).await;
-    cluster.start(1).await;
-    // The two that are left elect and commit without it; every election and entry tries to reach it.
-    for number in 0..50 {
-        let leader = until("a leader of the two", || {
-            cluster.replicas().skip(1).find(|replica| replica.status().role == Role::Leader)
-        })
-        .await;
-        let _ = leader.write(put(&format!("key{number}"), "2")).await;
-    }
-    let wiped = cluster.replica(1).status();
-    assert_eq!((wiped.members.len(), wiped.last_log, wiped.role), (0, None, Role::Learner));
-    assert_eq!(wiped.term, 0, "it voted for somebody who meant another");
-    assert_eq!(cluster.replica(2).status().members.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

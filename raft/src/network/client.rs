@@ -142,9 +142,11 @@ type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 /// How openraft should take a failed call: back off where trying again at once is of no use.
 pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
     match status.code() {
-        Code::Unavailable | Code::FailedPrecondition | Code::ResourceExhausted | Code::Unimplemented => {
-            Unreachable::from_string(status.message()).into()
-        }
+        Code::Unavailable
+        | Code::FailedPrecondition
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::Unimplemented => Unreachable::from_string(status.message()).into(),
         _ => NetworkError::from_string(format!("{}: {}", status.code(), status.message())).into(),
     }
 }

@@ -6,6 +6,7 @@ use super::proto;
 use crate::ids::NodeId;
 use crate::runtime;
 use std::time::Duration;
+use tonic::Status;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -17,17 +18,18 @@ pub(crate) struct Answer {
 }
 
 /// Asks the member of `slot`, expected at `address`.
-pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> Result<Answer, String> {
-    let mut client = connect(address)?;
+///
+/// # Errors
+/// The refusal, as the member that was asked put it.
+pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> Result<Answer, Status> {
+    let mut client = connect(address).map_err(Status::invalid_argument)?;
     let request = proto::HelloRequest { envelope: identity.to_anyone(), receiver_slot: u32::from(slot) };
-    let answer = runtime::timeout(TIMEOUT, client.hello(request)).await.ok_or("no answer")?;
-    let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
-    let id = identity
-        .sender_in_cluster(answer.envelope.as_ref())
-        .map_err(|status| status.message().to_string())?;
-    identity.check_answer(answer.envelope.as_ref(), id).map_err(|status| status.message().to_string())?;
+    let answer = runtime::timeout(TIMEOUT, client.hello(request)).await;
+    let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
+    let id = identity.sender_in_cluster(answer.envelope.as_ref())?;
+    identity.check_answer(answer.envelope.as_ref(), id)?;
     match id.slot() == slot {
         true => Ok(Answer { id, blank: answer.blank }),
-        false => Err(format!("member {id} answered")),
+        false => Err(Status::failed_precondition(format!("member {id} answered"))),
     }
 }

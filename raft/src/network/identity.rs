@@ -8,11 +8,12 @@
 
 use super::proto::Envelope;
 use crate::ids::NodeId;
+use crate::rebirth::Retired;
 use cairn_engine::Run;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// This member, towards the others.
 #[derive(Clone, Debug)]
@@ -22,14 +23,18 @@ pub(crate) struct PeerIdentity {
     run: Run,
     /// The latest start of each member heard of.
     starts: Arc<Mutex<BTreeMap<NodeId, Run>>>,
+    retired: Retired,
 }
+
+/// How a message from an identity that is no member any more is refused.
+pub(crate) const RETIRED: Code = Code::PermissionDenied;
 
 /// More members than any cluster has: a stranger's inventions must not take all memory.
 const STARTS_MAX: usize = 4096;
 
 impl PeerIdentity {
-    pub(crate) fn new(cluster: &str, id: NodeId, run: Run) -> PeerIdentity {
-        PeerIdentity { cluster: cluster.into(), id, run, starts: Arc::default() }
+    pub(crate) fn new(cluster: &str, id: NodeId, run: Run, retired: Retired) -> PeerIdentity {
+        PeerIdentity { cluster: cluster.into(), id, run, starts: Arc::default(), retired }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -94,6 +99,13 @@ impl PeerIdentity {
                 envelope.cluster, self.cluster
             )));
         }
+        if self.retired.contains(sender) {
+            let reason = format!(
+                "member {sender} is retired, another one took its slot; make its data directory anew, so that it joins \
+                 under a new identity"
+            );
+            return Err(Status::new(RETIRED, reason));
+        }
         if sender.slot() == self.id.slot() && sender != self.id {
             return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
         }
@@ -144,7 +156,7 @@ mod tests {
     }
 
     fn here() -> PeerIdentity {
-        PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 })
+        PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 }, Retired::default())
     }
 
     #[test]
@@ -161,6 +173,20 @@ mod tests {
         hear(5, 50).unwrap();
         assert!(hear(4, 40).is_err());
         hear(5, 50).unwrap();
+    }
+
+    #[test]
+    fn a_retired_identity_is_refused_whoever_it_talks_to() {
+        let retired = Retired::default();
+        let here = PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 }, retired.clone());
+        let old = NodeId::new(2, 22);
+        let message = envelope("blue", old, NodeId::new(1, 11));
+        here.sender_of_request(Some(&message)).unwrap();
+        retired.are(&Arc::new([old].into()));
+        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == RETIRED);
+        assert!(here.sender_of_hello(Some(&message), 1).is_err());
+        assert!(here.check_answer(Some(&message), old).is_err());
+        here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)))).unwrap();
     }
 
     #[test]

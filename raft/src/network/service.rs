@@ -9,7 +9,8 @@ use super::receiver::{self, SnapshotReceiver, Standing};
 use crate::GROUP;
 use crate::codec::{self, Malformed, Mark};
 use crate::convert;
-use crate::ids::NodeId;
+use crate::ids::{MemberAddress, NodeId};
+use crate::rebirth::{Applicant, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
@@ -39,7 +40,11 @@ pub(crate) struct Shared {
     pub(crate) gate: Arc<Gate>,
     pub(crate) redundancy: Arc<Redundancy>,
     pub(crate) receiver: Arc<SnapshotReceiver>,
+    pub(crate) steward: Arc<Steward>,
 }
+
+/// Longest address that is taken into the membership.
+const ADDRESS_BYTES: usize = 512;
 
 type Answered<T> = Result<Response<T>, Status>;
 type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
@@ -362,6 +367,21 @@ impl Peer for PeerService {
             envelope: shared.identity.to(sender),
             vote: Some(convert::vote_to_proto(&vote)),
         }))
+    }
+
+    async fn join(&self, request: Request<proto::JoinRequest>) -> Answered<proto::JoinResponse> {
+        let request = request.into_inner();
+        let shared = &self.shared;
+        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let address = MemberAddress { peer: request.peer_address, client: request.client_address };
+        for text in [&address.peer, &address.client] {
+            if text.is_empty() || text.len() > ADDRESS_BYTES {
+                return Err(invalid(Malformed("an address that is empty or too long")));
+            }
+        }
+        let applicant = Applicant { id: sender, address, active: request.active };
+        let voter = shared.steward.apply(applicant).map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::JoinResponse { envelope: shared.identity.to(sender), voter }))
     }
 
     async fn fetch_value(

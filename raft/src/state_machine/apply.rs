@@ -8,6 +8,7 @@ use super::sessions::{Admission, Recorded};
 use crate::GROUP;
 use crate::codec::{self, Malformed, StoredCommand, StoredKind};
 use crate::command::{OperationResult, Version};
+use crate::rebirth;
 use crate::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, LogId, Transition};
@@ -55,6 +56,8 @@ impl<'k, K: Keys> Batch<'k, K> {
         let (changes, answer) = match entry.payload {
             Payload::Blank => (Vec::new(), Answer::Nothing),
             Payload::Membership(membership) => {
+                let before = self.image.membership.membership();
+                rebirth::retire(&mut self.image.retired, before, &membership);
                 self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }

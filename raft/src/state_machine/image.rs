@@ -6,6 +6,7 @@ use crate::convert;
 use crate::ids::NodeId;
 use crate::network::proto;
 use crate::progress::Losses;
+use crate::rebirth::RetiredImage;
 use crate::types::StoredMembership;
 use cairn_engine::MachineImage;
 use prost::Message;
@@ -23,6 +24,8 @@ pub(crate) struct Image {
     pub(crate) losses: u64,
     pub(crate) last_loss: u64,
     pub(crate) last_loss_term: u64,
+    /// The identities that were members and are none any more.
+    pub(crate) retired: RetiredImage,
 }
 
 impl Image {
@@ -44,6 +47,7 @@ impl Image {
             losses: message.losses,
             last_loss: message.last_loss,
             last_loss_term: message.last_loss_term,
+            retired: Arc::new(message.retired.into_iter().map(NodeId::from_u64).collect()),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
         })
@@ -61,6 +65,7 @@ impl MachineImage for Image {
             losses: self.losses,
             last_loss: self.last_loss,
             last_loss_term: self.last_loss_term,
+            retired: self.retired.iter().map(|id| id.as_u64()).collect(),
             marks: self
                 .marks
                 .values()

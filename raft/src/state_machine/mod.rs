@@ -48,7 +48,7 @@ impl StateMachine {
         mender: Arc<Mender>,
     ) -> Result<StateMachine, crate::codec::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
-        progress.marked(&image.marks, image.losses());
+        progress.marked(&image);
         progress.applied(engine.applied(GROUP));
         Ok(StateMachine { engine, image, progress, pinned, mender })
     }
@@ -77,7 +77,7 @@ impl StateMachine {
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
         self.image = image;
-        self.progress.marked(&self.image.marks, self.image.losses());
+        self.progress.marked(&self.image);
         self.progress.applied(Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
@@ -122,7 +122,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         self.image = data.install(&self.engine, applied).await?;
-        self.progress.marked(&self.image.marks, self.image.losses());
+        self.progress.marked(&self.image);
         self.progress.installed(applied);
         Ok(())
     }

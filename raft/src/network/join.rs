@@ -1,0 +1,35 @@
+//! Asking a leader to be taken in.
+
+use super::client::connect;
+use super::identity::PeerIdentity;
+use super::proto;
+use crate::ids::NodeId;
+use crate::rebirth::Applicant;
+use crate::runtime;
+use std::time::Duration;
+use tonic::Status;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asks `leader`, expected at `address`. Whether the asker votes already.
+///
+/// # Errors
+/// The refusal, as the member that was asked put it.
+pub(crate) async fn ask_to_join(
+    identity: &PeerIdentity,
+    leader: NodeId,
+    address: &str,
+    applicant: &Applicant,
+) -> Result<bool, Status> {
+    let mut client = connect(address).map_err(Status::invalid_argument)?;
+    let request = proto::JoinRequest {
+        envelope: identity.to(leader),
+        peer_address: applicant.address.peer.clone(),
+        client_address: applicant.address.client.clone(),
+        active: applicant.active,
+    };
+    let answer = runtime::timeout(TIMEOUT, client.join(request)).await;
+    let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
+    identity.check_answer(answer.envelope.as_ref(), leader)?;
+    Ok(answer.voter)
+}

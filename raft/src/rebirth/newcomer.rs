@@ -1,0 +1,103 @@
+//! The newcomer's side: asks to be taken in until it votes. And a member of whom nobody takes notice any more finds out why.
+
+use super::Applicant;
+use crate::ids::{MemberAddress, NodeId};
+use crate::network::{self, PeerIdentity};
+use crate::rejoin::Gate;
+use crate::runtime;
+use crate::types::Raft;
+use openraft::async_runtime::WatchReceiver;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Status;
+
+/// Between two rounds of asking; less than the time for which a leader remembers that it was asked.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A member that has heard no leader for so many rounds asks the others what they think of it.
+const LONELY: u32 = 5;
+
+/// A member that may have to be taken in.
+pub(crate) struct Newcomer {
+    pub(crate) identity: PeerIdentity,
+    pub(crate) raft: Raft,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) members: BTreeMap<u16, MemberAddress>,
+    /// Why this identity has no place in the cluster any more.
+    pub(crate) outcast: Arc<Mutex<Option<String>>>,
+}
+
+/// How a member stands to the cluster, as far as it knows.
+enum Place {
+    Votes,
+    /// A voter by its own log, but no leader is heard.
+    Lonely,
+    Asks,
+}
+
+impl Newcomer {
+    /// Runs until `stop` says so.
+    pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
+        let mut lonely = 0;
+        let mut said = BTreeMap::new();
+        while !stop() {
+            runtime::sleep(PAUSE).await;
+            match self.place(&mut lonely) {
+                Place::Votes => *self.outcast.lock() = None,
+                Place::Lonely => self.ask_all(false, &mut said).await,
+                Place::Asks => self.ask_all(true, &mut said).await,
+            }
+        }
+    }
+
+    fn place(&self, lonely: &mut u32) -> Place {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
+            return Place::Asks;
+        }
+        *lonely = if metrics.current_leader.is_some() { 0 } else { *lonely + 1 };
+        if *lonely < LONELY { Place::Votes } else { Place::Lonely }
+    }
+
+    /// Asks everybody who is there, and whoever leads to take this member in.
+    async fn ask_all(&self, join: bool, said: &mut BTreeMap<u16, String>) {
+        let node = self.identity.id();
+        let Some(own) = self.members.get(&node.slot()) else { return };
+        for (slot, address) in self.members.iter().filter(|(slot, _)| **slot != node.slot()) {
+            let answer = match network::hello(&self.identity, *slot, &address.peer).await {
+                Ok(answer) if answer.blank || !join => continue,
+                Ok(answer) => self.ask(answer.id, address, own).await,
+                Err(status) => Err(status),
+            };
+            match answer {
+                Ok(_) => return,
+                Err(status) if status.code() == network::RETIRED => {
+                    let reason = status.message().to_string();
+                    if self.outcast.lock().replace(reason.clone()).is_none() {
+                        tracing::warn!(%node, reason, "this identity has no place in the cluster any more");
+                    }
+                    return;
+                }
+                Err(status) => {
+                    let before = said.insert(*slot, status.message().to_string());
+                    if before.is_none_or(|before| before != status.message()) {
+                        tracing::info!(%node, member = slot, reason = status.message(), "not taken in yet");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        leader: NodeId,
+        address: &MemberAddress,
+        own: &MemberAddress,
+    ) -> Result<bool, Status> {
+        let applicant =
+            Applicant { id: self.identity.id(), address: own.clone(), active: self.gate.is_open() };
+        network::ask_to_join(&self.identity, leader, &address.peer, &applicant).await
+    }
+}

@@ -1,0 +1,185 @@
+//! The leader's side: who asks to be taken in, and the changes of the membership, one after another.
+
+use super::step::{self, Step, View};
+use crate::ids::{MemberAddress, NodeId};
+use crate::runtime;
+use crate::types::{Raft, StoredMembership, TypeConfig};
+use openraft::async_runtime::WatchReceiver;
+use openraft::raft::Precondition;
+use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(100);
+/// A request to be taken in counts for this long.
+const REQUEST: Duration = Duration::from_secs(3);
+/// An identity that was not heard of for so long may be replaced; so long a leader leads before it judges that.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Entries that a newcomer lacks at most when it becomes a voter.
+const LEVEL: u64 = 1000;
+
+/// Who asks to be taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Applicant {
+    pub(crate) id: NodeId,
+    pub(crate) address: MemberAddress,
+    /// It remembers everything that it acknowledged.
+    pub(crate) active: bool,
+}
+
+/// Looks after the membership while this member leads.
+pub(crate) struct Steward {
+    raft: Raft,
+    applicants: Mutex<BTreeMap<u16, (Applicant, runtime::Instant)>>,
+    /// The term that this member leads, and since when.
+    leads: Mutex<Option<(u64, runtime::Instant)>>,
+}
+
+impl Steward {
+    pub(crate) fn new(raft: Raft) -> Steward {
+        Steward { raft, applicants: Mutex::default(), leads: Mutex::default() }
+    }
+
+    /// Somebody asks to be taken in. Whether it votes already.
+    ///
+    /// # Errors
+    /// Why it cannot be taken in now.
+    pub(crate) fn apply(&self, applicant: Applicant) -> Result<bool, String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched().clone();
+        if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
+            return Err("this member does not lead".into());
+        }
+        let membership = metrics.membership_config.membership();
+        if membership.voter_ids().any(|voter| voter == applicant.id) {
+            return Ok(true);
+        }
+        let Some(voters) = membership.get_joint_config().last() else {
+            return Err("the cluster is not formed".into());
+        };
+        let alive = alive(&metrics);
+        let seen = View {
+            own: metrics.id,
+            membership,
+            alive: &alive,
+            level: &BTreeSet::new(),
+            applicants: &BTreeMap::new(),
+        };
+        match step::refusal(&seen, voters, applicant.id) {
+            Some(reason) => Err(reason),
+            None => {
+                self.applicants.lock().insert(applicant.id.slot(), (applicant, runtime::now()));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Looks after the membership until the replica is gone or `stop` says so.
+    pub(crate) async fn run(steward: Weak<Steward>, stop: impl Fn() -> bool + Send + 'static) {
+        loop {
+            runtime::sleep(PAUSE).await;
+            let Some(steward) = steward.upgrade().filter(|_| !stop()) else {
+                return;
+            };
+            let metrics = steward.raft.metrics();
+            let watched = (metrics.borrow_watched().state, metrics.borrow_watched().current_term);
+            if watched.0 != ServerState::Leader {
+                *steward.leads.lock() = None;
+                continue;
+            }
+            if !steward.has_led(watched.1) {
+                continue;
+            }
+            let metrics = metrics.borrow_watched().clone();
+            if let Some(step) = steward.next(&metrics) {
+                steward.take(step, &metrics.membership_config).await;
+            }
+        }
+    }
+
+    /// Whether this member has led this term for long enough to know who is silent.
+    fn has_led(&self, term: u64) -> bool {
+        let mut leads = self.leads.lock();
+        let since = match *leads {
+            Some((led, since)) if led == term => since,
+            _ => runtime::now(),
+        };
+        *leads = Some((term, since));
+        runtime::now() - since >= SILENCE
+    }
+
+    fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {
+        let committed = metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
+        // Of its own term a leader knows what is committed only by an entry of its own.
+        let own = metrics
+            .last_applied
+            .is_some_and(|applied| applied.committed_leader_id().term == metrics.current_term);
+        if !committed || !own {
+            return None;
+        }
+        let now = runtime::now();
+        let mut asked = self.applicants.lock();
+        asked.retain(|_, (_, at)| now - *at < REQUEST);
+        let applicants = asked.iter().map(|(slot, (applicant, _))| (*slot, applicant.clone())).collect();
+        drop(asked);
+        step::next(&View {
+            own: metrics.id,
+            membership: metrics.membership_config.membership(),
+            alive: &alive(metrics),
+            level: &level(metrics),
+            applicants: &applicants,
+        })
+    }
+
+    /// Proposes one change and waits until it is committed, or this member leads no more.
+    async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
+        let node = self.raft.node_id();
+        let (change, what) = match step {
+            Step::Finish => {
+                (ChangeMembers::AddVoterIds(BTreeSet::new()), "a half-made change is finished".to_string())
+            }
+            Step::Drop(stale) => {
+                let what = format!("learner {stale} was given up and is removed");
+                (ChangeMembers::RemoveNodes(BTreeSet::from([stale])), what)
+            }
+            Step::Add(new, address) => {
+                let what = format!("newcomer {new} at {} learns", address.peer);
+                (ChangeMembers::AddNodes(BTreeMap::from([(new, address)])), what)
+            }
+            Step::Replace { old, new } => {
+                let change = vec![
+                    ChangeMembers::RemoveVoters(BTreeSet::from([old])),
+                    ChangeMembers::AddVoterIds(BTreeSet::from([new])),
+                ];
+                (
+                    ChangeMembers::Batch(change),
+                    format!("member {old} was not heard of: {new} takes its place"),
+                )
+            }
+        };
+        tracing::warn!(%node, "{what}");
+        let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
+        match self.raft.change_membership_if(change, false, [unchanged]).await {
+            Ok(_) => tracing::info!(%node, "done: {what}"),
+            Err(error) => tracing::info!(%node, %error, "not done: {what}"),
+        }
+    }
+}
+
+/// The members that were heard of lately, the leader included.
+fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let now = runtime::now();
+    let heard = metrics.heartbeat.iter().flatten();
+    let heard = heard.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENCE));
+    heard.map(|(id, _)| *id).chain([metrics.id]).collect()
+}
+
+/// The members that hold nearly all that the leader has.
+fn level(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let matched = metrics.replication.iter().flatten();
+    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?.index())));
+    matched.filter(|(_, index)| index + LEVEL >= last).map(|(id, _)| id).collect()
+}
