@@ -48,8 +48,9 @@ pub struct NodeStatus {
     pub uptime: Duration,
     /// Why the node serves no more, `None` while it does.
     pub stopped_reason: Option<String>,
-    /// `active`, or `recovering`: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints
-    /// were damaged; it neither votes nor serves until a leader has brought it up to date.
+    /// `active`. Or `recovering`: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints
+    /// were damaged; it neither votes nor serves until a leader has brought it up to date. Or `joining`: it is not a voter
+    /// yet. Or `retired`: another identity has taken its slot.
     pub standing: String,
     /// The node's scrubber; `None` from a server that has none.
     pub scrub: Option<ScrubStatus>,

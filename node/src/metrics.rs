@@ -128,6 +128,10 @@ impl Collector for NodeGauges {
         out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
         let recovering = u64::from(replica.standing == Standing::Recovering);
         out.gauge("recovering", "1 while it may have forgotten what it acknowledged", None, recovering)?;
+        let joining = u64::from(!self.replica.votes());
+        out.gauge("joining", "1 while it is not a voter of the cluster", None, joining)?;
+        let retired = u64::from(self.replica.outcast().is_some());
+        out.gauge("retired", "1 once another identity has taken its slot", None, retired)?;
         out.gauge("lazy", "1 while acknowledgements may run ahead of syncs", None, u64::from(engine.lazy))?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;

@@ -248,6 +248,14 @@ impl Replica {
         }
     }
 
+    /// Whether this identity is a voter, as far as its own log says. One that is not yet has nothing that is worth
+    /// reading.
+    pub fn votes(&self) -> bool {
+        let metrics = self.inner.shared.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.voter_ids().any(|voter| voter == metrics.id)
+    }
+
     /// Why this identity has no place in the cluster any more, if others said so.
     pub fn outcast(&self) -> Option<String> {
         self.inner.outcast.lock().clone()

@@ -213,7 +213,7 @@ async fn wait_for_leader(client: &Client, chosen: u64) -> anyhow::Result<()> {
         loop {
             let found = look(client).await;
             let leads = found.nodes.iter().any(|(_, node)| node.node_id == chosen && node.role == "leader");
-            let active = found.nodes.iter().all(|(_, node)| node.standing == Standing::Active.name());
+            let active = found.nodes.iter().all(|(_, node)| node.standing != Standing::Recovering.name());
             if leads && active {
                 return;
             }

@@ -1,13 +1,18 @@
 //! `cairn serve`: one member, until it is asked to end or has to stop.
 
 use super::exit::Exit;
+use super::format::format;
 use super::logging;
 use super::server_options::ServerOptions;
+use anyhow::Context;
 use cairn_node::config::LogConfig;
 use cairn_node::{Environment, Error, Node, NodeConfig};
+use cairn_raft::NodeId;
 use clap::Args;
+use std::io::ErrorKind;
+use std::path::Path;
 use tokio::sync::oneshot;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -32,6 +37,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let config = NodeConfig::from_layers(&layers)?;
     logging::start(&LogConfig::from_layers(&layers)?)?;
 
+    if config.storage.format_empty && is_empty(&config.data_directory)? {
+        let identity = format(&config).await?;
+        let node = NodeId::new(identity.slot, identity.incarnation);
+        warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and is formatted");
+    }
     let environment = Environment::from_files(&config)?;
     let node = Node::start(config, environment).await?;
     let asked = async {
@@ -55,6 +65,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             Ok(Exit::Done)
         }
     }
+}
+
+/// Whether there is nothing in the directory, or no directory; a filesystem's own `lost+found` counts as nothing.
+fn is_empty(directory: &Path) -> anyhow::Result<bool> {
+    let mut entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        entries => entries.with_context(|| format!("data_dir {}", directory.display()))?,
+    };
+    let kept = entries.find(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != "lost+found"));
+    Ok(kept.is_none())
 }
 
 /// A thread, since a blocked read of standard input cannot be given up and would keep the runtime from ending.

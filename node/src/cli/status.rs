@@ -127,6 +127,12 @@ fn as_text(answers: &[Answer]) -> String {
                          checkpoints were damaged; it neither votes nor serves until a leader has brought it up to date"
                     ));
                 }
+                if node.standing == "joining" {
+                    notes.push(format!(
+                        "{endpoint} joins: it is not a voter yet; in a formed cluster it takes its slot once the identity that \
+                         holds it has been silent for 5 s and everything is copied"
+                    ));
+                }
                 if let Some(reason) = &node.stopped_reason {
                     notes.push(format!("{endpoint} serves no more: {reason}"));
                 }

@@ -30,11 +30,12 @@ pub(super) fn router(replica: Replica, metrics: Arc<Metrics>) -> Router {
 /// Whether the node can serve: `Err` says why not.
 pub(super) fn readiness(replica: &Replica) -> Result<(), String> {
     let status = replica.status();
-    match status.stopped_reason.or_else(|| replica.engine().status().failed) {
+    match status.stopped_reason.or_else(|| replica.engine().status().failed).or_else(|| replica.outcast()) {
         Some(why) => Err(format!("stopped: {why}")),
         None if status.standing == Standing::Recovering => {
             Err("recovering: brought up to date by a leader".into())
         }
+        None if !replica.votes() => Err("joining: not a voter of the cluster yet".into()),
         None if status.leader.is_none() => Err("no leader is known".into()),
         None => Ok(()),
     }

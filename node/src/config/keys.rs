@@ -142,6 +142,13 @@ pub(crate) const KEYS: &[Key] = &[
         "how the disk is driven; auto: io_uring, or threads where the system forbids it",
     ),
     key(
+        "storage.format_empty",
+        Kind::Choice(&["false", "true"]),
+        Some("false"),
+        "true: `cairn serve` formats data_dir where it is missing or empty, so that a machine with a new disk takes its place \
+         in its slot by itself; false: run `cairn format`",
+    ),
+    key(
         "storage.assert_device_contract",
         Kind::Choice(&["false", "true"]),
         Some("false"),

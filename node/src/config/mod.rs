@@ -92,6 +92,8 @@ pub struct StorageConfig {
     pub size_bytes: u64,
     /// How real files are driven.
     pub backend: DiskBackend,
+    /// Whether a data directory that is missing or empty is formatted when the node starts.
+    pub format_empty: bool,
     /// Whether the operator states that the device keeps completed writes through a power cut and writes 4 KiB whole.
     pub assert_device_contract: bool,
     /// A file of the form of `/proc/sys/kernel/random/boot_id`: how the death of a machine is told from that of a process.
@@ -324,6 +326,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
             "threads" => DiskBackend::Threads,
             _ => DiskBackend::Auto,
         },
+        format_empty: layers.text("storage.format_empty")? == "true",
         assert_device_contract: layers.text("storage.assert_device_contract")? == "true",
         boot_id_file: PathBuf::from(layers.text("storage.boot_id_file")?),
         sync_interval: layers.read("storage.sync_interval", keys::parse_time)?,

@@ -1,6 +1,6 @@
 //! What the node says of itself: to a client that begins, and to an operator.
 
-use super::{Inner, refusal, scrub};
+use super::{Inner, refusal, scrub, standing};
 use crate::doctor::Contract;
 use crate::durability::Durability;
 use cairn_client::proto;
@@ -66,8 +66,12 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(&inner.durability)),
-        stopped_reason: status.stopped_reason.or(engine.failed).unwrap_or_default(),
-        standing: status.standing.name().to_string(),
+        stopped_reason: status
+            .stopped_reason
+            .or(engine.failed)
+            .or(inner.replica.outcast())
+            .unwrap_or_default(),
+        standing: standing::name(&inner.replica).to_string(),
         scrub: Some(scrub::status(&inner.replica.scrub_status())),
         last_log_term: status.last_log.map_or(0, |id| id.term),
         start: inner.engine.run().start,

@@ -13,6 +13,7 @@ mod describe;
 mod read;
 mod refusal;
 mod scrub;
+mod standing;
 mod validate;
 mod write;
 

@@ -1,10 +1,10 @@
 //! Reads: behind a barrier unless `stale`, every value checked against its hash by the engine, and fetched from another
 //! member where it is damaged.
 
-use super::{Inner, refusal, validate};
+use super::{Inner, refusal, standing, validate};
 use bytes::Bytes;
 use cairn_client::proto;
-use cairn_engine::{ListItem, ListQuery, Standing, View};
+use cairn_engine::{ListItem, ListQuery, View};
 use cairn_raft::GROUP;
 use futures::{StreamExt, TryStreamExt};
 use std::time::Duration;
@@ -97,9 +97,7 @@ async fn read_item(
 }
 
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
-    if inner.replica.standing() == Standing::Recovering {
-        return Err(refusal::recovering());
-    }
+    standing::readable(&inner.replica)?;
     if stale {
         return Ok(());
     }

@@ -72,6 +72,13 @@ pub(crate) fn recovering() -> Status {
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
+/// This node has not been given everything yet.
+pub(crate) fn joining() -> Status {
+    let message =
+        "this node is not a voter of the cluster yet and does not hold everything; ask another member";
+    status(Code::Unavailable, message, detail(Reason::Stopped))
+}
+
 /// No leader is known.
 pub(crate) fn no_leader() -> Status {
     let message = "the cluster has no leader at the moment; nothing was proposed, retry";

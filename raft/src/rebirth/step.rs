@@ -51,9 +51,8 @@ fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, applicant: &Applicant) -
         return None;
     }
     if view.membership.get_node(&applicant.id).is_none() {
-        let stale = view.membership.nodes().map(|(id, _)| *id);
-        let stale = stale.filter(|id| id.slot() == slot && !voters.contains(id)).next();
-        return Some(match stale {
+        let mut members = view.membership.nodes().map(|(id, _)| *id);
+        return Some(match members.find(|id| id.slot() == slot && !voters.contains(id)) {
             Some(stale) => Step::Drop(stale),
             None => Step::Add(applicant.id, applicant.address.clone()),
         });
