@@ -77,6 +77,8 @@ pub struct ReplicaStatus {
     pub purged: Option<LogId>,
     /// The members of the last membership that it knows, by id.
     pub members: Vec<Member>,
+    /// Who votes: one set, or two while a change is under way, of both of which a majority is needed.
+    pub configurations: Vec<BTreeSet<NodeId>>,
     /// Why it serves no more, if so.
     pub stopped_reason: Option<String>,
 }
@@ -133,6 +135,7 @@ pub(crate) fn of(
         applied: engine.applied(GROUP),
         purged: bounds.purged,
         members: members.collect(),
+        configurations: metrics.membership_config.membership().get_joint_config().clone(),
         stopped_reason: stopped,
     }
 }

@@ -8,6 +8,7 @@
 //! | `leaders` | at most one leader per term, and none leads again after a restart |
 //! | `logs` | log id → content is a function of the whole cluster; so is index → log id of what is committed |
 //! | `states` | equal applied position, equal state; applied never goes back within a life |
+//! | `members` | at most one voter of a slot in a configuration; who was dropped comes back never, and leads never |
 //! | `majority` | what one node has applied is in the logs of a majority |
 //!
 //! A check that cannot decide says so, and that counts as a failure.
@@ -17,6 +18,7 @@ pub mod leaders;
 pub mod linearizable;
 pub mod logs;
 pub mod majority;
+pub mod members;
 mod model;
 pub mod provenance;
 pub mod states;

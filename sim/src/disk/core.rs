@@ -58,6 +58,10 @@ struct Arranged {
     spared: u32,
 }
 
+/// What a disk holds, taken out of its machine.
+#[derive(Debug)]
+pub struct Files(BTreeMap<FileKind, FileImage>);
+
 /// A disk's whole state.
 #[derive(Debug)]
 pub struct Core {
@@ -93,6 +97,20 @@ impl Core {
             errors: 0,
             misread: None,
         }
+    }
+
+    /// Puts other files in the place of the present ones, which it returns. Handles of the present ones are dead.
+    pub fn exchange(&mut self, files: Files) -> Files {
+        self.epoch += 1;
+        self.locked.clear();
+        self.doomed.clear();
+        Files(std::mem::replace(&mut self.files, files.0))
+    }
+
+    /// Files of the same sizes, all zeros.
+    pub fn blank(&self) -> Files {
+        let sizes = self.files.iter().map(|(kind, file)| (*kind, file.size()));
+        Files(sizes.map(|(kind, size)| (kind, FileImage::zeroed(size))).collect())
     }
 
     /// Forgets all files.

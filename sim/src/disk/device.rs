@@ -3,7 +3,7 @@
 //! Every operation begins when it is called and completes after a random time, on a host of its own: pausing or
 //! killing the node does not stop the device, and dropping the future cancels nothing.
 
-use super::core::{Core, DiskStats, Failing};
+use super::core::{Core, DiskStats, Failing, Files};
 use super::image::Damage;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
@@ -117,6 +117,18 @@ impl SimDisk {
         self.inner.lock().alarms.push(Alarm { moment, left: count, bell });
         // Bells are dropped only after they rang.
         let _ = rung.await;
+    }
+
+    /// Puts an empty disk in this one's place, after a kill or a cut; what was there is returned.
+    pub fn take_out(&self) -> Files {
+        let core = &mut self.inner.lock().core;
+        let blank = core.blank();
+        core.exchange(blank)
+    }
+
+    /// Puts this disk in, and drops the one that was there.
+    pub fn put_in(&self, files: Files) {
+        drop(self.inner.lock().core.exchange(files));
     }
 
     /// Frees what the disk holds: nobody will read it any more.

@@ -21,7 +21,7 @@ mod decay;
 mod device;
 mod image;
 
-pub use self::core::{ARRANGED, Core, DiskStats, Failing};
+pub use self::core::{ARRANGED, Core, DiskStats, Failing, Files};
 #[cfg(madsim)]
 pub use self::device::{Moment, SimDirectory, SimDisk};
 pub use self::image::{Damage, FileImage, SECTOR};

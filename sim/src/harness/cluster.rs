@@ -40,6 +40,8 @@ pub(super) enum Condition {
     Paused,
     /// On its way to a clean end.
     Stopping,
+    /// Off, while its disk is exchanged.
+    Open,
 }
 
 /// How a node's process ends.
@@ -136,7 +138,17 @@ impl Machine {
         self.state.lock().damaged
     }
 
-    /// Its node is active.
+    /// Its disk is gone, and what was acknowledged with it.
+    pub(super) fn lose(&self) {
+        self.state.lock().forgetful = true;
+    }
+
+    /// Opens a machine that is down, so that nobody starts it, or closes it again.
+    pub(super) fn open(&self, open: bool) {
+        self.set(if open { Condition::Open } else { Condition::Down });
+    }
+
+    /// Its node is active, and votes.
     pub(super) fn remembers(&self, life: u32) {
         let mut state = self.state.lock();
         if state.life == life && state.node.is_some() {
@@ -227,6 +239,12 @@ impl Cluster {
     /// Where clients find the members.
     pub(super) fn endpoints(&self) -> Vec<String> {
         self.members.values().map(|address| address.client.clone()).collect()
+    }
+
+    /// Makes an empty disk a data directory of a member that never was.
+    pub(super) async fn format(&self, machine: &Machine, incarnation: u64) -> Result<(), EngineError> {
+        let identity = Identity { cluster: CLUSTER.into(), slot: machine.slot, incarnation };
+        Engine::format(&*machine.disk.directory(), self.plan.geometry, &identity).await
     }
 
     /// Adds a violation.
@@ -420,7 +438,7 @@ impl Cluster {
     /// Ends a node's process, and decides in the same step what its disk holds. True if there was a process.
     pub(super) fn end(&self, machine: &Machine, death: Death) -> bool {
         let was = machine.condition();
-        if was == Condition::Down && death == Death::Killed {
+        if was == Condition::Open || was == Condition::Down && death == Death::Killed {
             return false;
         }
         if death == Death::PowerCut {

@@ -85,6 +85,8 @@ impl Nemesis {
             FailSync => self.fail_device(Failing::Sync, lasts),
             Stall => self.stall(),
             Misread => self.misread(),
+            LoseDisk => self.lose_disk(false),
+            OldDisk => self.lose_disk(true),
             Forget => self.forget().await,
             Usurp => self.usurp().await,
             HalfRecovered => self.half_recovered().await,

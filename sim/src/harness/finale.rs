@@ -79,7 +79,7 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     };
     let equal = || {
         let all = positions();
-        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten())
+        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten()) && whole(cluster)
     };
     if wait_until(CONVERGE_LIMIT, equal).await {
         cluster.trace.event(format!("converged: {:?}", positions().first()));
@@ -92,6 +92,18 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
             read_log(cluster, machine, &node.engine().clone(), seen).await;
         }
     }
+}
+
+/// Whether every machine's node votes, and nobody else is a member.
+fn whole(cluster: &Cluster) -> bool {
+    cluster.machines.iter().all(|machine| {
+        machine.node().is_some_and(|(_, node)| {
+            let status = node.replica().status();
+            node.replica().votes()
+                && status.configurations.len() == 1
+                && status.members.len() == cluster.machines.len()
+        })
+    })
 }
 
 /// Whether so many forgot what they acknowledged that nobody can be elected: the cluster has stopped, as it must.

@@ -41,6 +41,10 @@ pub enum FaultKind {
     Stall,
     /// One journal block is misread while a node opens.
     Misread,
+    /// A machine's disk is lost, and another one, empty, takes its place.
+    LoseDisk,
+    /// The same, and when the newcomer votes the lost disk turns up again for a while.
+    OldDisk,
     /// A member forgets what it acknowledged just when its vote can elect one who never had it.
     Forget,
     /// A member forgets its vote just when another candidate can use it in the same term.
@@ -53,7 +57,7 @@ use FaultKind::*;
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 22] = [
+    pub const ALL: [FaultKind; 24] = [
         Kill,
         KillAll,
         Pause,
@@ -73,6 +77,8 @@ impl FaultKind {
         FailSync,
         Stall,
         Misread,
+        LoseDisk,
+        OldDisk,
         Forget,
         Usurp,
         HalfRecovered,
@@ -103,6 +109,8 @@ impl FaultKind {
             FailSync => "failed sync",
             Stall => "stalled device",
             Misread => "misread block",
+            LoseDisk => "lost disk",
+            OldDisk => "lost disk back",
             Forget => "forgotten acknowledgement used",
             Usurp => "forgotten vote used",
             HalfRecovered => "returning member used",

@@ -15,6 +15,7 @@
 mod cluster;
 mod conspire;
 mod devices;
+mod disks;
 mod faults;
 mod finale;
 mod kinds;

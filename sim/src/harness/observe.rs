@@ -5,6 +5,7 @@ use crate::check::Violation;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
 use crate::check::majority;
+use crate::check::members::Members;
 use crate::check::states::States;
 use cairn_engine::{Engine, Entry, LogId, Standing};
 use cairn_raft::{GROUP, Role};
@@ -25,6 +26,7 @@ pub(super) struct Seen {
     pub(super) leaders: Leaders,
     pub(super) logs: Logs,
     pub(super) states: States,
+    pub(super) members: Members,
     /// The life of each node whose log was read.
     read: BTreeMap<u16, u32>,
     /// The end of each node's log at the last look.
@@ -55,7 +57,9 @@ fn cluster_wide(cluster: &Cluster) {
     let engines: Vec<(u16, Engine)> = cluster
         .machines
         .iter()
-        .filter_map(|machine| machine.node().map(|(_, node)| (machine.slot, node.engine().clone())))
+        .filter_map(|machine| Some((machine.slot, machine.node()?.1)))
+        .filter(|(_, node)| node.replica().votes())
+        .map(|(slot, node)| (slot, node.engine().clone()))
         .collect();
     let furthest = engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
     let Some((applied, by)) = furthest else { return };
@@ -82,14 +86,20 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     let mut seen = seen.lock();
     let mut found = Vec::new();
     match status.standing {
-        Standing::Active => machine.remembers(life),
+        Standing::Active if node.replica().votes() => machine.remembers(life),
+        Standing::Active => {}
         Standing::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
             let detail = format!("node {slot} is {} of term {}", status.role, status.term);
             found.push(Violation::new("a recovering node never campaigns", detail));
         }
         Standing::Recovering => {}
     }
+    found.extend(seen.members.saw(&status.configurations));
     if status.role == Role::Leader {
+        found.extend(seen.members.leads(status.node_id));
+        if let [voters] = status.configurations.as_slice() {
+            found.extend(seen.members.settled(status.term, voters));
+        }
         found.extend(seen.leaders.saw(slot, life, status.term));
     }
     found.extend(seen.states.saw(slot, applied, hash));

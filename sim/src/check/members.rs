@@ -1,0 +1,79 @@
+//! In each configuration a slot has at most one voter, and an identity that was dropped is neither a voter nor a leader
+//! ever again.
+
+use super::Violation;
+use cairn_raft::NodeId;
+use std::collections::BTreeSet;
+
+/// The property's name.
+pub const NAME: &str = "one voter per slot, identities never reused";
+
+/// The identities seen.
+#[derive(Debug, Default)]
+pub struct Members {
+    voters: BTreeSet<NodeId>,
+    dropped: BTreeSet<NodeId>,
+    /// The latest leader's.
+    term: u64,
+}
+
+impl Members {
+    /// A node goes by these configurations, one or two. They need not be committed; a configuration that drops somebody
+    /// follows a joint one that was.
+    pub fn saw(&mut self, configurations: &[BTreeSet<NodeId>]) -> Option<Violation> {
+        for voters in configurations {
+            let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
+            if slots.len() < voters.len() {
+                return Some(Violation::new(NAME, format!("two voters in one slot: {voters:?}")));
+            }
+            self.voters.extend(voters);
+        }
+        None
+    }
+
+    /// The leader of this term goes by one configuration: whoever voted before in a slot that another one has there is
+    /// dropped, since only a joint configuration that was committed leads there.
+    pub fn settled(&mut self, term: u64, voters: &BTreeSet<NodeId>) -> Option<Violation> {
+        if term < self.term {
+            return None;
+        }
+        self.term = term;
+        if let Some(back) = voters.intersection(&self.dropped).next() {
+            return Some(Violation::new(NAME, format!("{back} was dropped and votes again")));
+        }
+        let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
+        let replaced =
+            self.voters.iter().filter(|known| !voters.contains(known) && slots.contains(&known.slot()));
+        self.dropped.extend(replaced.copied());
+        None
+    }
+
+    /// This one leads.
+    pub fn leads(&self, id: NodeId) -> Option<Violation> {
+        self.dropped.contains(&id).then(|| Violation::new(NAME, format!("{id} was dropped and leads")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_voters_in_a_slot_and_a_return_are_reported() {
+        let set = |ids: &[(u16, u64)]| -> BTreeSet<NodeId> {
+            ids.iter().map(|(slot, incarnation)| NodeId::new(*slot, *incarnation)).collect()
+        };
+        let (before, after) = (set(&[(1, 1), (2, 2)]), set(&[(1, 1), (2, 3)]));
+        let mut members = Members::default();
+        assert_eq!(members.saw(&[before.clone(), after.clone()]), None);
+        assert!(members.saw(&[set(&[(1, 1), (2, 2), (2, 3)])]).is_some());
+        assert_eq!(members.settled(1, &before), None);
+        let mut members = Members::default();
+        assert_eq!(members.saw(&[before.clone()]), None);
+        assert_eq!(members.settled(2, &after), None);
+        assert!(members.leads(NodeId::new(2, 2)).is_some());
+        assert_eq!(members.leads(NodeId::new(2, 3)), None);
+        assert_eq!(members.settled(1, &before), None, "a leader that was overtaken");
+        assert!(members.settled(2, &before).is_some());
+    }
+}
