@@ -1,13 +1,13 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership | recovery mark |
-//! |---|---|---|---|---|
-//! | 1 | 0 | 1 | 2 | 3 |
+//! | bytes | blank | command | membership | recovery mark | start |
+//! |---|---|---|---|---|---|
+//! | 1 | 0 | 1 | 2 | 3 | 4 |
 //! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
 //! | varint | | number of operations | | |
 //! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian), 1 if an operator accepted a loss (1) |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian), 1 if an operator accepted a loss (1) | node id, start, run (8 each, little-endian) |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
 //! A put's value is the entry's next value.
@@ -20,6 +20,7 @@ use crate::ids::NodeId;
 use crate::network::proto;
 use crate::types::{Membership, Payload, Proposal};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use cairn_engine::Run;
 use prost::Message;
 
 /// The engine takes no larger meta.
@@ -29,10 +30,12 @@ const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 const MARK: u8 = 3;
+const START: u8 = 4;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
 const MARK_BYTES: usize = 18;
+const START_BYTES: usize = 25;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -156,6 +159,30 @@ pub(crate) fn decode_mark(mut meta: &[u8]) -> Option<Mark> {
     }
 }
 
+/// The proposal that says which start of a member was heard of.
+pub(crate) fn encode_start(member: NodeId, run: Run) -> Proposal {
+    let mut meta = BytesMut::with_capacity(START_BYTES);
+    meta.put_u8(START);
+    meta.put_u64_le(member.as_u64());
+    meta.put_u64_le(run.start);
+    meta.put_u64_le(run.nonce);
+    Proposal { meta: meta.freeze(), values: Vec::new() }
+}
+
+/// The member and its start of an entry's meta; `None` for another kind of entry.
+pub(crate) fn decode_start(mut meta: &[u8]) -> Option<(NodeId, Run)> {
+    if meta.len() != START_BYTES || meta.get_u8() != START {
+        return None;
+    }
+    let member = NodeId::from_u64(meta.get_u64_le());
+    Some((member, Run { start: meta.get_u64_le(), nonce: meta.get_u64_le() }))
+}
+
+/// Whether an entry's meta is one of the members' own, in which no client's command is.
+fn is_internal(meta: &[u8]) -> bool {
+    decode_mark(meta).is_some() || decode_start(meta).is_some()
+}
+
 /// The command of an entry's meta.
 pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let mut operations = Vec::new();
@@ -242,7 +269,7 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&MARK) if decode_mark(&meta).is_some() => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(&(MARK | START)) if is_internal(&meta) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(&MEMBERSHIP) => {
             let message =
                 proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
@@ -259,7 +286,7 @@ pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malfo
     }
     let payload = decode_payload(meta, values)?;
     if let Payload::Normal(proposal) = &payload
-        && decode_mark(&proposal.meta).is_none()
+        && !is_internal(&proposal.meta)
     {
         let mut puts = 0;
         parse_command(&proposal.meta, |kind, _, _| puts += usize::from(kind == StoredKind::Put))?;

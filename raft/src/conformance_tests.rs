@@ -2,7 +2,7 @@
 
 use crate::ids::NodeId;
 use crate::log_store::LogStore;
-use crate::network::PeerIdentity;
+use crate::network::{PeerIdentity, Starts};
 use crate::progress::Progress;
 use crate::rebirth::Retired;
 use crate::repair::Mender;
@@ -21,9 +21,16 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let identity = PeerIdentity::new("suite", NodeId::new(1, 1), engine.run(), Retired::default());
+        let identity = PeerIdentity::new(
+            "suite",
+            NodeId::new(1, 1),
+            engine.run(),
+            Starts::default(),
+            Retired::default(),
+        );
         let mender = Arc::new(Mender::new(engine.clone(), identity));
-        let (progress, pinned) = (Arc::new(Progress::new(Retired::default())), PinnedSnapshot::default());
+        let (progress, pinned) =
+            (Arc::new(Progress::new(Retired::default(), Starts::default())), PinnedSnapshot::default());
         let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());
         Ok((folder, LogStore::new(engine, mender), machine.unwrap()))
     }

@@ -1,6 +1,7 @@
 //! How far the state machine is: for readers that wait for it, and for maintenance.
 
 use crate::codec::Mark;
+use crate::network::Starts;
 use crate::rebirth::Retired;
 use crate::runtime::{self, WatchReceiver, WatchSender};
 use crate::state_machine::Image;
@@ -32,6 +33,7 @@ pub(crate) struct Progress {
     marks: Mutex<Arc<BTreeMap<u16, Mark>>>,
     losses: Mutex<Losses>,
     retired: Retired,
+    starts: Starts,
 }
 
 /// A checkpoint under way, ended or given up when this is dropped.
@@ -54,8 +56,8 @@ impl Drop for Building {
 }
 
 impl Progress {
-    /// `retired` is kept up to date.
-    pub(crate) fn new(retired: Retired) -> Progress {
+    /// `retired` and `starts` are kept up to date.
+    pub(crate) fn new(retired: Retired, starts: Starts) -> Progress {
         let (applied, watch) = runtime::watch(None);
         Progress {
             applied,
@@ -65,6 +67,7 @@ impl Progress {
             marks: Mutex::default(),
             losses: Mutex::default(),
             retired,
+            starts,
         }
     }
 
@@ -73,9 +76,10 @@ impl Progress {
         self.applied.send(through).ok();
     }
 
-    /// The marks, the losses and the retired identities by now.
+    /// The marks, the losses, the retired identities and the starts by now.
     pub(crate) fn marked(&self, image: &Image) {
         self.retired.are(&image.retired);
+        self.starts.are(&image.starts);
         let mut known = self.marks.lock();
         if !Arc::ptr_eq(&known, &image.marks) {
             *known = image.marks.clone();

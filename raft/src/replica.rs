@@ -10,7 +10,7 @@ use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::network::{
-    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, is_blank,
+    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, Starts, is_blank,
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
@@ -24,7 +24,7 @@ use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, Reply, TypeConfig};
 use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
-use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Standing, View};
+use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Run, Standing, View};
 use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
@@ -70,11 +70,12 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let id = NodeId::new(engine.identity().slot, engine.identity().incarnation);
-        let retired = Retired::default();
-        let identity = PeerIdentity::new(&engine.identity().cluster, id, engine.run(), retired.clone());
+        let (starts, retired) = (Starts::default(), Retired::default());
+        let cluster = engine.identity().cluster.clone();
+        let identity = PeerIdentity::new(&cluster, id, engine.run(), starts.clone(), retired.clone());
         let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
-        let progress = Arc::new(Progress::new(retired));
+        let progress = Arc::new(Progress::new(retired, starts.clone()));
         let pinned = PinnedSnapshot::default();
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));
@@ -113,7 +114,7 @@ impl Replica {
             let watched = Arc::downgrade(&redundancy);
             runtime::spawn(Redundancy::run(watched, raft.clone(), progress.clone(), patience, stop.clone()));
         }
-        let steward = Arc::new(Steward::new(raft.clone()));
+        let steward = Arc::new(Steward::new(raft.clone(), starts.clone(), engine.run()));
         runtime::spawn(Steward::run(Arc::downgrade(&steward), stop.clone()));
         let outcast = Arc::default();
         let newcomer = Newcomer {
@@ -254,6 +255,12 @@ impl Replica {
         let metrics = self.inner.shared.raft.metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.voter_ids().any(|voter| voter == metrics.id)
+    }
+
+    /// Whether the log says, as far as it is applied here, that a member has made this start or a later one: from then on
+    /// an older copy of its disk is refused by everybody.
+    pub fn knows_start(&self, member: NodeId, run: Run) -> bool {
+        self.inner.shared.identity.starts().has_logged(member, run)
     }
 
     /// Why this identity has no place in the cluster any more, if others said so.

@@ -7,11 +7,10 @@
 //! heard of a later start does not listen to an earlier one, nor to another one with the same number.
 
 use super::proto::Envelope;
+use super::starts::Starts;
 use crate::ids::NodeId;
 use crate::rebirth::Retired;
 use cairn_engine::Run;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use tonic::{Code, Status};
 
@@ -21,20 +20,20 @@ pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     id: NodeId,
     run: Run,
-    /// The latest start of each member heard of.
-    starts: Arc<Mutex<BTreeMap<NodeId, Run>>>,
+    starts: Starts,
     retired: Retired,
 }
 
 /// How a message from an identity that is no member any more is refused.
 pub(crate) const RETIRED: Code = Code::PermissionDenied;
 
-/// More members than any cluster has: a stranger's inventions must not take all memory.
-const STARTS_MAX: usize = 4096;
-
 impl PeerIdentity {
-    pub(crate) fn new(cluster: &str, id: NodeId, run: Run, retired: Retired) -> PeerIdentity {
-        PeerIdentity { cluster: cluster.into(), id, run, starts: Arc::default(), retired }
+    pub(crate) fn new(cluster: &str, id: NodeId, run: Run, starts: Starts, retired: Retired) -> PeerIdentity {
+        PeerIdentity { cluster: cluster.into(), id, run, starts, retired }
+    }
+
+    pub(crate) fn starts(&self) -> &Starts {
+        &self.starts
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -115,17 +114,9 @@ impl PeerIdentity {
 
     /// Refuses an earlier start of a member than one already heard of, and a twin of it.
     fn fence(&self, sender: NodeId, run: Run) -> Result<(), Status> {
-        let mut starts = self.starts.lock();
-        if starts.len() >= STARTS_MAX && !starts.contains_key(&sender) {
-            starts.pop_first();
-        }
-        let known = starts.entry(sender).or_insert(run);
-        if run.start > known.start {
-            *known = run;
-        }
-        match *known == run {
-            true => Ok(()),
-            false => Err(refused(format!(
+        match self.starts.hear(sender, run) {
+            Ok(()) => Ok(()),
+            Err(known) => Err(refused(format!(
                 "member {sender} speaks from its start {} ({:016x}), and this member has heard its start {} ({:016x}): \
                  a late message, or a copy of its data directory; run only one",
                 run.start, run.nonce, known.start, known.nonce
@@ -156,7 +147,13 @@ mod tests {
     }
 
     fn here() -> PeerIdentity {
-        PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 }, Retired::default())
+        PeerIdentity::new(
+            "blue",
+            NodeId::new(1, 11),
+            Run { start: 1, nonce: 9 },
+            Starts::default(),
+            Retired::default(),
+        )
     }
 
     #[test]
@@ -178,7 +175,13 @@ mod tests {
     #[test]
     fn a_retired_identity_is_refused_whoever_it_talks_to() {
         let retired = Retired::default();
-        let here = PeerIdentity::new("blue", NodeId::new(1, 11), Run { start: 1, nonce: 9 }, retired.clone());
+        let here = PeerIdentity::new(
+            "blue",
+            NodeId::new(1, 11),
+            Run { start: 1, nonce: 9 },
+            Starts::default(),
+            retired.clone(),
+        );
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(Some(&message)).unwrap();

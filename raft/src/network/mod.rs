@@ -14,6 +14,7 @@ mod receiver;
 mod recover;
 mod sender;
 mod service;
+mod starts;
 
 pub(crate) use client::Connections;
 pub(crate) use fetch::fetch_value;
@@ -24,6 +25,7 @@ pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;
 pub use service::PeerService;
 pub(crate) use service::{Shared, is_blank};
+pub(crate) use starts::{Starts, StartsImage, log_start};
 
 /// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
 /// it. To be set on both sides.

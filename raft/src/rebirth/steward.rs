@@ -1,9 +1,12 @@
 //! The leader's side: who asks to be taken in, and the changes of the membership, one after another.
 
 use super::step::{self, Step, View};
+use crate::codec;
 use crate::ids::{MemberAddress, NodeId};
+use crate::network::Starts;
 use crate::runtime;
 use crate::types::{Raft, StoredMembership, TypeConfig};
+use cairn_engine::Run;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
@@ -32,14 +35,26 @@ pub(crate) struct Applicant {
 /// Looks after the membership while this member leads.
 pub(crate) struct Steward {
     raft: Raft,
+    starts: Starts,
+    run: Run,
     applicants: Mutex<BTreeMap<u16, (Applicant, runtime::Instant)>>,
     /// The term that this member leads, and since when.
     leads: Mutex<Option<(u64, runtime::Instant)>>,
+    /// The starts that were proposed for the log, and when.
+    proposed: Mutex<BTreeMap<NodeId, (Run, runtime::Instant)>>,
 }
 
 impl Steward {
-    pub(crate) fn new(raft: Raft) -> Steward {
-        Steward { raft, applicants: Mutex::default(), leads: Mutex::default() }
+    /// `run` is this member's own start.
+    pub(crate) fn new(raft: Raft, starts: Starts, run: Run) -> Steward {
+        Steward {
+            raft,
+            starts,
+            run,
+            applicants: Mutex::default(),
+            leads: Mutex::default(),
+            proposed: Mutex::default(),
+        }
     }
 
     /// Somebody asks to be taken in. Whether it votes already.
@@ -89,10 +104,11 @@ impl Steward {
                 *steward.leads.lock() = None;
                 continue;
             }
+            let metrics = metrics.borrow_watched().clone();
+            steward.log_starts(&metrics).await;
             if !steward.has_led(watched.1) {
                 continue;
             }
-            let metrics = metrics.borrow_watched().clone();
             if let Some(step) = steward.next(&metrics) {
                 steward.take(step, &metrics.membership_config).await;
             }
@@ -108,6 +124,25 @@ impl Steward {
         };
         *leads = Some((term, since));
         runtime::now() - since >= SILENCE
+    }
+
+    /// Puts the members' starts that the log does not have into it.
+    async fn log_starts(&self, metrics: &RaftMetrics<TypeConfig>) {
+        // What is not applied soon was lost with another leader's term.
+        let due = |member: NodeId, run: Run| {
+            let proposed = self.proposed.lock();
+            proposed.get(&member).is_none_or(|(known, at)| *known != run || runtime::now() - *at > REQUEST)
+        };
+        for (member, _) in metrics.membership_config.nodes() {
+            let news = match *member == metrics.id {
+                true => Some(self.run).filter(|run| !self.starts.has_logged(*member, *run)),
+                false => self.starts.news_of(*member),
+            };
+            let Some(run) = news.filter(|run| due(*member, *run)) else { continue };
+            self.proposed.lock().insert(*member, (run, runtime::now()));
+            // One that is not committed is proposed again.
+            self.raft.client_write_ff(codec::encode_start(*member, run), None).await.ok();
+        }
     }
 
     fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {

@@ -8,6 +8,8 @@ use super::sessions::{Admission, Recorded};
 use crate::GROUP;
 use crate::codec::{self, Malformed, StoredCommand, StoredKind};
 use crate::command::{OperationResult, Version};
+use crate::ids::NodeId;
+use crate::network::log_start;
 use crate::rebirth;
 use crate::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
 use bytes::Bytes;
@@ -62,6 +64,12 @@ impl<'k, K: Keys> Batch<'k, K> {
                 (Vec::new(), Answer::Nothing)
             }
             Payload::Normal(proposal) => match codec::decode_mark(&proposal.meta) {
+                None if let Some((member, run)) = codec::decode_start(&proposal.meta) => {
+                    let membership = self.image.membership.membership();
+                    let is_member = |id: NodeId| membership.get_node(&id).is_some();
+                    log_start(&mut self.image.starts, member, run, is_member);
+                    (Vec::new(), Answer::Nothing)
+                }
                 Some(mark) => {
                     Arc::make_mut(&mut self.image.marks).insert(mark.node.slot(), mark);
                     // A mandate leads for one term; each of its voters says so.

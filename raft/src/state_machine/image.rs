@@ -4,11 +4,11 @@ use super::sessions::Sessions;
 use crate::codec::{Malformed, Mark};
 use crate::convert;
 use crate::ids::NodeId;
-use crate::network::proto;
+use crate::network::{StartsImage, proto};
 use crate::progress::Losses;
 use crate::rebirth::RetiredImage;
 use crate::types::StoredMembership;
-use cairn_engine::MachineImage;
+use cairn_engine::{MachineImage, Run};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) struct Image {
     pub(crate) last_loss_term: u64,
     /// The identities that were members and are none any more.
     pub(crate) retired: RetiredImage,
+    /// The latest start of each member.
+    pub(crate) starts: StartsImage,
 }
 
 impl Image {
@@ -48,6 +50,7 @@ impl Image {
             last_loss: message.last_loss,
             last_loss_term: message.last_loss_term,
             retired: Arc::new(message.retired.into_iter().map(NodeId::from_u64).collect()),
+            starts: Arc::new(message.starts.iter().map(start_from_proto).collect()),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
             sessions: Sessions::from_proto(message.evicted_through, message.sessions)?,
         })
@@ -66,6 +69,7 @@ impl MachineImage for Image {
             last_loss: self.last_loss,
             last_loss_term: self.last_loss_term,
             retired: self.retired.iter().map(|id| id.as_u64()).collect(),
+            starts: self.starts.iter().map(start_to_proto).collect(),
             marks: self
                 .marks
                 .values()
@@ -78,4 +82,12 @@ impl MachineImage for Image {
         };
         message.encode_to_vec()
     }
+}
+
+fn start_from_proto(start: &proto::MemberStart) -> (NodeId, Run) {
+    (NodeId::from_u64(start.node_id), Run { start: start.start, nonce: start.run })
+}
+
+fn start_to_proto((member, run): (&NodeId, &Run)) -> proto::MemberStart {
+    proto::MemberStart { node_id: member.as_u64(), start: run.start, run: run.nonce }
 }

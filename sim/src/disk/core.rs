@@ -107,6 +107,11 @@ impl Core {
         Files(std::mem::replace(&mut self.files, files.0))
     }
 
+    /// A copy of what the disk holds; of a disk at rest, whose process has ended.
+    pub fn copy(&self) -> Files {
+        Files(self.files.clone())
+    }
+
     /// Files of the same sizes, all zeros.
     pub fn blank(&self) -> Files {
         let sizes = self.files.iter().map(|(kind, file)| (*kind, file.size()));

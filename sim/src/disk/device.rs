@@ -126,6 +126,11 @@ impl SimDisk {
         core.exchange(blank)
     }
 
+    /// A copy of what the disk holds, after a kill or a cut.
+    pub fn copy(&self) -> Files {
+        self.inner.lock().core.copy()
+    }
+
     /// Puts this disk in, and drops the one that was there.
     pub fn put_in(&self, files: Files) {
         drop(self.inner.lock().core.exchange(files));

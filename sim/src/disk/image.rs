@@ -19,7 +19,7 @@ pub const SECTOR: usize = 512;
 pub(super) type Block = Arc<[u8; BLOCK]>;
 
 /// A completed write of one block.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Version {
     order: u64,
     block: Block,
@@ -28,7 +28,7 @@ pub(super) struct Version {
 }
 
 /// A write that was begun and has not completed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) first: u64,
     pub(super) blocks: Vec<Block>,
@@ -61,7 +61,7 @@ impl Damage {
 }
 
 /// A file of fixed size, all zeros at first; only blocks that were written take memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FileImage {
     size: u64,
     pub(super) synced: BTreeMap<u64, Block>,

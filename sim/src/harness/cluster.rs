@@ -65,6 +65,8 @@ struct State {
     damaged: bool,
     /// The `lazy` mark was set when the node last ran.
     lazy: bool,
+    /// An older copy of its disk is in the place of its own.
+    stale: bool,
     /// The machine lost power with the mark set, and its node is not known to be active since.
     forgetful: bool,
     /// The life in which the node stopped by itself because its device had failed.
@@ -143,6 +145,17 @@ impl Machine {
         self.state.lock().forgetful = true;
     }
 
+    /// An older copy of its disk takes the place of its own, or its own is back.
+    pub(super) fn restored(&self, stale: bool) {
+        let mut state = self.state.lock();
+        state.stale = stale;
+        state.forgetful = true;
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.state.lock().stale
+    }
+
     /// Opens a machine that is down, so that nobody starts it, or closes it again.
     pub(super) fn open(&self, open: bool) {
         self.set(if open { Condition::Open } else { Condition::Down });
@@ -151,7 +164,7 @@ impl Machine {
     /// Its node is active, and votes.
     pub(super) fn remembers(&self, life: u32) {
         let mut state = self.state.lock();
-        if state.life == life && state.node.is_some() {
+        if state.life == life && state.node.is_some() && !state.stale {
             state.forgetful = false;
         }
     }
@@ -215,6 +228,7 @@ impl Cluster {
                 node: None,
                 damaged: false,
                 lazy: false,
+                stale: false,
                 forgetful: false,
                 stopped: None,
                 errors: 0,

@@ -1,11 +1,13 @@
-//! Disks that are lost, and disks that turn up again.
+//! Disks that are lost, disks that turn up again, and older copies of disks.
 //!
 //! A machine whose disk is gone gets an empty one, formatted under a new identity. It counts as forgetful, so that no more
-//! forget than the cluster survives, until its node votes.
+//! forget than the cluster survives, until its node votes. An older copy is put in when the others have noted a later start
+//! of the member; before that nothing could tell it from the disk itself.
 
+use super::cluster::{Cluster, Machine};
 use super::cluster::{Condition, Death};
 use super::faults::{FUNERAL, Nemesis, start_later};
-use super::kinds::FaultKind::{LoseDisk, OldDisk};
+use super::kinds::FaultKind::{LoseDisk, OldDisk, StaleDisk};
 use crate::check::Violation;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
@@ -14,6 +16,8 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_millis(50);
 /// How long a newcomer is waited for before the lost disk turns up; faults may keep it from voting for longer.
 const JOIN_LIMIT: Duration = Duration::from_secs(20);
+/// How long the others may take to note a start.
+const NOTE_LIMIT: Duration = Duration::from_secs(6);
 
 impl Nemesis {
     /// A machine's disk is lost; `back`: it turns up again when the newcomer votes.
@@ -85,4 +89,72 @@ impl Nemesis {
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
+
+    /// A machine's disk is copied, and later the copy is put in its place for a while.
+    pub(super) fn restore_copy(&mut self) {
+        let target = self.target();
+        if !self.may_fail() {
+            return;
+        }
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        if machine.condition() != Condition::Up || !self.cluster.may_be_damaged(machine) {
+            return;
+        }
+        let linger = Duration::from_millis(self.rng.random_range(0..4_000));
+        let stay = Duration::from_millis(self.rng.random_range(500..6_000));
+        let cluster = self.cluster.clone();
+        cluster.stopping.fetch_add(1, Ordering::Relaxed);
+        madsim::task::spawn(async move {
+            if let Some(machine) = cluster.machines.get(target) {
+                cluster.end(machine, Death::Killed);
+                let copy = machine.disk.copy();
+                tokio::time::sleep(FUNERAL).await;
+                cluster.start(machine);
+                let mut waited = Duration::ZERO;
+                while !later_start_is_known(&cluster, machine) && !cluster.at_peace() && waited < NOTE_LIMIT {
+                    tokio::time::sleep(POLL).await;
+                    waited += POLL;
+                }
+                tokio::time::sleep(linger).await;
+                if later_start_is_known(&cluster, machine)
+                    && cluster.may_be_damaged(machine)
+                    && !cluster.at_peace()
+                {
+                    cluster.end(machine, Death::Killed);
+                    machine.open(true);
+                    machine.restored(true);
+                    let own = machine.disk.take_out();
+                    tokio::time::sleep(FUNERAL).await;
+                    machine.disk.put_in(copy);
+                    machine.open(false);
+                    cluster.start(machine);
+                    cluster.count(StaleDisk.name());
+                    cluster.trace.event(format!("disk {}: an older copy is in its place", machine.slot));
+                    let mut waited = Duration::ZERO;
+                    while waited < stay && !cluster.at_peace() {
+                        tokio::time::sleep(POLL).await;
+                        waited += POLL;
+                    }
+                    cluster.end(machine, Death::Killed);
+                    machine.open(true);
+                    tokio::time::sleep(FUNERAL).await;
+                    machine.disk.put_in(own);
+                    machine.restored(false);
+                    machine.open(false);
+                }
+                if machine.condition() == Condition::Down {
+                    start_later(cluster.clone(), target, FUNERAL);
+                }
+            }
+            cluster.stopping.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Whether every other machine runs, and knows from the log that the member has started since the copy was made.
+fn later_start_is_known(cluster: &Cluster, machine: &Machine) -> bool {
+    let Some((_, own)) = machine.node() else { return false };
+    let (id, run) = (own.replica().node_id(), own.engine().run());
+    let mut others = cluster.machines.iter().filter(|other| other.slot != machine.slot);
+    others.all(|other| other.node().is_some_and(|(_, node)| node.replica().knows_start(id, run)))
 }

@@ -87,6 +87,7 @@ impl Nemesis {
             Misread => self.misread(),
             LoseDisk => self.lose_disk(false),
             OldDisk => self.lose_disk(true),
+            StaleDisk => self.restore_copy(),
             Forget => self.forget().await,
             Usurp => self.usurp().await,
             HalfRecovered => self.half_recovered().await,

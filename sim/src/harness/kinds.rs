@@ -45,6 +45,8 @@ pub enum FaultKind {
     LoseDisk,
     /// The same, and when the newcomer votes the lost disk turns up again for a while.
     OldDisk,
+    /// An older copy of a machine's disk is put in its place for a while.
+    StaleDisk,
     /// A member forgets what it acknowledged just when its vote can elect one who never had it.
     Forget,
     /// A member forgets its vote just when another candidate can use it in the same term.
@@ -57,7 +59,7 @@ use FaultKind::*;
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 24] = [
+    pub const ALL: [FaultKind; 25] = [
         Kill,
         KillAll,
         Pause,
@@ -79,6 +81,7 @@ impl FaultKind {
         Misread,
         LoseDisk,
         OldDisk,
+        StaleDisk,
         Forget,
         Usurp,
         HalfRecovered,
@@ -111,6 +114,7 @@ impl FaultKind {
             Misread => "misread block",
             LoseDisk => "lost disk",
             OldDisk => "lost disk back",
+            StaleDisk => "older copy of a disk",
             Forget => "forgotten acknowledgement used",
             Usurp => "forgotten vote used",
             HalfRecovered => "returning member used",

@@ -57,6 +57,7 @@ fn cluster_wide(cluster: &Cluster) {
     let engines: Vec<(u16, Engine)> = cluster
         .machines
         .iter()
+        .filter(|machine| !machine.is_stale())
         .filter_map(|machine| Some((machine.slot, machine.node()?.1)))
         .filter(|(_, node)| node.replica().votes())
         .map(|(slot, node)| (slot, node.engine().clone()))
