@@ -6,6 +6,7 @@ use crate::network::{self, PeerIdentity};
 use crate::rejoin::Gate;
 use crate::runtime;
 use crate::types::Raft;
+use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -15,8 +16,8 @@ use tonic::Status;
 
 /// Between two rounds of asking; less than the time for which a leader remembers that it was asked.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A member that has heard no leader for so many rounds asks the others what they think of it.
-const LONELY: u32 = 5;
+/// A member that has heard no leader for so long asks the others what they think of it.
+const LONELY: Duration = Duration::from_secs(5);
 
 /// A member that may have to be taken in.
 pub(crate) struct Newcomer {
@@ -39,26 +40,30 @@ enum Place {
 impl Newcomer {
     /// Runs until `stop` says so.
     pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
-        let mut lonely = 0;
+        let began = runtime::now();
         let mut said = BTreeMap::new();
         while !stop() {
             runtime::sleep(PAUSE).await;
-            match self.place(&mut lonely) {
+            match self.place() {
                 Place::Votes => *self.outcast.lock() = None,
-                Place::Lonely => self.ask_all(false, &mut said).await,
+                Place::Lonely if runtime::now() - began > LONELY => self.ask_all(false, &mut said).await,
+                Place::Lonely => {}
                 Place::Asks => self.ask_all(true, &mut said).await,
             }
         }
     }
 
-    fn place(&self, lonely: &mut u32) -> Place {
+    fn place(&self) -> Place {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return Place::Asks;
         }
-        *lonely = if metrics.current_leader.is_some() { 0 } else { *lonely + 1 };
-        if *lonely < LONELY { Place::Votes } else { Place::Lonely }
+        // What openraft names as leader may be what it remembers from before its restart.
+        match metrics.state == ServerState::Leader || self.gate.heard_within(LONELY) {
+            true => Place::Votes,
+            false => Place::Lonely,
+        }
     }
 
     /// Asks everybody who is there, and whoever leads to take this member in.
@@ -83,7 +88,8 @@ impl Newcomer {
                 Err(status) => {
                     let before = said.insert(*slot, status.message().to_string());
                     if before.is_none_or(|before| before != status.message()) {
-                        tracing::info!(%node, member = slot, reason = status.message(), "not taken in yet");
+                        let what = if join { "not taken in yet" } else { "no leader is heard, and another member refuses" };
+                        tracing::info!(%node, member = slot, reason = status.message(), "{what}");
                     }
                 }
             }

@@ -16,6 +16,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: AtomicBool,
+    /// When a leader last sent something.
+    heard: Mutex<Option<runtime::Instant>>,
     closed: Mutex<Closed>,
 }
 
@@ -26,8 +28,6 @@ struct Closed {
     admitted: Option<Vote>,
     /// The last leader whose appends were turned away.
     knocked: Option<(NodeId, Vote)>,
-    /// When a leader last sent something.
-    heard: Option<runtime::Instant>,
     /// The only member that may be voted for, in the run that an operator has seen.
     mandate: Option<Mandate>,
 }
@@ -43,7 +43,11 @@ pub struct Mandate {
 
 impl Gate {
     pub(crate) fn new(standing: Standing) -> Gate {
-        Gate { open: AtomicBool::new(standing == Standing::Active), closed: Mutex::default() }
+        Gate {
+            open: AtomicBool::new(standing == Standing::Active),
+            heard: Mutex::default(),
+            closed: Mutex::default(),
+        }
     }
 
     /// Opens it. The caller has synced before that the member is active.
@@ -67,7 +71,7 @@ impl Gate {
 
     /// Whether a leader has sent something within this time.
     pub(crate) fn heard_within(&self, time: Duration) -> bool {
-        self.closed.lock().heard.is_some_and(|at| runtime::now() - at < time)
+        self.heard.lock().is_some_and(|at| runtime::now() - at < time)
     }
 
     pub(crate) fn give_mandate(&self, mandate: Mandate) {
@@ -76,11 +80,11 @@ impl Gate {
 
     /// Whether appends and snapshots of this leadership may be taken; takes note of one that may not.
     pub(crate) fn admits(&self, leader: NodeId, vote: &Vote) -> bool {
+        *self.heard.lock() = Some(runtime::now());
         if self.is_open() {
             return true;
         }
         let mut closed = self.closed.lock();
-        closed.heard = Some(runtime::now());
         let admitted = closed.admitted.as_ref() == Some(vote);
         if !admitted {
             closed.knocked = Some((leader, *vote));

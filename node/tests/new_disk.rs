@@ -1,0 +1,81 @@
+//! A node whose data directory is lost, with real processes: it formats an empty one, takes its place by itself, and the
+//! cluster can spare another node from then on.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use cairn_client::NodeStatus;
+use std::time::{Duration, Instant};
+use support::Cluster;
+
+const KEYS: usize = 500;
+const RETURN_MAX: Duration = Duration::from_secs(60);
+
+fn value(number: usize) -> Vec<u8> {
+    format!("value {number} ").repeat(1 + number % 300).into_bytes()
+}
+
+/// Waits until the node of this slot is an active voter under another identity than before.
+async fn wait_replaced(cluster: &Cluster, before: &NodeStatus) -> NodeStatus {
+    let began = Instant::now();
+    loop {
+        let all = cluster.statuses().await;
+        let own = all.iter().find(|status| status.slot == before.slot);
+        if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
+            return own.clone();
+        }
+        assert!(began.elapsed() < RETURN_MAX, "not replaced: {all:?}\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_one_is_refused() {
+    let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
+    let client = cluster.client();
+    for number in 0..KEYS {
+        client.put(format!("key{number}"), value(number)).await.expect("written");
+    }
+    let before = cluster.statuses().await.into_iter().find(|status| status.slot == 2).expect("it runs");
+    cluster.kill_node(1);
+    let aside = cluster.folder.path().join("aside");
+    std::fs::rename(cluster.data(1), &aside).expect("the directory");
+    let began = Instant::now();
+    cluster.start_node(1);
+    let after = wait_replaced(&cluster, &before).await;
+    println!("replaced after {:?}", began.elapsed());
+    assert_eq!(after.members.iter().filter(|member| member.voter).count(), 3);
+    assert!(after.members.iter().all(|member| member.node_id != before.node_id));
+
+    // What was acknowledged before needs nobody else but the newcomer and one more.
+    let leader = cluster.leader().await;
+    cluster.kill_node(if leader == 1 { 0 } else { leader });
+    client.put("after", "1").await.expect("two of three serve");
+    for number in 0..KEYS {
+        let found = client.get(format!("key{number}")).await.expect("readable").expect("there");
+        assert_eq!(found.value, value(number), "{number}");
+    }
+
+    // The directory that was lost turns up again: nobody listens to it, and it says so.
+    cluster.start_node(if leader == 1 { 0 } else { leader });
+    cluster.wait_ready().await;
+    cluster.kill_node(1);
+    let new = cluster.folder.path().join("new");
+    std::fs::rename(cluster.data(1), &new).expect("the directory");
+    std::fs::rename(&aside, cluster.data(1)).expect("the directory");
+    cluster.start_node(1);
+    let began = Instant::now();
+    loop {
+        let all = cluster.statuses().await;
+        if let Some(old) =
+            all.iter().find(|status| status.node_id == before.node_id && status.standing == "retired")
+        {
+            let reason = old.stopped_reason.clone().expect("a reason");
+            assert!(reason.contains("make its data directory anew"), "{reason}");
+            break;
+        }
+        assert!(began.elapsed() < RETURN_MAX, "not told: {all:?}\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.put("undisturbed", "1").await.expect("two of three serve");
+}
