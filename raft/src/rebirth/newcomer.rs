@@ -88,7 +88,11 @@ impl Newcomer {
                 Err(status) => {
                     let before = said.insert(*slot, status.message().to_string());
                     if before.is_none_or(|before| before != status.message()) {
-                        let what = if join { "not taken in yet" } else { "no leader is heard, and another member refuses" };
+                        let what = if join {
+                            "not taken in yet"
+                        } else {
+                            "no leader is heard, and another member refuses"
+                        };
                         tracing::info!(%node, member = slot, reason = status.message(), "{what}");
                     }
                 }

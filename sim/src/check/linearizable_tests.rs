@@ -123,6 +123,16 @@ fn a_silent_write_is_known_by_the_version_that_others_found() {
 }
 
 #[test]
+fn a_condition_may_name_the_version_of_a_silent_write_that_a_stale_read_has_told() {
+    let stale = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((7, 9))));
+    let named = conditional(6, Condition::Version(9), 8, applied(11, Some(9)));
+    accepted(vec![open_put(1, 0, 7), stale.clone(), named.clone()]);
+    accepted(vec![open_put(1, 0, 7), named.clone()]);
+    let other = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((7, 10))));
+    rejected(vec![open_put(1, 0, 7), other, named]);
+}
+
+#[test]
 fn versions_grow_with_the_order_of_writes() {
     rejected(vec![put(0, 1, 0, 1, 9, None), put(2, 3, 1, 2, 5, None)]);
 }

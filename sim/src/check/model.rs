@@ -34,8 +34,9 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Collects them; an error where two requests claim one version or one request has two.
-    pub fn collect(records: &[&Record]) -> Result<Versions, String> {
+    /// Collects them, from the judged records and from what anybody saw, stale reads included; an error where two requests
+    /// claim one version or one request has two.
+    pub fn collect(records: &[&Record], readers: &[&Record]) -> Result<Versions, String> {
         let mut versions = Versions::default();
         let mut writers = BTreeMap::new();
         for (request, record) in (0..).zip(records) {
@@ -49,7 +50,7 @@ impl Versions {
                 _ => {}
             }
         }
-        for record in records {
+        for record in readers {
             for (_, value, version) in record.seen() {
                 if let Some(writer) = writers.get(&value) {
                     versions.claim(*writer, version, record)?;
@@ -128,12 +129,13 @@ impl State {
         let mut next = self.clone();
         match (&record.action, &record.outcome) {
             (Action::Write(operations), Outcome::Applied { previous, .. }) => {
-                let held = operations.iter().all(|operation| self.holds(operation, versions));
                 let agreed = operations.len() == previous.len()
                     && operations
                         .iter()
                         .zip(previous)
                         .all(|(o, version)| next.agrees(o.key, *version, versions));
+                // The answer may be the first to tell a version that a condition names.
+                let held = operations.iter().all(|operation| next.holds(operation, versions));
                 next.apply(request, operations);
                 (held && agreed).then_some(next)
             }

@@ -65,6 +65,8 @@ struct State {
     damaged: bool,
     /// The `lazy` mark was set when the node last ran.
     lazy: bool,
+    /// Somebody is about to exchange its disk, or to put it back.
+    claimed: bool,
     /// An older copy of its disk is in the place of its own.
     stale: bool,
     /// The machine lost power with the mark set, and its node is not known to be active since.
@@ -156,6 +158,15 @@ impl Machine {
         self.state.lock().stale
     }
 
+    /// For whoever exchanges its disk: false if somebody else is at it.
+    pub(super) fn claim_disk(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().claimed, true)
+    }
+
+    pub(super) fn release_disk(&self) {
+        self.state.lock().claimed = false;
+    }
+
     /// Opens a machine that is down, so that nobody starts it, or closes it again.
     pub(super) fn open(&self, open: bool) {
         self.set(if open { Condition::Open } else { Condition::Down });
@@ -228,6 +239,7 @@ impl Cluster {
                 node: None,
                 damaged: false,
                 lazy: false,
+                claimed: false,
                 stale: false,
                 forgetful: false,
                 stopped: None,

@@ -29,6 +29,7 @@ impl Nemesis {
         let Some(machine) = self.cluster.machines.get(target) else { return };
         if matches!(machine.condition(), Condition::Open | Condition::Stopping)
             || !self.cluster.may_be_damaged(machine)
+            || !machine.claim_disk()
         {
             return;
         }
@@ -86,6 +87,7 @@ impl Nemesis {
                 machine.open(false);
                 start_later(cluster.clone(), target, FUNERAL);
             }
+            machine.release_disk();
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
@@ -97,7 +99,10 @@ impl Nemesis {
             return;
         }
         let Some(machine) = self.cluster.machines.get(target) else { return };
-        if machine.condition() != Condition::Up || !self.cluster.may_be_damaged(machine) {
+        if machine.condition() != Condition::Up
+            || !self.cluster.may_be_damaged(machine)
+            || !machine.claim_disk()
+        {
             return;
         }
         let linger = Duration::from_millis(self.rng.random_range(0..4_000));
@@ -145,6 +150,7 @@ impl Nemesis {
                 if machine.condition() == Condition::Down {
                     start_later(cluster.clone(), target, FUNERAL);
                 }
+                machine.release_disk();
             }
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
