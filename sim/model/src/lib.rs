@@ -60,4 +60,4 @@ mod start;
 mod state;
 mod steps;
 
-pub use report::{names, table, trace};
+pub use report::{Deeper, names, table, trace};

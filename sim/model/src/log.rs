@@ -25,6 +25,10 @@ pub(crate) enum Content {
     Add(u8),
     /// ... and then the old one removed.
     Remove(u8),
+    /// Another variant that is not Cairn's: the new identity instead of the old one, with no joint configuration between.
+    Direct(u8),
+    /// The old half alone: a change that was begun is undone.
+    Undo(u8),
 }
 
 impl Content {
@@ -37,6 +41,8 @@ impl Content {
             Content::Final(slot) => 35 + slot,
             Content::Add(slot) => 38 + slot,
             Content::Remove(slot) => 41 + slot,
+            Content::Direct(slot) => 44 + slot,
+            Content::Undo(slot) => 47 + slot,
         }
     }
 
@@ -48,7 +54,9 @@ impl Content {
             32..=34 => Content::Joint(code - 32),
             35..=37 => Content::Final(code - 35),
             38..=40 => Content::Add(code - 38),
-            _ => Content::Remove(code - 41),
+            41..=43 => Content::Remove(code - 41),
+            44..=46 => Content::Direct(code - 44),
+            _ => Content::Undo(code - 47),
         }
     }
 
@@ -61,7 +69,14 @@ impl Content {
             Content::Final(slot) => Content::Final(mirror(slot)),
             Content::Add(slot) => Content::Add(mirror(slot)),
             Content::Remove(slot) => Content::Remove(mirror(slot)),
+            Content::Direct(slot) => Content::Direct(mirror(slot)),
+            Content::Undo(slot) => Content::Undo(mirror(slot)),
         }
+    }
+
+    /// Whether it says who votes.
+    pub(crate) fn is_membership(self) -> bool {
+        !matches!(self, Content::Blank | Content::Value(_) | Content::Mark { .. })
     }
 }
 
@@ -176,6 +191,8 @@ impl fmt::Display for Entry {
             Content::Final(slot) => write!(f, "final({}->{})", Id(slot), Id(slot + 3)),
             Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
             Content::Remove(slot) => write!(f, "remove({})", Id(slot)),
+            Content::Direct(slot) => write!(f, "direct({}->{})", Id(slot), Id(slot + 3)),
+            Content::Undo(slot) => write!(f, "undo({}->{})", Id(slot), Id(slot + 3)),
         }
     }
 }
@@ -209,8 +226,8 @@ mod tests {
             Content::Mark { id: 5, nonce: 4 },
             Content::Joint(2),
             Content::Final(0),
-            Content::Add(1),
-            Content::Remove(2),
+            Content::Direct(1),
+            Content::Undo(2),
         ];
         let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));
         assert_eq!(log.len(), MAX_LEN);

@@ -1,8 +1,8 @@
 //! What must always hold. The first step that breaks one of these ends the search.
 
+use crate::actions::Model;
 use crate::log::Log;
-use crate::membership::Membership;
-use crate::state::{REBORN, Role, State, TERMS};
+use crate::state::{Node, Role, State, TERMS};
 use std::fmt;
 
 /// A broken property.
@@ -67,29 +67,31 @@ impl State {
         }
     }
 
-    /// What can be seen in the state itself.
-    pub(crate) fn check_state(&mut self) {
-        if self.survivors_blocked() {
-            self.break_with(Violation::SurvivorsBlocked);
-        }
-        let forgetful = |node: &crate::state::Node| !node.down && (node.lazy || node.gate != 0);
-        if self.promised && self.nodes().iter().any(forgetful) {
-            self.break_with(Violation::ThinPromiseBroken);
-        }
-    }
-
-    /// Whether, with exactly one machine's identity lost, a leader's configuration needs more than the two others.
-    fn survivors_blocked(&self) -> bool {
-        let survivors = self.nodes().iter().filter(|node| node.id < REBORN);
-        let set = survivors.clone().fold(0, |set, node| set | 1 << node.id);
-        self.members == 3
-            && survivors.clone().count() == 2
-            && survivors
-                .filter(|node| node.role == Role::Leader)
-                .any(|leader| !Membership::of(leader.log, 0b111).is_quorum(set))
-    }
-
     pub(crate) fn break_with(&mut self, violation: Violation) {
         self.broken.get_or_insert(violation);
+    }
+}
+
+impl Model {
+    /// What can be seen in the state itself.
+    pub(crate) fn check_state(&self, state: &mut State) {
+        if self.survivors_blocked(state) {
+            state.break_with(Violation::SurvivorsBlocked);
+        }
+        let forgetful = |node: &Node| !node.down && (node.lazy || node.gate != 0);
+        if state.promised && state.nodes().iter().any(forgetful) {
+            state.break_with(Violation::ThinPromiseBroken);
+        }
+    }
+
+    /// Whether, with exactly one machine lost, a leader's configuration needs more than the two others.
+    fn survivors_blocked(&self, state: &State) -> bool {
+        let survivors = self.bounds.voters() & !self.bounds.reborn;
+        self.bounds.reborn.count_ones() == 1
+            && state
+                .nodes()
+                .iter()
+                .filter(|node| node.role == Role::Leader && survivors >> node.id & 1 == 1)
+                .any(|leader| !self.membership(leader.log).is_quorum(survivors))
     }
 }

@@ -61,9 +61,15 @@ const BOUNDS: Bounds = Bounds::BASE;
 /// Lost tails.
 const TAILS: Bounds = Bounds { entries: 4, cuts: 1, ..BOUNDS };
 const TAILS_TWICE: Bounds = Bounds { terms: 3, cuts: 2, ..TAILS };
-/// Lost identities.
-const LOSSES: Bounds = Bounds { entries: 4, losses: 1, ..BOUNDS };
-const LOSSES_AND_TAILS: Bounds = Bounds { entries: 5, cuts: 1, ..LOSSES };
+/// Lost disks: of a follower, or of the first leader. The old member may be only silent, and come back as it was.
+const REBORN_C: Bounds = Bounds { entries: 4, reborn: 0b100, ..BOUNDS };
+const REBORN_A: Bounds = Bounds { reborn: 0b001, ..REBORN_C };
+/// One after the other.
+const REBORN_TWO: Bounds = Bounds { reborn: 0b110, values: 0, ..REBORN_C };
+/// A half-made replacement.
+const HALF_MADE: Bounds = Bounds { half_made: true, ..REBORN_C };
+/// Disks lost, with no other identity.
+const LOST: Bounds = Bounds { entries: 4, losses: 1, ..BOUNDS };
 /// The mark.
 const MARKS: Bounds = Bounds { entries: 3, cuts: 1, marks: true, ..BOUNDS };
 /// The thin regime.
@@ -103,8 +109,12 @@ pub(crate) const ALL: &[Scenario] = &[
     holds("tails", &[], TAILS_TWICE, &[RECOVERED_LEADS, TWICE_RECOVERED]),
     holds("outage", &[], Bounds { cuts: 3, ..TAILS }, &[ALL_FORGETFUL, RECOVERED_LEADS]),
     holds("kills", &[], Bounds { entries: 3, kills: 1, ..TAILS }, &[RECOVERED_LEADS]),
-    holds("losses", &[], LOSSES_AND_TAILS, &[REBORN_LEADS, REBORN_RECOVERS]),
-    holds("losses-3", &[], Bounds { terms: 3, ..LOSSES }, &[REBORN_LEADS]),
+    holds("reborn", &[], REBORN_C, &[REBORN_LEADS]),
+    holds("reborn-leader", &[], REBORN_A, &[REBORN_LEADS]),
+    holds("reborn-two", &[], REBORN_TWO, &[REBORN_LEADS]),
+    holds("reborn-cut", &[], Bounds { values: 0, cuts: 1, ..REBORN_C }, &[REBORN_RECOVERS]),
+    holds("half-made", &[], Bounds { terms: 3, ..HALF_MADE }, &[REBORN_LEADS]),
+    holds("half-made-cut", &[], Bounds { values: 0, cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
     holds("marks", &[], Bounds { cuts: 2, ..MARKS }, &[CLEAR_AFTER_CUTS, LAZY_COMMIT]),
     holds("marks-kill", &[], Bounds { kills: 1, ..MARKS }, &[LAZY_COMMIT]),
     holds("thin", &[], Bounds { cuts: 2, ..THIN }, &[KEPT, BACK_TO_LAZY]),
@@ -126,10 +136,24 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "neither",
         ..breaks(&["first_append_synced", "leave_on_applied"], FIVE, LeaderLacksCommitted, 15)
     },
-    breaks(&["lost_identity_reborn"], LOSSES, LeaderLacksCommitted, 7),
-    breaks(&["retired_refused"], LOSSES, LeaderLacksCommitted, 7),
-    breaks(&["one_replacing_change"], LOSSES, SurvivorsBlocked, 2),
-    breaks(&["joining_recovers"], LOSSES_AND_TAILS, LeaderLacksCommitted, 15),
+    breaks(&["lost_disk_new_identity"], LOST, LeaderLacksCommitted, 7),
+    breaks(&["lost_votes_new_identity"], Bounds { losses_recover: true, ..LOST }, LeaderLacksCommitted, 7),
+    breaks(&["one_replacing_change"], REBORN_C, SurvivorsBlocked, 2),
+    breaks(&["joint_change"], REBORN_C, LeaderLacksCommitted, 7),
+    breaks(&["joint_quorum"], REBORN_C, LeaderLacksCommitted, 7),
+    breaks(&["one_change_in_flight"], REBORN_C, LeaderLacksCommitted, 7),
+    holds("own_term_first", &["own_term_first"], REBORN_TWO, &[REBORN_LEADS]),
+    holds("caught_up", &["caught_up"], REBORN_C, &[REBORN_LEADS]),
+    holds(
+        "membership_synced",
+        &["membership_synced"],
+        Bounds { values: 0, cuts: 1, ..REBORN_C },
+        &[REBORN_RECOVERS],
+    ),
+    breaks(&["learner_recovers"], Bounds { cuts: 1, ..REBORN_C }, LeaderLacksCommitted, 15),
+    breaks(&["joining_recovers"], Bounds { cuts: 1, ..REBORN_C }, LeaderLacksCommitted, 15),
+    breaks(&["copy_after_all_know"], Bounds { copies: 1, ..REBORN_C }, LeaderLacksCommitted, 15),
+    holds("copy", &[], Bounds { copies: 1, ..REBORN_C }, &[REBORN_LEADS]),
     breaks(&["mark_before_ack"], MARKS, LeaderLacksCommitted, 7),
     breaks(&["leader_marks_own_ack"], MARKS, LeaderLacksCommitted, 7),
     breaks(&["known_entries_wait"], MARKS, LeaderLacksCommitted, 8),
