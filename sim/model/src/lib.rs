@@ -2,9 +2,10 @@
 //! nothing committed is lost all the same. Each rule can be left out, to see the shortest story in which it is missed.
 //!
 //! ```text
-//! cargo model                      every search, as a table
-//! cargo model thin                 those whose names contain "thin"
-//! cargo model --trace fresh_nonce  what happens without a rule, step by step
+//! cargo model                             every search, as a table
+//! cargo model reborn                      those whose names contain "reborn"
+//! cargo model reborn-follower --terms 3   one search further than the table goes: see --help for all bounds
+//! cargo model --trace fresh_nonce         what happens without a rule, step by step
 //! cargo test --release -p cairn-model
 //! ```
 //!
@@ -14,11 +15,31 @@
 //! reordered without limit; none is ever removed. *The disk*: entries are written, and synced when it suits the
 //! adversary; a power cut leaves any state of the log since the last sync, undone truncations included; a process kill
 //! loses only a leader's writes in flight. *Start*: the classification by state, boot id and mark. *Recovery in place*:
-//! the gate, nonces, marks through the log, requests for a mark that arrive late. *Rebirth*: a new identity that learns,
-//! one replacing change through a joint configuration which any later leader finishes, the old vote as floor or lost.
-//! *The mark `lazy`*: set and cleared at any time that the rules allow, acknowledgements lazy or synced at any time: what
+//! the gate, nonces, marks through the log, requests for a mark that arrive late. *Rebirth*: see below. *The mark `lazy`*: set and cleared at any time that the rules allow, acknowledgements lazy or synced at any time: what
 //! a leader says of laziness does not matter for safety, and the search does not let it. *The thin regime*: numbered
 //! regimes, late appends of older ones, answers within one; here the promise is searched, not only safety.
+//!
+//! # Rebirth
+//!
+//! A blank machine with an identity of its own asks to take the place of A or C, or one each those of B and C. It is there
+//! from the first step, says nothing until it is spoken to, and is no different from any blank Raft server: it votes for
+//! whoever counts its vote, learns from whoever leads, and recovers in place if it loses its tail. A leader that committed
+//! an entry of its own term proposes the joint configuration when the blank machine has what is committed, then the final
+//! one; whichever leader finds the joint configuration committed may go on, or (`undone`) go back. The member that is
+//! replaced is not gone, only silent for a while: it votes, campaigns and leads by what it knows, and all that it ever
+//! said is still on its way. A disk that is really lost is the same without its later steps.
+//!
+//! A replaced identity is refused by whoever applied the replacement. No rule stands for that here: a refused message is a
+//! lost one, which the search allows everywhere, so that nothing committed can depend on it. It spares the others the
+//! campaigns of one who does not know that it was replaced. Two rules turn out to be of this kind too, and are searched
+//! without: that a leader first commits an entry of its own term (which changes of one member at a time need, and joint
+//! ones do not), and that the new member has caught up (or it votes with nothing to give). Two rules cover for each other,
+//! `membership_synced` and `learner_recovers`: a machine that synced no membership in which it votes has acknowledged
+//! nothing that counts. Keep both: this holds for "in its log", and not for "applied" (`joining_recovers`).
+//!
+//! An old copy of a replaced member's disk (`copy`) forgot what it voted and acknowledged, and nothing on it says so. It
+//! does no harm once every voter has the replacement in its log. Before that it does, and no rule of the protocol helps:
+//! a voter that lags counts it still.
 //!
 //! # What must hold
 //!
@@ -30,8 +51,8 @@
 //! # What that leaves out
 //!
 //! Pre-vote, leadership transfer, reads, snapshots (an installed snapshot is an acknowledgement of all that it covers),
-//! `cairn recover` and generations, restored disks and clones (the handshake's fence), lying devices, damaged blocks, and
-//! time: a leader's view of who is healthy is any view. Nothing is said of liveness, but for the two promises above: a
+//! `cairn recover` and generations, restored disks and clones of members (the handshake's fence), lying devices, damaged
+//! blocks, a replacement in five members, a second one of the same slot, the thin regime during one, and time: a leader's view of who is healthy is any view. Nothing is said of liveness, but for the two promises above: a
 //! cluster whose majority forgot simply finds no leader. The bounds are small: few terms, entries, faults; one client
 //! write is mostly enough to lose one. Entries reach a member one by one, since a batch is several of these without
 //! anything between them. A member that hears of a higher term while refusing a vote keeps its own, so that a deposed

@@ -29,6 +29,10 @@ macro_rules! rules {
     };
 }
 
+/// Rules that safety does not rest on: searched without, like the others, and nothing is found.
+#[cfg(test)]
+pub(crate) const NOT_FOR_SAFETY: &[&str] = &["own_term_first", "caught_up"];
+
 rules! {
     vote_synced: "a vote is synced before it is answered",
     lost_tail_recovers: "a power cut with the mark set means recovery, not an ordinary start",
