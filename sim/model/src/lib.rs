@@ -70,6 +70,7 @@
 
 mod actions;
 mod bounds;
+mod forget;
 mod log;
 mod membership;
 mod properties;

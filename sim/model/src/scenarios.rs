@@ -5,7 +5,7 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken,
+    self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken, TwoLeaders,
 };
 use crate::rules::Rules;
 use crate::search::Witness;
@@ -157,7 +157,7 @@ pub(crate) const ALL: &[Scenario] = &[
         name: "neither",
         ..breaks(&["first_append_synced", "leave_on_applied"], FIVE, LeaderLacksCommitted, 15)
     },
-    breaks(&["lost_disk_new_identity"], LOST, LeaderLacksCommitted, 7),
+    breaks(&["lost_disk_new_identity"], LOST, TwoLeaders, 7),
     breaks(&["lost_votes_new_identity"], Bounds { losses_recover: true, ..LOST }, LeaderLacksCommitted, 8),
     breaks(&["one_replacing_change"], REBORN_C, SurvivorsBlocked, 2),
     breaks(&["joint_change"], REBORN_C, LeaderLacksCommitted, 7),

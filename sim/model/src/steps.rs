@@ -42,13 +42,13 @@ impl Model {
             Action::StartCopy { at } => {
                 state.used.copies += 1;
                 state.all[at] = Node { starts: state.all[at].starts, ..self.start().all[at] };
-                refuse_replies(&mut state, at);
             }
             Action::GoDown { at } => state.all[at].down = true,
             Action::SwitchRegime { at } => switch_regime(&mut state, at),
             Action::Confirm { at, term } => self.confirm(&mut state, at, term),
         }
         self.check_state(&mut state);
+        self.forget(&mut state);
         state
     }
 
@@ -266,7 +266,6 @@ impl Model {
             self.recover(node);
         }
         self.restart(state, at);
-        refuse_replies(state, at);
     }
 
     /// A member answers in the thin regime: everything synced, the mark clear.
@@ -319,14 +318,6 @@ fn acknowledge(state: &mut State, at: usize, term: u8, len: u8) {
     let id = state.all[at].id;
     let acked = &mut state.term_mut(term).acked[id as usize];
     *acked = len.max(*acked);
-}
-
-/// A machine that does not know that it campaigned refuses votes given to an earlier run of it: they name that run.
-fn refuse_replies(state: &mut State, at: usize) {
-    let id = state.all[at].id as usize;
-    for said in &mut state.terms {
-        (said.asked[id], said.granted[id]) = (0, 0);
-    }
 }
 
 fn acknowledge_own(state: &mut State, at: usize) {
