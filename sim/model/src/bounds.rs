@@ -27,6 +27,8 @@ pub(crate) struct Bounds {
     pub half_made: bool,
     /// Whether a half-made replacement may also be undone.
     pub undo: bool,
+    /// Whether a replaced member may be put back, as who it was, in the place of the one that replaced it.
+    pub back: bool,
     /// Disks lost by machines that then go on as who they were.
     pub losses: u8,
     /// Whether these recover in place.
@@ -58,6 +60,7 @@ impl Bounds {
         reborn: 0,
         half_made: false,
         undo: false,
+        back: false,
         losses: 0,
         losses_recover: false,
         copies: 0,

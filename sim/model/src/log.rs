@@ -29,6 +29,8 @@ pub(crate) enum Content {
     Direct(u8),
     /// The old half alone: a change that was begun is undone.
     Undo(u8),
+    /// Joint configuration the other way: the slot's first identity is to come back for its second.
+    Back(u8),
 }
 
 impl Content {
@@ -43,6 +45,7 @@ impl Content {
             Content::Remove(slot) => 41 + slot,
             Content::Direct(slot) => 44 + slot,
             Content::Undo(slot) => 47 + slot,
+            Content::Back(slot) => 50 + slot,
         }
     }
 
@@ -56,7 +59,8 @@ impl Content {
             38..=40 => Content::Add(code - 38),
             41..=43 => Content::Remove(code - 41),
             44..=46 => Content::Direct(code - 44),
-            _ => Content::Undo(code - 47),
+            47..=49 => Content::Undo(code - 47),
+            _ => Content::Back(code - 50),
         }
     }
 
@@ -71,6 +75,7 @@ impl Content {
             Content::Remove(slot) => Content::Remove(mirror(slot)),
             Content::Direct(slot) => Content::Direct(mirror(slot)),
             Content::Undo(slot) => Content::Undo(mirror(slot)),
+            Content::Back(slot) => Content::Back(mirror(slot)),
         }
     }
 
@@ -188,11 +193,12 @@ impl fmt::Display for Entry {
             Content::Value(v) => write!(f, "v{v}"),
             Content::Mark { id, nonce } => write!(f, "mark({},{nonce})", Id(id)),
             Content::Joint(slot) => write!(f, "joint({}->{})", Id(slot), Id(slot + 3)),
-            Content::Final(slot) => write!(f, "final({}->{})", Id(slot), Id(slot + 3)),
+            Content::Final(slot) => write!(f, "final({})", Id(slot)),
             Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
             Content::Remove(slot) => write!(f, "remove({})", Id(slot)),
             Content::Direct(slot) => write!(f, "direct({}->{})", Id(slot), Id(slot + 3)),
-            Content::Undo(slot) => write!(f, "undo({}->{})", Id(slot), Id(slot + 3)),
+            Content::Undo(slot) => write!(f, "undo({})", Id(slot)),
+            Content::Back(slot) => write!(f, "joint({}->{})", Id(slot + 3), Id(slot)),
         }
     }
 }
@@ -223,10 +229,10 @@ mod tests {
             Content::Blank,
             Content::Value(7),
             Content::Mark { id: 0, nonce: 1 },
-            Content::Mark { id: 5, nonce: 4 },
+            Content::Back(1),
             Content::Joint(2),
             Content::Final(0),
-            Content::Direct(1),
+            Content::Mark { id: 5, nonce: 4 },
             Content::Undo(2),
         ];
         let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));

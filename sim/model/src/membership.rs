@@ -16,6 +16,9 @@ impl Membership {
     pub(crate) fn of(log: Log, first: u8) -> Membership {
         log.entries().fold(Membership::uniform(first), |m, entry| match entry.content() {
             Content::Joint(slot) => Membership { old: m.old, new: replaced(m.new, slot) },
+            Content::Back(slot) => {
+                Membership { old: m.old, new: m.new & !(1 << (slot + REBORN)) | 1 << slot }
+            }
             Content::Final(_) => Membership::uniform(m.new),
             Content::Undo(_) => Membership::uniform(m.old),
             Content::Direct(slot) => Membership::uniform(replaced(m.new, slot)),
@@ -86,6 +89,7 @@ impl Model {
                     }
                 }
                 (true, true) => out.push(Content::Remove(slot)),
+                (false, true) if self.bounds.back && !now.is_joint() => out.push(Content::Back(slot)),
                 (false, _) => {}
             }
         }

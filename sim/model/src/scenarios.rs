@@ -55,6 +55,10 @@ const REPLACED_LEADS: Witness = ("a replaced member still leads", |s| {
 const BOTH_REPLACED: Witness = ("one replacement follows another", |s| {
     s.committed.find(Content::Final(1)).is_some() && s.committed.find(Content::Final(2)).is_some()
 });
+const PUT_BACK: Witness = ("a replaced member is put back and leads", |s| {
+    let back = s.committed.find(Content::Back(2));
+    back.is_some_and(|at| at + 1 < s.committed.len()) && s.nodes()[2].role == Role::Leader
+});
 const UNDONE: Witness = ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
 const CLEAR_AFTER_CUTS: Witness =
     ("after two cuts and a commit every mark is clear and every member active", |s| {
@@ -123,11 +127,12 @@ pub(crate) const ALL: &[Scenario] = &[
     holds("tails", &[], TAILS_TWICE, &[RECOVERED_LEADS, TWICE_RECOVERED]),
     holds("outage", &[], Bounds { cuts: 3, ..TAILS }, &[ALL_FORGETFUL, RECOVERED_LEADS]),
     holds("kills", &[], Bounds { entries: 3, kills: 1, ..TAILS }, &[RECOVERED_LEADS]),
-    holds("reborn-follower", &[], REBORN_C, &[REBORN_LEADS, REPLACED_LEADS]),
-    holds("reborn-leader", &[], REBORN_A, &[REBORN_LEADS, REPLACED_LEADS]),
+    holds("reborn-follower", &[], Bounds { terms: 3, ..REBORN_C }, &[REBORN_LEADS, REPLACED_LEADS]),
+    holds("reborn-leader", &[], Bounds { terms: 3, ..REBORN_A }, &[REBORN_LEADS, REPLACED_LEADS]),
     holds("reborn-two", &[], REBORN_TWO, &[REBORN_LEADS, BOTH_REPLACED]),
+    holds("reborn-back", &[], Bounds { entries: 6, back: true, ..REBORN_C }, &[REBORN_LEADS, PUT_BACK]),
     holds("reborn-cut", &[], REBORN_CUT, &[REBORN_RECOVERS, LEARNER_RECOVERS]),
-    holds("half-made-elections", &[], Bounds { terms: 3, ..HALF_MADE }, &[REBORN_LEADS]),
+    holds("half-made-elections", &[], Bounds { terms: 3, entries: 5, ..HALF_MADE }, &[REBORN_LEADS]),
     holds("half-made-undone", &[], Bounds { undo: true, ..HALF_MADE }, &[REBORN_LEADS, UNDONE]),
     holds(
         "half-made-marks",
