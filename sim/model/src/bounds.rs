@@ -17,6 +17,8 @@ pub(crate) struct Bounds {
     pub entries: u8,
     /// Client writes.
     pub values: u8,
+    /// Whether an operator may be asked for a mandate.
+    pub mandates: bool,
     /// Power cuts, of any machines.
     pub cuts: u8,
     /// Process kills, of any machines.
@@ -55,6 +57,7 @@ impl Bounds {
         terms: 2,
         entries: 3,
         values: 1,
+        mandates: false,
         cuts: 0,
         kills: 0,
         reborn: 0,

@@ -37,10 +37,14 @@
 //! replaced member back as who it was does no harm, while its disk is whole (`back`). It spares the others the
 //! campaigns of one who does not know that it was replaced. Two rules turn out to be of this kind too, and are searched
 //! without: that a leader first commits an entry of its own term (which changes of one member at a time need, and joint
-//! ones do not), and that the new member has caught up (it spares clients the wait). Two rules cover for each
-//! other, `membership_synced` and `learner_recovers`: a machine that synced no membership in which it votes has
-//! acknowledged nothing that counts. Keep both: this holds for "in its log", and not for "applied"
-//! (`joining_recovers`).
+//! ones do not), and that the new member has caught up (it spares clients the wait). Two rules cover for each other,
+//! `membership_synced` and `learner_recovers`: a machine that synced no membership in which it votes has acknowledged
+//! nothing that counts. Keep both: this holds for "in its log", and not for "applied" (`joining_recovers`).
+//!
+//! An operator's mandate opens the gates of those that it finds recovering. It must not make a second cluster beside
+//! one that goes on: with the vote of a member that forgot the replacement, and of the replaced one, which answers and
+//! never heard of it. That is what `membership_synced` is for. The votes under a mandate are counted and given as any
+//! others: by the configuration in the candidate's log, which must reach as far as the voter's.
 //!
 //! An old copy of a replaced member's disk (`copy`) forgot what it voted and acknowledged, and nothing on it says so.
 //! It does no harm once every voter has the replacement in its log. Before that it does, and no rule of the protocol
@@ -49,20 +53,21 @@
 //! # What must hold
 //!
 //! At most one leader per term; a log id stands for one content; a leader has everything committed in earlier terms,
-//! and nothing committed is replaced; with one machine's identity lost the two others can commit; once the thin regime
-//! is established with one machine down, the others stay clear and active. A search that finds nothing must also have
-//! met its witnesses ("a reborn member is elected"), so that it is known to have gone somewhere.
+//! and nothing committed is replaced; with one machine lost the two others can commit; once the thin regime is
+//! established with one machine down, the others stay clear and active; a mandate makes no second cluster. A search
+//! that finds nothing must also have met its witnesses ("a reborn member is elected"), so that it is known to have gone
+//! somewhere.
 //!
 //! # What that leaves out
 //!
 //! Pre-vote, leadership transfer, reads, snapshots (an installed snapshot is an acknowledgement of all that it covers),
-//! `cairn recover` and generations, restored disks and clones of members (the handshake's fence), lying devices,
-//! damaged blocks, a replacement in five members, a second one of the same slot, the thin regime during one, and time:
-//! a leader's view of who is healthy is any view. Nothing is said of liveness, but for the two promises above: a
-//! cluster whose majority forgot simply finds no leader. The bounds are small: few terms, entries, faults; one client
-//! write is mostly enough to lose one. Entries reach a member one by one, since a batch is several of these without
-//! anything between them. A member that hears of a higher term while refusing a vote keeps its own, so that a deposed
-//! leader goes on for as long as it can.
+//! what follows a mandate, restored disks and clones of members (the handshake's fence), lying devices, damaged blocks,
+//! a replacement in five members, a second one of the same slot, the thin regime during one, and time: a leader's view
+//! of who is healthy is any view. Nothing is said of liveness, but for the promises above: a cluster whose majority
+//! forgot simply finds no leader. The bounds are small: few terms, entries, faults; one client write is mostly enough
+//! to lose one. Entries reach a member one by one, since a batch is several of these without anything between them. A
+//! member that hears of a higher term while refusing a vote keeps its own, so that a deposed leader goes on for as long
+//! as it can.
 //!
 //! # Why the searches end
 //!

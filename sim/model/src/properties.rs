@@ -18,6 +18,8 @@ pub(crate) enum Violation {
     CommittedReplaced,
     /// One machine is gone, and the two others cannot commit without it.
     SurvivorsBlocked,
+    /// An operator who asked some members could give a mandate, and the others go on without it.
+    MandateSplits,
     /// The thin regime was established with one machine down, and another became forgetful.
     ThinPromiseBroken,
     /// Not of the protocol: a bound of the model's own representation was reached.
@@ -32,6 +34,7 @@ impl fmt::Display for Violation {
             Violation::LeaderLacksCommitted => "committed entry lost (a leader lacks it)",
             Violation::CommittedReplaced => "committed entry replaced",
             Violation::SurvivorsBlocked => "two healthy machines cannot commit",
+            Violation::MandateSplits => "a mandate would lead beside a majority that goes on",
             Violation::ThinPromiseBroken => {
                 "a second cut, after the first was survived, would stop the cluster"
             }
@@ -78,10 +81,35 @@ impl Model {
         if self.survivors_blocked(state) {
             state.break_with(Violation::SurvivorsBlocked);
         }
+        if self.mandate_splits(state) {
+            state.break_with(Violation::MandateSplits);
+        }
         let forgetful = |node: &Node| !node.down && (node.lazy || node.gate != 0);
         if state.promised && state.nodes().iter().any(forgetful) {
             state.break_with(Violation::ThinPromiseBroken);
         }
+    }
+
+    /// Whether the one of some members whose log reaches furthest has their majority in its own configuration, if those
+    /// that recover may vote for it, while the other members are active and a majority in what was committed.
+    fn mandate_splits(&self, state: &State) -> bool {
+        let nodes = state.nodes();
+        if !self.bounds.mandates || nodes.iter().all(|node| node.gate == 0) {
+            return false;
+        }
+        let set = |of: &dyn Fn(&Node) -> bool| {
+            nodes.iter().filter(|node| of(node)).fold(0u8, |set, node| set | 1 << node.id)
+        };
+        let active = set(&|node| node.is_active());
+        let current = self.membership(state.committed);
+        let outdated = nodes.iter().filter(|node| self.membership(node.log) != current);
+        outdated.into_iter().any(|chosen| {
+            let asked = set(&|node| node.log.rank() <= chosen.log.rank());
+            let subsets = (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
+            subsets
+                .into_iter()
+                .any(|some| self.is_quorum(chosen.log, some) && current.is_quorum(active & !some))
+        })
     }
 
     /// Whether, with exactly one machine lost, a leader's configuration needs more than the two others.

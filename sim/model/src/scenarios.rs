@@ -5,7 +5,7 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, IdReused, LeaderLacksCommitted, SurvivorsBlocked, ThinPromiseBroken, TwoLeaders,
+    self, IdReused, LeaderLacksCommitted, MandateSplits, SurvivorsBlocked, ThinPromiseBroken, TwoLeaders,
 };
 use crate::rules::Rules;
 use crate::search::Witness;
@@ -81,7 +81,7 @@ const TAILS_TWICE: Bounds = Bounds { terms: 3, cuts: 2, ..TAILS };
 /// Lost disks: of a follower, or of the first leader. The old member may be only silent, and come back as it was.
 const REBORN_C: Bounds = Bounds { entries: 4, reborn: 0b100, ..BOUNDS };
 const REBORN_A: Bounds = Bounds { reborn: 0b001, ..REBORN_C };
-const REBORN_CUT: Bounds = Bounds { cuts: 1, ..REBORN_C };
+const REBORN_CUT: Bounds = Bounds { mandates: true, cuts: 1, ..REBORN_C };
 /// One after the other.
 const REBORN_TWO: Bounds = Bounds { entries: 5, values: 0, reborn: 0b110, ..REBORN_C };
 /// A half-made replacement.
@@ -140,7 +140,7 @@ pub(crate) const ALL: &[Scenario] = &[
         Bounds { marks: true, entries: 3, values: 0, cuts: 1, ..HALF_MADE },
         &[REBORN_LEADS],
     ),
-    holds("half-made-cut", &[], Bounds { cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
+    holds("half-made-cut", &[], Bounds { mandates: true, cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
     holds("marks", &[], Bounds { cuts: 2, ..MARKS }, &[CLEAR_AFTER_CUTS, LAZY_COMMIT]),
     holds("marks-kill", &[], Bounds { kills: 1, ..MARKS }, &[LAZY_COMMIT]),
     holds("thin", &[], Bounds { cuts: 2, ..THIN }, &[KEPT, BACK_TO_LAZY]),
@@ -170,11 +170,16 @@ pub(crate) const ALL: &[Scenario] = &[
     breaks(&["one_change_in_flight"], REBORN_C, LeaderLacksCommitted, 8),
     holds("own_term_first", &["own_term_first"], REBORN_TWO, &[REBORN_LEADS, BOTH_REPLACED]),
     holds("caught_up", &["caught_up"], REBORN_C, &[REBORN_LEADS]),
-    holds("membership_synced", &["membership_synced"], REBORN_CUT, &[REBORN_RECOVERS]),
+    breaks(&["membership_synced"], REBORN_CUT, MandateSplits, 8),
     holds("learner_recovers", &["learner_recovers"], REBORN_CUT, &[REBORN_RECOVERS]),
     Scenario {
         name: "both-unsynced",
-        ..breaks(&["membership_synced", "learner_recovers"], REBORN_CUT, LeaderLacksCommitted, 13)
+        ..breaks(
+            &["membership_synced", "learner_recovers"],
+            Bounds { mandates: false, ..REBORN_CUT },
+            LeaderLacksCommitted,
+            13,
+        )
     },
     breaks(&["joining_recovers"], REBORN_CUT, LeaderLacksCommitted, 15),
     breaks(&["copy_after_all_know"], Bounds { copies: 1, ..REBORN_C }, LeaderLacksCommitted, 12),
