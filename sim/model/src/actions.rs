@@ -126,13 +126,12 @@ impl Model {
             out.push(Action::SyncOwn { at });
         }
         if self.bounds.thin {
-            let all = self.bounds.voters();
             let thin = said.regime % 2 == 1;
-            let may_switch = !thin || said.answered == all || !self.rules.return_needs_all;
+            let may_switch = !thin || self.may_be_lazy_again(node, said);
             if may_switch && said.regime < self.bounds.regimes {
                 out.push(Action::SwitchRegime { at });
             }
-            if thin && said.answered >> at & 1 == 0 {
+            if thin && said.answered >> node.id & 1 == 0 {
                 out.push(Action::Confirm { at, term: node.term });
             }
         }
@@ -187,7 +186,7 @@ impl Model {
         if self.bounds.thin
             && said.regime % 2 == 1
             && node.gate == 0
-            && !(heard && said.answered >> at & 1 == 1)
+            && !(heard && said.answered >> node.id & 1 == 1)
         {
             out.push(Action::Confirm { at, term });
         }

@@ -46,6 +46,10 @@
 //! never heard of it. That is what `membership_synced` is for. The votes under a mandate are counted and given as any
 //! others: by the configuration in the candidate's log, which must reach as far as the voter's.
 //!
+//! A disk that is lost is a cut that was noticed: from then on the group is thin, and one more cut must not stop it. So
+//! it has to stay until the final configuration is committed (`half-made-thin`, `return_needs_commit`): as long as the
+//! leader alone has it, the others elect by the joint one, in whose old half they are no majority without the leader.
+//!
 //! An old copy of a replaced member's disk (`copy`) forgot what it voted and acknowledged, and nothing on it says so.
 //! It does no harm once every voter has the replacement in its log. Before that it does, and no rule of the protocol
 //! helps: a voter that lags counts it still.
@@ -62,12 +66,11 @@
 //!
 //! Pre-vote, leadership transfer, reads, snapshots (an installed snapshot is an acknowledgement of all that it covers),
 //! what follows a mandate, restored disks and clones of members (the handshake's fence), lying devices, damaged blocks,
-//! a replacement in five members, a second one of the same slot, the thin regime during one, and time: a leader's view
-//! of who is healthy is any view. Nothing is said of liveness, but for the promises above: a cluster whose majority
-//! forgot simply finds no leader. The bounds are small: few terms, entries, faults; one client write is mostly enough
-//! to lose one. Entries reach a member one by one, since a batch is several of these without anything between them. A
-//! member that hears of a higher term while refusing a vote keeps its own, so that a deposed leader goes on for as long
-//! as it can.
+//! a replacement in five members, a second one of the same slot, and time: a leader's view of who is healthy is any
+//! view. Nothing is said of liveness, but for the promises above: a cluster whose majority forgot simply finds no
+//! leader. The bounds are small: few terms, entries, faults; one client write is mostly enough to lose one. Entries
+//! reach a member one by one, since a batch is several of these without anything between them. A member that hears of a
+//! higher term while refusing a vote keeps its own, so that a deposed leader goes on for as long as it can.
 //!
 //! # Why the searches end
 //!

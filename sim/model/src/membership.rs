@@ -33,7 +33,12 @@ impl Membership {
     }
 
     pub(crate) fn contains(self, id: u8) -> bool {
-        (self.old | self.new) >> id & 1 == 1
+        self.voters() >> id & 1 == 1
+    }
+
+    /// Everybody who votes.
+    fn voters(self) -> u8 {
+        self.old | self.new
     }
 
     /// Whether a replacement is half made.
@@ -61,6 +66,14 @@ impl Model {
         let Membership { old, new } = self.membership(log);
         let old = if self.rules.joint_quorum { old } else { new };
         Membership { old, new }.is_quorum(ids)
+    }
+
+    /// Whether a leader in the thin regime may leave it.
+    pub(crate) fn may_be_lazy_again(&self, leader: &Node, said: &Term) -> bool {
+        let now = self.membership(leader.log);
+        let answered = now.voters() & !said.answered == 0 || !self.rules.return_needs_all;
+        let settled = self.membership(said.log.prefix(said.commit)) == now || !self.rules.return_needs_commit;
+        answered && settled
     }
 
     /// The changes that this leader may propose. Nobody looks at whether the old member is gone: it may only be silent.

@@ -20,6 +20,8 @@ pub(crate) enum Violation {
     SurvivorsBlocked,
     /// An operator who asked some members could give a mandate, and the others go on without it.
     MandateSplits,
+    /// A disk is lost, then another machine loses power, and nobody can be elected.
+    SecondLossStops,
     /// The thin regime was established with one machine down, and another became forgetful.
     ThinPromiseBroken,
     /// Not of the protocol: a bound of the model's own representation was reached.
@@ -35,6 +37,7 @@ impl fmt::Display for Violation {
             Violation::CommittedReplaced => "committed entry replaced",
             Violation::SurvivorsBlocked => "two healthy machines cannot commit",
             Violation::MandateSplits => "a mandate would lead beside a majority that goes on",
+            Violation::SecondLossStops => "one power cut during a replacement stops the cluster",
             Violation::ThinPromiseBroken => {
                 "a second cut, after the first was survived, would stop the cluster"
             }
@@ -81,6 +84,9 @@ impl Model {
         if self.survivors_blocked(state) {
             state.break_with(Violation::SurvivorsBlocked);
         }
+        if self.bounds.thin && self.bounds.reborn != 0 && state.used.cuts <= 1 && !self.electable(state) {
+            state.break_with(Violation::SecondLossStops);
+        }
         if self.mandate_splits(state) {
             state.break_with(Violation::MandateSplits);
         }
@@ -109,6 +115,15 @@ impl Model {
             subsets
                 .into_iter()
                 .any(|some| self.is_quorum(chosen.log, some) && current.is_quorum(active & !some))
+        })
+    }
+
+    /// Whether the active members can elect one of them.
+    fn electable(&self, state: &State) -> bool {
+        let active = || state.nodes().iter().filter(|node| node.is_active() && !node.down);
+        active().any(|candidate| {
+            let granting = active().filter(|node| node.log.rank() <= candidate.log.rank());
+            self.is_quorum(candidate.log, granting.fold(0, |set, node| set | 1 << node.id))
         })
     }
 

@@ -66,5 +66,6 @@ rules! {
     old_regime_is_thin: "an append of an older regime never makes a member lazy again",
     restart_fences_appends: "appends sent before a member's restart do not reach it afterwards",
     return_needs_all: "a leader leaves the thin regime only when every voter answered within it",
+    return_needs_commit: "... and the membership that says who votes is committed",
     new_leader_thin: "a new leader is thin until every voter has answered it",
 }

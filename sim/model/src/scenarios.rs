@@ -5,7 +5,8 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, IdReused, LeaderLacksCommitted, MandateSplits, SurvivorsBlocked, ThinPromiseBroken, TwoLeaders,
+    self, IdReused, LeaderLacksCommitted, MandateSplits, SecondLossStops, SurvivorsBlocked,
+    ThinPromiseBroken, TwoLeaders,
 };
 use crate::rules::Rules;
 use crate::search::Witness;
@@ -59,6 +60,10 @@ const PUT_BACK: Witness = ("a replaced member is put back and leads", |s| {
     let back = s.committed.find(Content::Back(2));
     back.is_some_and(|at| at + 1 < s.committed.len()) && s.nodes()[2].role == Role::Leader
 });
+const NEW_LAZY: Witness = ("after a replacement a power cut takes what the others keep", |s| {
+    let led = |n: &Node| n.role == Role::Leader && s.committed.find(Content::Final(2)).is_some();
+    s.nodes().iter().any(|n| led(n) && s.term(n.term).regime == 2) && s.nodes().iter().any(|n| n.gate != 0)
+});
 const UNDONE: Witness = ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
 const CLEAR_AFTER_CUTS: Witness =
     ("after two cuts and a commit every mark is clear and every member active", |s| {
@@ -92,6 +97,7 @@ const LOST: Bounds = Bounds { entries: 4, losses: 1, ..BOUNDS };
 const MARKS: Bounds = Bounds { entries: 3, cuts: 1, marks: true, ..BOUNDS };
 /// The thin regime.
 const THIN: Bounds = Bounds { entries: 2, cuts: 1, thin: true, ..BOUNDS };
+const HALF_MADE_THIN: Bounds = Bounds { values: 1, cuts: 1, thin: true, ..HALF_MADE };
 /// Five members: B alone loses power, E alone campaigns.
 const FIVE: Bounds = Bounds {
     members: 5,
@@ -140,6 +146,7 @@ pub(crate) const ALL: &[Scenario] = &[
         Bounds { marks: true, entries: 3, values: 0, cuts: 1, ..HALF_MADE },
         &[REBORN_LEADS],
     ),
+    holds("half-made-thin", &[], HALF_MADE_THIN, &[NEW_LAZY]),
     holds("half-made-cut", &[], Bounds { mandates: true, cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
     holds("marks", &[], Bounds { cuts: 2, ..MARKS }, &[CLEAR_AFTER_CUTS, LAZY_COMMIT]),
     holds("marks-kill", &[], Bounds { kills: 1, ..MARKS }, &[LAZY_COMMIT]),
@@ -197,6 +204,7 @@ pub(crate) const ALL: &[Scenario] = &[
     breaks(&["old_regime_is_thin"], THIN, ThinPromiseBroken, 6),
     breaks(&["restart_fences_appends"], THIN, ThinPromiseBroken, 7),
     breaks(&["return_needs_all"], THIN, ThinPromiseBroken, 8),
+    breaks(&["return_needs_commit"], HALF_MADE_THIN, SecondLossStops, 7),
     breaks(&["new_leader_thin"], THIN, ThinPromiseBroken, 9),
 ];
 

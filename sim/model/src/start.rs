@@ -5,6 +5,7 @@
 use crate::actions::Model;
 use crate::log::{Content, Entry, Log};
 use crate::state::{IDS, Node, Past, REBORN, Role, State, TERMS, Term, Used};
+use crate::steps::up;
 
 impl Model {
     /// The first state. Without marks as a subject every member carries its mark from the start.
@@ -63,6 +64,9 @@ impl Model {
         if self.bounds.half_made {
             begin_replacement(&mut state);
         }
+        if self.bounds.half_made && self.bounds.thin {
+            be_thin(&mut state);
+        }
         if self.bounds.deposed {
             depose(&mut state);
         }
@@ -83,6 +87,17 @@ fn begin_replacement(state: &mut State) {
     let said = state.term_mut(1);
     (said.log, said.commit) = (joint, joint.len());
     state.committed = joint;
+}
+
+/// The old C's disk is lost. The others know that it is gone, have synced everything, and their marks are clear.
+fn be_thin(state: &mut State) {
+    for node in &mut state.all {
+        (node.lazy, node.regime[0]) = (false, 1);
+    }
+    state.all[2].down = true;
+    let up = up(state);
+    let said = state.term_mut(1);
+    (said.regime, said.up) = (1, up);
 }
 
 /// C, elected by D and E, leads term 2 and has written its first entry.

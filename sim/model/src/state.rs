@@ -153,9 +153,9 @@ pub(crate) struct Term {
     pub regime: u8,
     /// The leader's log length when a lazy regime last ended: older appends that allow laziness reach so far.
     pub lazy_len: u8,
-    /// Slots that answered within the current regime.
+    /// Who answered within the current regime.
     pub answered: u8,
-    /// Slots that were up when the current regime began.
+    /// Who was up when the current regime began.
     pub up: u8,
 }
 

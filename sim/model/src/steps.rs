@@ -272,7 +272,8 @@ impl Model {
     fn confirm(&self, state: &mut State, at: usize, term: u8) {
         let regime = state.term(term).regime;
         let known = state.all[at].log.common(state.term(term).log);
-        let leads = state.term(term).leader == state.all[at].id + 1;
+        let id = state.all[at].id;
+        let leads = state.term(term).leader == id + 1;
         if !leads {
             self.hear(&mut state.all[at], term, Ack::Synced);
         }
@@ -284,10 +285,10 @@ impl Model {
             acknowledge(state, at, term, known);
         }
         let said = state.term_mut(term);
-        said.answered |= 1 << at;
+        said.answered |= 1 << id;
         let (answered, up) = (said.answered, said.up);
         let led = state.nodes().iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
-        if led && up != self.bounds.voters() && answered & up == up {
+        if led && self.bounds.reborn == 0 && up != self.bounds.voters() && answered & up == up {
             state.promised = true;
         }
     }
@@ -304,8 +305,9 @@ fn switch_regime(state: &mut State, at: usize) {
     said.up = up;
 }
 
-fn up(state: &State) -> u8 {
-    (0..state.nodes().len()).filter(|slot| !state.all[*slot].down).fold(0, |set, slot| set | 1 << slot)
+/// Who is up.
+pub(crate) fn up(state: &State) -> u8 {
+    state.nodes().iter().filter(|node| !node.down).fold(0, |set, node| set | 1 << node.id)
 }
 
 fn write(state: &mut State, at: usize, log: Log) {
