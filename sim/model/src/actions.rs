@@ -2,7 +2,6 @@
 
 use crate::bounds::Bounds;
 use crate::log::{Content, Id, Log, MAX_LEN};
-use crate::membership::Membership;
 use crate::rules::Rules;
 use crate::state::{Node, REBORN, Role, State, Term};
 use std::fmt;
@@ -37,7 +36,8 @@ pub(crate) enum Action {
     PowerCut { at: usize, log: Log, vote_kept: bool },
     CutThenKill { at: usize, log: Log },
     Kill { at: usize, keep: u8 },
-    LoseIdentity { at: usize, keep: u8, term_kept: bool },
+    LoseDisk { at: usize },
+    StartCopy { at: usize },
     GoDown { at: usize },
     SwitchRegime { at: usize },
     Confirm { at: usize, term: u8 },
@@ -74,10 +74,12 @@ impl Model {
         }
     }
 
+    /// A vote that can no longer count, or that the candidate's configuration does not count, is not modelled: it would
+    /// only forbid things to its voter. Whether a voter is a voter by its own log does not matter.
     fn elections(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
         let rules = &self.rules;
-        let voter = self.membership(node.log).contains(node.id) && !node.joining;
-        if voter
+        if self.membership(node.log).contains(node.id)
+            && !node.joining
             && self.bounds.candidates >> at & 1 == 1
             && (node.gate == 0 || !rules.recovering_campaigns_never)
             && node.role != Role::Leader
@@ -87,20 +89,18 @@ impl Model {
         }
         if node.role == Role::Candidate && node.log.len() < self.bounds.entries {
             let granted = state.term(node.term).granted[node.id as usize];
-            if self.membership(node.log).is_quorum(granted) {
+            if self.is_quorum(node.log, granted) {
                 out.push(Action::Elect { at });
             }
         }
-        if !voter || node.gate != 0 && rules.recovering_grants_none {
+        if node.joining || node.gate != 0 && rules.recovering_grants_none {
             return;
         }
-        for term in node.term.max(1)..=self.bounds.terms {
-            for (candidate, rank) in state.term(term).asked.iter().enumerate() {
-                let candidate = candidate as u8;
-                let free = term > node.term || node.voted == 0;
-                if *rank != 0 && candidate != node.id && free && *rank >= node.log.rank() {
-                    out.push(Action::Grant { at, term, candidate });
-                }
+        for candidate in state.nodes().iter().filter(|c| c.role == Role::Candidate && c.id != node.id) {
+            let free = candidate.term > node.term || candidate.term == node.term && node.voted == 0;
+            let up_to_date = state.term(candidate.term).asked[candidate.id as usize] >= node.log.rank();
+            if free && up_to_date && self.membership(candidate.log).contains(node.id) {
+                out.push(Action::Grant { at, term: candidate.term, candidate: candidate.id });
             }
         }
     }
@@ -126,13 +126,12 @@ impl Model {
             out.push(Action::SyncOwn { at });
         }
         if self.bounds.thin {
-            let all = self.bounds.voters();
             let thin = said.regime % 2 == 1;
-            let may_switch = !thin || said.answered == all || !self.rules.return_needs_all;
+            let may_switch = !thin || self.may_be_lazy_again(node, said);
             if may_switch && said.regime < self.bounds.regimes {
                 out.push(Action::SwitchRegime { at });
             }
-            if thin && said.answered >> at & 1 == 0 {
+            if thin && said.answered >> node.id & 1 == 0 {
                 out.push(Action::Confirm { at, term: node.term });
             }
         }
@@ -151,34 +150,14 @@ impl Model {
                     .filter(|mark| leader.log.find(*mark).is_none()),
             );
         }
-        let membership = self.membership(leader.log);
-        let settled = said.commit > 0 && said.log.get(said.commit).term() == leader.term;
-        let committed = said.log.prefix(said.commit);
-        for (slot, node) in (0..).zip(state.nodes()) {
-            if !settled
-                || self.bounds.members > REBORN
-                || node.id < REBORN
-                || self.membership(committed) != membership
-            {
-                continue;
-            }
-            let [old, new] = [slot, slot + REBORN].map(|id| membership.contains(id));
-            match (old, new) {
-                (true, false) if self.rules.one_replacing_change => out.push(Content::Joint(slot)),
-                (true, false) => out.push(Content::Add(slot)),
-                (true, true) if membership.is_joint() => out.push(Content::Final(slot)),
-                (true, true) => out.push(Content::Remove(slot)),
-                (false, _) => {}
-            }
-        }
+        self.changes(state, leader, said, out);
     }
 
     /// The highest index that a quorum acknowledged and that Raft lets this leader commit.
     pub(crate) fn commit_index(&self, leader: &Node, said: &Term) -> Option<u8> {
-        let membership = self.membership(leader.log);
         (said.commit + 1..=leader.log.len())
             .rev()
-            .find(|len| membership.is_quorum(said.ackers(*len)))
+            .find(|len| self.is_quorum(leader.log, said.ackers(*len)))
             .filter(|len| leader.log.get(*len).term() == leader.term)
     }
 
@@ -207,7 +186,7 @@ impl Model {
         if self.bounds.thin
             && said.regime % 2 == 1
             && node.gate == 0
-            && !(heard && said.answered >> at & 1 == 1)
+            && !(heard && said.answered >> node.id & 1 == 1)
         {
             out.push(Action::Confirm { at, term });
         }
@@ -279,20 +258,20 @@ impl Model {
                 out.push(Action::Kill { at, keep: node.log.len() });
             }
         }
-        if used.losses < bounds.losses && node.id < REBORN && bounds.members == 3 {
-            let len = node.log.len();
-            for keep in [1, len].into_iter().take(if len > 1 { 2 } else { 1 }) {
-                out.push(Action::LoseIdentity { at, keep, term_kept: true });
-                out.push(Action::LoseIdentity { at, keep, term_kept: false });
+        if used.losses < bounds.losses {
+            out.push(Action::LoseDisk { at });
+        }
+        if used.copies < bounds.copies && node.id < REBORN {
+            let replaced = |log: Log| !self.membership(log).contains(node.id);
+            let voters = self.membership(state.committed);
+            let known = state.nodes().iter().all(|n| !voters.contains(n.id) || replaced(n.log));
+            if replaced(state.committed) && (known || !rules.copy_after_all_know) {
+                out.push(Action::StartCopy { at });
             }
         }
         if bounds.thin && state.nodes().iter().all(|node| !node.down) {
             out.push(Action::GoDown { at });
         }
-    }
-
-    fn membership(&self, log: Log) -> Membership {
-        Membership::of(log, self.bounds.voters())
     }
 
     fn may_sync(&self) -> bool {
@@ -316,9 +295,9 @@ impl fmt::Display for Ack {
 
 impl Action {
     /// The step in plain words, given the state before it.
-    pub(crate) fn describe(&self, state: &State) -> String {
+    pub(crate) fn describe(&self, state: &State, bounds: &Bounds) -> String {
         let name = |id: u8| {
-            if state.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
+            if bounds.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
         };
         let id = |at: usize| name(state.all[at].id);
         let term_of = |at: usize| state.all[at].term;
@@ -362,9 +341,9 @@ impl Action {
                 let lost = state.all[at].log.len() - keep;
                 format!("{}'s process is killed ({lost} writes not yet on the disk), starts again", id(at))
             }
-            Action::LoseIdentity { at, keep, term_kept } => {
-                let vote = if term_kept { "readable" } else { "unreadable" };
-                format!("{}'s identity is lost; {keep} entries remain, its old vote is {vote}", id(at))
+            Action::LoseDisk { at } => format!("{}'s disk is lost; it starts blank as who it was", id(at)),
+            Action::StartCopy { at } => {
+                format!("{} is started from a copy that was made in the beginning", id(at))
             }
             Action::GoDown { at } => format!("{} goes down for good", id(at)),
             Action::SwitchRegime { at } => {

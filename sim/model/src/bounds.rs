@@ -3,7 +3,7 @@
 /// The bounds of one search. Terms, entries and faults are limited so that the search ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Machines: three or five. With five no identity is lost.
+    /// Machines: three or five. With five none is reborn.
     pub members: u8,
     /// Of five: C was elected leader of term 2 by D and E, and neither A, who leads term 1, nor B knows of it yet.
     pub deposed: bool,
@@ -17,12 +17,26 @@ pub(crate) struct Bounds {
     pub entries: u8,
     /// Client writes.
     pub values: u8,
+    /// Whether an operator may be asked for a mandate.
+    pub mandates: bool,
     /// Power cuts, of any machines.
     pub cuts: u8,
     /// Process kills, of any machines.
     pub kills: u8,
-    /// Machines whose identity is lost.
+    /// Slots that have a second identity, as bits: a blank machine that may join in the place of the first.
+    pub reborn: u8,
+    /// The replacement of slot C is half made: A and B have the joint configuration, and the new C has what they have.
+    pub half_made: bool,
+    /// Whether a half-made replacement may also be undone.
+    pub undo: bool,
+    /// Whether a replaced member may be put back, as who it was, in the place of the one that replaced it.
+    pub back: bool,
+    /// Disks lost by machines that then go on as who they were.
     pub losses: u8,
+    /// Whether these recover in place.
+    pub losses_recover: bool,
+    /// Old copies of replaced members' disks that are started.
+    pub copies: u8,
     /// Whether the mark takes part: it starts clear, acknowledgements may be synced or not, members may clear it.
     pub marks: bool,
     /// Whether leaders have a thin regime, and machine C goes down for good.
@@ -43,9 +57,16 @@ impl Bounds {
         terms: 2,
         entries: 3,
         values: 1,
+        mandates: false,
         cuts: 0,
         kills: 0,
+        reborn: 0,
+        half_made: false,
+        undo: false,
+        back: false,
         losses: 0,
+        losses_recover: false,
+        copies: 0,
         marks: false,
         thin: false,
         regimes: 3,
@@ -54,7 +75,8 @@ impl Bounds {
 
     /// Whether B and C are interchangeable.
     pub(crate) fn symmetric(&self) -> bool {
-        self.members == 3 && self.candidates == EVERY && self.faulty == EVERY
+        let [b, c] = [self.reborn >> 1 & 1, self.reborn >> 2 & 1];
+        self.members == 3 && self.candidates == EVERY && self.faulty == EVERY && b == c
     }
 
     /// The slots that voted at the start, as bits.

@@ -25,6 +25,12 @@ pub(crate) enum Content {
     Add(u8),
     /// ... and then the old one removed.
     Remove(u8),
+    /// Another variant that is not Cairn's: the new identity instead of the old one, with no joint configuration between.
+    Direct(u8),
+    /// The old half alone: a change that was begun is undone.
+    Undo(u8),
+    /// Joint configuration the other way: the slot's first identity is to come back for its second.
+    Back(u8),
 }
 
 impl Content {
@@ -37,6 +43,9 @@ impl Content {
             Content::Final(slot) => 35 + slot,
             Content::Add(slot) => 38 + slot,
             Content::Remove(slot) => 41 + slot,
+            Content::Direct(slot) => 44 + slot,
+            Content::Undo(slot) => 47 + slot,
+            Content::Back(slot) => 50 + slot,
         }
     }
 
@@ -48,7 +57,10 @@ impl Content {
             32..=34 => Content::Joint(code - 32),
             35..=37 => Content::Final(code - 35),
             38..=40 => Content::Add(code - 38),
-            _ => Content::Remove(code - 41),
+            41..=43 => Content::Remove(code - 41),
+            44..=46 => Content::Direct(code - 44),
+            47..=49 => Content::Undo(code - 47),
+            _ => Content::Back(code - 50),
         }
     }
 
@@ -61,7 +73,15 @@ impl Content {
             Content::Final(slot) => Content::Final(mirror(slot)),
             Content::Add(slot) => Content::Add(mirror(slot)),
             Content::Remove(slot) => Content::Remove(mirror(slot)),
+            Content::Direct(slot) => Content::Direct(mirror(slot)),
+            Content::Undo(slot) => Content::Undo(mirror(slot)),
+            Content::Back(slot) => Content::Back(mirror(slot)),
         }
+    }
+
+    /// Whether it says who votes.
+    pub(crate) fn is_membership(self) -> bool {
+        !matches!(self, Content::Blank | Content::Value(_) | Content::Mark { .. })
     }
 }
 
@@ -173,9 +193,12 @@ impl fmt::Display for Entry {
             Content::Value(v) => write!(f, "v{v}"),
             Content::Mark { id, nonce } => write!(f, "mark({},{nonce})", Id(id)),
             Content::Joint(slot) => write!(f, "joint({}->{})", Id(slot), Id(slot + 3)),
-            Content::Final(slot) => write!(f, "final({}->{})", Id(slot), Id(slot + 3)),
+            Content::Final(slot) => write!(f, "final({})", Id(slot)),
             Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
             Content::Remove(slot) => write!(f, "remove({})", Id(slot)),
+            Content::Direct(slot) => write!(f, "direct({}->{})", Id(slot), Id(slot + 3)),
+            Content::Undo(slot) => write!(f, "undo({})", Id(slot)),
+            Content::Back(slot) => write!(f, "joint({}->{})", Id(slot + 3), Id(slot)),
         }
     }
 }
@@ -206,11 +229,11 @@ mod tests {
             Content::Blank,
             Content::Value(7),
             Content::Mark { id: 0, nonce: 1 },
-            Content::Mark { id: 5, nonce: 4 },
+            Content::Back(1),
             Content::Joint(2),
             Content::Final(0),
-            Content::Add(1),
-            Content::Remove(2),
+            Content::Mark { id: 5, nonce: 4 },
+            Content::Undo(2),
         ];
         let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));
         assert_eq!(log.len(), MAX_LEN);

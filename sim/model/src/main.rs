@@ -14,6 +14,8 @@ struct Arguments {
     /// Print the shortest counterexample of one search, in plain words.
     #[arg(long, value_name = "RULE")]
     trace: Option<String>,
+    #[command(flatten)]
+    deeper: cairn_model::Deeper,
 }
 
 fn main() -> ExitCode {
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> io::Result<bool> {
     let mut out = io::stdout();
     if let Some(name) = &arguments.trace {
-        let Some(text) = cairn_model::trace(name) else {
+        let Some(text) = cairn_model::trace(name, &arguments.deeper) else {
             let names: Vec<_> = cairn_model::names().collect();
             eprintln!("no search is called `{name}`; there are: {}", names.join(", "));
             return Ok(false);
@@ -38,7 +40,7 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
         out.write_all(text.as_bytes())?;
         return Ok(true);
     }
-    let wrong = cairn_model::table(&arguments.filter, &mut out)?;
+    let wrong = cairn_model::table(&arguments.filter, &arguments.deeper, &mut out)?;
     for line in &wrong {
         eprintln!("NOT AS EXPECTED {line}");
     }

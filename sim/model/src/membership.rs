@@ -1,7 +1,8 @@
-//! Who votes: a configuration of one or, while a replacement is half made, two halves.
+//! Who votes, and how a lost member is replaced: a configuration of one or, while a replacement is half made, two halves.
 
+use crate::actions::Model;
 use crate::log::{Content, Log};
-use crate::state::REBORN;
+use crate::state::{Node, REBORN, State, Term};
 
 /// Sets of identities, as bits. Both halves are equal when no replacement is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +15,13 @@ impl Membership {
     /// What a log says; Raft uses a configuration from the moment that it is in the log.
     pub(crate) fn of(log: Log, first: u8) -> Membership {
         log.entries().fold(Membership::uniform(first), |m, entry| match entry.content() {
-            Content::Joint(slot) => {
-                Membership { old: m.old, new: m.old & !(1 << slot) | 1 << (slot + REBORN) }
+            Content::Joint(slot) => Membership { old: m.old, new: replaced(m.new, slot) },
+            Content::Back(slot) => {
+                Membership { old: m.old, new: m.new & !(1 << (slot + REBORN)) | 1 << slot }
             }
-            Content::Final(_) => Membership { old: m.new, new: m.new },
+            Content::Final(_) => Membership::uniform(m.new),
+            Content::Undo(_) => Membership::uniform(m.old),
+            Content::Direct(slot) => Membership::uniform(replaced(m.new, slot)),
             Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REBORN)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),
             Content::Blank | Content::Value(_) | Content::Mark { .. } => m,
@@ -29,11 +33,16 @@ impl Membership {
     }
 
     pub(crate) fn contains(self, id: u8) -> bool {
-        (self.old | self.new) >> id & 1 == 1
+        self.voters() >> id & 1 == 1
+    }
+
+    /// Everybody who votes.
+    fn voters(self) -> u8 {
+        self.old | self.new
     }
 
     /// Whether a replacement is half made.
-    pub(crate) fn is_joint(self) -> bool {
+    fn is_joint(self) -> bool {
         self.old != self.new
     }
 
@@ -41,4 +50,71 @@ impl Membership {
         let majority = |voters: u8| 2 * (ids & voters).count_ones() > voters.count_ones();
         majority(self.old) && majority(self.new)
     }
+}
+
+fn replaced(voters: u8, slot: u8) -> u8 {
+    voters & !(1 << slot) | 1 << (slot + REBORN)
+}
+
+impl Model {
+    pub(crate) fn membership(&self, log: Log) -> Membership {
+        Membership::of(log, self.bounds.voters())
+    }
+
+    /// Whether these decide for a member with this log.
+    pub(crate) fn is_quorum(&self, log: Log, ids: u8) -> bool {
+        let Membership { old, new } = self.membership(log);
+        let old = if self.rules.joint_quorum { old } else { new };
+        Membership { old, new }.is_quorum(ids)
+    }
+
+    /// Whether a leader in the thin regime may leave it.
+    pub(crate) fn may_be_lazy_again(&self, leader: &Node, said: &Term) -> bool {
+        let now = self.membership(leader.log);
+        let answered = now.voters() & !said.answered == 0 || !self.rules.return_needs_all;
+        let settled = self.membership(said.log.prefix(said.commit)) == now || !self.rules.return_needs_commit;
+        answered && settled
+    }
+
+    /// The changes that this leader may propose. Nobody looks at whether the old member is gone: it may only be silent.
+    pub(crate) fn changes(&self, state: &State, leader: &Node, said: &Term, out: &mut Vec<Content>) {
+        let rules = &self.rules;
+        let own_term = said.commit > 0 && said.log.get(said.commit).term() == leader.term;
+        let now = self.membership(leader.log);
+        if self.bounds.reborn == 0
+            || rules.own_term_first && !own_term
+            || rules.one_change_in_flight && self.membership(known_committed(state, leader)) != now
+        {
+            return;
+        }
+        for id in state.nodes().iter().map(|node| node.id).filter(|id| *id >= REBORN) {
+            let slot = id - REBORN;
+            let waits = rules.caught_up && said.acked[id as usize] < said.commit;
+            match (now.contains(slot), now.contains(id)) {
+                (true, false) if now.is_joint() || waits => {}
+                (true, false) if !rules.one_replacing_change => out.push(Content::Add(slot)),
+                (true, false) if !rules.joint_change => out.push(Content::Direct(slot)),
+                (true, false) => out.push(Content::Joint(slot)),
+                (true, true) if now.is_joint() => {
+                    out.push(Content::Final(slot));
+                    if self.bounds.undo {
+                        out.push(Content::Undo(slot));
+                    }
+                }
+                (true, true) => out.push(Content::Remove(slot)),
+                (false, true) if self.bounds.back && !now.is_joint() => out.push(Content::Back(slot)),
+                (false, _) => {}
+            }
+        }
+    }
+}
+
+/// What a leader may know to be committed, from its own term and those before.
+fn known_committed(state: &State, leader: &Node) -> Log {
+    let terms = state.terms[..leader.term as usize].iter();
+    terms
+        .map(|said| said.log.prefix(said.commit))
+        .filter(|log| leader.log.starts_with(*log))
+        .max_by_key(|log| log.len())
+        .unwrap_or_default()
 }

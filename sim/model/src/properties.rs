@@ -1,8 +1,8 @@
 //! What must always hold. The first step that breaks one of these ends the search.
 
+use crate::actions::Model;
 use crate::log::Log;
-use crate::membership::Membership;
-use crate::state::{REBORN, Role, State, TERMS};
+use crate::state::{Node, Role, State, TERMS};
 use std::fmt;
 
 /// A broken property.
@@ -18,6 +18,10 @@ pub(crate) enum Violation {
     CommittedReplaced,
     /// One machine is gone, and the two others cannot commit without it.
     SurvivorsBlocked,
+    /// An operator who asked some members could give a mandate, and the others go on without it.
+    MandateSplits,
+    /// A disk is lost, then another machine loses power, and nobody can be elected.
+    SecondLossStops,
     /// The thin regime was established with one machine down, and another became forgetful.
     ThinPromiseBroken,
     /// Not of the protocol: a bound of the model's own representation was reached.
@@ -32,6 +36,8 @@ impl fmt::Display for Violation {
             Violation::LeaderLacksCommitted => "committed entry lost (a leader lacks it)",
             Violation::CommittedReplaced => "committed entry replaced",
             Violation::SurvivorsBlocked => "two healthy machines cannot commit",
+            Violation::MandateSplits => "a mandate would lead beside a majority that goes on",
+            Violation::SecondLossStops => "one power cut during a replacement stops the cluster",
             Violation::ThinPromiseBroken => {
                 "a second cut, after the first was survived, would stop the cluster"
             }
@@ -67,29 +73,68 @@ impl State {
         }
     }
 
-    /// What can be seen in the state itself.
-    pub(crate) fn check_state(&mut self) {
-        if self.survivors_blocked() {
-            self.break_with(Violation::SurvivorsBlocked);
-        }
-        let forgetful = |node: &crate::state::Node| !node.down && (node.lazy || node.gate != 0);
-        if self.promised && self.nodes().iter().any(forgetful) {
-            self.break_with(Violation::ThinPromiseBroken);
-        }
-    }
-
-    /// Whether, with exactly one machine's identity lost, a leader's configuration needs more than the two others.
-    fn survivors_blocked(&self) -> bool {
-        let survivors = self.nodes().iter().filter(|node| node.id < REBORN);
-        let set = survivors.clone().fold(0, |set, node| set | 1 << node.id);
-        self.members == 3
-            && survivors.clone().count() == 2
-            && survivors
-                .filter(|node| node.role == Role::Leader)
-                .any(|leader| !Membership::of(leader.log, 0b111).is_quorum(set))
-    }
-
     pub(crate) fn break_with(&mut self, violation: Violation) {
         self.broken.get_or_insert(violation);
+    }
+}
+
+impl Model {
+    /// What can be seen in the state itself.
+    pub(crate) fn check_state(&self, state: &mut State) {
+        if self.survivors_blocked(state) {
+            state.break_with(Violation::SurvivorsBlocked);
+        }
+        if self.bounds.thin && self.bounds.reborn != 0 && state.used.cuts <= 1 && !self.electable(state) {
+            state.break_with(Violation::SecondLossStops);
+        }
+        if self.mandate_splits(state) {
+            state.break_with(Violation::MandateSplits);
+        }
+        let forgetful = |node: &Node| !node.down && (node.lazy || node.gate != 0);
+        if state.promised && state.nodes().iter().any(forgetful) {
+            state.break_with(Violation::ThinPromiseBroken);
+        }
+    }
+
+    /// Whether the one of some members whose log reaches furthest has their majority in its own configuration, if those
+    /// that recover may vote for it, while the other members are active and a majority in what was committed.
+    fn mandate_splits(&self, state: &State) -> bool {
+        let nodes = state.nodes();
+        if !self.bounds.mandates || nodes.iter().all(|node| node.gate == 0) {
+            return false;
+        }
+        let set = |of: &dyn Fn(&Node) -> bool| {
+            nodes.iter().filter(|node| of(node)).fold(0u8, |set, node| set | 1 << node.id)
+        };
+        let active = set(&|node| node.is_active());
+        let current = self.membership(state.committed);
+        let outdated = nodes.iter().filter(|node| self.membership(node.log) != current);
+        outdated.into_iter().any(|chosen| {
+            let asked = set(&|node| node.log.rank() <= chosen.log.rank());
+            let subsets = (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
+            subsets
+                .into_iter()
+                .any(|some| self.is_quorum(chosen.log, some) && current.is_quorum(active & !some))
+        })
+    }
+
+    /// Whether the active members can elect one of them.
+    fn electable(&self, state: &State) -> bool {
+        let active = || state.nodes().iter().filter(|node| node.is_active() && !node.down);
+        active().any(|candidate| {
+            let granting = active().filter(|node| node.log.rank() <= candidate.log.rank());
+            self.is_quorum(candidate.log, granting.fold(0, |set, node| set | 1 << node.id))
+        })
+    }
+
+    /// Whether, with exactly one machine lost, a leader's configuration needs more than the two others.
+    fn survivors_blocked(&self, state: &State) -> bool {
+        let survivors = self.bounds.voters() & !self.bounds.reborn;
+        self.bounds.reborn.count_ones() == 1
+            && state
+                .nodes()
+                .iter()
+                .filter(|node| node.role == Role::Leader && survivors >> node.id & 1 == 1)
+                .any(|leader| !self.membership(leader.log).is_quorum(survivors))
     }
 }

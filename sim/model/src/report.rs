@@ -4,6 +4,7 @@ use crate::bounds::Bounds;
 use crate::rules::Rules;
 use crate::scenarios::{ALL, Scenario};
 use crate::search::{Outcome, search};
+use crate::state::REBORN;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Instant;
@@ -11,20 +12,61 @@ use std::time::Instant;
 /// A search that comes to more states has been given bounds that are too large: about 2 GiB.
 const LIMIT: usize = 12_000_000;
 
+/// Other bounds than those of the table.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Deeper {
+    /// The highest term, at most 3.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=3))]
+    terms: Option<u8>,
+    /// The longest log, at most 8.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    entries: Option<u8>,
+    /// Client writes, at most 7.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=7))]
+    values: Option<u8>,
+    /// Power cuts, at most 4.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=4))]
+    cuts: Option<u8>,
+    /// Process kills, at most 4.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=4))]
+    kills: Option<u8>,
+    /// Give a search up after so many states.
+    #[arg(long)]
+    limit: Option<usize>,
+}
+
+impl Deeper {
+    fn of(&self, scenario: &Scenario) -> Scenario {
+        let mut scenario = *scenario;
+        let bounds = &mut scenario.bounds;
+        for (bound, wanted) in [
+            (&mut bounds.terms, self.terms),
+            (&mut bounds.entries, self.entries),
+            (&mut bounds.values, self.values),
+            (&mut bounds.cuts, self.cuts),
+            (&mut bounds.kills, self.kills),
+        ] {
+            *bound = wanted.unwrap_or(*bound);
+        }
+        scenario
+    }
+}
+
 /// Makes the searches whose names contain `filter`, writes a line for each, and returns what was not as expected.
 ///
 /// # Errors
 /// When `out` fails.
-pub fn table(filter: &str, out: &mut dyn Write) -> io::Result<Vec<String>> {
+pub fn table(filter: &str, deeper: &Deeper, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let mut wrong = Vec::new();
     writeln!(
         out,
         "{:<27} {:<44} {:>9} {:>5}  {:<48} {:>5}",
         "search", "bounds", "states", "depth", "result", "s"
     )?;
-    for scenario in ALL.iter().filter(|scenario| scenario.name.contains(filter)) {
+    let chosen = ALL.iter().filter(|scenario| scenario.name.contains(filter));
+    for scenario in &chosen.map(|scenario| deeper.of(scenario)).collect::<Vec<_>>() {
         let begin = Instant::now();
-        let found = run(scenario);
+        let found = run(scenario, deeper.limit);
         let result = match &found.violation {
             None if found.cut_short => "not finished".to_owned(),
             None => "no violation".to_owned(),
@@ -50,22 +92,23 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The shortest counterexample of a search, step by step. `None` if there is no search of this name.
-pub fn trace(name: &str) -> Option<String> {
-    let scenario = ALL.iter().find(|scenario| scenario.name == name)?;
+pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
+    let scenario = deeper.of(ALL.iter().find(|scenario| scenario.name == name)?);
     let mut text = String::new();
     for rule in scenario.without {
         let meaning =
             Rules::MEANINGS.iter().find(|(name, _)| name == rule).map_or("", |(_, meaning)| meaning);
         let _ = writeln!(text, "without {rule}: {meaning}");
     }
-    let found = run(scenario);
+    let found = run(&scenario, deeper.limit);
     match &found.violation {
         None => {
             let _ = writeln!(text, "no violation in {} states", found.states);
         }
         Some((violation, steps)) => {
             for (number, step) in (1..).zip(steps) {
-                let _ = writeln!(text, "{number:>3}. {}", step.action.describe(&step.before));
+                let _ =
+                    writeln!(text, "{number:>3}. {}", step.action.describe(&step.before, &scenario.bounds));
             }
             let _ = writeln!(text, "     => {violation}");
         }
@@ -73,16 +116,16 @@ pub fn trace(name: &str) -> Option<String> {
     Some(text)
 }
 
-fn run(scenario: &Scenario) -> Outcome {
+fn run(scenario: &Scenario, limit: Option<usize>) -> Outcome {
     let model = scenario.model();
-    search(&model, model.start(), scenario.witnesses, LIMIT)
+    search(&model, model.start(), scenario.witnesses, limit.unwrap_or(LIMIT))
 }
 
 /// Why an outcome is not what the scenario says, if it is not.
 fn judge(scenario: &Scenario, found: &Outcome) -> Option<String> {
     let got = found.violation.as_ref().map(|(violation, steps)| (*violation, steps.len()));
     if found.cut_short {
-        Some(format!("more than {LIMIT} states"))
+        Some(format!("not finished after {} states", found.states))
     } else if got != scenario.expected {
         Some(format!("expected {:?}, found {got:?}", scenario.expected))
     } else if !found.not_met.is_empty() {
@@ -104,10 +147,18 @@ fn bounds(bounds: &Bounds) -> String {
         "n={} terms={} entries={} values={}",
         bounds.members, bounds.terms, bounds.entries, bounds.values
     );
-    for (name, count) in [("cuts", bounds.cuts), ("kills", bounds.kills), ("losses", bounds.losses)] {
-        if count > 0 {
-            let _ = write!(text, " {name}={count}");
-        }
+    let counts = [
+        ("cuts", bounds.cuts),
+        ("kills", bounds.kills),
+        ("losses", bounds.losses),
+        ("copies", bounds.copies),
+    ];
+    for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        let _ = write!(text, " {name}={count}");
+    }
+    if bounds.reborn > 0 {
+        let slots = (0..REBORN).filter(|slot| bounds.reborn >> slot & 1 == 1);
+        let _ = write!(text, " reborn={}", slots.map(|slot| char::from(b'A' + slot)).collect::<String>());
     }
     text
 }

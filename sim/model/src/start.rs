@@ -4,7 +4,8 @@
 
 use crate::actions::Model;
 use crate::log::{Content, Entry, Log};
-use crate::state::{IDS, Node, Past, Role, State, TERMS, Term, Used};
+use crate::state::{IDS, Node, Past, REBORN, Role, State, TERMS, Term, Used};
+use crate::steps::up;
 
 impl Model {
     /// The first state. Without marks as a subject every member carries its mark from the start.
@@ -41,18 +42,62 @@ impl Model {
         };
         let mut state = State {
             all: [node(0), node(1), node(2), node(3), node(4)],
-            members: self.bounds.members,
+            members: self.bounds.members + self.bounds.reborn.count_ones() as u8,
             terms: [first, Term::default(), Term::default()],
             committed: log,
             used: Used::default(),
             promised: false,
             broken: None,
         };
+        let reborn = (0..REBORN).filter(|slot| self.bounds.reborn >> slot & 1 == 1);
+        for (slot, blank) in reborn.zip(&mut state.all[REBORN as usize..]) {
+            *blank = Node {
+                id: slot + REBORN,
+                role: Role::Follower,
+                log: Log::default(),
+                joining: !self.rules.joining_recovers,
+                lazy: false,
+                ..*blank
+            };
+            blank.set_vote(0, 0);
+        }
+        if self.bounds.half_made {
+            begin_replacement(&mut state);
+        }
+        if self.bounds.half_made && self.bounds.thin {
+            be_thin(&mut state);
+        }
         if self.bounds.deposed {
             depose(&mut state);
         }
         state
     }
+}
+
+/// A and B have committed the joint configuration in which C is replaced; the new C has learned all of it, C nothing.
+fn begin_replacement(state: &mut State) {
+    let joint = state.committed.pushed(Entry::new(1, Content::Joint(2)));
+    for at in [0, 1, 3] {
+        let node = &mut state.all[at];
+        node.log = joint;
+        node.set_vote(1, 1);
+        let id = node.id;
+        state.term_mut(1).acked[id as usize] = joint.len();
+    }
+    let said = state.term_mut(1);
+    (said.log, said.commit) = (joint, joint.len());
+    state.committed = joint;
+}
+
+/// The old C's disk is lost. The others know that it is gone, have synced everything, and their marks are clear.
+fn be_thin(state: &mut State) {
+    for node in &mut state.all {
+        (node.lazy, node.regime[0]) = (false, 1);
+    }
+    state.all[2].down = true;
+    let up = up(state);
+    let said = state.term_mut(1);
+    (said.regime, said.up) = (1, up);
 }
 
 /// C, elected by D and E, leads term 2 and has written its first entry.

@@ -1,4 +1,4 @@
-//! A state of the whole cluster: three machines or five, and everything that was ever said.
+//! A state of the whole cluster: three machines, with up to two reborn, or five; and everything that was ever said.
 //!
 //! Messages are never removed, so the network is a record per term of the most that was said in it. A leader's log only
 //! grows within its term: every append that it can have sent is a prefix of the longest, every acknowledgement a prefix of
@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 
 /// The most machines.
 pub(crate) const SLOTS: usize = 5;
-/// What a reborn machine's identity is greater by; of three machines only.
+/// What a reborn machine's identity is greater by than the one that it replaces; of three machines only.
 pub(crate) const REBORN: u8 = 3;
 /// Identities: each machine's first, and, of three machines, the one that it gets when reborn.
 pub(crate) const IDS: usize = 6;
@@ -70,7 +70,7 @@ impl Past {
 /// One machine: what its disk holds, and what its process knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Slot, and three more once reborn.
+    /// Its slot; three more if it is the one that was reborn.
     pub id: u8,
     pub term: u8,
     /// One more than the identity voted for in `term`; zero for none.
@@ -86,7 +86,7 @@ pub(crate) struct Node {
     pub gate: u8,
     /// Recoveries begun, from which nonces come.
     pub starts: u8,
-    /// Reborn, and its membership not yet applied.
+    /// Reborn, and silent until its own membership is applied (only without `joining_recovers`).
     pub joining: bool,
     /// The mark on the disk.
     pub lazy: bool,
@@ -153,9 +153,9 @@ pub(crate) struct Term {
     pub regime: u8,
     /// The leader's log length when a lazy regime last ended: older appends that allow laziness reach so far.
     pub lazy_len: u8,
-    /// Slots that answered within the current regime.
+    /// Who answered within the current regime.
     pub answered: u8,
-    /// Slots that were up when the current regime began.
+    /// Who was up when the current regime began.
     pub up: u8,
 }
 
@@ -195,6 +195,7 @@ pub(crate) struct Used {
     pub cuts: u8,
     pub kills: u8,
     pub losses: u8,
+    pub copies: u8,
 }
 
 /// The cluster.
@@ -280,9 +281,11 @@ impl State {
 
     /// The same with slots B and C exchanged: what holds for one holds for the other.
     pub(crate) fn mirrored(&self) -> State {
-        let [a, b, c, ..] = &self.all;
-        let mut all = self.all;
-        [all[0], all[1], all[2]] = [a.mirrored(), c.mirrored(), b.mirrored()];
+        let mut all = self.all.map(|node| node.mirrored());
+        all.swap(1, 2);
+        if all[3].id > all[4].id {
+            all.swap(3, 4);
+        }
         State {
             all,
             terms: self.terms.map(|term| term.mirrored()),

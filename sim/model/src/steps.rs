@@ -3,7 +3,7 @@
 use crate::actions::{Ack, Action, Model};
 use crate::log::{Content, Entry, Log};
 use crate::properties::Violation;
-use crate::state::{Node, Past, REBORN, Role, State, TERMS};
+use crate::state::{Node, Past, Role, State, TERMS};
 
 impl Model {
     /// The state after an action that is possible in this one.
@@ -38,14 +38,17 @@ impl Model {
                 state.all[at].gate = before.all[at].gate;
             }
             Action::Kill { at, keep } => self.kill(&mut state, at, keep),
-            Action::LoseIdentity { at, keep, term_kept } => {
-                self.lose_identity(&mut state, at, keep, term_kept);
+            Action::LoseDisk { at } => self.lose_disk(&mut state, at),
+            Action::StartCopy { at } => {
+                state.used.copies += 1;
+                state.all[at] = Node { starts: state.all[at].starts, ..self.start().all[at] };
             }
             Action::GoDown { at } => state.all[at].down = true,
             Action::SwitchRegime { at } => switch_regime(&mut state, at),
             Action::Confirm { at, term } => self.confirm(&mut state, at, term),
         }
-        state.check_state();
+        self.check_state(&mut state);
+        self.forget(&mut state);
         state
     }
 
@@ -113,7 +116,9 @@ impl Model {
             state.break_with(Violation::IdReused);
         }
         if ack == Ack::Lazy {
-            if self.rules.leader_marks_own_ack {
+            if self.synced_first(log, log.len()) {
+                state.all[at].sync();
+            } else if self.rules.leader_marks_own_ack {
                 self.mark(&mut state.all[at]);
             }
             acknowledge_own(state, at);
@@ -128,6 +133,7 @@ impl Model {
         let node = &mut state.all[at];
         match ack {
             Ack::None => {}
+            Ack::Lazy if self.synced_first(said.prefix(known + 1), known + 1) => node.sync(),
             Ack::Lazy => self.mark(node),
             Ack::Synced => node.sync(),
         }
@@ -139,15 +145,21 @@ impl Model {
 
     fn known(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
         self.hear(&mut state.all[at], term, ack);
+        let said = *state.term(term);
         let node = &mut state.all[at];
-        if ack == Ack::Synced {
+        let known = node.log.common(said.log);
+        if ack == Ack::Synced || self.synced_first(said.log.prefix(known), said.acked[node.id as usize] + 1) {
             node.sync();
         } else if self.rules.known_entries_wait {
             self.mark(node);
         }
-        let known = state.all[at].log.common(state.term(term).log);
         acknowledge(state, at, term, known);
         self.note_regime(state, at, term, ack);
+    }
+
+    /// Whether an acknowledgement of a log from this index on has to wait for a sync, whatever the regime.
+    fn synced_first(&self, log: Log, from: u8) -> bool {
+        self.rules.membership_synced && (from..=log.len()).any(|i| log.get(i).content().is_membership())
     }
 
     /// A member that acknowledges lazily in a lazy regime has heard of it.
@@ -202,7 +214,9 @@ impl Model {
         } else {
             (node.term, node.voted) = node.synced_vote;
         }
-        let forgetful = node.lazy && (self.rules.joining_recovers || !node.joining);
+        let learner = !self.membership(log).contains(node.id);
+        let stays = node.joining || learner && !self.rules.learner_recovers;
+        let forgetful = node.lazy && !stays;
         if node.gate != 0 || forgetful && self.rules.lost_tail_recovers {
             self.recover(node);
         }
@@ -240,20 +254,16 @@ impl Model {
         node.regime = if self.rules.restart_fences_appends { regimes } else { [0; TERMS] };
     }
 
-    fn lose_identity(&self, state: &mut State, at: usize, keep: u8, term_kept: bool) {
+    /// Without the rules of rebirth: the machine goes on under its identity, with nothing left.
+    fn lose_disk(&self, state: &mut State, at: usize) {
         state.used.losses += 1;
         let node = &mut state.all[at];
-        node.log = node.log.prefix(keep);
-        node.past = Past::default();
-        node.set_vote(if term_kept { node.term } else { 0 }, 0);
+        (node.log, node.past) = (Log::default(), Past::default());
+        node.set_vote(0, 0);
         node.lazy = false;
         node.gate = 0;
-        if !self.rules.lost_identity_reborn {
+        if self.bounds.losses_recover {
             self.recover(node);
-        } else if self.rules.retired_refused {
-            node.id += REBORN;
-            node.joining = true;
-            node.starts = 0;
         }
         self.restart(state, at);
     }
@@ -262,7 +272,8 @@ impl Model {
     fn confirm(&self, state: &mut State, at: usize, term: u8) {
         let regime = state.term(term).regime;
         let known = state.all[at].log.common(state.term(term).log);
-        let leads = state.term(term).leader == state.all[at].id + 1;
+        let id = state.all[at].id;
+        let leads = state.term(term).leader == id + 1;
         if !leads {
             self.hear(&mut state.all[at], term, Ack::Synced);
         }
@@ -274,10 +285,10 @@ impl Model {
             acknowledge(state, at, term, known);
         }
         let said = state.term_mut(term);
-        said.answered |= 1 << at;
+        said.answered |= 1 << id;
         let (answered, up) = (said.answered, said.up);
         let led = state.nodes().iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
-        if led && up != self.bounds.voters() && answered & up == up {
+        if led && self.bounds.reborn == 0 && up != self.bounds.voters() && answered & up == up {
             state.promised = true;
         }
     }
@@ -294,8 +305,9 @@ fn switch_regime(state: &mut State, at: usize) {
     said.up = up;
 }
 
-fn up(state: &State) -> u8 {
-    (0..state.nodes().len()).filter(|slot| !state.all[*slot].down).fold(0, |set, slot| set | 1 << slot)
+/// Who is up.
+pub(crate) fn up(state: &State) -> u8 {
+    state.nodes().iter().filter(|node| !node.down).fold(0, |set, node| set | 1 << node.id)
 }
 
 fn write(state: &mut State, at: usize, log: Log) {
