@@ -201,9 +201,14 @@ impl Engine {
                 (shared.progress.lock().writer_ended && !idle || shared.failed().is_some()).then_some(())
             })
             .await;
-        shared.sync_now().await?;
-        shared.sync_work.notify_one();
-        shared.clear_mark_at_end().await
+        let closed = async {
+            shared.sync_now().await?;
+            shared.sync_work.notify_one();
+            shared.clear_mark_at_end().await
+        };
+        let result = closed.await;
+        shared.remember_failed_sync().await;
+        result
     }
 }
 

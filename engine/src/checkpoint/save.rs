@@ -87,19 +87,44 @@ pub(crate) async fn write(
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
     let Place { incarnation, number, sequence, chain } = place;
-    let header = Header { incarnation, number, sequence, chain, body_bytes, table_hash: hash(&table) };
+    let header = Header {
+        incarnation,
+        number,
+        sequence,
+        chain,
+        body_bytes,
+        table_hash: hash(&table),
+        replaces: capture.replaces,
+    };
     if header.area_bytes() > device.size() {
         return Err(full(header.area_bytes(), device.size()));
     }
     write_at(device, header.table_at(), &table).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))?;
     synced_first.await?;
-    let block = header.encode();
-    for copy in 0..COPIES {
-        write_at(device, copy * BLOCK as u64, &block).await.map_err(failed("write"))?;
-    }
+    write_headers(device, file, location, &header).await?;
     device.sync().await.map_err(failed("sync"))?;
     Ok(header.area_bytes())
+}
+
+/// Writes both copies of a header. Not synced when this returns.
+pub(crate) async fn write_headers(
+    device: &dyn Device,
+    file: FileKind,
+    location: &str,
+    header: &Header,
+) -> Result<()> {
+    let block = header.encode();
+    for copy in 0..COPIES {
+        let written = write_at(device, copy * BLOCK as u64, &block).await;
+        written.map_err(|e| Error::Failed {
+            location: location.to_owned(),
+            file,
+            operation: "write",
+            reason: e.to_string(),
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes an area hold no checkpoint.
