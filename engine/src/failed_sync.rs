@@ -7,17 +7,16 @@
 //!   may have reached;
 //! - an opening that finds that word takes nothing for granted that was not synced: with peers it recovers, alone it holds
 //!   the journal against what was acknowledged;
-//! - every opening, whether there is word or not, writes again what no sync is known to have covered, and syncs that: what
-//!   it then counts on is on the medium, and what it could not read again it does not count on.
+//! - what it goes on with is on the medium: values are written again, and two new checkpoints make the journal needless.
+//!   The journal itself is not written again: a power cut amid that could tear what was safe.
 //!
-//! Left open: a device that fails a sync, does not keep even the word of it, and has dropped the newest blocks of the journal
-//! without a trace.
+//! Left open: a device that fails a sync, does not keep even the word of it, and has dropped, or drops at the next power cut,
+//! the newest blocks of the journal without a trace.
 
 use crate::checkpoint::{self, file_of};
 use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
-use crate::journal::{Block, Ring};
 use crate::recovery::Recovered;
 use crate::shared::{Devices, Remembered, Shared};
 use crate::types::{Mode, ValueRef};
@@ -25,7 +24,7 @@ use std::io;
 use std::ops::Range;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Journal blocks, and blocks of values, written again at once.
+/// Blocks of values written again at once.
 const BATCH_BLOCKS: u64 = 256;
 
 impl Shared {
@@ -55,44 +54,19 @@ impl Shared {
     }
 }
 
-/// Writes again, with the bytes that they have, what was recovered and no sync is known to have covered. Not synced when
-/// this returns.
-pub(crate) async fn write_again(
-    devices: &Devices,
-    ring: Ring,
-    location: &str,
-    recovered: &Recovered,
-) -> Result<()> {
-    write_values(devices.data.as_ref(), location, &recovered.unsynced_values).await?;
-    let from = recovered.synced + 1;
-    write_blocks(devices.journal.as_ref(), ring, location, from, recovered.end).await?;
+/// Writes again what was recovered and no sync is known to have covered: the newest checkpoint's header, which is synced
+/// when this returns, since the other checkpoint is overwritten next; and values, which are not.
+pub(crate) async fn write_again(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
     if let Some(device) =
         devices.checkpoints.get(recovered.area).filter(|_| recovered.checkpoint.incarnation != 0)
     {
-        checkpoint::write_headers(device.as_ref(), file_of(recovered.area), location, &recovered.checkpoint)
-            .await?;
-    }
-    Ok(())
-}
-
-/// A block that is not what it was a moment ago is left as it is.
-async fn write_blocks(journal: &dyn Device, ring: Ring, location: &str, from: u64, end: u64) -> Result<()> {
-    let mut next = from;
-    while next <= end {
-        let count = ring.contiguous(next, (end - next + 1).min(BATCH_BLOCKS));
-        let buf = AlignedBuf::zeroed(count as usize * BLOCK);
-        let (result, buf) = journal.read(ring.offset(next), buf).await;
-        result.map_err(|e| unreadable(location, FileKind::Journal, &e))?;
-        let right = |(sequence, bytes): (u64, &[u8])| {
-            Block::decode(bytes).is_some_and(|block| block.header.sequence == sequence)
-        };
-        if (next..).zip(buf.chunks(BLOCK)).all(right) {
-            let (result, _) = journal.write(ring.offset(next), buf).await;
-            result.map_err(|e| failed_write(location, FileKind::Journal, &e))?;
+        let file = file_of(recovered.area);
+        for copy in 0..checkpoint::COPIES {
+            checkpoint::write_header(device.as_ref(), file, location, &recovered.checkpoint, copy).await?;
+            device.sync().await.map_err(|e| failed(location, file, "sync", &e))?;
         }
-        next += count;
     }
-    Ok(())
+    write_values(devices.data.as_ref(), location, &recovered.unsynced_values).await
 }
 
 /// Values lie in blocks with others: whole blocks are read, the values in them are checked, and all is written back.
@@ -141,7 +115,7 @@ async fn write_run(
         return Ok(false);
     }
     let (result, _) = data.write(start, buf).await;
-    result.map_err(|e| failed_write(location, FileKind::Data, &e))?;
+    result.map_err(|e| failed(location, FileKind::Data, "write", &e))?;
     Ok(true)
 }
 
@@ -150,11 +124,6 @@ fn end_of(value: &ValueRef) -> u64 {
     (value.offset + u64::from(value.len)).next_multiple_of(BLOCK_BYTES)
 }
 
-fn failed_write(location: &str, file: FileKind, error: &io::Error) -> Error {
-    Error::Failed { location: location.to_owned(), file, operation: "write", reason: error.to_string() }
-}
-
-fn unreadable(location: &str, file: FileKind, error: &io::Error) -> Error {
-    let location = format!("{location}: file `{}`", file.name());
-    Error::Io { location, operation: "read", reason: error.to_string() }
+fn failed(location: &str, file: FileKind, operation: &'static str, error: &io::Error) -> Error {
+    Error::Failed { location: location.to_owned(), file, operation, reason: error.to_string() }
 }

@@ -139,16 +139,18 @@ pub(crate) async fn open(
         None => classify(&known, power_cut, options.salvage),
     };
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
-    let healed = superblock.reaffirm().await?;
+    let doubtful = !power_cut && known.failed_sync.is_some();
+    let healed = if power_cut { superblock.heal().await? } else { superblock.reaffirm().await? };
     if healed.damaged > 0 {
         tracing::warn!(location, copies = healed.damaged, "damaged copies of the superblock were rewritten");
     }
-    if recovered.damage.is_some() {
+    if recovered.damage.is_some() || (doubtful && standing == Standing::Recovering) {
         // Before a byte of the damage is overwritten: what is left then could pass for whole.
         superblock.update(|s| s.standing = Standing::Recovering).await?;
     }
     let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
-    let settled = settle(&devices, ring, &location, &mut recovered, known.identity.incarnation).await;
+    let settled =
+        settle(&devices, ring, &location, &mut recovered, doubtful, known.identity.incarnation).await;
     if let Err(error) = settled {
         if error.is_failed_sync() && !power_cut {
             // What this opening has read may be gone at the next one.
@@ -189,7 +191,7 @@ pub(crate) async fn open(
             start = epoch,
             journal_end = recovered.end,
             %standing,
-            "a sync of this disk failed before: replace the disk. What no sync covered was written and synced again; with \
+            "a sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
              peers the node recovers before it votes or serves, alone it goes on, since all that was acknowledged is there"
         );
     } else if standing == Standing::Recovering && known.standing == Standing::Active {
@@ -272,6 +274,7 @@ fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
             None => keeps || !power_cut,
         },
         reaches: failed_sync.filter(|_| power_cut || !peers),
+        synced: failed_sync.filter(|_| known.mode == Some(Mode::Sync)).unwrap_or(0),
     }
 }
 
@@ -326,20 +329,23 @@ fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Resu
     Ok(space)
 }
 
-/// Clears what a cut tail left behind, writes and syncs what was recovered so that it may be counted on, and makes room in the
+/// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
 /// ring if the crash came when it was nearly full.
 async fn settle(
     devices: &Devices,
     ring: Ring,
     location: &str,
     recovered: &mut Recovered,
+    doubtful: bool,
     incarnation: u64,
 ) -> Result<()> {
     let failed = |file: FileKind, operation: &'static str| {
         let location = location.to_owned();
         move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
-    write_again(devices, ring, location, recovered).await?;
+    if doubtful {
+        write_again(devices, location, recovered).await?;
+    }
     let mut leftovers = recovered.leftovers.as_slice();
     while let Some(first) = leftovers.first() {
         // Neighbours in one write: after damage it may be the whole ring.
@@ -351,16 +357,14 @@ async fn settle(
     }
     devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
     devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
-    let newest = devices.checkpoints.get(recovered.area).ok_or(Error::Closed)?;
-    newest.sync().await.map_err(failed(file_of(recovered.area), "sync"))?;
     if recovered.other_is_void {
         let other = 1 - recovered.area;
         let device = devices.checkpoints.get(other).ok_or(Error::Closed)?;
         checkpoint::void(device.as_ref(), file_of(other), location).await?;
     }
-    if recovered.damage.is_some() {
+    if recovered.damage.is_some() || doubtful {
         // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
-        // behind the damage, whose space is used again.
+        // behind the damage, whose space is used again, nor needs journal blocks that may be in a cache only.
         for _ in 0..2 {
             write_checkpoint(devices, location, recovered, incarnation).await?;
         }

@@ -102,29 +102,28 @@ pub(crate) async fn write(
     write_at(device, header.table_at(), &table).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))?;
     synced_first.await?;
-    write_headers(device, file, location, &header).await?;
+    for copy in 0..COPIES {
+        write_header(device, file, location, &header, copy).await?;
+    }
     device.sync().await.map_err(failed("sync"))?;
     Ok(header.area_bytes())
 }
 
-/// Writes both copies of a header. Not synced when this returns.
-pub(crate) async fn write_headers(
+/// Writes one copy of a header. Not synced when this returns.
+pub(crate) async fn write_header(
     device: &dyn Device,
     file: FileKind,
     location: &str,
     header: &Header,
+    copy: u64,
 ) -> Result<()> {
-    let block = header.encode();
-    for copy in 0..COPIES {
-        let written = write_at(device, copy * BLOCK as u64, &block).await;
-        written.map_err(|e| Error::Failed {
-            location: location.to_owned(),
-            file,
-            operation: "write",
-            reason: e.to_string(),
-        })?;
-    }
-    Ok(())
+    let written = write_at(device, copy * BLOCK as u64, &header.encode()).await;
+    written.map_err(|e| Error::Failed {
+        location: location.to_owned(),
+        file,
+        operation: "write",
+        reason: e.to_string(),
+    })
 }
 
 /// Makes an area hold no checkpoint.

@@ -47,6 +47,8 @@ pub(crate) struct Left {
     pub kept_written: bool,
     /// The journal is known to reach so far, or something acknowledged is gone.
     pub reaches: Option<u64>,
+    /// It is known to have been synced so far, whatever its blocks say.
+    pub synced: u64,
 }
 
 /// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with
@@ -87,7 +89,7 @@ pub(crate) async fn recover(
     }
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
     let known_written = scan.said_done(left).map_or(0, |(done, _)| done);
-    let known_synced = scan.said_synced(end).max(header.sequence);
+    let known_synced = scan.said_synced(end).max(header.sequence).max(left.synced);
     let reached = (header.sequence, header.chain);
     let unreadable = BTreeMap::new();
     let mut replay = Replay {

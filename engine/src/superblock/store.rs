@@ -62,33 +62,26 @@ impl SuperblockStore {
         Ok(SuperblockStore { device, location, current, doubt: Doubt::Any, failed: None })
     }
 
-    /// Writes all four copies again, the newest content first: a sync of an earlier process may have failed, and then the
-    /// copies that it should have covered only look as if they were on the medium. To be done before an update, which
-    /// overwrites two copies at once and relies on the other two.
+    /// Writes all four copies again: a sync of an earlier process may have failed, and then the copies that it should have
+    /// covered only look as if they were on the medium. To be done before an update, which overwrites two copies at once and
+    /// relies on the other two.
     ///
     /// # After a crash
-    /// During this call: the same content. Copies that hold it already are written with the bytes that they have, half by
-    /// half, so that those which are on the medium stay; the others follow once these are synced.
+    /// During this call: the same content, or where that was never on the medium, the one before it. Damaged copies are
+    /// written first, since there is nothing to lose; then those that hold the truth already, one by one, each of which
+    /// three others outlive; then older ones, which are of use until the newer ones are synced.
     pub(crate) async fn reaffirm(&mut self) -> Result<Healed> {
-        let mut healed = Healed::default();
-        let (mut same, mut other) = ([Vec::new(), Vec::new()], Vec::new());
-        for (number, (offset, copy)) in offsets().zip(read_copies(self.device.as_ref()).await).enumerate() {
+        let (mut damaged, mut same, mut old) = (Vec::new(), Vec::new(), Vec::new());
+        for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
             match copy {
-                Ok(copy) if copy == self.current => {
-                    same.get_mut(number / QUORUM).map(|half| half.push(offset))
-                }
-                Ok(_) => {
-                    healed.old += 1;
-                    Some(other.push(offset))
-                }
-                Err(_) => {
-                    healed.damaged += 1;
-                    Some(other.push(offset))
-                }
-            };
+                Ok(copy) if copy == self.current => same.push(offset),
+                Ok(_) => old.push(offset),
+                Err(_) => damaged.push(offset),
+            }
         }
-        for offsets in same.iter().chain([&other]).filter(|offsets| !offsets.is_empty()) {
-            self.write_copies(offsets).await?;
+        let healed = Healed { damaged: damaged.len() as u64, old: old.len() as u64 };
+        for offset in damaged.into_iter().chain(same).chain(old) {
+            self.write_copies(&[offset]).await?;
         }
         self.doubt = Doubt::None;
         Ok(healed)
@@ -110,8 +103,8 @@ impl SuperblockStore {
         if !wrong.is_empty() {
             self.doubt = Doubt::Any;
             self.write_copies(&wrong).await?;
-            self.doubt = Doubt::None;
         }
+        self.doubt = Doubt::None;
         Ok(healed)
     }
 

@@ -1,7 +1,7 @@
 //! A disk in memory that loses power at a chosen operation.
 //!
 //! Writes are in flight until their future is polled a second time. When the power goes, every write in flight is
-//! kept or lost block by block; on a disk with a volatile cache so is every completed write that no sync covers. A sync may
+//! kept, lost or garbled block by block; on a disk with a volatile cache so is every completed write that no sync covers. A sync may
 //! fail: what it should have covered is then made safe only by being written again.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
@@ -132,6 +132,11 @@ impl Disk {
                     if random().is_multiple_of(2) {
                         let at = offset as usize + i * BLOCK;
                         image[at..at + BLOCK].copy_from_slice(block);
+                    }
+                    if cache == Cache::Volatile && random().is_multiple_of(4) {
+                        // A sector under the head when the power went.
+                        let at = offset as usize + i * BLOCK + 512 * (random() % 8) as usize;
+                        image[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
                     }
                 }
             }
