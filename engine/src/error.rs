@@ -104,6 +104,13 @@ pub enum Error {
     Closed,
 }
 
+impl Error {
+    /// Whether a sync failed: what it should have covered may be gone.
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        matches!(self, Error::Failed { operation: "sync", .. })
+    }
+}
+
 /// Bytes that are not what was written there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("corrupt {kind:?} in file `{}` at offset {offset}, {length} bytes: expected {expected}, found {found}", file.name())]

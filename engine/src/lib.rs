@@ -37,6 +37,7 @@ mod codec;
 mod engine;
 mod error;
 mod extent;
+mod failed_sync;
 mod geometry;
 mod group;
 mod install;

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{self, Place, file_of};
 use crate::error::{Error, Result};
+use crate::failed_sync::write_again;
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
 use crate::journal::{self, Ring};
@@ -49,6 +50,7 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
         standing: Standing::Active,
         run: 0,
         scrub: ScrubMark::default(),
+        failed_sync: None,
         votes: BTreeMap::new(),
     };
     SuperblockStore::create(superblock, location, first).await.map(|_| ())
@@ -130,22 +132,32 @@ pub(crate) async fn open(
     let devices = open_devices(directory, &known.geometry)?;
     let power_cut = known.boot != options.boot;
     let ring = Ring::new(known.geometry.journal_blocks());
-    let left = Left { power_cut, kept_written: !power_cut || known.mode == Some(Mode::Device) };
+    let left = how_it_was_left(&known, power_cut, options.salvage);
     let mut recovered = recover(&devices, &known, ring, &location, left, options.salvage).await?;
     let standing = match &recovered.damage {
         Some(_) => Standing::Recovering,
-        None => classify(&known, power_cut),
+        None => classify(&known, power_cut, options.salvage),
     };
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
-    let healed = superblock.heal().await?;
+    let doubtful = !power_cut && known.failed_sync.is_some();
+    let healed = if power_cut { superblock.heal().await? } else { superblock.reaffirm().await? };
     if healed.damaged > 0 {
         tracing::warn!(location, copies = healed.damaged, "damaged copies of the superblock were rewritten");
     }
-    if recovered.damage.is_some() {
+    if recovered.damage.is_some() || (doubtful && standing == Standing::Recovering) {
         // Before a byte of the damage is overwritten: what is left then could pass for whole.
         superblock.update(|s| s.standing = Standing::Recovering).await?;
     }
-    settle(&devices, ring, &location, &mut recovered, known.identity.incarnation).await?;
+    let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
+    let settled =
+        settle(&devices, ring, &location, &mut recovered, doubtful, known.identity.incarnation).await;
+    if let Err(error) = settled {
+        if error.is_failed_sync() && !power_cut {
+            // What this opening has read may be gone at the next one.
+            let _ = superblock.record_failed_sync(known.failed_sync.unwrap_or(reached)).await;
+        }
+        return Err(error);
+    }
     let epoch = known.epoch + 1;
     let (boot, mode, run) = (options.boot, options.mode, options.run);
     // All that was recovered is synced by now, so the mark is clear until the first acknowledgement that is not.
@@ -159,6 +171,7 @@ pub(crate) async fn open(
             s.mode = Some(mode);
             s.standing = standing;
             s.run = run;
+            s.failed_sync = None;
         })
         .await?;
     if let Some(damage) = &recovered.damage {
@@ -170,6 +183,16 @@ pub(crate) async fn open(
             last_entries = ?recovered.groups.values().map(|g| g.log.bounds().last).collect::<Vec<_>>(),
             "the data directory is damaged: what could be verified is kept, what lay behind the damage is dropped, and the \
              node recovers it from its peers before it votes or serves"
+        );
+    } else if let Some(acknowledged) = known.failed_sync.filter(|_| !power_cut) {
+        tracing::warn!(
+            location,
+            acknowledged,
+            start = epoch,
+            journal_end = recovered.end,
+            %standing,
+            "a sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
+             peers the node recovers before it votes or serves, alone it goes on, since all that was acknowledged is there"
         );
     } else if standing == Standing::Recovering && known.standing == Standing::Active {
         tracing::warn!(
@@ -229,12 +252,29 @@ pub(crate) async fn open(
 }
 
 /// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
-/// whole, and a power cut takes nothing where the mark says that everything acknowledged was synced.
-fn classify(known: &Superblock, power_cut: bool) -> Standing {
+/// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
+/// after a failed sync is no proof where peers can tell what is missing.
+fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
+    let doubtful = if power_cut { known.lazy } else { known.failed_sync.is_some() && peers };
     match known.standing {
-        Standing::Recovering => Standing::Recovering,
-        Standing::Active if power_cut && known.lazy => Standing::Recovering,
-        Standing::Active => Standing::Active,
+        Standing::Active if !doubtful => Standing::Active,
+        _ => Standing::Recovering,
+    }
+}
+
+/// What the journal may lack. A failed sync under the running kernel counts as a power cut that was survived: blocks may
+/// have fallen back one by one, but with no peers what was acknowledged must be there.
+fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
+    let keeps = known.mode == Some(Mode::Device);
+    let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
+    Left {
+        power_cut: power_cut || failed_sync.is_some(),
+        kept_written: match failed_sync {
+            Some(_) => keeps && (power_cut || !peers),
+            None => keeps || !power_cut,
+        },
+        reaches: failed_sync.filter(|_| power_cut || !peers),
+        synced: failed_sync.filter(|_| known.mode == Some(Mode::Sync)).unwrap_or(0),
     }
 }
 
@@ -268,6 +308,7 @@ fn state(recovered: Recovered, space: SpaceMap) -> State {
         flush: false,
         closing: false,
         failed: None,
+        failed_sync: None,
         checkpoints,
     }
 }
@@ -295,12 +336,16 @@ async fn settle(
     ring: Ring,
     location: &str,
     recovered: &mut Recovered,
+    doubtful: bool,
     incarnation: u64,
 ) -> Result<()> {
     let failed = |file: FileKind, operation: &'static str| {
         let location = location.to_owned();
         move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
     };
+    if doubtful {
+        write_again(devices, location, recovered).await?;
+    }
     let mut leftovers = recovered.leftovers.as_slice();
     while let Some(first) = leftovers.first() {
         // Neighbours in one write: after damage it may be the whole ring.
@@ -312,9 +357,14 @@ async fn settle(
     }
     devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
     devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
-    if recovered.damage.is_some() {
+    if recovered.other_is_void {
+        let other = 1 - recovered.area;
+        let device = devices.checkpoints.get(other).ok_or(Error::Closed)?;
+        checkpoint::void(device.as_ref(), file_of(other), location).await?;
+    }
+    if recovered.damage.is_some() || doubtful {
         // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
-        // behind the damage, whose space is used again.
+        // behind the damage, whose space is used again, nor needs journal blocks that may be in a cache only.
         for _ in 0..2 {
             write_checkpoint(devices, location, recovered, incarnation).await?;
         }

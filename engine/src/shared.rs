@@ -121,7 +121,18 @@ pub(crate) struct State {
     pub flush: bool,
     pub closing: bool,
     pub failed: Option<Error>,
+    /// A sync failed, and what became of telling the next opening so.
+    pub failed_sync: Option<Remembered>,
     pub checkpoints: Checkpoints,
+}
+
+/// Whether the directory remembers that a sync failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remembered {
+    NotYet,
+    Yes,
+    /// That could not be written either.
+    No,
 }
 
 impl State {
@@ -260,6 +271,9 @@ impl Shared {
                 tracing::error!(%error, "the storage engine has stopped");
                 state.failed = Some(error.clone());
             }
+            if error.is_failed_sync() {
+                state.failed_sync.get_or_insert(Remembered::NotYet);
+            }
             std::mem::take(&mut state.queue)
         };
         let waiting = std::mem::take(&mut self.progress.lock().waiting);
@@ -386,6 +400,7 @@ impl Shared {
             corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
             mended_values: self.counters.mended_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),
+            failed_sync_recorded: state.failed_sync == Some(Remembered::Yes),
         }
     }
 }

@@ -1,10 +1,16 @@
-//! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well.
+//! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well, and
+//! its last act after a failed sync is to leave word of it.
 
 use crate::shared::Shared;
 use std::sync::Arc;
 
 /// Runs until the engine is closed or fails.
 pub(crate) async fn run(shared: Arc<Shared>) {
+    tend(&shared).await;
+    shared.remember_failed_sync().await;
+}
+
+async fn tend(shared: &Shared) {
     loop {
         let interval = tokio::time::sleep(shared.options.sync_interval);
         let tick = tokio::select! {

@@ -83,8 +83,8 @@ impl std::str::FromStr for Mode {
 pub enum Standing {
     /// It remembers everything that it acknowledged.
     Active,
-    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced, or part of the
-    /// journal or the checkpoints was damaged. Stays so over restarts until [`Engine::set_active`](crate::Engine::set_active).
+    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced, a sync failed, or
+    /// part of the journal or the checkpoints was damaged. Stays so over restarts until [`Engine::set_active`](crate::Engine::set_active).
     Recovering,
 }
 
@@ -139,8 +139,8 @@ pub struct Options {
     pub boot: BootId,
     /// A random number, fresh for each opening.
     pub run: u64,
-    /// There are peers that hold what is damaged here: open with what can be verified, as
-    /// [`Standing::Recovering`], instead of refusing.
+    /// There are peers that hold what is damaged here, or may be since a sync failed: open with what can be verified, as
+    /// [`Standing::Recovering`], instead of refusing, or of trusting what can be read.
     pub salvage: bool,
 }
 
@@ -335,4 +335,6 @@ pub struct EngineStatus {
     pub mended_values: u64,
     /// Why the engine stopped, if a write or sync failed.
     pub failed: Option<String>,
+    /// A sync failed, and the directory remembers it: under the running kernel it will not be taken for whole.
+    pub failed_sync_recorded: bool,
 }

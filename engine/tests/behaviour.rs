@@ -5,7 +5,7 @@
 mod support;
 
 use bytes::Bytes;
-use cairn_engine::io::FileKind;
+use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
     BootId, Change, CorruptionKind, Engine, Error, GroupId, ListQuery, LogId, Mode, NewEntry, Options,
     Promise, SharedImage, Transition,
@@ -210,6 +210,77 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
             let (entry, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
             assert_eq!((entry.version.index, value), (i, filled(5000 + i as usize, i)));
         }
+    });
+}
+
+/// The first checkpoint of a snapshot stands in one area, the state that it replaced in the other, until that one is made
+/// void. A power cut between the two left both, and an opening let the older one be: had the newer one been damaged then,
+/// the state from before the snapshot would have come back.
+#[test]
+fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_never_both() {
+    run(async {
+        let (mut old, mut new, mut both) = (0, 0, 0);
+        for cut in 1..60 {
+            let (disk, engine) = fresh(Mode::Sync).await;
+            for i in 0..20 {
+                put_one(&engine, i, &format!("old{i}"), filled(500, i)).await.unwrap();
+            }
+            engine.checkpoint().await.unwrap();
+            let at = LogId { term: 3, index: 1000 };
+            {
+                let mut core = disk.core.lock().unwrap();
+                core.cut_at = Some(core.operations + cut);
+            }
+            let install = async {
+                let mut installer = engine.begin_install(GROUP).await.unwrap();
+                for i in 0..100u64 {
+                    let key = Bytes::from(format!("new{i:03}"));
+                    installer.put(key, LogId { term: 2, index: i }, filled(5000, i)).await.unwrap();
+                }
+                installer.finish(at, image(42)).await.unwrap();
+            };
+            let ended = tokio::select! {
+                biased;
+                () = disk.died.notified() => false,
+                () = install => true,
+            };
+            drop(engine);
+            let mut random = Random(cut);
+            disk.reboot(Cache::Volatile, || random.next());
+            let found =
+                [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| disk.bytes(kind)[0] == b'C');
+            let after = || Options { boot: BootId(2), ..options(Mode::Sync) };
+            let engine = Engine::open(Arc::new(disk.clone()), None, after()).await.unwrap();
+            if engine.applied(GROUP) != Some(at) {
+                assert!(!ended, "cut {cut}");
+                assert_eq!(engine.log_bounds(GROUP).last, Some(id(19)), "cut {cut}");
+                let before = engine.applied_before_restart(GROUP).unwrap();
+                assert!(engine.view(GROUP).get(b"new000").is_none() && before <= id(19), "cut {cut}");
+                old += 1;
+                continue;
+            }
+            new += 1;
+            both += u32::from(found == [true, true]);
+            assert_eq!(engine.view(GROUP).len(), 100, "cut {cut}");
+            for i in 0..100u64 {
+                let (_, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+                assert_eq!(value, filled(5000, i), "cut {cut}");
+            }
+            drop(engine);
+            disk.kill(|| random.next());
+            // The newer checkpoint is damaged: nothing may pass for the state.
+            let newer = [FileKind::Checkpoint0, FileKind::Checkpoint1]
+                .into_iter()
+                .find(|kind| disk.bytes(*kind)[0] == b'C')
+                .unwrap();
+            disk.damage(newer, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+            let error = Engine::open(Arc::new(disk), None, after()).await.map(drop).unwrap_err();
+            assert!(matches!(error, Error::Corrupt(_)), "cut {cut}: {error}");
+            if ended {
+                break;
+            }
+        }
+        assert!(old > 5 && new > 2 && both > 0, "{old} old, {new} new, {both} with both checkpoints");
     });
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Header {
     pub body_bytes: u64,
     /// The hash of the chunk table, which holds the hash of every chunk of the body.
     pub table_hash: u128,
+    /// It is the first to hold a snapshot that replaced the state: no older checkpoint leads here.
+    pub replaces: bool,
 }
 
 impl Header {
@@ -57,6 +59,7 @@ impl Header {
         out.put_u128(self.chain);
         out.put_u64(self.body_bytes);
         out.put_u128(self.table_hash);
+        out.put_u32(u32::from(self.replaces));
         out.resize(BLOCK, 0);
         sealed::seal(&mut out, CHECKSUM_AT);
         out
@@ -78,6 +81,7 @@ impl Header {
             chain: r.u128()?,
             body_bytes: r.u64()?,
             table_hash: r.u128()?,
+            replaces: r.u32()? == 1,
         };
         (header.body_bytes <= capacity && header.area_bytes() <= capacity).then_some(header)
     }
@@ -97,7 +101,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn example() -> Header {
-        Header { incarnation: 1, number: 2, sequence: 3, chain: 4, body_bytes: 300_000, table_hash: 6 }
+        Header {
+            incarnation: 1,
+            number: 2,
+            sequence: 3,
+            chain: 4,
+            body_bytes: 300_000,
+            table_hash: 6,
+            replaces: true,
+        }
     }
 
     #[test]
@@ -111,6 +123,7 @@ mod tests {
         assert_eq!(block[56..72], 4u128.to_le_bytes(), "chain");
         assert_eq!(block[72..80], 300_000u64.to_le_bytes(), "body bytes");
         assert_eq!(block[80..96], 6u128.to_le_bytes(), "table hash");
+        assert_eq!(block[96..100], 1u32.to_le_bytes(), "replaces");
         assert_eq!(example().chunks(), 2);
         assert_eq!(example().table_at(), 8192 + 303_104);
         assert_eq!(example().area_bytes(), 8192 + 303_104 + 4096);

@@ -5,13 +5,16 @@
 //! chunk table, sync; then everything that it refers to is synced; then the header (twice), sync. Only then is the
 //! journal reclaimed, and only up to the *previous* checkpoint: should the newest one be damaged, the older one and
 //! the longer journal give the same state.
+//!
+//! The first checkpoint of a peer's snapshot says in its header that it replaces: no older one leads to it, whether it is
+//! still there or not. Whoever finds both ends what was begun and makes the older one void.
 
 mod header;
 mod load;
 mod save;
 mod verify;
 
-pub(crate) use header::{Header, read_headers};
+pub(crate) use header::{COPIES, Header, read_headers};
 pub(crate) use load::load;
-pub(crate) use save::{Place, file_of, run, write};
+pub(crate) use save::{Place, file_of, run, void, write, write_header};
 pub(crate) use verify::verify;

@@ -87,19 +87,43 @@ pub(crate) async fn write(
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
     let Place { incarnation, number, sequence, chain } = place;
-    let header = Header { incarnation, number, sequence, chain, body_bytes, table_hash: hash(&table) };
+    let header = Header {
+        incarnation,
+        number,
+        sequence,
+        chain,
+        body_bytes,
+        table_hash: hash(&table),
+        replaces: capture.replaces,
+    };
     if header.area_bytes() > device.size() {
         return Err(full(header.area_bytes(), device.size()));
     }
     write_at(device, header.table_at(), &table).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))?;
     synced_first.await?;
-    let block = header.encode();
     for copy in 0..COPIES {
-        write_at(device, copy * BLOCK as u64, &block).await.map_err(failed("write"))?;
+        write_header(device, file, location, &header, copy).await?;
     }
     device.sync().await.map_err(failed("sync"))?;
     Ok(header.area_bytes())
+}
+
+/// Writes one copy of a header. Not synced when this returns.
+pub(crate) async fn write_header(
+    device: &dyn Device,
+    file: FileKind,
+    location: &str,
+    header: &Header,
+    copy: u64,
+) -> Result<()> {
+    let written = write_at(device, copy * BLOCK as u64, &header.encode()).await;
+    written.map_err(|e| Error::Failed {
+        location: location.to_owned(),
+        file,
+        operation: "write",
+        reason: e.to_string(),
+    })
 }
 
 /// Makes an area hold no checkpoint.

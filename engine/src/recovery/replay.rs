@@ -9,7 +9,7 @@ use crate::io::{AlignedBuf, BLOCK, FileKind};
 use crate::journal::{Block, Body, Record, Ring};
 use crate::shared::Devices;
 use crate::superblock::Superblock;
-use crate::types::{GroupId, LogId};
+use crate::types::{GroupId, LogId, ValueRef};
 use crate::values::read_value;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -29,6 +29,11 @@ pub(crate) struct Recovered {
     pub previous: u64,
     /// What each group had applied in the checkpoint.
     pub checkpoint_applied: BTreeMap<GroupId, LogId>,
+    /// The journal is known to have been synced up to here, and the values named behind it, which are not.
+    pub synced: u64,
+    pub unsynced_values: Vec<ValueRef>,
+    /// The other area's checkpoint does not lead here, and is to be made void before anything new is written.
+    pub other_is_void: bool,
     /// What was accepted as damaged: the state is a verified prefix, and may lack what was acknowledged.
     pub damage: Option<Corruption>,
 }
@@ -40,6 +45,10 @@ pub(crate) struct Left {
     pub power_cut: bool,
     /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
     pub kept_written: bool,
+    /// The journal is known to reach so far, or something acknowledged is gone.
+    pub reaches: Option<u64>,
+    /// It is known to have been synced so far, whatever its blocks say.
+    pub synced: u64,
 }
 
 /// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with
@@ -80,21 +89,37 @@ pub(crate) async fn recover(
     }
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
     let known_written = scan.said_done(left).map_or(0, |(done, _)| done);
-    let known_synced = scan.said_synced(end).max(header.sequence);
+    let known_synced = scan.said_synced(end).max(header.sequence).max(left.synced);
     let reached = (header.sequence, header.chain);
     let unreadable = BTreeMap::new();
-    let mut replay =
-        Replay { devices, ring, location, groups, known_written, known_synced, unreadable, reached };
+    let mut replay = Replay {
+        devices,
+        ring,
+        location,
+        groups,
+        known_written,
+        known_synced,
+        unreadable,
+        unsynced_values: Vec::new(),
+        reached,
+    };
     if let Err(error) = replay.run(end).await {
         salvage.accept(error)?;
     }
-    let Replay { mut groups, unreadable, reached: (end, chain), .. } = replay;
+    let Replay { mut groups, unreadable, unsynced_values, reached: (end, chain), .. } = replay;
     cut_before(&mut groups, unreadable, &mut salvage)?;
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
     }
+    if let Some(acknowledged) = left.reaches.filter(|acknowledged| *acknowledged > end) {
+        let expected = format!(
+            "written when a sync failed, as all through block {acknowledged}, which may have been acknowledged"
+        );
+        salvage.accept(damaged_block(ring, end + 1, expected))?;
+    }
     let oldest_kept = end.saturating_sub(ring.blocks());
-    let previous = other.filter(|s| *s >= oldest_kept && *s <= header.sequence).unwrap_or(header.sequence);
+    let leads_here = other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
+    let previous = leads_here.unwrap_or(header.sequence);
     let leftovers = scan.leftovers(end);
     let damage = salvage.damage();
     Ok(Recovered {
@@ -106,6 +131,9 @@ pub(crate) async fn recover(
         checkpoint: header,
         previous,
         checkpoint_applied,
+        synced: known_synced,
+        unsynced_values,
+        other_is_void: header.replaces && other.is_some(),
         damage,
     })
 }
@@ -120,9 +148,20 @@ fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recove
         chain: 0,
         leftovers: scan.leftovers(0),
         area: 1,
-        checkpoint: Header { incarnation: 0, number, sequence: 0, chain: 0, body_bytes: 0, table_hash: 0 },
+        checkpoint: Header {
+            incarnation: 0,
+            number,
+            sequence: 0,
+            chain: 0,
+            body_bytes: 0,
+            table_hash: 0,
+            replaces: false,
+        },
         previous: 0,
         checkpoint_applied: BTreeMap::new(),
+        synced: 0,
+        unsynced_values: Vec::new(),
+        other_is_void: false,
         damage: salvage.damage(),
     }
 }
@@ -186,6 +225,10 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
                     "a checkpoint is damaged; trying the other one"
                 );
                 reasons.push(format!("{file}: {reason}"));
+                if header.replaces {
+                    reasons.push("it replaced what older ones hold".to_owned());
+                    break;
+                }
             }
         }
     }
@@ -214,6 +257,8 @@ struct Replay<'a> {
     /// Entries whose body cannot be read. That is an error only if nothing later removed them: the space of a removed
     /// entry may be another's by now.
     unreadable: BTreeMap<(GroupId, u64), Error>,
+    /// What the blocks behind the last sync name.
+    unsynced_values: Vec<ValueRef>,
     /// The last block replayed, and its checksum.
     reached: (u64, u128),
 }
@@ -267,6 +312,9 @@ impl Replay<'_> {
             steps.push((record, entry));
         }
         for (record, entry) in steps {
+            if let Some(entry) = entry.as_ref().filter(|_| sequence > self.known_synced) {
+                self.unsynced_values.extend(entry.extents());
+            }
             self.step(sequence, record, entry)?;
         }
         Ok(true)

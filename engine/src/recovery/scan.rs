@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn the_end_of_the_chain_is_judged_by_what_later_blocks_say_and_how_the_machine_was_left() {
         use Slot::{Empty, Garbage};
-        let killed = Left { power_cut: false, kept_written: true };
-        let device = Left { power_cut: true, kept_written: true };
-        let volatile = Left { power_cut: true, kept_written: false };
+        let killed = Left { power_cut: false, kept_written: true, reaches: None, synced: 0 };
+        let device = Left { power_cut: true, kept_written: true, reaches: None, synced: 0 };
+        let volatile = Left { power_cut: true, kept_written: false, reaches: None, synced: 0 };
         let missing = |said_by| End::Missing { said_by };
         let stranger = Slot::Block { sequence: 3, checksum: 9, previous: 77, written: 1, synced: 0 };
         // (slots from sequence 1, end of the chain, judgement when killed, cut with and without a protected cache)

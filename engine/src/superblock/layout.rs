@@ -44,6 +44,9 @@ pub(crate) struct Superblock {
     /// Random, drawn at each opening.
     pub run: u64,
     pub scrub: ScrubMark,
+    /// A sync failed since the directory was opened, under the kernel `boot`: journal blocks up to this sequence may
+    /// have been acknowledged by then. What the failed sync should have covered may be gone, or go with the power.
+    pub failed_sync: Option<u64>,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
 }
 
@@ -91,7 +94,9 @@ impl Superblock {
         out.put_u64(self.scrub.position);
         out.put_u64(self.scrub.elapsed_s);
         out.put_u32(u32::from(self.scrub.paused));
-        out.resize(VOTES_AT, 0);
+        out.put_u32(u32::from(self.failed_sync.is_some()));
+        out.put_u64(self.failed_sync.unwrap_or(0));
+        debug_assert!(out.len() == VOTES_AT);
         for (group, vote) in &self.votes {
             let end = out.len() + 8 + MAX_VOTE_BYTES;
             out.put_u32(group.0);
@@ -142,6 +147,8 @@ impl Superblock {
         r.u32()?;
         let run = r.u64()?;
         let scrub = ScrubMark { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
+        let failed = r.u32()? == 1;
+        let failed_sync = Some(r.u64()?).filter(|_| failed);
         let mut votes = BTreeMap::new();
         let mut r = Reader::new(block.get(VOTES_AT..)?);
         for _ in 0..count {
@@ -162,6 +169,7 @@ impl Superblock {
             standing,
             run,
             scrub,
+            failed_sync,
             votes,
         })
     }
@@ -210,6 +218,7 @@ pub(crate) mod tests {
             standing: Standing::Recovering,
             run: 0x7777,
             scrub: ScrubMark { position: 0x5555, elapsed_s: 0x66, paused: true },
+            failed_sync: Some(0x88),
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
         }
     }
@@ -238,6 +247,8 @@ pub(crate) mod tests {
         assert_eq!(block[224..232], 0x5555u64.to_le_bytes(), "scrub position");
         assert_eq!(block[232..240], 0x66u64.to_le_bytes(), "scrub time");
         assert_eq!(block[240..244], 1u32.to_le_bytes(), "scrub paused");
+        assert_eq!(block[244..248], 1u32.to_le_bytes(), "a sync failed");
+        assert_eq!(block[248..256], 0x88u64.to_le_bytes(), "acknowledged then");
         assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
         assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
         assert_eq!(&block[264..267], &[1, 2, 3]);

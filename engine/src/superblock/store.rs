@@ -15,6 +15,20 @@ pub(crate) struct SuperblockStore {
     device: Arc<dyn Device>,
     location: String,
     current: Superblock,
+    /// Which copies may not be on the medium as they read.
+    doubt: Doubt,
+    /// Why nothing is written any more.
+    failed: Option<Error>,
+}
+
+/// Copies whose last write no sync is known to have covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// The first half or the second; the other one is on the medium.
+    Half(usize),
+    /// Any of them.
+    Any,
 }
 
 /// What rewriting the copies found.
@@ -33,7 +47,8 @@ impl SuperblockStore {
         location: String,
         first: Superblock,
     ) -> Result<SuperblockStore> {
-        let mut store = SuperblockStore { device, location, current: first };
+        let mut store =
+            SuperblockStore { device, location, current: first, doubt: Doubt::None, failed: None };
         store.write().await?;
         Ok(store)
     }
@@ -44,27 +59,52 @@ impl SuperblockStore {
     /// `NotFormatted`, `NewerFormat`, or `Corrupt` where no two copies agree.
     pub(crate) async fn read(device: Arc<dyn Device>, location: String) -> Result<SuperblockStore> {
         let current = elect(&location, &read_copies(device.as_ref()).await)?;
-        Ok(SuperblockStore { device, location, current })
+        Ok(SuperblockStore { device, location, current, doubt: Doubt::Any, failed: None })
+    }
+
+    /// Writes all four copies again: a sync of an earlier process may have failed, and then the copies that it should have
+    /// covered only look as if they were on the medium. To be done before an update, which overwrites two copies at once and
+    /// relies on the other two.
+    ///
+    /// # After a crash
+    /// During this call: the same content, or where that was never on the medium, the one before it. Damaged copies are
+    /// written first, since there is nothing to lose; then those that hold the truth already, one by one, each of which
+    /// three others outlive; then older ones, which are of use until the newer ones are synced.
+    pub(crate) async fn reaffirm(&mut self) -> Result<Healed> {
+        let (mut damaged, mut same, mut old) = (Vec::new(), Vec::new(), Vec::new());
+        for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
+            match copy {
+                Ok(copy) if copy == self.current => same.push(offset),
+                Ok(_) => old.push(offset),
+                Err(_) => damaged.push(offset),
+            }
+        }
+        let healed = Healed { damaged: damaged.len() as u64, old: old.len() as u64 };
+        for offset in damaged.into_iter().chain(same).chain(old) {
+            self.write_copies(&[offset]).await?;
+        }
+        self.doubt = Doubt::None;
+        Ok(healed)
     }
 
     /// Makes all four copies equal again; synced when this returns. Only copies that are not the truth are written, so a
-    /// cut during this leaves those that are. To be done before an update, which overwrites two copies at once and relies
-    /// on the other two.
+    /// cut during this leaves those that are.
     pub(crate) async fn heal(&mut self) -> Result<Healed> {
         let mut healed = Healed::default();
-        let bytes = self.current.encode();
+        let mut wrong = Vec::new();
         for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
             match copy {
                 Ok(copy) if copy == self.current => continue,
                 Ok(_) => healed.old += 1,
                 Err(_) => healed.damaged += 1,
             }
-            let (result, _) = self.device.write(offset, AlignedBuf::copied_from(&bytes)).await;
-            result.map_err(|e| self.failed("write", &e))?;
+            wrong.push(offset);
         }
-        if healed != Healed::default() {
-            self.device.sync().await.map_err(|e| self.failed("sync", &e))?;
+        if !wrong.is_empty() {
+            self.doubt = Doubt::Any;
+            self.write_copies(&wrong).await?;
         }
+        self.doubt = Doubt::None;
         Ok(healed)
     }
 
@@ -77,27 +117,75 @@ impl SuperblockStore {
     /// # After a crash
     /// During this call: either the old content or the new. The caller has told nobody yet.
     pub(crate) async fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         change(&mut self.current);
         self.current.revision += 1;
         self.write().await
     }
 
     async fn write(&mut self) -> Result<()> {
-        let bytes = self.current.encode();
-        let offsets: Vec<u64> = offsets().collect();
-        for half in offsets.chunks(QUORUM) {
-            for offset in half {
-                let (result, _) = self.device.write(*offset, AlignedBuf::copied_from(&bytes)).await;
-                result.map_err(|e| self.failed("write", &e))?;
-            }
-            self.device.sync().await.map_err(|e| self.failed("sync", &e))?;
+        // Where the last update was given up half-way, it goes on with the half that is in doubt already.
+        let first = usize::from(self.doubt == Doubt::Half(1));
+        for half in [first, 1 - first] {
+            self.doubt = Doubt::Half(half);
+            self.write_half(half).await?;
         }
+        self.doubt = Doubt::None;
         Ok(())
     }
 
-    fn failed(&self, operation: &'static str, error: &std::io::Error) -> Error {
-        let location = self.location.clone();
-        Error::Failed { location, file: FileKind::Superblock, operation, reason: error.to_string() }
+    async fn write_half(&mut self, half: usize) -> Result<()> {
+        let offsets: Vec<u64> = offsets().skip(half * QUORUM).take(QUORUM).collect();
+        self.write_copies(&offsets).await
+    }
+
+    /// Writes what is current to these copies, and syncs.
+    async fn write_copies(&mut self, offsets: &[u64]) -> Result<()> {
+        let bytes = self.current.encode();
+        for offset in offsets {
+            let (result, _) = self.device.write(*offset, AlignedBuf::copied_from(&bytes)).await;
+            result.map_err(|e| self.fail("write", &e))?;
+        }
+        self.device.sync().await.map_err(|e| self.fail("sync", &e))
+    }
+
+    fn fail(&mut self, operation: &'static str, error: &std::io::Error) -> Error {
+        let (location, reason) = (self.location.clone(), error.to_string());
+        let error = Error::Failed { location, file: FileKind::Superblock, operation, reason };
+        self.failed.get_or_insert_with(|| error.clone());
+        error
+    }
+
+    /// Tries to leave word that a sync failed, of this file or another one: the last thing that is written. It is written
+    /// where it can do no harm, to the half of the copies that may be in doubt already; the other half follows only if
+    /// that was synced. Without a sync it lasts as long as the machine runs, which is as long as it is needed.
+    ///
+    /// # Errors
+    /// `Failed`: nobody will know.
+    pub(crate) async fn record_failed_sync(&mut self, acknowledged: u64) -> Result<()> {
+        let half = match self.doubt {
+            Doubt::None => 0,
+            Doubt::Half(half) => half,
+            Doubt::Any => {
+                let (location, reason) = (self.location.clone(), "no copy is known to be safe".to_owned());
+                return Err(Error::Failed {
+                    location,
+                    file: FileKind::Superblock,
+                    operation: "write",
+                    reason,
+                });
+            }
+        };
+        self.current.failed_sync = Some(acknowledged);
+        self.current.revision += 1;
+        self.doubt = Doubt::Half(half);
+        match self.write_half(half).await {
+            Ok(()) => self.write_half(1 - half).await.or(Ok(())),
+            Err(error) if error.is_failed_sync() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,14 +1,18 @@
 //! A disk in memory that loses power at a chosen operation.
 //!
 //! Writes are in flight until their future is polled a second time. When the power goes, every write in flight is
-//! kept or lost block by block; on a disk with a volatile cache so is every completed write that no sync covers.
+//! kept, lost or garbled block by block; on a disk with a volatile cache so is every completed write that no sync covers. A sync may
+//! fail: what it should have covered is then made safe only by being written again.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+pub mod workload;
+
 use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
 use cairn_engine::{Geometry, Identity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
@@ -29,6 +33,8 @@ struct File {
     synced: Vec<u8>,
     /// Completed writes that no sync covers, by block.
     unsynced: BTreeMap<u64, ()>,
+    /// Those of them that a failed sync should have covered.
+    forsaken: BTreeSet<u64>,
     /// Writes under way.
     in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
 }
@@ -43,6 +49,9 @@ pub struct Core {
     dead: bool,
     epoch: u64,
     pub fail_syncs: bool,
+    /// Syncs so far, and which of them fail.
+    pub syncs: u64,
+    pub failing: Range<u64>,
 }
 
 /// The disk; it outlives the engines that use it.
@@ -50,6 +59,8 @@ pub struct Core {
 pub struct Disk {
     pub core: Arc<Mutex<Core>>,
     pub died: Arc<Notify>,
+    /// Told of the first of `failing`.
+    pub sync_failed: Arc<Notify>,
 }
 
 pub fn identity() -> Identity {
@@ -81,8 +92,10 @@ impl Disk {
             dead: false,
             epoch: 0,
             fail_syncs: false,
+            syncs: 0,
+            failing: 0..0,
         };
-        Disk { core: Arc::new(Mutex::new(core)), died: Arc::new(Notify::new()) }
+        Disk { core: Arc::new(Mutex::new(core)), died: Arc::default(), sync_failed: Arc::default() }
     }
 
     /// Changes the bytes of a file at rest.
@@ -120,9 +133,15 @@ impl Disk {
                         let at = offset as usize + i * BLOCK;
                         image[at..at + BLOCK].copy_from_slice(block);
                     }
+                    if cache == Cache::Volatile && random().is_multiple_of(4) {
+                        // A sector under the head when the power went.
+                        let at = offset as usize + i * BLOCK + 512 * (random() % 8) as usize;
+                        image[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
+                    }
                 }
             }
             file.unsynced.clear();
+            file.forsaken.clear();
             file.current = image.clone();
             file.synced = image;
         }
@@ -132,15 +151,40 @@ impl Disk {
     pub fn kill(&self, random: impl FnMut() -> u64) {
         let unsynced: Vec<_> = {
             let core = self.core.lock().unwrap();
-            core.files.iter().map(|(k, f)| (*k, f.unsynced.clone(), f.synced.clone())).collect()
+            core.files
+                .iter()
+                .map(|(k, f)| (*k, f.unsynced.clone(), f.forsaken.clone(), f.synced.clone()))
+                .collect()
         };
         self.reboot(Cache::Protected, random);
         let mut core = self.core.lock().unwrap();
-        for (kind, blocks, synced) in unsynced {
+        for (kind, blocks, forsaken, synced) in unsynced {
             let file = core.files.get_mut(&kind).unwrap();
             file.unsynced = blocks;
+            file.forsaken = forsaken;
             file.synced = synced;
         }
+    }
+
+    /// The system drops some of what failed syncs should have covered: reads see what was there before. Returns how many
+    /// blocks.
+    pub fn drop_forsaken(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
+        let mut core = self.core.lock().unwrap();
+        let mut dropped = 0;
+        for (kind, file) in &mut core.files {
+            let File { current, synced, unsynced, forsaken, .. } = file;
+            forsaken.retain(|block| {
+                let drop = drops(*kind);
+                if drop {
+                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
+                    current[range.clone()].copy_from_slice(&synced[range]);
+                    unsynced.remove(block);
+                    dropped += 1;
+                }
+                !drop
+            });
+        }
+        dropped
     }
 }
 
@@ -227,6 +271,7 @@ impl Device for Handle {
                     file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
                     for block in 0..(bytes.len() / BLOCK) as u64 {
                         file.unsynced.insert(offset / BLOCK as u64 + block, ());
+                        file.forsaken.remove(&(offset / BLOCK as u64 + block));
                     }
                 }
                 gone
@@ -245,16 +290,23 @@ impl Device for Handle {
         let alive = self.begins(&mut core);
         // What completed before the call is covered once the sync completes.
         let covered = core.files[&kind].unsynced.clone();
+        let number = core.syncs;
+        core.syncs += 1;
         drop(core);
         Box::pin(async move {
             tokio::task::yield_now().await;
             let (gone, fails) = {
                 let mut core = disk.core.lock().unwrap();
                 let gone = !alive || core.dead || core.epoch != epoch;
-                let fails = core.fail_syncs;
-                if !gone && !fails {
-                    let File { current, synced, unsynced, .. } = core.files.get_mut(&kind).unwrap();
-                    for block in covered.into_keys() {
+                let fails = core.fail_syncs || core.failing.contains(&number);
+                if fails && number == core.failing.start {
+                    disk.sync_failed.notify_one();
+                }
+                if !gone && fails {
+                    core.files.get_mut(&kind).unwrap().forsaken.extend(covered.into_keys());
+                } else if !gone {
+                    let File { current, synced, unsynced, forsaken, .. } = core.files.get_mut(&kind).unwrap();
+                    for block in covered.into_keys().filter(|block| !forsaken.contains(block)) {
                         let range = block as usize * BLOCK..(block as usize + 1) * BLOCK;
                         synced[range.clone()].copy_from_slice(&current[range]);
                         unsynced.remove(&block);

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -254,13 +255,23 @@ impl Cluster {
         }
     }
 
-    /// Flips one bit of a file in a machine's data directory. False if it holds nothing but zeros.
+    /// Flips one bit in these 4 KiB blocks of a file in a machine's data directory. False if they hold nothing but zeros.
     ///
     /// # Errors
     /// If the file is not there.
-    pub fn flip(&mut self, number: usize, file: &str) -> Result<bool> {
+    pub fn flip(&mut self, number: usize, file: &str, blocks: Range<u64>) -> Result<bool> {
         let mut rng = StdRng::seed_from_u64(self.rng.random());
-        Ok(self.machine(number)?.disk.flip(&format!("{DATA}/{file}"), &mut rng)?.is_some())
+        let disk = &self.machine(number)?.disk;
+        Ok(disk.flip_within(&format!("{DATA}/{file}"), blocks, &mut rng)?.is_some())
+    }
+
+    /// How often a machine's log has said this.
+    ///
+    /// # Errors
+    /// If there is no such machine, or no log.
+    pub fn said(&self, number: usize, what: &str) -> Result<u64> {
+        let log = std::fs::read_to_string(&self.machine(number)?.log)?;
+        Ok(log.lines().filter(|line| line.contains(what)).count() as u64)
     }
 
     /// The process of this machine ended by itself: its last words.

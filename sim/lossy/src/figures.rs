@@ -40,6 +40,16 @@ pub struct Figures {
     pub comparisons: u64,
     /// Bits flipped.
     pub flips: u64,
+    /// Scrubs that were waited for.
+    pub scrubs: u64,
+    /// Values, journal blocks, checkpoints and superblock copies that scrubs found damaged.
+    pub damaged: u64,
+    /// Of all that was met damaged, by scrubs and by reads: put right.
+    pub mended: u64,
+    /// Attempts to put something right that came to nothing.
+    pub unmended: u64,
+    /// Starts with a damaged directory, after which the machine recovered from the others.
+    pub salvaged: u64,
     /// What is wrong, one sentence each: lost, damaged, never written, split, stuck.
     pub wrong: Vec<String>,
     /// The longest time without an acknowledgement around a cut, in milliseconds, of each round.
@@ -105,6 +115,13 @@ impl fmt::Display for Figures {
             "  disks    unsynced 4 KiB blocks: {kept} kept, {dropped} dropped, {torn} torn; {} bits flipped",
             self.flips
         )?;
+        if self.scrubs > 0 {
+            writeln!(
+                f,
+                "  scrubs   {}: {} found damaged by them; by them and by reads {} mended, {} not; {} starts salvaged",
+                self.scrubs, self.damaged, self.mended, self.unmended, self.salvaged
+            )?;
+        }
         if !self.recovery_ms.is_empty() {
             let (middle, max) = middle_and_max(&self.recovery_ms);
             writeln!(f, "  return   active again after {middle} ms (median), {max} ms (longest)")?;

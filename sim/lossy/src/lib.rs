@@ -16,6 +16,7 @@ mod check;
 pub mod cluster;
 pub mod disk;
 pub mod figures;
+pub mod flips;
 pub mod history;
 pub mod load;
 pub mod run;

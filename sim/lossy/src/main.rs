@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use cairn_lossy::cluster::Setup;
 use cairn_lossy::disk::{isolate, missing};
 use cairn_lossy::figures::Figures;
+use cairn_lossy::flips;
 use cairn_lossy::run::Plan;
 use cairn_lossy::scenario::{self, Canary};
 use clap::Parser;
@@ -150,7 +151,7 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
         show(scenario::canary(plan, Canary::HiddenCuts, arguments.hidden_cuts).await?)?;
     }
     if arguments.flips > 0 {
-        show(scenario::flipped_bits(plan, arguments.flips).await?)?;
+        show(flips::flipped_bits(plan, arguments.flips).await?)?;
     }
     Ok(right)
 }

@@ -4,8 +4,8 @@ use crate::check;
 use crate::cluster::{Cluster, Setup, integer, text};
 use crate::figures::Figures;
 use crate::load::{Load, SharedHistory, Writer};
-use anyhow::{Result, bail};
-use cairn_client::{Client, Options};
+use anyhow::{Context, Result, bail};
+use cairn_client::{Client, Options, ScrubAction, ScrubStatus};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ const STRICT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Within this writes must go on once they can.
 const GO_ON_LIMIT: Duration = Duration::from_secs(15);
+
+/// Within this a machine must have scrubbed all that it holds.
+const SCRUB_LIMIT: Duration = Duration::from_secs(60);
 
 /// The deadline of one request.
 const DEADLINE: Duration = Duration::from_secs(4);
@@ -281,6 +284,37 @@ impl Run {
             wrong.push(format!("{lost} keys lost something, and no status tells of a loss"));
         }
         Ok((wrong, lost))
+    }
+
+    /// What a machine's scrubber says, after it did `action`.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn scrubber(&self, number: usize, action: ScrubAction) -> Result<ScrubStatus> {
+        let addresses = self.cluster.addresses();
+        let address = addresses.get(number).context("no such machine")?;
+        Ok(self.client.scrub(address, action).await?)
+    }
+
+    /// Has a machine scrub all that it holds, and waits for the end of that: what its scrubber says then.
+    ///
+    /// # Errors
+    /// If it does not come to an end.
+    pub async fn scrub(&mut self, number: usize) -> Result<ScrubStatus> {
+        let began = Instant::now();
+        let before = self.scrubber(number, ScrubAction::Show).await?.cycles;
+        self.scrubber(number, ScrubAction::Start).await?;
+        loop {
+            let status = self.scrubber(number, ScrubAction::Show).await?;
+            if status.cycles > before && !status.running {
+                self.figures.scrubs += 1;
+                return Ok(status);
+            }
+            if began.elapsed() > SCRUB_LIMIT {
+                bail!("machine {} does not end its scrub: {status:?}\n{}", number + 1, self.cluster.logs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Says what a round did, if asked to.

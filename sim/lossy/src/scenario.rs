@@ -19,12 +19,6 @@ const WINDOW: Duration = Duration::from_millis(2500);
 /// A cluster that stopped acknowledges nothing for so long.
 const STOPPED: Duration = Duration::from_secs(1);
 
-/// Bits flipped in each file in a round.
-const FLIPS_PER_FILE: usize = 3;
-
-/// The files of a data directory.
-const FILES: [&str; 5] = ["superblock", "journal", "checkpoint.0", "checkpoint.1", "data"];
-
 /// Cuts of one machine at a time while clients write. Nothing may be lost, the others go on, and the machine comes back
 /// by itself.
 ///
@@ -60,7 +54,7 @@ pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
 }
 
 /// Starts these machines again. False, with the reason among what is wrong, if one does not become active.
-async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
+pub(crate) async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
     for number in numbers {
         run.cluster.start(*number)?;
     }
@@ -306,46 +300,4 @@ async fn cut_where_nothing_helps(run: &mut Run, canary: Canary, round: u64) -> R
         run.figures.reported += 1;
     }
     Ok(())
-}
-
-/// Bits flipped at random in every file of one machine after another while clients write and read. Every read must be
-/// right, every machine must hold everything, and the machine whose bits were flipped must still hold everything when
-/// its process was killed and read its files again.
-///
-/// # Errors
-/// Where the scenario cannot be carried out.
-pub async fn flipped_bits(plan: &Plan, rounds: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "flipped bits under load").await?;
-    for _ in 0..rounds {
-        run.figures.rounds += 1;
-        let load = run.load();
-        run.wait_lazy().await?;
-        run.warm_up(&load).await?;
-        let victim = run.rng.random_range(0..run.cluster.len());
-        for file in FILES {
-            for _ in 0..FLIPS_PER_FILE {
-                run.figures.flips += u64::from(run.cluster.flip(victim, file)?);
-            }
-        }
-        run.warm_up(&load).await?;
-        run.goes_on(&load).await;
-        run.rest(load).await?;
-        let mut wrong = run.compare().await?;
-        if let Some(reason) = run.cluster.ended(victim)? {
-            wrong.push(format!("machine {} stopped over a flipped bit: {reason}", victim + 1));
-        }
-        if wrong.is_empty() {
-            run.cluster.kill(victim)?;
-            if await_return(&mut run, &[victim]).await? {
-                wrong = run.compare().await?;
-            }
-        }
-        run.say(|| format!("machine {}: {} wrong", victim + 1, wrong.len()));
-        run.figures.wrong.extend(wrong);
-        if !run.figures.wrong.is_empty() {
-            break;
-        }
-        run.figures.served += 1;
-    }
-    Ok(run.finish())
 }

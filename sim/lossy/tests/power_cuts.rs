@@ -1,4 +1,4 @@
-//! Power cuts under real processes, a few of each kind; `cargo lossy` does many. And the proof that a loss would be seen.
+//! Power cuts and flipped bits under real processes, a few of each kind; `cargo lossy` does many. And the proof that a loss would be seen.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -97,6 +97,22 @@ fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_
     let Some(figures) = figures(&["--mode", "replicated", "--all-cuts", "1"]) else { return };
     assert_eq!(figures["wrong"], Value::Array(vec![]));
     assert_eq!(count(&figures, "served") + count(&figures, "reported"), 1);
+}
+
+#[test]
+fn bits_flipped_in_every_file_of_one_machine_after_another_are_mended_by_a_scrub_and_no_read_is_wrong() {
+    let Some(figures) = figures(&["--mode", "replicated", "--flips", "3"]) else { return };
+    assert_eq!(figures["wrong"], Value::Array(vec![]));
+    assert_eq!((count(&figures, "rounds"), count(&figures, "served")), (3, 3));
+    assert_eq!(
+        count(&figures, "scrubs"),
+        12,
+        "two after the flips in a running process, two after a restart"
+    );
+    assert!(
+        count(&figures, "flips") > 3 * 30 && count(&figures, "damaged") > 0 && count(&figures, "mended") > 0
+    );
+    assert_eq!(count(&figures, "unmended"), 0);
 }
 
 #[test]

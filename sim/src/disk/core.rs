@@ -294,9 +294,10 @@ impl Core {
         Ok(())
     }
 
-    /// The process died; the machine and its page of dirty blocks live on.
-    pub fn kill(&mut self, rng: &mut StdRng) -> Damage {
-        self.end_epoch(b'k', |file| file.kill(rng))
+    /// The process died; the machine and its page of dirty blocks live on. With `drops` it lets go of some of what failed
+    /// syncs should have covered.
+    pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
+        self.end_epoch(b'k', |file| file.kill(drops, rng))
     }
 
     /// The machine lost power.
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(disk.open(FileKind::Journal).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         disk.close(epoch, FileKind::Journal);
         disk.open(FileKind::Journal).unwrap();
-        disk.kill(&mut StdRng::seed_from_u64(1));
+        disk.kill(false, &mut StdRng::seed_from_u64(1));
         disk.open(FileKind::Journal).unwrap();
         disk.close(epoch, FileKind::Journal);
         assert!(disk.open(FileKind::Journal).is_err(), "a dead handle's close frees nothing");
@@ -440,7 +441,7 @@ mod tests {
         assert_eq!(wrong(&mut disk, epoch), 0);
         assert!(disk.misread_journal(&mut rng));
         assert_eq!(wrong(&mut disk, epoch), 1);
-        disk.kill(&mut rng);
+        disk.kill(false, &mut rng);
         let (epoch, _) = disk.open(FileKind::Journal).unwrap();
         assert_eq!(wrong(&mut disk, epoch), 0);
     }

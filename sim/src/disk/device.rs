@@ -85,9 +85,11 @@ impl SimDisk {
     }
 
     /// The process died. To be called in the same poll as madsim's `kill`.
-    pub fn kill(&self) -> Damage {
+    ///
+    /// With `drops` reads may see less than before, of what failed syncs should have covered.
+    pub fn kill(&self, drops: bool) -> Damage {
         let Inner { core, rng, .. } = &mut *self.inner.lock();
-        core.kill(rng)
+        core.kill(drops, rng)
     }
 
     /// The machine lost power. To be called in the same poll as madsim's `kill`.

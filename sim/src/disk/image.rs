@@ -190,10 +190,15 @@ impl FileImage {
         self.flights.len()
     }
 
-    /// The process died and the machine runs on: completed writes stay, each write in flight lands or not, now.
-    pub fn kill(&mut self, rng: &mut StdRng) -> Damage {
+    /// The process died and the machine runs on: completed writes stay, each write in flight lands or not, now. Of what a
+    /// failed sync left behind some blocks fall back, with `drops`, and the others stay in doubt; else all of it stays.
+    pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
-        self.dirty.values_mut().flatten().for_each(|version| version.forsaken = false);
+        if drops {
+            self.drop_forsaken(rng, &mut damage);
+        } else {
+            self.dirty.values_mut().flatten().for_each(|version| version.forsaken = false);
+        }
         for flight in std::mem::take(&mut self.flights).into_values() {
             let all = flight.blocks.len() as u64;
             let landing = match rng.random_range(0..5_u8) {
@@ -208,6 +213,17 @@ impl FileImage {
             }
         }
         damage
+    }
+
+    /// Reads of a block whose newest version a failed sync left behind may from now on see an older one.
+    fn drop_forsaken(&mut self, rng: &mut StdRng, damage: &mut Damage) {
+        self.dirty.retain(|_, versions| {
+            if versions.last().is_some_and(|version| version.forsaken) && rng.random_bool(0.5) {
+                damage.dropped += 1;
+                versions.truncate(rng.random_range(0..versions.len()));
+            }
+            !versions.is_empty()
+        });
     }
 
     /// The machine lost power. With `honours_contract` completed writes survive and writes in flight are old or new
@@ -398,7 +414,7 @@ mod tests {
             let mut file = FileImage::zeroed(1 << 20);
             write(&mut file, 1, 0, 1);
             file.begin(2, BLOCK as u64, &[2; BLOCK]);
-            let damage = file.kill(rng);
+            let damage = file.kill(false, rng);
             landed += damage.landed;
             lost += damage.lost;
             assert_eq!(first_byte(&file, 0), 1);
@@ -425,6 +441,26 @@ mod tests {
             }
         });
         assert!(old > 20 && new > 20, "{old} old, {new} new");
+    }
+
+    #[test]
+    fn what_a_failed_sync_left_behind_may_fall_back_when_the_process_ends_and_else_stays_in_doubt() {
+        let (mut dropped, mut kept, mut gone) = (0, 0, 0);
+        each_seed(|rng| {
+            let mut file = FileImage::zeroed(1 << 20);
+            write(&mut file, 1, 0, 1);
+            file.sync_failed(file.begin_sync());
+            write(&mut file, 2, 1, 2);
+            dropped += file.kill(true, rng).dropped;
+            kept += u64::from(first_byte(&file, 0));
+            let before = first_byte(&file, 0);
+            file.synced_through(file.begin_sync());
+            file.cut(false, rng);
+            assert_eq!(first_byte(&file, 1), 2, "no failed sync should have covered it");
+            gone += u64::from(first_byte(&file, 0) < before);
+        });
+        assert_eq!(dropped + kept, 200);
+        assert!(dropped > 20 && gone > 20, "{dropped} fell back at once, {gone} with the power");
     }
 
     #[test]

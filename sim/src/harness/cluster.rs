@@ -172,10 +172,16 @@ impl Machine {
         self.set(if open { Condition::Open } else { Condition::Down });
     }
 
+    /// A sync of its disk has failed: it will come back with less than it had, or not know.
+    pub(super) fn doubt(&self) {
+        self.state.lock().forgetful = true;
+    }
+
     /// Its node is active, and votes.
     pub(super) fn remembers(&self, life: u32) {
+        let failed = self.device_failed();
         let mut state = self.state.lock();
-        if state.life == life && state.node.is_some() && !state.stale {
+        if state.life == life && state.node.is_some() && !state.stale && !failed {
             state.forgetful = false;
         }
     }
@@ -447,7 +453,7 @@ impl Cluster {
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
                 let misread = machine.disk.misreads() && names_journal_block(&refusal);
                 // The process is over, so what a failed sync left behind is settled.
-                machine.disk.kill();
+                machine.disk.kill(false);
                 if failed || misread {
                     self.count_event(if failed {
                         "start refused by a failed device"
@@ -473,20 +479,25 @@ impl Cluster {
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
         let lazy = machine.lazy();
+        // Only of a failure that the directory knows: of one that nothing remembers nobody could tell.
+        let failed_sync = machine.node().is_some_and(|(_, node)| node.engine().status().failed_sync_recorded);
         let damage = match death {
-            Death::Killed => machine.disk.kill(),
+            Death::Killed => machine.disk.kill(failed_sync),
             Death::PowerCut => machine.disk.cut(),
         };
         let node = {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
             state.lazy = lazy;
-            state.forgetful |= death == Death::PowerCut && lazy;
+            state.forgetful |= if death == Death::PowerCut { lazy } else { failed_sync };
             state.errors = machine.disk.errors();
             state.node.take()
         };
         machine.set(Condition::Down);
         drop(node);
+        if failed_sync && death == Death::Killed {
+            self.count_event("restarts in the boot of a failed sync");
+        }
         self.trace.event(format!(
             "node {} {death:?} while {was:?}, {dirty} blocks unsynced: {damage:?}",
             machine.slot
@@ -498,7 +509,7 @@ impl Cluster {
     pub(super) async fn dismantle(&self) {
         for machine in &self.machines {
             Handle::current().kill(machine.host);
-            machine.disk.kill();
+            machine.disk.kill(false);
             let node = machine.state.lock().node.take();
             drop(node);
         }

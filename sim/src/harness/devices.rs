@@ -1,14 +1,15 @@
 //! Faults of disks: errors, stalls, misread blocks.
 //!
-//! A node whose device failed must stop by itself and say why. What its files hold then is unknown: either the device
-//! kept everything and the process comes back on the running machine, or it dropped what was not synced, which is what a
-//! power cut does.
+//! A node whose device failed must stop by itself and say why. What its files hold then is unknown: the machine may lose
+//! power, or the process comes back on the running machine. After a failed sync that may have dropped some of what was not
+//! synced, and keep the rest only until a power cut, whatever is synced meanwhile.
 
 use super::cluster::{Condition, Death};
 use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{FailSync, FailWrite, Misread, Stall};
 use crate::check::Violation;
 use crate::disk::Failing;
+use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,12 @@ impl Nemesis {
             return;
         }
         let cluster = self.cluster.clone();
+        // A node whose sync failed recovers from the others, in every mode.
+        let bounded = cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
+        let boundless = cluster.plan.mode == Mode::Replicated && cluster.plan.beyond_tolerance;
+        if failing == Failing::Sync && !bounded && !boundless {
+            return;
+        }
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
         madsim::task::spawn(async move {
             if let Some(machine) = cluster.machines.get(target) {
@@ -51,6 +58,9 @@ impl Nemesis {
                 }
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
+                    if failing == Failing::Sync {
+                        machine.doubt();
+                    }
                     let fault = if failing == Failing::Write { FailWrite } else { FailSync };
                     cluster.count(fault.name());
                     cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));

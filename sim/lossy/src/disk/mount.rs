@@ -12,6 +12,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -83,8 +84,16 @@ impl LossyMount {
     /// # Errors
     /// If there is no such file, or it was not opened since the disk was mounted.
     pub fn flip(&self, path: &str, rng: &mut StdRng) -> Result<Option<Flip>> {
+        self.flip_within(path, 0..u64::MAX, rng)
+    }
+
+    /// As [`LossyMount::flip`], in one of these 4 KiB blocks.
+    ///
+    /// # Errors
+    /// As [`LossyMount::flip`].
+    pub fn flip_within(&self, path: &str, blocks: Range<u64>, rng: &mut StdRng) -> Result<Option<Flip>> {
         let file = self.names.lock().number(&self.below.join(path));
-        self.disk.flip(file, rng).with_context(|| format!("flipping a bit of {path}"))
+        self.disk.flip_within(file, blocks, rng).with_context(|| format!("flipping a bit of {path}"))
     }
 }
 

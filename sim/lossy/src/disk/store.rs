@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -137,7 +138,15 @@ impl Disk {
     /// # Errors
     /// Of the files below.
     pub fn flip(&self, file: u64, rng: &mut StdRng) -> io::Result<Option<Flip>> {
-        self.store.lock().flip(file, rng)
+        self.flip_within(file, 0..u64::MAX, rng)
+    }
+
+    /// As [`Disk::flip`], in one of these 4 KiB blocks.
+    ///
+    /// # Errors
+    /// As [`Disk::flip`].
+    pub fn flip_within(&self, file: u64, blocks: Range<u64>, rng: &mut StdRng) -> io::Result<Option<Flip>> {
+        self.store.lock().flip(file, blocks, rng)
     }
 
     /// Makes `image` the file that is called `file` from now on, unless it is known already.
@@ -272,14 +281,14 @@ impl Store {
         Ok(damage)
     }
 
-    fn flip(&mut self, file: u64, rng: &mut StdRng) -> io::Result<Option<Flip>> {
+    fn flip(&mut self, file: u64, blocks: Range<u64>, rng: &mut StdRng) -> io::Result<Option<Flip>> {
         let stored = self.files.get_mut(&file).ok_or(io::ErrorKind::NotFound)?;
-        let blocks = stored.image.metadata()?.len() / BLOCK as u64;
-        if blocks == 0 {
+        let blocks = blocks.start..blocks.end.min(stored.image.metadata()?.len() / BLOCK as u64);
+        if blocks.is_empty() {
             return Ok(None);
         }
         for _ in 0..FLIP_TRIES {
-            let place = rng.random_range(0..blocks);
+            let place = rng.random_range(blocks.clone());
             let mut block = stored.block(place)?;
             let used: Vec<usize> = (0..BLOCK).filter(|at| block.get(*at) != Some(&0)).collect();
             if used.is_empty() {

@@ -1,0 +1,110 @@
+//! Requests to the keys: applying entries, and reading.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::shared::State;
+use crate::types::{Change, GroupId, KeyEntry, LogId, SharedImage, Transition};
+use crate::view::View;
+use bytes::Bytes;
+
+/// How often a read is tried again because its key changed under it.
+const READ_ATTEMPTS: usize = 8;
+
+impl Engine {
+    /// The highest position that this node is known to have applied before it was restarted. Until the log has been
+    /// re-applied to here the key space is older than what was served before.
+    pub fn applied_before_restart(&self, group: GroupId) -> Option<LogId> {
+        self.shared.state.lock().groups.get(&group).and_then(|g| g.applied_before)
+    }
+
+    /// Applies entries in order; `image` is the rest of the state machine after the last of them. All of it becomes
+    /// visible at once. Values are linked, not copied.
+    ///
+    /// # Errors
+    /// `Invalid` for an entry that is already applied, or that changes something and is not in the log; then nothing was
+    /// applied.
+    pub fn apply(&self, group: GroupId, transitions: Vec<Transition>, image: SharedImage) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let State { groups, space, .. } = &mut *state;
+        let group = groups.entry(group).or_default();
+        let mut last = group.applied.map(|a| a.index);
+        for transition in &transitions {
+            let id = transition.applied;
+            let entry = group.log.get(id.index).filter(|e| e.id == id);
+            if entry.is_none() && !transition.changes.is_empty() {
+                return Err(Error::Invalid(format!("entry {id} is applied but not in the log")));
+            }
+            if last.is_some_and(|last| id.index <= last) {
+                return Err(Error::Invalid(format!("entry {id} is applied after entry {last:?}")));
+            }
+            last = Some(id.index);
+            let values = entry.map_or(0, |entry| entry.values.len());
+            let bad =
+                transition.changes.iter().any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
+            if bad {
+                return Err(Error::Invalid(format!(
+                    "entry {id} has {values} values, and a change names another"
+                )));
+            }
+        }
+        for transition in transitions {
+            let version = transition.applied;
+            for change in transition.changes {
+                let old = match &change {
+                    Change::Put { key, value } => {
+                        let entry = group.log.get(version.index);
+                        let Some(value) = entry.and_then(|e| e.values.get(*value)).copied() else {
+                            continue;
+                        };
+                        space.link(&value);
+                        group.keys.insert(key, KeyEntry { version, value })
+                    }
+                    Change::Delete { key } => group.keys.remove(key),
+                };
+                if let Some(old) = old {
+                    space.unlink(&old.value);
+                }
+            }
+            group.applied = Some(version);
+        }
+        group.image = Some(image);
+        Ok(())
+    }
+
+    /// The last applied position.
+    pub fn applied(&self, group: GroupId) -> Option<LogId> {
+        self.shared.state.lock().groups.get(&group).and_then(|g| g.applied)
+    }
+
+    /// A key's state, without its value.
+    pub fn lookup(&self, group: GroupId, key: &[u8]) -> Option<KeyEntry> {
+        self.shared.state.lock().groups.get(&group)?.keys.get(key)
+    }
+
+    /// A key's state and value, checked.
+    ///
+    /// # Errors
+    /// `Corrupt` where the value's bytes do not match the record that names it; `Io`.
+    pub async fn get(&self, group: GroupId, key: &[u8]) -> Result<Option<(KeyEntry, Bytes)>> {
+        let mut attempt = 0;
+        loop {
+            let Some(entry) = self.lookup(group, key) else {
+                return Ok(None);
+            };
+            match self.shared.read_quietly(&entry.value, entry.version).await {
+                Ok(value) => return Ok(Some((entry, value))),
+                // Overwritten meanwhile, so the extent may be another value's by now.
+                Err(_) if attempt < READ_ATTEMPTS && self.lookup(group, key) != Some(entry) => attempt += 1,
+                Err(error) => return Err(self.shared.counted(error)),
+            }
+        }
+    }
+
+    /// A consistent picture of a group in O(1). While it lives, none of its extents is reused.
+    pub fn view(&self, group: GroupId) -> View {
+        View::new(&self.shared, group)
+    }
+}

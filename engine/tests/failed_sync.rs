@@ -1,0 +1,195 @@
+//! A sync that fails, and the restart under the same kernel: the system may have dropped what the sync should have covered,
+//! or show what the next power cut takes.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use cairn_engine::io::FileKind;
+use cairn_engine::{CorruptionKind, Engine, Error, Mode, Options, Standing};
+use std::sync::Arc;
+use std::time::Duration;
+use support::workload::{GROUP, History, check, options, verify, workload};
+use support::{Cache, Disk, Random, geometry, identity, run};
+
+/// What became of one failure.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The workload ended before.
+    NotMet,
+    Refused,
+    Told,
+    Opened {
+        standing: Standing,
+        dropped: u64,
+    },
+}
+
+fn with(mode: Mode, peers: bool, boot: u128) -> Options {
+    Options { salvage: peers, ..options(mode, boot) }
+}
+
+/// A disk whose process has ended over a failed sync.
+struct Failed {
+    disk: Disk,
+    history: Arc<History>,
+    random: Random,
+    /// Blocks that the system has dropped since.
+    dropped: u64,
+}
+
+/// Runs a workload until sync number `nth` fails, and with `lasting` every later one; then the process ends, and the system
+/// drops some of what was not synced. `None` if the workload ended before.
+async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Option<Failed> {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let history = Arc::new(History::default());
+    let mut random = Random(seed);
+    let engine = Engine::open(Arc::new(disk.clone()), None, with(mode, peers, 1)).await.unwrap();
+    {
+        let mut core = disk.core.lock().unwrap();
+        let first = core.syncs + nth;
+        core.failing = first..if lasting { u64::MAX } else { first + 1 };
+    }
+    {
+        // It waits for ever once its device has failed.
+        let mut work = Box::pin(workload(&engine, &history, &mut random, 120));
+        let recorded = async {
+            disk.sync_failed.notified().await;
+            while !engine.status().failed_sync_recorded {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = recorded => {}
+            () = &mut work => return None,
+        }
+    }
+    assert!(engine.close().await.is_err(), "no clean end");
+    drop(engine);
+    disk.core.lock().unwrap().failing = 0..0;
+    disk.kill(|| random.next());
+    // Where no sync ends well any more, the word of it is itself in doubt: here it stays.
+    let dropped = disk
+        .drop_forsaken(|kind| !(lasting && kind == FileKind::Superblock) && random.next().is_multiple_of(2));
+    Some(Failed { disk, history, random, dropped })
+}
+
+/// A failure, the restart of the process under the same kernel, and then a power cut.
+fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Outcome {
+    run(async {
+        let what = format!("{mode} peers={peers} lasting={lasting} nth={nth} seed={seed}");
+        let Some(Failed { disk, history, mut random, dropped }) = fail(mode, peers, lasting, nth, seed).await
+        else {
+            return Outcome::NotMet;
+        };
+        let engine = match Engine::open(Arc::new(disk.clone()), None, with(mode, peers, 1)).await {
+            Ok(engine) => engine,
+            Err(Error::Corrupt(damage)) => {
+                assert!(!peers && dropped > 0, "{what}: {damage}");
+                return Outcome::Refused;
+            }
+            Err(error) => panic!("{what}: {error}"),
+        };
+        let (standing, bounds) = (engine.standing(), engine.log_bounds(GROUP));
+        let first = bounds.purged.map_or(0, |purged| purged.index + 1);
+        if let Err(Error::Corrupt(damage)) = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await {
+            // A value that was acknowledged and is gone: whoever reads it is told.
+            assert!(!peers && dropped > 0 && damage.kind == CorruptionKind::Value, "{what}: {damage}");
+            return Outcome::Told;
+        }
+        check(&engine, &history, &what).await;
+        drop(engine);
+        disk.reboot(Cache::Volatile, || random.next());
+        let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
+        assert_eq!(
+            engine.log_bounds(GROUP).last,
+            bounds.last,
+            "{what}: what an opening found is on the medium"
+        );
+        assert_eq!(engine.standing(), standing, "{what}");
+        Outcome::Opened { standing, dropped }
+    })
+}
+
+/// A failure of every third sync of some workloads.
+fn fail_everywhere(mode: Mode, peers: bool, lasting: bool) -> Vec<Outcome> {
+    let mut met = Vec::new();
+    for seed in 0..3 {
+        let outcomes =
+            (0..60).step_by(3).map(|nth| fail_once(mode, peers, lasting, nth + seed, seed * 1000 + nth));
+        met.extend(outcomes.filter(|outcome| *outcome != Outcome::NotMet));
+    }
+    assert!(met.len() > 20, "only {} syncs failed", met.len());
+    let dropping =
+        met.iter().filter(|outcome| matches!(outcome, Outcome::Opened { dropped: 1.., .. })).count();
+    assert!(dropping > 5, "only {dropping} lost something");
+    met
+}
+
+#[test]
+fn with_peers_a_node_whose_sync_failed_recovers_when_its_process_comes_back() {
+    let kinds =
+        [(Mode::Replicated, false), (Mode::Replicated, true), (Mode::Sync, false), (Mode::Device, false)];
+    for (mode, lasting) in kinds {
+        for outcome in fail_everywhere(mode, true, lasting) {
+            let recovering = matches!(outcome, Outcome::Opened { standing: Standing::Recovering, .. });
+            assert!(recovering, "{mode} lasting={lasting}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn alone_in_mode_sync_it_goes_on_with_all_that_was_acknowledged() {
+    for lasting in [false, true] {
+        for outcome in fail_everywhere(Mode::Sync, false, lasting) {
+            let active = matches!(outcome, Outcome::Opened { standing: Standing::Active, .. });
+            assert!(active, "lasting={lasting}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn alone_in_mode_device_it_goes_on_with_all_that_was_acknowledged_or_says_what_is_gone() {
+    let met = fail_everywhere(Mode::Device, false, false);
+    let count = |wanted: fn(&Outcome) -> bool| met.iter().filter(|outcome| wanted(outcome)).count();
+    let refused = count(|outcome| *outcome == Outcome::Refused);
+    let opened = count(|outcome| matches!(outcome, Outcome::Opened { standing: Standing::Active, .. }));
+    assert!(refused > 5 && opened > 5, "{refused} refused, {opened} opened of {}", met.len());
+}
+
+/// The opening once wrote journal blocks again that no block was known to say were synced. They were, some of them, and
+/// acknowledged: a power cut tore one under the head, and the node took itself for whole without them.
+#[test]
+fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing_unnoticed() {
+    let (mut recovering, mut active) = (0, 0);
+    for (mode, peers) in [(Mode::Sync, true), (Mode::Sync, false), (Mode::Replicated, true)] {
+        for cut in (1..45).step_by(2) {
+            run(async {
+                let what = format!("{mode} peers={peers} cut={cut}");
+                let Some(Failed { disk, history, mut random, .. }) =
+                    fail(mode, peers, false, 20 + cut % 7, cut).await
+                else {
+                    return;
+                };
+                {
+                    let mut core = disk.core.lock().unwrap();
+                    core.cut_at = Some(core.operations + cut);
+                }
+                tokio::select! {
+                    biased;
+                    () = disk.died.notified() => {}
+                    opened = Engine::open(Arc::new(disk.clone()), None, with(mode, peers, 1)) => drop(opened.unwrap()),
+                }
+                disk.reboot(Cache::Volatile, || random.next());
+                let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
+                match engine.standing() {
+                    Standing::Active => active += 1,
+                    Standing::Recovering => recovering += 1,
+                }
+            });
+        }
+    }
+    assert!(active > 10 && recovering > 10, "{active} active, {recovering} recovering");
+}
