@@ -3,7 +3,8 @@
 //! Faults overlap: each is applied by one loop, and each has a task of its own that ends it, unless something else
 //! happened to the machine in between.
 
-use super::cluster::{Cluster, Condition, Death, Machine};
+use super::cluster::Cluster;
+use super::machine::{Condition, Death, Machine};
 use super::kinds::FaultKind::{self, *};
 use super::network::Links;
 use crate::disk::{Failing, Moment};
@@ -88,6 +89,8 @@ impl Nemesis {
             Forget => self.forget().await,
             Usurp => self.usurp().await,
             HalfRecovered => self.half_recovered().await,
+            // Drawn by `decay`.
+            Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! Looks at every node all the time, and into its log whenever it has started and at the end.
 
-use super::cluster::{Cluster, Condition, Machine};
+use super::cluster::Cluster;
+use super::machine::{Condition, Machine};
 use crate::check::Violation;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
@@ -88,6 +89,9 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
             found.push(Violation::new("a recovering node never campaigns", detail));
         }
         Standing::Recovering => {}
+    }
+    if status.standing == Standing::Recovering {
+        machine.forgot(life);
     }
     if status.role == Role::Leader {
         found.extend(seen.leaders.saw(slot, life, status.term));

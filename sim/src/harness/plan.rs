@@ -33,6 +33,8 @@ pub struct Plan {
     pub beyond_tolerance: bool,
     /// The faults of this run.
     pub faults: Vec<FaultKind>,
+    /// What the disks of this run do over time.
+    pub decays: Vec<FaultKind>,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
     /// How long faults go on.
@@ -58,6 +60,7 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
+        faults.retain(|kind| !FaultKind::DECAYS.contains(kind));
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
@@ -67,12 +70,14 @@ impl Plan {
             1 => Duration::from_micros(100)..millis(1),
             _ => Duration::from_micros(200)..millis(5),
         };
+        let nodes = if rng.random_range(0..6) == 0 { 5 } else { 3 };
+        let geometry = geometry(&mut rng);
         Plan {
             seed,
             mode,
-            nodes: if rng.random_range(0..6) == 0 { 5 } else { 3 },
+            nodes,
             honours_contract: mode == Mode::Device,
-            geometry: geometry(&mut rng),
+            geometry,
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             sync_interval: millis(match rng.random_range(0..10) {
                 0..=2 => 200,
@@ -82,6 +87,7 @@ impl Plan {
             profile: Profile::from_rng(&mut rng),
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
+            decays: decays(seed, &geometry),
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)
             } else {
@@ -100,6 +106,19 @@ impl Plan {
             self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         )
     }
+}
+
+/// In half of the seeds, half of what disks do over time; drawn apart, so that it changes nothing else of a seed.
+fn decays(seed: u64, geometry: &Geometry) -> Vec<FaultKind> {
+    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
+    if rng.random_bool(0.5) {
+        return Vec::new();
+    }
+    let mut decays = FaultKind::DECAYS.to_vec();
+    decays.retain(|_| rng.random_bool(0.5));
+    // Only the smallest data area is filled within a run.
+    decays.retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
+    decays
 }
 
 /// Small journals and data areas, so that a run of a minute goes around them.
