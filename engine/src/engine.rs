@@ -523,7 +523,7 @@ impl Shared {
         {
             return Ok(value.clone());
         }
-        read_value(self.devices.data.as_ref(), &self.location, at, log_id).await
+        read_value(self.devices.data.as_ref(), at, log_id).await
     }
 
     /// The same, counting damage.

@@ -7,7 +7,7 @@
 
 use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
 use cairn_engine::{Geometry, Identity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -43,6 +43,11 @@ pub struct Core {
     dead: bool,
     epoch: u64,
     pub fail_syncs: bool,
+    /// After so many reads of anything, the next read of a block returns a flipped bit in it.
+    pub misread: Vec<(FileKind, u64)>,
+    pub misread_after: u32,
+    /// Blocks that cannot be read until they are written again.
+    pub worn: BTreeSet<(FileKind, u64)>,
 }
 
 /// The disk; it outlives the engines that use it.
@@ -81,6 +86,9 @@ impl Disk {
             dead: false,
             epoch: 0,
             fail_syncs: false,
+            misread: Vec::new(),
+            misread_after: 0,
+            worn: BTreeSet::new(),
         };
         Disk { core: Arc::new(Mutex::new(core)), died: Arc::new(Notify::new()) }
     }
@@ -190,17 +198,29 @@ impl Device for Handle {
     }
 
     fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
-        let core = self.disk.core.lock().unwrap();
+        let mut core = self.disk.core.lock().unwrap();
         let alive = self.alive(&core);
         let file = &core.files[&self.kind];
         let len = buf.len();
         buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (len / BLOCK) as u64;
+        let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
+        let spared = core.misread_after > 0;
+        core.misread_after = core.misread_after.saturating_sub(1);
+        core.misread.retain(|(kind, block)| {
+            let struck = !spared && *kind == self.kind && blocks.contains(block);
+            if struck {
+                buf[(block - first) as usize * BLOCK + 1000] ^= 1;
+            }
+            !struck
+        });
         drop(core);
         Box::pin(async move {
             if !alive {
                 std::future::pending::<()>().await;
             }
-            (Ok(()), buf)
+            (if worn { Err(io::Error::other("worn")) } else { Ok(()) }, buf)
         })
     }
 
@@ -225,9 +245,10 @@ impl Device for Handle {
                     let file = core.files.get_mut(&kind).unwrap();
                     let (offset, bytes) = file.in_flight.remove(&number).unwrap();
                     file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-                    for block in 0..(bytes.len() / BLOCK) as u64 {
-                        file.unsynced.insert(offset / BLOCK as u64 + block, ());
-                    }
+                    let first = offset / BLOCK as u64;
+                    let blocks = first..first + (bytes.len() / BLOCK) as u64;
+                    file.unsynced.extend(blocks.clone().map(|block| (block, ())));
+                    core.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
                 }
                 gone
             };
