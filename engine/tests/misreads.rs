@@ -94,6 +94,20 @@ fn a_journal_block_misread_once_costs_nothing_whichever_it_is_and_however_the_ma
     });
 }
 
+/// A power cut may leave two copies of the superblock that are not like the others; then a third one must not be lost to a
+/// misread.
+#[test]
+fn a_superblock_copy_misread_once_costs_nothing() {
+    run(async {
+        let (disk, _) = killed(10).await;
+        for copy in [0, 4] {
+            disk.damage(FileKind::Superblock, |bytes| bytes[copy * BLOCK + 50] ^= 1);
+        }
+        disk.core.lock().unwrap().misread.push((FileKind::Superblock, 8));
+        check_whole(&open(&disk, 1, false).await.unwrap(), "copy 2").await;
+    });
+}
+
 #[test]
 fn a_checkpoint_misread_once_costs_nothing() {
     run(async {
