@@ -10,7 +10,7 @@ use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::network::{
-    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, is_blank,
+    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver, is_blank,
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
@@ -130,7 +130,8 @@ impl Replica {
         let scrubber = Scrubber::new(engine.clone(), mender, gate.clone(), rate, cycle, stopping.clone());
         runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
-        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver });
+        let room = Room::new(engine.clone());
+        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, room });
         Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, stopping }) })
     }
 

@@ -11,6 +11,7 @@ mod identity;
 pub(crate) mod proto;
 mod receiver;
 mod recover;
+mod room;
 mod sender;
 mod service;
 
@@ -20,6 +21,7 @@ pub(crate) use hello::hello;
 pub(crate) use identity::PeerIdentity;
 pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;
+pub(crate) use room::Room;
 pub use service::PeerService;
 pub(crate) use service::{Shared, is_blank};
 
