@@ -2,8 +2,8 @@
 //! names the damage.
 
 use super::Violation;
-use cairn_engine::{Error, KeyEntry};
 use bytes::Bytes;
+use cairn_engine::{Error, KeyEntry};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The property's name.
@@ -18,7 +18,9 @@ pub fn check(
     after: Option<KeyEntry>,
 ) -> Option<Violation> {
     let wrong = match read {
-        Ok(Some((entry, bytes))) if bytes.len() == entry.value.len as usize && xxh3_128(bytes) == entry.value.hash => {
+        Ok(Some((entry, bytes)))
+            if bytes.len() == entry.value.len as usize && xxh3_128(bytes) == entry.value.hash =>
+        {
             return None;
         }
         Ok(Some((entry, bytes))) => format!("{} bytes that are not those of {entry:?}", bytes.len()),
@@ -28,7 +30,10 @@ pub fn check(
         Err(error) => error.to_string(),
     };
     let key = key.escape_ascii();
-    Some(Violation::new(NAME, format!("node {slot}, key `{key}`, {before:?} before, {after:?} after: {wrong}")))
+    Some(Violation::new(
+        NAME,
+        format!("node {slot}, key `{key}`, {before:?} before, {after:?} after: {wrong}"),
+    ))
 }
 
 #[cfg(test)]
@@ -53,6 +58,9 @@ mod tests {
         assert!(judge(Some(held), Ok(Some((held, Bytes::from_static(b"valu!")))), Some(held)));
         assert!(judge(Some(held), Ok(Some((held, Bytes::from_static(b"val")))), Some(held)));
         let io = Error::Io { location: "d".into(), operation: "read", reason: "r".into() };
-        assert!(judge(Some(held), Err(io), Some(held)), "an unreadable block is damage, not a failure of the node");
+        assert!(
+            judge(Some(held), Err(io), Some(held)),
+            "an unreadable block is damage, not a failure of the node"
+        );
     }
 }

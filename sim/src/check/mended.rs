@@ -52,7 +52,9 @@ mod tests {
     #[test]
     fn members_must_read_a_key_alike_and_at_all() {
         let good: Read = Ok(Some((7, 9)));
-        let all = |one: &Read, other: &Read| check_key(b"k", &BTreeMap::from([(1, one.clone()), (2, other.clone())]));
+        let all = |one: &Read, other: &Read| {
+            check_key(b"k", &BTreeMap::from([(1, one.clone()), (2, other.clone())]))
+        };
         assert_eq!(all(&good, &good), None);
         assert_eq!(all(&Ok(None), &Ok(None)), None);
         assert!(all(&good, &Ok(None)).is_some());

@@ -179,7 +179,8 @@ impl Core {
     /// The next write to a file is reported as done and lost, or lands `astray` blocks further on. False where that would
     /// be more than can be noticed: a copy of the superblock is damaged already.
     pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {
-        let spare = kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
+        let spare =
+            kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
         if spare {
             self.wrong.write(kind, astray);
         }

@@ -335,6 +335,7 @@ impl Cluster {
         for machine in &self.machines {
             Handle::current().kill(machine.host);
             machine.disk.kill();
+            machine.set(Condition::Down);
             let node = machine.state.lock().node.take();
             drop(node);
         }

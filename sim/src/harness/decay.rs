@@ -128,11 +128,14 @@ impl Entropy {
 
 /// Reads every key of the workload at one member: damage is mended, or said, and never passes for absence.
 pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
-    let (Some((_, node)), Some(host)) = (machine.node(), Handle::current().get_node(machine.host)) else { return };
+    let (Some((_, node)), Some(host)) = (machine.node(), Handle::current().get_node(machine.host)) else {
+        return;
+    };
     if machine.condition() != Condition::Up || node.replica().standing() != Standing::Active {
         return;
     }
-    let keys = (0..cluster.plan.profile.groups).flat_map(|group| (0..crate::history::GROUP_KEYS).map(move |key| encode_key(group, key)));
+    let keys = (0..cluster.plan.profile.groups)
+        .flat_map(|group| (0..crate::history::GROUP_KEYS).map(move |key| encode_key(group, key)));
     let (keys, slot) = (keys.collect::<Vec<_>>(), machine.slot);
     let reading = {
         let cluster = cluster.clone();
@@ -141,7 +144,11 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
                 let before = node.engine().lookup(GROUP, &key);
                 let read = node.replica().get(&key).await;
                 let after = node.engine().lookup(GROUP, &key);
-                cluster.count_event(if read.is_ok() { "keys read at a victim" } else { "keys unreadable at a victim" });
+                cluster.count_event(if read.is_ok() {
+                    "keys read at a victim"
+                } else {
+                    "keys unreadable at a victim"
+                });
                 if let Some(violation) = damage::check(slot, &key, before, &read, after) {
                     cluster.violation(violation);
                 }

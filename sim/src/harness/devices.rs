@@ -4,9 +4,9 @@
 //! kept everything and the process comes back on the running machine, or it dropped what was not synced, which is what a
 //! power cut does.
 
-use super::machine::{Condition, Death};
 use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{FailSync, FailWrite, Misread, Stall};
+use super::machine::{Condition, Death};
 use crate::check::Violation;
 use crate::disk::Failing;
 use cairn_engine::io::FileKind;

@@ -4,8 +4,8 @@
 //! happened to the machine in between.
 
 use super::cluster::Cluster;
-use super::machine::{Condition, Death, Machine};
 use super::kinds::FaultKind::{self, *};
+use super::machine::{Condition, Death, Machine};
 use super::network::Links;
 use crate::disk::{Failing, Moment};
 use cairn_engine::io::FileKind;

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+/// A data area that is to be filled.
+const FILLED_BYTES: u64 = 8 * MIB;
 
 /// One run, before it begins.
 #[derive(Clone, Debug)]
@@ -71,7 +73,8 @@ impl Plan {
             _ => Duration::from_micros(200)..millis(5),
         };
         let nodes = if rng.random_range(0..6) == 0 { 5 } else { 3 };
-        let geometry = geometry(&mut rng);
+        let mut geometry = geometry(&mut rng);
+        let decays = decays(seed, &mut geometry);
         Plan {
             seed,
             mode,
@@ -87,7 +90,7 @@ impl Plan {
             profile: Profile::from_rng(&mut rng),
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
-            decays: decays(seed, &geometry),
+            decays,
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)
             } else {
@@ -109,15 +112,19 @@ impl Plan {
 }
 
 /// In half of the seeds, half of what disks do over time; drawn apart, so that it changes nothing else of a seed.
-fn decays(seed: u64, geometry: &Geometry) -> Vec<FaultKind> {
+fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
     let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
     if rng.random_bool(0.5) {
         return Vec::new();
     }
     let mut decays = FaultKind::DECAYS.to_vec();
     decays.retain(|_| rng.random_bool(0.5));
-    // Only the smallest data area is filled within a run.
+    // Only a small data area is filled within a run; the smallest of all has no room for values of the size used here, whole
+    // and in pieces, beside each other.
     decays.retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
+    if decays.contains(&FaultKind::Fill) {
+        geometry.data_bytes = FILLED_BYTES;
+    }
     decays
 }
 

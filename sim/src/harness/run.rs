@@ -230,7 +230,11 @@ fn spawn_fill(cluster: &Arc<Cluster>) -> Result<(), String> {
     }
     let mut rng = cluster.plan.rng(9);
     let (after, holds) = (rng.random_range(1_000..25_000), rng.random_range(100..6_000));
-    let host = Handle::current().create_node().name("filler").ip(std::net::Ipv4Addr::new(10, 0, 2, 1).into()).build();
+    let host = Handle::current()
+        .create_node()
+        .name("filler")
+        .ip(std::net::Ipv4Addr::new(10, 0, 2, 1).into())
+        .build();
     let (client, cluster) = (client(cluster, 999)?, cluster.clone());
     host.spawn(async move {
         tokio::time::sleep(Duration::from_millis(after)).await;
