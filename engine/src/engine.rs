@@ -167,26 +167,6 @@ impl Engine {
         self.shared.status()
     }
 
-    /// Whether a client's write of `bytes` should be taken. A reserve is kept for the log itself, so that deletes,
-    /// membership and purging always find room.
-    ///
-    /// # Errors
-    /// `Full`, `Failed`, `Closed`.
-    pub fn admit(&self, bytes: u64) -> Result<()> {
-        let state = self.shared.state.lock();
-        state.check_open()?;
-        let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        let reserve = (capacity / 16).min(1 << 30);
-        if free < bytes.saturating_add(reserve) {
-            return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
-        }
-        let (index, area) = (state.checkpoint_bytes(), self.shared.checkpoint_capacity);
-        if index > area / 10 * 9 {
-            return Err(Error::Full { needed: bytes, free: 0, capacity: area });
-        }
-        Ok(())
-    }
-
     /// Waits for writes under way, syncs, and marks a clean shutdown. Later requests return `Closed`; reads go on.
     ///
     /// # Errors
@@ -220,7 +200,7 @@ impl Shared {
         {
             return Ok(value.clone());
         }
-        read_value(self.devices.data.as_ref(), &self.location, at, log_id).await
+        read_value(self.devices.data.as_ref(), at, log_id).await
     }
 
     /// The same, counting damage.

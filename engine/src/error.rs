@@ -62,7 +62,7 @@ pub enum Error {
     Corrupt(#[from] Corruption),
     /// No room for the write. Reads, deletes and compaction go on.
     #[error(
-        "the data area is full: {needed} bytes needed, {free} free of {capacity}; delete keys or format a larger \
+        "the data area is full: {needed} bytes needed in one piece, {free} free of {capacity}; delete keys or format a larger \
              data directory"
     )]
     Full {

@@ -3,7 +3,8 @@
 //! Why a mended block does not break "between two syncs no block is written twice". The rule is there because a power cut
 //! may leave each sector of a block old or new: what was intact in the block must not be at stake. A mended block is
 //! written with the bytes that were read from it, but for those of the damaged value:
-//! - the sectors of its neighbours are the same before and after, so a torn rewrite leaves them as they are;
+//! - the sectors of its neighbours are the same before and after, so a torn rewrite leaves them as they are; two reads must
+//!   agree on them, so that a misread is not made permanent;
 //! - the damaged value ends as it was, as it should be, or as a mixture: unreadable, or right, never something else;
 //! - no other write can be under way to the block: the values of one gathering share blocks with no other gathering, a
 //!   value whose gathering is not yet written is never mended, and mending is done by one at a time;
@@ -26,6 +27,8 @@ use std::sync::atomic::Ordering;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Keys or entries looked at before other tasks are let run.
 const STRIDE: usize = 4096;
+/// How often the blocks of a damaged value are read until two reads agree.
+const AGREEMENTS: usize = 4;
 
 /// Who refers to an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +123,7 @@ impl Engine {
         if !self.can_be_read(group, extent) {
             return Ok(None);
         }
-        read_value(shared.devices.data.as_ref(), &shared.location, &extent.at, extent.log_id).await.map(Some)
+        read_value(shared.devices.data.as_ref(), &extent.at, extent.log_id).await.map(Some)
     }
 
     /// Reads extents that lie near one another, given in order, together. Returns the blocks read, and the extents that did
@@ -221,11 +224,11 @@ impl Engine {
             return Ok(false);
         }
         shared.state.lock().check_open()?;
-        let read = || read_value(shared.devices.data.as_ref(), &shared.location, &extent.at, extent.log_id);
+        let read = || read_value(shared.devices.data.as_ref(), &extent.at, extent.log_id);
         if read().await.is_ok() {
             return Ok(false);
         }
-        let (from, mut buf) = shared.blocks_of(extent).await;
+        let (from, mut buf) = shared.settled_blocks_of(extent).await?;
         let start = (extent.at.offset - from) as usize;
         if let Some(place) = buf.get_mut(start..start + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -245,6 +248,24 @@ impl Engine {
 }
 
 impl Shared {
+    /// The blocks of an extent as two reads agree that they are. The neighbours' bytes in them are written back, so what is
+    /// wrong with a single read must not become wrong on the device.
+    async fn settled_blocks_of(&self, extent: &Extent) -> Result<(u64, AlignedBuf)> {
+        let (start, mut buf) = self.blocks_of(extent).await;
+        for _ in 0..AGREEMENTS {
+            let (_, again) = self.blocks_of(extent).await;
+            if *again == *buf {
+                return Ok((start, buf));
+            }
+            buf = again;
+        }
+        Err(Error::Io {
+            location: self.location.clone(),
+            operation: "read",
+            reason: format!("the blocks of the value at {} read differently each time", extent.at.offset),
+        })
+    }
+
     /// The blocks of an extent as they are; those that cannot be read are zeros.
     async fn blocks_of(&self, extent: &Extent) -> (u64, AlignedBuf) {
         let range = extent.blocks();

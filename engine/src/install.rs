@@ -7,7 +7,7 @@ use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::{AlignedBuf, FileKind};
-use crate::shared::Shared;
+use crate::shared::{Shared, State};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -22,39 +22,101 @@ pub struct Installer {
     shared: Arc<Shared>,
     group: GroupId,
     keys: Keys,
-    batch: Vec<(Bytes, LogId, Bytes)>,
+    batch: Vec<Item>,
     batch_bytes: usize,
+    /// The highest key so far.
+    highest: Bytes,
 }
+
+type Item = (Bytes, LogId, Bytes);
 
 impl Installer {
     pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
-        Installer { shared, group, keys: Keys::default(), batch: Vec::new(), batch_bytes: 0 }
+        Installer {
+            shared,
+            group,
+            keys: Keys::default(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            highest: Bytes::new(),
+        }
     }
 
-    /// Adds a key with its value. A later value for the same key replaces the earlier one.
+    /// Adds a key with its value. A later value for the same key replaces the earlier one. What the old state holds intact
+    /// is not written again.
     ///
     /// # Errors
     /// `Full`, `Failed`. May be cancelled; the installer must then be dropped.
     pub async fn put(&mut self, key: Bytes, version: LogId, value: Bytes) -> Result<()> {
+        let new = self.highest < key;
+        self.highest = self.highest.clone().max(key.clone());
+        if new && self.keep(&key, version, &value).await {
+            return Ok(());
+        }
         self.batch_bytes += value.len();
         self.batch.push((key, version, value));
         if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= 4096 {
-            self.write_batch().await?;
+            self.flush().await?;
         }
         Ok(())
     }
 
-    async fn write_batch(&mut self) -> Result<()> {
-        let batch = std::mem::take(&mut self.batch);
-        let total = std::mem::take(&mut self.batch_bytes);
+    /// Takes over the extent of a key that has this very value already, and keeps it intact.
+    async fn keep(&mut self, key: &Bytes, version: LogId, value: &Bytes) -> bool {
+        let held = |state: &State| {
+            let entry = state.groups.get(&self.group)?.keys.get(key)?;
+            (entry.version == version && entry.value.len as usize == value.len() && entry.value.len > 0)
+                .then_some(entry)
+        };
+        let Some(entry) = held(&self.shared.state.lock()).filter(|entry| entry.value.hash == hash(value))
+        else {
+            return false;
+        };
+        if self.shared.read_quietly(&entry.value, version).await.is_err() {
+            return false;
+        }
+        let mut state = self.shared.state.lock();
+        // It may have been overwritten while it was read.
+        if held(&state) != Some(entry) {
+            return false;
+        }
+        state.space.link(&entry.value);
+        if let Some(old) = self.keys.insert(key, entry) {
+            state.space.unlink(&old.value);
+        }
+        true
+    }
+
+    /// Writes what was put so far. After this, [`Installer::finish`] needs no more room.
+    ///
+    /// # Errors
+    /// `Full`, `Failed`; the installer must then be dropped.
+    pub async fn flush(&mut self) -> Result<()> {
+        self.batch_bytes = 0;
+        let mut rest = vec![std::mem::take(&mut self.batch)];
+        while let Some(mut batch) = rest.pop() {
+            match self.write(&batch).await {
+                // Room in one piece is rarer than room.
+                Err(Error::Full { .. }) if batch.len() > 1 => {
+                    rest.push(batch.split_off(batch.len() / 2));
+                    rest.push(batch);
+                }
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, batch: &[Item]) -> Result<()> {
+        let total = batch.iter().map(|(.., value)| value.len()).sum::<usize>();
         let too_large = || Error::Invalid(format!("{total} bytes in one step of a snapshot"));
         let len = u32::try_from(total).map_err(|_| too_large())?;
         let mut values = Vec::with_capacity(total);
         let mut entries = Vec::with_capacity(batch.len());
         for (key, version, value) in batch {
-            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(&value) };
-            values.extend_from_slice(&value);
-            entries.push((key, KeyEntry { version, value: at }));
+            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(value) };
+            values.extend_from_slice(value);
+            entries.push((key.clone(), KeyEntry { version: *version, value: at }));
         }
         let base = self.place(len, entries)?;
         if len == 0 {
@@ -92,7 +154,7 @@ impl Installer {
     /// # After a crash
     /// During this call: the old state or the new one, whole. After it: the new one; a checkpoint holds it, synced.
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
-        self.write_batch().await?;
+        self.flush().await?;
         let shared = self.shared.clone();
         let target = shared
             .wait_until(|shared| {

@@ -45,6 +45,7 @@ mod journal;
 mod lazy;
 mod open;
 mod recovery;
+mod room;
 mod scrub;
 mod shared;
 mod space;

@@ -133,7 +133,7 @@ pub(crate) async fn open(
     let power_cut = known.boot != options.boot;
     let ring = Ring::new(known.geometry.journal_blocks());
     let left = how_it_was_left(&known, power_cut, options.salvage);
-    let mut recovered = recover(&devices, &known, ring, &location, left, options.salvage).await?;
+    let mut recovered = recover(&devices, &known, ring, left, options.salvage).await?;
     let standing = match &recovered.damage {
         Some(_) => Standing::Recovering,
         None => classify(&known, power_cut, options.salvage),

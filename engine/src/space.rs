@@ -246,6 +246,31 @@ impl SpaceMap {
         }
     }
 
+    /// Whether values of these lengths would each find room in one piece, if they were the next. Free runs are looked for from
+    /// where the next allocation looks, and only until there is one long enough: mostly the first.
+    pub(crate) fn places(&self, lengths: impl IntoIterator<Item = u64>) -> bool {
+        let mut runs: Vec<u32> = Vec::new();
+        let (mut from, mut to, mut longest) = (self.hint, self.blocks, 0);
+        for len in lengths.into_iter().filter(|len| *len > 0) {
+            let Ok(needed) = u32::try_from(len.div_ceil(BLOCK_BYTES)) else { return false };
+            while longest < needed {
+                match self.scan(from, to, needed) {
+                    Some((start, len)) => {
+                        runs.push(len);
+                        from = start + len;
+                        longest = longest.max(len);
+                    }
+                    None if to == self.blocks && self.hint > 0 => (from, to) = (0, self.hint),
+                    None => return false,
+                }
+            }
+            let Some(run) = runs.iter_mut().find(|run| **run >= needed) else { return false };
+            *run -= needed;
+            longest = runs.iter().copied().max().unwrap_or(0);
+        }
+        true
+    }
+
     /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough.
     fn find_run(&mut self, needed: u32) -> Option<Run> {
         if needed > self.free {
@@ -323,6 +348,25 @@ mod tests {
 
     fn at(offset: u64, len: u32) -> ValueRef {
         ValueRef { offset, len, hash: 0 }
+    }
+
+    #[test]
+    fn room_in_pieces_is_no_room_for_a_value_in_one() {
+        let block = u64::from(BLOCK as u32);
+        let mut map = SpaceMap::new(1024);
+        assert!(map.places([1024 * block]) && !map.places([1024 * block + 1]));
+        // Every eighth block is taken.
+        for number in 0..128 {
+            assert!(map.restore(&at(number * 8 * block, 10)));
+        }
+        assert_eq!(map.free_bytes(), 896 * block);
+        assert!(map.places([7 * block]) && !map.places([8 * block]));
+        assert!(map.places(vec![7 * block; 128]) && !map.places(vec![7 * block; 129]));
+        assert!(map.places(vec![block; 896]) && !map.places(vec![block; 897]));
+        assert!(map.places([0, 3 * block, 4 * block, 7 * block]));
+        let behind = map.allocate(7 * BLOCK as u32).unwrap();
+        map.close_run();
+        assert!(behind < 16 * block && map.places(vec![7 * block; 127]) && !map.places(vec![7 * block; 128]));
     }
 
     #[test]

@@ -284,6 +284,86 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
     });
 }
 
+/// The story: a member fell behind while its data area was more than half full. The snapshot that it needed was written
+/// beside the state that it replaces, found no room, and never would have.
+#[test]
+fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damaged_of_it() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Sync).await;
+        for i in 0..30 {
+            put_one(&engine, i, &format!("k{i:02}"), filled(100_000, i)).await.unwrap();
+        }
+        assert!(engine.status().free_bytes < 1_500_000, "{:?}", engine.status());
+        let held = engine.lookup(GROUP, b"k07").unwrap();
+        disk.damage(FileKind::Data, |bytes| bytes[held.value.offset as usize + 5] ^= 1);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        for i in 0..30 {
+            let key = Bytes::from(format!("k{i:02}"));
+            // One was overwritten meanwhile, one never came here.
+            let (version, value) = match i {
+                3 => (id(90), filled(90_000, 90)),
+                4 => continue,
+                i => (id(i), filled(100_000, i)),
+            };
+            installer.put(key, version, value).await.unwrap();
+        }
+        installer.put(Bytes::from("k99"), id(99), filled(50_000, 99)).await.unwrap();
+        installer.flush().await.unwrap();
+        installer.finish(LogId { term: 3, index: 1000 }, image(42)).await.unwrap();
+        assert_eq!(engine.view(GROUP).len(), 30);
+        for i in (0..30).filter(|i| *i != 3 && *i != 4) {
+            let (entry, value) = engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
+            assert_eq!((entry.version, value), (id(i), filled(100_000, i)));
+        }
+        assert_eq!(engine.get(GROUP, b"k03").await.unwrap().unwrap().1, filled(90_000, 90));
+        assert_eq!(engine.get(GROUP, b"k99").await.unwrap().unwrap().1, filled(50_000, 99));
+        drop(engine);
+        disk.reboot(Cache::Volatile, || 0);
+        let engine = Engine::open(Arc::new(disk), None, options(Mode::Sync)).await.unwrap();
+        assert_eq!(engine.get(GROUP, b"k07").await.unwrap().unwrap().1, filled(100_000, 7));
+        assert_eq!(engine.get(GROUP, b"k29").await.unwrap().unwrap().1, filled(100_000, 29));
+    });
+}
+
+/// The story: a follower was told to store an entry for whose value there was no room in one piece. Replication had taken
+/// the entry by then, so the member stopped.
+#[test]
+fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        assert!(engine.has_room(&[1 << 20, 1 << 20, 100], 0).is_ok());
+        assert!(engine.has_room(&[3 << 20, 2 << 20], 0).is_err());
+        assert!(engine.has_room(&[1 << 20], 3 << 20).is_err(), "others were promised the rest");
+        let mut index = 0;
+        while engine.has_room(&[60_000], 0).is_ok() {
+            put_one(&engine, index, &format!("k{index}"), filled(60_000, index)).await.unwrap();
+            index += 1;
+        }
+        assert!(index > 55, "only {index} values fitted");
+        assert!(put_one(&engine, index, "one more", filled(60_000, 1)).await.is_err());
+        // Every second one goes: half of the area is free, in pieces.
+        engine.purge(GROUP, id(index - 1)).await.unwrap();
+        let deleted: Vec<u64> = (0..index).filter(|i| i % 2 == 0).collect();
+        for i in &deleted {
+            append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }])
+                .await
+                .unwrap();
+            let changes = vec![Change::Delete { key: format!("k{i}").into() }];
+            engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image(index)).unwrap();
+            index += 1;
+        }
+        let mut waited = 0;
+        while engine.status().free_bytes < 1_500_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            waited += 1;
+            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
+        }
+        assert!(engine.has_room(&[50_000; 20], 0).is_ok());
+        assert!(engine.has_room(&[500_000], 0).is_err());
+        assert!(matches!(engine.admit(500_000), Err(Error::Full { .. })));
+    });
+}
+
 #[test]
 fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
     run(async {

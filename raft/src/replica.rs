@@ -10,7 +10,8 @@ use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::network::{
-    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Shared, SnapshotReceiver, Starts, is_blank,
+    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver, Starts,
+    is_blank,
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
@@ -149,7 +150,8 @@ impl Replica {
         let scrubber = Scrubber::new(engine.clone(), mender, gate.clone(), rate, cycle, stopping.clone());
         runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
-        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward });
+        let room = Room::new(engine.clone());
+        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward, room });
         Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, outcast, stopping }) })
     }
 

@@ -89,10 +89,17 @@ impl Header {
 
 /// The area's header, from whichever copy is intact.
 pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Option<Header> {
-    let (result, buf) = device.read(0, AlignedBuf::zeroed(BODY_AT as usize)).await;
-    result.ok()?;
-    let intact = buf.chunks(BLOCK).filter_map(|block| Header::decode(block, device.size()));
-    intact.filter(|h| h.incarnation == incarnation).max_by_key(|h| h.number)
+    let mut newest: Option<Header> = None;
+    for copy in 0..COPIES {
+        // Each by itself: one that cannot be read must not hide the other.
+        let (result, block) = device.read(copy * BLOCK as u64, AlignedBuf::zeroed(BLOCK)).await;
+        let intact =
+            Header::decode(&block, device.size()).filter(|h| result.is_ok() && h.incarnation == incarnation);
+        if intact.is_some_and(|h| newest.is_none_or(|other| other.number < h.number)) {
+            newest = intact;
+        }
+    }
+    newest
 }
 
 #[cfg(test)]

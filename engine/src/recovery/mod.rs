@@ -9,4 +9,3 @@ mod salvage;
 mod scan;
 
 pub(crate) use replay::{Left, Recovered, recover};
-use salvage::Salvage;

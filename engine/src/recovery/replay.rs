@@ -60,13 +60,13 @@ pub(crate) async fn recover(
     devices: &Devices,
     superblock: &Superblock,
     ring: Ring,
-    location: &str,
     left: Left,
     salvage: bool,
 ) -> Result<Recovered> {
     let mut salvage = Salvage::new(salvage);
     let incarnation = superblock.identity.incarnation;
-    let scan = Scan::read(devices.journal.as_ref(), ring, incarnation, location, &mut salvage).await?;
+    let journal = devices.journal.as_ref();
+    let mut scan = Scan::read(journal, ring, incarnation).await;
     let headers = checkpoint_headers(devices, incarnation).await;
     let (area, header, groups, other) = match newest_checkpoint(devices, &headers).await {
         Ok(newest) => newest,
@@ -75,7 +75,15 @@ pub(crate) async fn recover(
             return Ok(nothing(&scan, &headers, salvage));
         }
     };
-    let (end, _) = scan.follow(header.sequence, header.chain);
+    let (mut end, mut chain) = scan.follow(header.sequence, header.chain);
+    // What ends the chain is read again before it is believed.
+    while end - header.sequence < ring.blocks() && scan.read_again(journal, end + 1, incarnation).await {
+        let before = end;
+        (end, chain) = scan.follow(end, chain);
+        if end == before {
+            break;
+        }
+    }
     match scan.judge(end, left) {
         End::Tail => {}
         End::Missing { said_by } => {
@@ -95,7 +103,6 @@ pub(crate) async fn recover(
     let mut replay = Replay {
         devices,
         ring,
-        location,
         groups,
         known_written,
         known_synced,
@@ -211,7 +218,12 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
         let Some(device) = devices.checkpoints.get(*area) else {
             continue;
         };
-        match checkpoint::load(device.as_ref(), header).await {
+        let loaded = match checkpoint::load(device.as_ref(), header).await {
+            // Read once more before it is believed.
+            Err(_) => checkpoint::load(device.as_ref(), header).await,
+            loaded => loaded,
+        };
+        match loaded {
             Ok(groups) => {
                 let other = found.iter().find(|(a, h)| a != area && h.number < header.number);
                 return Ok((*area, *header, groups, other.map(|(_, h)| h.sequence)));
@@ -249,7 +261,6 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
 struct Replay<'a> {
     devices: &'a Devices,
     ring: Ring,
-    location: &'a str,
     groups: BTreeMap<GroupId, Group>,
     /// Blocks up to here are known to have reached the device for good, and to have been synced.
     known_written: u64,
@@ -272,16 +283,13 @@ impl Replay<'_> {
             let offset = self.ring.offset(last + 1);
             let (result, buf) =
                 self.devices.journal.read(offset, AlignedBuf::zeroed(count as usize * BLOCK)).await;
-            let failed = |e: std::io::Error| Error::Io {
-                location: format!("{}: journal at {offset}", self.location),
-                operation: "read",
-                reason: e.to_string(),
-            };
-            result.map_err(failed)?;
             for bytes in buf.chunks(BLOCK) {
                 let sequence = self.reached.0 + 1;
-                let block = Block::decode(bytes).filter(|b| b.header.sequence == sequence);
-                let block = block.ok_or_else(|| self.damaged(sequence, "it was intact a moment ago"))?;
+                let block = Block::decode(bytes).filter(|b| result.is_ok() && b.header.sequence == sequence);
+                let block = match block {
+                    Some(block) => block,
+                    None => self.read_block(sequence).await?,
+                };
                 if !self.block(sequence, &block.payload).await? {
                     return Ok(());
                 }
@@ -289,6 +297,14 @@ impl Replay<'_> {
             }
         }
         Ok(())
+    }
+
+    /// One block by itself, once more.
+    async fn read_block(&self, sequence: u64) -> Result<Block> {
+        let offset = self.ring.offset(sequence);
+        let (result, buf) = self.devices.journal.read(offset, AlignedBuf::zeroed(BLOCK)).await;
+        let block = Block::decode(&buf).filter(|b| result.is_ok() && b.header.sequence == sequence);
+        block.ok_or_else(|| self.damaged(sequence, "it was intact a moment ago"))
     }
 
     fn damaged(&self, sequence: u64, expected: &str) -> Error {
@@ -333,7 +349,7 @@ impl Replay<'_> {
         let unreadable = || damaged_block(self.ring, sequence, "an entry whose body can be read".to_owned());
         let entry = match body {
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
-            Body::Spilled(at) => match read_value(self.devices.data.as_ref(), self.location, at, id).await {
+            Body::Spilled(at) => match read_value(self.devices.data.as_ref(), at, id).await {
                 Ok(bytes) => LogEntry::from_body(id, &bytes, Some(*at)).ok_or_else(unreadable)?,
                 Err(_) if in_flight => return Ok(None),
                 Err(error) => {
@@ -345,7 +361,7 @@ impl Replay<'_> {
         };
         if sequence > self.known_synced {
             for at in &entry.values {
-                match read_value(self.devices.data.as_ref(), self.location, at, id).await {
+                match read_value(self.devices.data.as_ref(), at, id).await {
                     Ok(_) => {}
                     Err(Error::Corrupt(_)) if in_flight => return Ok(None),
                     // The entry was completed: its record is right, its value is damaged, and reads will say so.

@@ -19,10 +19,6 @@ impl Salvage {
         Salvage { allowed, damage: None }
     }
 
-    pub(super) fn allowed(&self) -> bool {
-        self.allowed
-    }
-
     /// Goes on in spite of damage, where that is allowed; any other error stays one.
     pub(super) fn accept(&mut self, error: Error) -> Result<()> {
         match error {

@@ -1,9 +1,7 @@
 //! One pass over the ring: which blocks stand where, and what they say of one another.
 
-use super::Salvage;
 use super::replay::Left;
-use crate::error::{Corruption, CorruptionKind, Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
@@ -14,6 +12,8 @@ pub(super) enum Slot {
     Empty,
     /// Neither zeros nor an intact block of this directory.
     Garbage,
+    /// The device cannot read it.
+    Unreadable,
     Block {
         sequence: u64,
         checksum: u128,
@@ -36,18 +36,12 @@ pub(super) enum End {
     Tail,
     /// A later block says that this one was completed.
     Missing { said_by: u64 },
-    /// A block that is neither old nor intact, though no power cut could have torn it.
+    /// A block that is neither old nor intact, though no power cut could have torn it; or one that cannot be read.
     Damaged,
 }
 
 impl Scan {
-    pub(super) async fn read(
-        device: &dyn Device,
-        ring: Ring,
-        incarnation: u64,
-        location: &str,
-        salvage: &mut Salvage,
-    ) -> Result<Scan> {
+    pub(super) async fn read(device: &dyn Device, ring: Ring, incarnation: u64) -> Scan {
         let mut slots = Vec::with_capacity(ring.blocks() as usize);
         let total = ring.blocks() * BLOCK as u64;
         let mut offset = 0;
@@ -56,22 +50,25 @@ impl Scan {
             let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
             match result {
                 Ok(()) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
-                Err(_) if salvage.allowed() => {
+                Err(_) => {
                     for offset in (offset..offset + len).step_by(BLOCK) {
-                        slots.push(read_slot(device, offset, incarnation, salvage).await?);
+                        slots.push(read_slot(device, offset, incarnation).await);
                     }
-                }
-                Err(e) => {
-                    return Err(Error::Io {
-                        location: format!("{location}: journal at {offset}"),
-                        operation: "read",
-                        reason: e.to_string(),
-                    });
                 }
             }
             offset += len;
         }
-        Ok(Scan { ring, slots })
+        Scan { ring, slots }
+    }
+
+    /// Reads the slot of `sequence` once more. True if it now holds something else: what is about to end the chain was not
+    /// read as it is.
+    pub(super) async fn read_again(&mut self, device: &dyn Device, sequence: u64, incarnation: u64) -> bool {
+        let now = read_slot(device, self.ring.offset(sequence), incarnation).await;
+        match self.slots.get_mut((sequence % self.ring.blocks()) as usize) {
+            Some(slot) => std::mem::replace(slot, now) != now,
+            None => false,
+        }
     }
 
     #[cfg(test)]
@@ -135,6 +132,8 @@ impl Scan {
         }
         match self.slot(end + 1) {
             Slot::Garbage if !left.power_cut => End::Damaged,
+            // A torn write leaves bytes; what cannot be read may have been the newest that was acknowledged.
+            Slot::Unreadable => End::Damaged,
             _ => End::Tail,
         }
     }
@@ -146,34 +145,19 @@ impl Scan {
         (end + 1..=end + self.ring.blocks())
             .filter(|sequence| match self.slot(*sequence) {
                 Slot::Empty => false,
-                Slot::Garbage => true,
+                Slot::Garbage | Slot::Unreadable => true,
                 Slot::Block { sequence: found, .. } => found > end,
             })
             .collect()
     }
 }
 
-/// One block; one that cannot be read is garbage, and damage.
-async fn read_slot(
-    device: &dyn Device,
-    offset: u64,
-    incarnation: u64,
-    salvage: &mut Salvage,
-) -> Result<Slot> {
+async fn read_slot(device: &dyn Device, offset: u64, incarnation: u64) -> Slot {
     let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-    let Err(error) = result else {
-        return Ok(slot(&buf, incarnation));
-    };
-    salvage.accept(Error::Corrupt(Corruption {
-        file: FileKind::Journal,
-        offset,
-        length: BLOCK as u64,
-        kind: CorruptionKind::JournalBlock,
-        expected: "a block that can be read".to_owned(),
-        found: error.to_string(),
-        log_ids: Vec::new(),
-    }))?;
-    Ok(Slot::Garbage)
+    match result {
+        Ok(()) => slot(&buf, incarnation),
+        Err(_) => Slot::Unreadable,
+    }
 }
 
 fn slot(bytes: &[u8], incarnation: u64) -> Slot {
@@ -227,6 +211,8 @@ mod tests {
             (vec![block(1, 0, 0), Empty, block(3, 2, 2)], 1, missing(3), missing(3), missing(3)),
             (vec![block(1, 0, 0), Garbage, Empty, block(4, 3, 1)], 1, missing(4), missing(4), End::Tail),
             (vec![Garbage, block(2, 0, 0)], 0, End::Damaged, End::Tail, End::Tail),
+            (vec![block(1, 0, 0), Slot::Unreadable], 1, End::Damaged, End::Damaged, End::Damaged),
+            (vec![block(1, 0, 0), Empty, Slot::Unreadable], 1, End::Tail, End::Tail, End::Tail),
         ];
         for (slots, expected_end, when_killed, when_device, when_volatile) in table {
             let scan = ring(&slots);

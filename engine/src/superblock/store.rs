@@ -58,7 +58,11 @@ impl SuperblockStore {
     /// # Errors
     /// `NotFormatted`, `NewerFormat`, or `Corrupt` where no two copies agree.
     pub(crate) async fn read(device: Arc<dyn Device>, location: String) -> Result<SuperblockStore> {
-        let current = elect(&location, &read_copies(device.as_ref()).await)?;
+        let current = match elect(&location, &read_copies(device.as_ref()).await) {
+            // Read once more before anything is believed to be lost.
+            Err(Error::Corrupt(_)) => elect(&location, &read_copies(device.as_ref()).await)?,
+            elected => elected?,
+        };
         Ok(SuperblockStore { device, location, current, doubt: Doubt::Any, failed: None })
     }
 

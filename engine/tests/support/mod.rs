@@ -52,6 +52,11 @@ pub struct Core {
     /// Syncs so far, and which of them fail.
     pub syncs: u64,
     pub failing: Range<u64>,
+    /// After so many reads of anything, the next read of a block returns a flipped bit in it.
+    pub misread: Vec<(FileKind, u64)>,
+    pub misread_after: u32,
+    /// Blocks that cannot be read until they are written again.
+    pub worn: BTreeSet<(FileKind, u64)>,
 }
 
 /// The disk; it outlives the engines that use it.
@@ -94,6 +99,9 @@ impl Disk {
             fail_syncs: false,
             syncs: 0,
             failing: 0..0,
+            misread: Vec::new(),
+            misread_after: 0,
+            worn: BTreeSet::new(),
         };
         Disk { core: Arc::new(Mutex::new(core)), died: Arc::default(), sync_failed: Arc::default() }
     }
@@ -234,17 +242,29 @@ impl Device for Handle {
     }
 
     fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
-        let core = self.disk.core.lock().unwrap();
+        let mut core = self.disk.core.lock().unwrap();
         let alive = self.alive(&core);
         let file = &core.files[&self.kind];
         let len = buf.len();
         buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (len / BLOCK) as u64;
+        let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
+        let spared = core.misread_after > 0;
+        core.misread_after = core.misread_after.saturating_sub(1);
+        core.misread.retain(|(kind, block)| {
+            let struck = !spared && *kind == self.kind && blocks.contains(block);
+            if struck {
+                buf[(block - first) as usize * BLOCK + 1000] ^= 1;
+            }
+            !struck
+        });
         drop(core);
         Box::pin(async move {
             if !alive {
                 std::future::pending::<()>().await;
             }
-            (Ok(()), buf)
+            (if worn { Err(io::Error::other("worn")) } else { Ok(()) }, buf)
         })
     }
 
@@ -269,10 +289,13 @@ impl Device for Handle {
                     let file = core.files.get_mut(&kind).unwrap();
                     let (offset, bytes) = file.in_flight.remove(&number).unwrap();
                     file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-                    for block in 0..(bytes.len() / BLOCK) as u64 {
-                        file.unsynced.insert(offset / BLOCK as u64 + block, ());
-                        file.forsaken.remove(&(offset / BLOCK as u64 + block));
+                    let first = offset / BLOCK as u64;
+                    let blocks = first..first + (bytes.len() / BLOCK) as u64;
+                    file.unsynced.extend(blocks.clone().map(|block| (block, ())));
+                    for block in blocks.clone() {
+                        file.forsaken.remove(&block);
                     }
+                    core.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
                 }
                 gone
             };

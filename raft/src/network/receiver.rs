@@ -129,7 +129,9 @@ impl SnapshotReceiver {
             return Ok(None);
         }
         match slot.take() {
-            Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
+            Some(mut partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
+                // Room that is missing is said here: met while the state is replaced, it would end replication.
+                partial.installer.flush().await.map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta).map_err(invalid)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
             }

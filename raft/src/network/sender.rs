@@ -13,7 +13,7 @@ use openraft::errors::{NetworkError, StreamingError, Unreachable};
 use openraft::raft::SnapshotResponse;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 /// The longest that one piece may take.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,9 +48,15 @@ impl Transfer {
             meta: Some(meta.clone()),
         };
         let call = self.client.snapshot_offset(offset);
-        let offset =
-            checked(&self.identity, self.target, PIECE_TIMEOUT, call, |answer| answer.envelope.as_ref())
-                .await?;
+        let offset = checked(
+            &self.identity,
+            self.target,
+            PIECE_TIMEOUT,
+            call,
+            |answer| answer.envelope.as_ref(),
+            || {},
+        )
+        .await?;
         let vote = receivers_vote(offset.vote)?;
         if offset.needless || vote > self.vote {
             return Ok(vote);
@@ -62,7 +68,7 @@ impl Transfer {
         loop {
             let piece = self.outgoing.piece(after.take()).await.map_err(|error| {
                 // A value that cannot be read here is no reason for this member to stop.
-                tracing::error!(target = %self.target, %error, "the snapshot cannot be read");
+                tracing::warn!(target = %self.target, %error, "the snapshot cannot be read; it is tried again");
                 // A later picture may no longer need what cannot be read.
                 self.pinned.forget(&self.outgoing);
                 StreamingError::Unreachable(Unreachable::from_string(error))
@@ -88,9 +94,16 @@ impl Transfer {
                     items,
                 };
                 let call = self.client.snapshot_chunk(request);
-                let answer = checked(&self.identity, self.target, PIECE_TIMEOUT, call, |answer| {
-                    answer.envelope.as_ref()
-                })
+                // What is newer may need less room.
+                let no_room = || self.pinned.forget(&self.outgoing);
+                let answer = checked(
+                    &self.identity,
+                    self.target,
+                    PIECE_TIMEOUT,
+                    call,
+                    |answer| answer.envelope.as_ref(),
+                    no_room,
+                )
                 .await?;
                 let vote = receivers_vote(answer.vote)?;
                 if vote > self.vote {
@@ -120,9 +133,17 @@ impl Transfer {
             machine: self.outgoing.machine().into(),
         };
         let call = self.client.snapshot_finish(request);
-        let answer =
-            checked(&self.identity, self.target, FINISH_TIMEOUT, call, |answer| answer.envelope.as_ref())
-                .await?;
+        let answer = checked(
+            &self.identity,
+            self.target,
+            FINISH_TIMEOUT,
+            call,
+            |answer| answer.envelope.as_ref(),
+            || {
+                self.pinned.forget(&self.outgoing);
+            },
+        )
+        .await?;
         receivers_vote(answer.vote)
     }
 }
@@ -137,10 +158,19 @@ async fn checked<T>(
     within: Duration,
     call: impl Future<Output = Result<Response<T>, Status>> + Send,
     envelope: impl Fn(&T) -> Option<&proto::Envelope>,
+    no_room: impl FnOnce(),
 ) -> Sent<T> {
     let late = || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
     let answer = runtime::timeout(within, call).await.unwrap_or_else(late);
-    let answer = answer.map_err(|status| rpc_error(&status))?.into_inner();
+    let answer = match answer {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => {
+            if status.code() == Code::ResourceExhausted {
+                no_room();
+            }
+            return Err(rpc_error(&status).into());
+        }
+    };
     identity.check_answer(envelope(&answer), target).map_err(|status| rpc_error(&status))?;
     Ok(answer)
 }

@@ -6,6 +6,7 @@
 use super::identity::{self, PeerIdentity};
 use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing};
+use super::room::Room;
 use crate::GROUP;
 use crate::codec::{self, Malformed, Mark};
 use crate::convert;
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) redundancy: Arc<Redundancy>,
     pub(crate) receiver: Arc<SnapshotReceiver>,
     pub(crate) steward: Arc<Steward>,
+    pub(crate) room: Arc<Room>,
 }
 
 /// Longest address that is taken into the membership.
@@ -199,8 +201,10 @@ impl Peer for PeerService {
         // answers.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
+        let claims = self.shared.room.claims();
         let requests = {
-            let (shared, refusal, sender) = (self.shared.clone(), refusal.clone(), sender.clone());
+            let (shared, refusal, sender, claims) =
+                (self.shared.clone(), refusal.clone(), sender.clone(), claims.clone());
             messages.scan(None, move |known, message| {
                 let taken = message.and_then(|message| {
                     let from = match *known {
@@ -209,6 +213,7 @@ impl Peer for PeerService {
                     };
                     *known = Some(from);
                     let regime = convert::regime_from_proto(&message);
+                    claims.claim(&message)?;
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
                     shared.redundancy.follow(regime);
@@ -229,6 +234,7 @@ impl Peer for PeerService {
         };
         let shared = self.shared.clone();
         let answers = self.shared.raft.stream_append(requests).enumerate().map(move |(number, result)| {
+            claims.answered();
             let receiver = if number == 0 { *sender.lock() } else { None };
             append_response(result, receiver.and_then(|receiver| shared.identity.to(receiver)))
         });
@@ -241,6 +247,8 @@ impl Peer for PeerService {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
         let regime = convert::regime_from_proto(&message);
+        let claims = self.shared.room.claims();
+        claims.claim(&message)?;
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
         self.shared.redundancy.follow(regime);

@@ -65,6 +65,19 @@ fn a_stale_read_is_rejected() {
     rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 6, Some(5)), get(4, 5, 0, Some((1, 5)))]);
 }
 
+/// A client learnt the version of a write of unknown outcome by a stale read, and used it as a condition before any other
+/// read showed it.
+#[test]
+fn a_condition_may_rest_on_a_version_that_only_a_stale_read_told() {
+    let stale = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((2, 6))));
+    let condition = WriteOperation { key: 0, change: Change::Put(3), condition: Condition::Version(6) };
+    let applied = Outcome::Applied { index: 7, term: 1, previous: vec![Some(6)] };
+    let conditional = record(3, 6, 7, Action::Write(vec![condition]), applied);
+    let first = put(0, 1, 0, 1, 5, None);
+    accepted(vec![first.clone(), open_put(2, 0, 2), stale.clone(), conditional.clone()]);
+    rejected(vec![first, stale, conditional]);
+}
+
 #[test]
 fn two_reads_may_not_see_a_write_and_then_not() {
     rejected(vec![put(0, 10, 0, 1, 5, None), get(2, 3, 0, Some((1, 5))), get(4, 5, 0, None)]);

@@ -34,12 +34,12 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Collects them, from the judged records and from what anybody saw, stale reads included; an error where two requests
-    /// claim one version or one request has two.
-    pub fn collect(records: &[&Record], readers: &[&Record]) -> Result<Versions, String> {
+    /// Collects them; an error where two requests claim one version or one request has two. A stale read is not judged, and
+    /// tells versions all the same: a client may go on to use one as a condition.
+    pub fn collect(judged: &[&Record], all: &[&Record]) -> Result<Versions, String> {
         let mut versions = Versions::default();
         let mut writers = BTreeMap::new();
-        for (request, record) in (0..).zip(records) {
+        for (request, record) in (0..).zip(judged) {
             for (_, value) in record.puts() {
                 writers.insert(value, request);
             }
@@ -50,7 +50,7 @@ impl Versions {
                 _ => {}
             }
         }
-        for record in readers {
+        for record in all {
             for (_, value, version) in record.seen() {
                 if let Some(writer) = writers.get(&value) {
                     versions.claim(*writer, version, record)?;

@@ -8,7 +8,9 @@
 //! - the digest covers kind, place, content and order of every operation, so two runs with the same digest did the
 //!   same I/O.
 
+use super::decay::Decay;
 use super::image::{Damage, FileImage};
+use super::wrong::{self, Wrongs};
 use cairn_engine::io::{BLOCK, FileKind};
 use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// of these: older ones are behind a checkpoint, and nobody needs them.
 const SYNCS_AFTER: u64 = 12;
 const RECENT_BLOCKS: usize = 40;
+/// Decay strikes checkpoints and the superblock wherever they are safe: of these there are copies.
+const ROUNDS_OF_COPIES: u64 = 0;
+/// In the larger files decay strikes so many of the newest blocks that it may.
+const NEWEST_DATA: usize = 400;
 /// Where in a block the flipped bit is.
 const FLIPPED: u64 = 100;
 
@@ -35,6 +41,8 @@ pub struct DiskStats {
     pub syncs: u64,
     /// Damage done by kills and cuts.
     pub damage: Damage,
+    /// Operations done otherwise than asked.
+    pub wrongs: Wrongs,
 }
 
 /// In the text of every error that was arranged.
@@ -79,6 +87,7 @@ pub struct Core {
     errors: u64,
     /// Reads of this block of a file return a flipped bit until the process ends.
     misread: Option<(FileKind, u64)>,
+    wrong: wrong::Arranged,
 }
 
 impl Core {
@@ -96,6 +105,7 @@ impl Core {
             doomed: BTreeSet::new(),
             errors: 0,
             misread: None,
+            wrong: wrong::Arranged::default(),
         }
     }
 
@@ -104,6 +114,8 @@ impl Core {
         self.epoch += 1;
         self.locked.clear();
         self.doomed.clear();
+        self.misread = None;
+        self.wrong.forget_flights();
         Files(std::mem::replace(&mut self.files, files.0))
     }
 
@@ -133,6 +145,11 @@ impl Core {
         self.arranged = None;
     }
 
+    /// From now on every operation is done as asked.
+    pub fn behave(&mut self) {
+        self.wrong.disarm();
+    }
+
     /// Arranged errors that struck so far.
     pub fn errors(&self) -> u64 {
         self.errors
@@ -160,6 +177,54 @@ impl Core {
     /// Whether a block is misread at present.
     pub fn misreads(&self) -> bool {
         self.misread.is_some()
+    }
+
+    /// Does this to up to `count` blocks of a file, and tells how many. Of the superblock's copies at most one is damaged
+    /// at a time: more would cost the identity.
+    pub fn decay(&mut self, decay: Decay, kind: FileKind, count: usize, rng: &mut StdRng) -> usize {
+        let Some(file) = self.files.get_mut(&kind) else { return 0 };
+        let (rounds, newest, most) = match kind {
+            FileKind::Superblock => (ROUNDS_OF_COPIES, RECENT_BLOCKS, usize::from(file.decayed() == 0)),
+            FileKind::Checkpoint0 | FileKind::Checkpoint1 => (ROUNDS_OF_COPIES, RECENT_BLOCKS, count),
+            FileKind::Journal => (SYNCS_AFTER, RECENT_BLOCKS, count),
+            FileKind::Data => (SYNCS_AFTER, NEWEST_DATA, count),
+        };
+        let mut done = 0;
+        for _ in 0..most.min(count) {
+            let mut among = file.aged(rounds);
+            among.truncate(newest);
+            done += usize::from(file.decay(decay, &among, rng));
+        }
+        if done > 0 {
+            self.note(b'a', kind, decay as u64, done as u64);
+        }
+        done
+    }
+
+    /// The next write to a file is reported as done and lost, or lands `astray` blocks further on. False where that would
+    /// be more than can be noticed: a copy of the superblock is damaged already.
+    pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {
+        let spare =
+            kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
+        if spare {
+            self.wrong.write(kind, astray);
+        }
+        spare
+    }
+
+    /// The next read of a file returns one block of another place.
+    pub fn arrange_wrong_read(&mut self, kind: FileKind, choice: u64) {
+        self.wrong.read(kind, choice);
+    }
+
+    /// Blocks that are not as they were written, unless they were forgiven.
+    pub fn decayed(&self) -> usize {
+        self.files.values().map(FileImage::decayed).sum()
+    }
+
+    /// Somebody has seen that nobody needs what is still damaged.
+    pub fn forgive(&mut self) {
+        self.files.values_mut().for_each(FileImage::forgive);
     }
 
     /// Whether the operation that begins now is to fail.
@@ -222,6 +287,9 @@ impl Core {
         {
             *byte ^= 0x10;
         }
+        if let Some(file) = self.files.get(&kind) {
+            self.wrong.complete_read(kind, file, offset, target, &mut self.stats.wrongs);
+        }
         self.stats.reads += 1;
         self.note(b'r', kind, offset, target.len() as u64);
         Ok(())
@@ -240,6 +308,8 @@ impl Core {
         file.begin(id, offset, bytes);
         if self.strikes(Failing::Write, kind) {
             self.doomed.insert(id);
+        } else {
+            self.wrong.begin_write(kind, id);
         }
         self.next_id += 1;
         self.stats.writes += 1;
@@ -258,6 +328,12 @@ impl Core {
             // It stays in flight: what it left is decided when the process or the machine ends.
             self.note(b'E', kind, id, 0);
             return Err(io::Error::other(ARRANGED));
+        }
+        if let Some(file) = self.files.get_mut(&kind)
+            && self.wrong.complete_write(id, file, &mut self.stats.wrongs)
+        {
+            self.note(b'x', kind, id, 0);
+            return Ok(());
         }
         if !self.file(epoch, kind)?.complete(id) {
             return Err(io::Error::other("the write is unknown"));
@@ -297,23 +373,28 @@ impl Core {
     /// The process died; the machine and its page of dirty blocks live on. With `drops` it lets go of some of what failed
     /// syncs should have covered.
     pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
-        self.end_epoch(b'k', |file| file.kill(drops, rng))
+        self.end_epoch(b'k', |_, file| file.kill(drops, rng))
     }
 
     /// The machine lost power.
     pub fn cut(&mut self, rng: &mut StdRng) -> Damage {
         let honours_contract = self.honours_contract;
-        self.end_epoch(b'p', |file| file.cut(honours_contract, rng))
+        self.end_epoch(b'p', |kind, file| {
+            // A superblock that has lost a copy already loses no second one in the same accident.
+            let spared = kind == FileKind::Superblock && file.decayed() > 0;
+            file.cut(honours_contract || spared, rng)
+        })
     }
 
-    fn end_epoch(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
+    fn end_epoch(&mut self, code: u8, mut end: impl FnMut(FileKind, &mut FileImage) -> Damage) -> Damage {
         self.epoch += 1;
         self.locked.clear();
         self.doomed.clear();
         self.misread = None;
+        self.wrong.forget_flights();
         let mut damage = Damage::default();
-        for file in self.files.values_mut() {
-            damage.add(end(file));
+        for (kind, file) in &mut self.files {
+            damage.add(end(*kind, file));
         }
         self.stats.damage.add(damage);
         self.note(code, FileKind::Superblock, damage.kept, damage.landed);
@@ -444,6 +525,53 @@ mod tests {
         disk.kill(false, &mut rng);
         let (epoch, _) = disk.open(FileKind::Journal).unwrap();
         assert_eq!(wrong(&mut disk, epoch), 0);
+    }
+
+    #[test]
+    fn a_wrong_read_and_a_wrong_write_strike_once_and_report_success() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        let write = |disk: &mut Core, block: u64, byte: u8| {
+            let id = disk.begin_write(epoch, FileKind::Data, block * 4096, &[byte; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Data, id).unwrap();
+        };
+        let read = |disk: &mut Core| {
+            let mut all = vec![0; 4 * 4096];
+            disk.read(epoch, FileKind::Data, 0, &mut all).unwrap();
+            all.chunks(4096).map(|block| block[0]).collect::<Vec<u8>>()
+        };
+        for block in 0..4 {
+            write(&mut disk, block, 10 + block as u8);
+        }
+        disk.arrange_wrong_read(FileKind::Data, 1);
+        assert_eq!(read(&mut disk).iter().zip(10..14).filter(|(one, other)| *one != other).count(), 1);
+        assert_eq!(read(&mut disk), [10, 11, 12, 13]);
+        assert!(disk.arrange_wrong_write(FileKind::Data, None));
+        write(&mut disk, 0, 20);
+        assert!(disk.arrange_wrong_write(FileKind::Data, Some(2)));
+        write(&mut disk, 1, 21);
+        write(&mut disk, 2, 22);
+        assert_eq!(read(&mut disk), [10, 11, 22, 21]);
+        let wrongs = Wrongs { lost_writes: 1, stray_writes: 1, stray_reads: 1 };
+        assert_eq!((disk.stats().wrongs, disk.decayed()), (wrongs, 3));
+    }
+
+    #[test]
+    fn one_copy_of_the_superblock_decays_at_a_time() {
+        let mut disk = Core::new(false, &[(FileKind::Superblock, 1 << 16)]);
+        let (epoch, _) = disk.open(FileKind::Superblock).unwrap();
+        for copy in 0..4 {
+            let id = disk.begin_write(epoch, FileKind::Superblock, copy << 14, &[1; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Superblock, id).unwrap();
+        }
+        let begun = disk.begin_sync(epoch, FileKind::Superblock).unwrap();
+        disk.complete_sync(epoch, FileKind::Superblock, begun).unwrap();
+        let rng = &mut StdRng::seed_from_u64(1);
+        assert_eq!(disk.decay(Decay::Rot, FileKind::Superblock, 3, rng), 1);
+        assert_eq!(disk.decay(Decay::Wear, FileKind::Superblock, 3, rng), 0);
+        assert!(!disk.arrange_wrong_write(FileKind::Superblock, None));
+        disk.forgive();
+        assert_eq!(disk.decay(Decay::Wear, FileKind::Superblock, 3, rng), 1);
     }
 
     #[test]

@@ -1,32 +1,95 @@
-//! Damage of data at rest: rotten bits, blocks that can no longer be read, writes that land elsewhere, a disk that is
-//! gone. Nothing draws these yet; they wait for nodes that repair what they find.
+//! Damage of data at rest: rotten bits, blocks that can no longer be read, writes that were never stored or went astray,
+//! a disk that is gone.
 //!
-//! What holds here: no damage touches a block that is not safe, so that it is never mistaken for a lost write; a block
-//! that is written again is whole.
+//! What holds here: no damage touches a block that is not safe, so that it is never mistaken for a lost write; a block that
+//! is written again is whole; what is damaged is known, so that whoever simulates can keep enough of the cluster intact.
+//!
+//! A device that acknowledged a write and did not store it shows that only once its cache lets go of the block. That is
+//! why a lost write, and one that went astray, are done here to blocks that were synced long ago: they fall back to what they
+//! held before. It also bounds them by what can be noticed at all: the loss of the very last write before a power cut
+//! looks like no write at all, and nothing on that disk tells.
 
 use super::image::FileImage;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 
+/// What becomes of blocks at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// A bit flips.
+    Rot,
+    /// The block cannot be read any more, until it is written again.
+    Wear,
+    /// The block's last write was never stored.
+    Lost,
+    /// The block's last write went to another place of the file.
+    Astray,
+}
+
 impl FileImage {
-    /// Flips one bit of a safe block, and tells which block.
-    pub fn rot(&mut self, rng: &mut StdRng) -> Option<u64> {
-        let safe: Vec<u64> =
-            self.synced.keys().copied().filter(|number| !self.dirty.contains_key(number)).collect();
-        let number = *safe.get(rng.random_range(0..safe.len().max(1)))?;
-        let block = Arc::make_mut(self.synced.get_mut(&number)?);
-        let at = rng.random_range(0..block.len());
-        *block.get_mut(at)? ^= 1 << rng.random_range(0..8_u8);
-        Some(number)
+    /// Blocks that decay may strike: safe, not damaged yet, so many rounds of syncs old, the newest first.
+    pub fn aged(&self, rounds: u64) -> Vec<u64> {
+        let mut blocks = self.long_synced(rounds);
+        blocks.retain(|number| !self.decayed.contains(number));
+        blocks
     }
 
-    /// One safe block cannot be read any more, until it is written again. Tells which.
-    pub fn wear_out(&mut self, rng: &mut StdRng) -> Option<u64> {
-        let safe: Vec<u64> =
-            self.synced.keys().copied().filter(|number| !self.dirty.contains_key(number)).collect();
-        let number = *safe.get(rng.random_range(0..safe.len().max(1)))?;
+    /// Does this to one of these blocks. False where it would change nothing.
+    pub fn decay(&mut self, decay: Decay, among: &[u64], rng: &mut StdRng) -> bool {
+        let Some(number) = among.get(rng.random_range(0..among.len().max(1))).copied() else { return false };
+        match decay {
+            Decay::Rot => self.rot(number, rng),
+            Decay::Wear => self.wear_out(number),
+            Decay::Lost => self.lose(number),
+            Decay::Astray => {
+                let onto = among.get(rng.random_range(0..among.len())).copied().unwrap_or(number);
+                self.stray(number, onto)
+            }
+        }
+    }
+
+    fn rot(&mut self, number: u64, rng: &mut StdRng) -> bool {
+        let Some(block) = self.synced.get_mut(&number).map(Arc::make_mut) else { return false };
+        let at = rng.random_range(0..block.len());
+        let bit = 1 << rng.random_range(0..8_u8);
+        if let Some(byte) = block.get_mut(at) {
+            *byte ^= bit;
+        }
+        self.decayed.insert(number)
+    }
+
+    fn wear_out(&mut self, number: u64) -> bool {
         self.worn.insert(number);
-        Some(number)
+        self.decayed.insert(number)
+    }
+
+    fn lose(&mut self, number: u64) -> bool {
+        let former =
+            self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; cairn_engine::io::BLOCK]));
+        match self.synced.insert(number, former.clone()) {
+            Some(held) if held == former => false,
+            _ => self.decayed.insert(number),
+        }
+    }
+
+    fn stray(&mut self, number: u64, onto: u64) -> bool {
+        let Some(written) = self.synced.get(&number).cloned() else { return false };
+        if number == onto || !self.lose(number) {
+            return false;
+        }
+        self.synced.insert(onto, written);
+        self.decayed.insert(onto);
+        true
+    }
+
+    /// Blocks that are not as they were written.
+    pub fn decayed(&self) -> usize {
+        self.decayed.len()
+    }
+
+    /// Somebody has seen that nobody needs what is still damaged.
+    pub fn forgive(&mut self) {
+        self.decayed.clear();
     }
 
     /// The first block from `offset` on, within `len` bytes, that cannot be read.
@@ -35,12 +98,21 @@ impl FileImage {
         self.worn.range(offset / block..(offset + len as u64).div_ceil(block)).next().copied()
     }
 
-    /// A write in flight lands so many blocks behind its place, inside the file; its own place keeps what it held.
-    pub fn misdirect(&mut self, id: u64, blocks: u64) {
+    /// A write in flight completes and is not stored; or it is stored so many blocks behind its place, inside the file.
+    /// False if it is no longer known.
+    pub fn complete_wrongly(&mut self, id: u64, astray: Option<u64>) -> bool {
+        let Some(flight) = self.flights.remove(&id) else { return false };
         let all = self.size() / cairn_engine::io::BLOCK as u64;
-        if let Some(flight) = self.flights.get_mut(&id) {
-            flight.first = (flight.first + blocks) % (all - flight.blocks.len() as u64 + 1);
+        let len = flight.blocks.len() as u64;
+        if let Some(blocks) = astray {
+            let first = (flight.first + blocks) % (all - len + 1);
+            for (number, block) in (first..).zip(flight.blocks) {
+                self.put(number, block);
+                self.decayed.insert(number);
+            }
         }
+        self.decayed.extend(flight.first..flight.first + len);
+        true
     }
 
     /// Another disk takes this one's place: zeros.
@@ -57,11 +129,13 @@ mod tests {
 
     fn file() -> (FileImage, StdRng) {
         let mut file = FileImage::zeroed(16 * BLOCK as u64);
-        for block in 0..4 {
-            file.begin(block, block * BLOCK as u64, &[9; BLOCK]);
-            assert!(file.complete(block));
+        for round in 8..=9 {
+            for block in 0..4 {
+                file.begin(block, block * BLOCK as u64, &[round; BLOCK]);
+                assert!(file.complete(block));
+            }
+            file.synced_through(file.begin_sync());
         }
-        file.synced_through(file.begin_sync());
         (file, StdRng::seed_from_u64(3))
     }
 
@@ -71,44 +145,78 @@ mod tests {
         all
     }
 
-    #[test]
-    fn rot_changes_one_bit_of_a_safe_block() {
-        let (mut file, mut rng) = file();
-        let before = content(&file);
-        let block = file.rot(&mut rng).unwrap();
-        let after = content(&file);
-        let bits: u32 = before.iter().zip(&after).map(|(one, other)| (one ^ other).count_ones()).sum();
-        let place = before.iter().zip(&after).position(|(one, other)| one != other).unwrap();
-        assert_eq!((bits, (place / BLOCK) as u64), (1, block));
+    fn first_bytes(file: &FileImage) -> Vec<u8> {
+        content(file).chunks(BLOCK).take(4).map(|block| block[0]).collect()
     }
 
     #[test]
-    fn a_block_being_written_does_not_rot() {
-        let mut file = FileImage::zeroed(16 * BLOCK as u64);
-        file.begin(0, 0, &[9; BLOCK]);
-        assert!(file.complete(0));
-        assert_eq!(file.rot(&mut StdRng::seed_from_u64(1)), None);
+    fn rot_changes_one_bit_of_one_block() {
+        let (mut file, mut rng) = file();
+        let before = content(&file);
+        assert!(file.decay(Decay::Rot, &[2], &mut rng));
+        let after = content(&file);
+        let bits: u32 = before.iter().zip(&after).map(|(one, other)| (one ^ other).count_ones()).sum();
+        let place = before.iter().zip(&after).position(|(one, other)| one != other).unwrap();
+        assert_eq!((bits, place / BLOCK, file.decayed()), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_block_that_is_not_safe_or_damaged_already_is_not_struck() {
+        let (mut file, mut rng) = file();
+        assert!(file.decay(Decay::Wear, &[1], &mut rng));
+        file.begin(9, 0, &[7; BLOCK]);
+        assert!(file.complete(9));
+        assert_eq!(file.aged(0), [3, 2], "block 0 is being written, block 1 is damaged");
+        assert_eq!(file.aged(1), [] as [u64; 0], "all were synced in the last round");
+        assert!(!file.decay(Decay::Rot, &[], &mut rng));
     }
 
     #[test]
     fn a_worn_block_is_unreadable_until_it_is_written_again() {
         let (mut file, mut rng) = file();
-        let block = file.wear_out(&mut rng).unwrap();
-        assert_eq!(file.unreadable(0, 16 * BLOCK), Some(block));
-        assert_eq!(file.unreadable((block + 1) * BLOCK as u64, BLOCK), None);
-        file.begin(9, block * BLOCK as u64, &[7; BLOCK]);
+        assert!(file.decay(Decay::Wear, &[3], &mut rng));
+        assert_eq!(file.unreadable(0, 16 * BLOCK), Some(3));
+        assert_eq!(file.unreadable(4 * BLOCK as u64, BLOCK), None);
+        file.begin(9, 3 * BLOCK as u64, &[7; BLOCK]);
         assert!(file.complete(9));
-        assert_eq!(file.unreadable(0, 16 * BLOCK), None);
+        assert_eq!((file.unreadable(0, 16 * BLOCK), file.decayed()), (None, 0));
     }
 
     #[test]
-    fn a_misdirected_write_damages_another_block_and_leaves_its_own() {
+    fn a_lost_write_leaves_what_was_there_before() {
+        let (mut file, mut rng) = file();
+        assert!(file.decay(Decay::Lost, &[1], &mut rng));
+        assert_eq!(first_bytes(&file), [9, 8, 9, 9]);
+        assert_eq!(file.decayed(), 1);
+    }
+
+    #[test]
+    fn a_write_that_went_astray_damages_two_blocks() {
+        let (mut file, mut rng) = file();
+        while !file.decay(Decay::Astray, &[0, 1], &mut rng) {}
+        let mut first_two = first_bytes(&file)[..2].to_vec();
+        first_two.sort_unstable();
+        assert_eq!((first_two, file.decayed()), (vec![8, 9], 2));
+    }
+
+    #[test]
+    fn a_write_in_flight_may_never_be_stored_or_land_elsewhere() {
         let (mut file, _) = file();
         file.begin(9, 0, &[7; BLOCK]);
-        file.misdirect(9, 2);
-        assert!(file.complete(9));
-        let after = content(&file);
-        assert_eq!((after[0], after[2 * BLOCK]), (9, 7));
+        assert!(file.complete_wrongly(9, Some(2)));
+        assert_eq!((first_bytes(&file), file.decayed()), (vec![9, 9, 7, 9], 2));
+        file.begin(10, BLOCK as u64, &[6; BLOCK]);
+        assert!(file.complete_wrongly(10, None));
+        assert!(!file.complete(10), "it has completed");
+        assert_eq!((first_bytes(&file), file.decayed()), (vec![9, 9, 7, 9], 3));
+    }
+
+    #[test]
+    fn what_nobody_needs_is_not_counted_and_stays_damaged() {
+        let (mut file, mut rng) = file();
+        assert!(file.decay(Decay::Wear, &[3], &mut rng));
+        file.forgive();
+        assert_eq!((file.decayed(), file.unreadable(0, 16 * BLOCK)), (0, Some(3)));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! killing the node does not stop the device, and dropping the future cancels nothing.
 
 use super::core::{Core, DiskStats, Failing, Files};
+use super::decay::Decay;
 use super::image::Damage;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
@@ -172,6 +173,37 @@ impl SimDisk {
     /// Whether a block is misread at present.
     pub fn misreads(&self) -> bool {
         self.inner.lock().core.misreads()
+    }
+
+    /// See [`Core::decay`].
+    pub fn decay(&self, decay: Decay, kind: FileKind, count: usize) -> usize {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.decay(decay, kind, count, rng)
+    }
+
+    /// See [`Core::arrange_wrong_write`].
+    pub fn arrange_wrong_write(&self, kind: FileKind, astray: Option<u64>) -> bool {
+        self.inner.lock().core.arrange_wrong_write(kind, astray)
+    }
+
+    /// See [`Core::arrange_wrong_read`].
+    pub fn arrange_wrong_read(&self, kind: FileKind, choice: u64) {
+        self.inner.lock().core.arrange_wrong_read(kind, choice);
+    }
+
+    /// From now on every operation is done as asked.
+    pub fn behave(&self) {
+        self.inner.lock().core.behave();
+    }
+
+    /// Blocks that are not as they were written, unless they were forgiven.
+    pub fn decayed(&self) -> usize {
+        self.inner.lock().core.decayed()
+    }
+
+    /// Somebody has seen that nobody needs what is still damaged.
+    pub fn forgive(&self) {
+        self.inner.lock().core.forgive();
     }
 
     /// For so long no operation ends: none at all, or none on one file.

@@ -69,6 +69,10 @@ pub struct FileImage {
     pub(super) flights: BTreeMap<u64, Flight>,
     /// Blocks that cannot be read until they are written again.
     pub(super) worn: BTreeSet<u64>,
+    /// Blocks that are not as they were written, unless somebody has seen that nobody needs them.
+    pub(super) decayed: BTreeSet<u64>,
+    /// What stood in a safe block before it was last synced; nothing means zeros.
+    pub(super) former: BTreeMap<u64, Block>,
     order: u64,
     /// Syncs that made something safe, and the one that did so last for each block.
     syncs: u64,
@@ -84,6 +88,8 @@ impl FileImage {
             dirty: BTreeMap::new(),
             flights: BTreeMap::new(),
             worn: BTreeSet::new(),
+            decayed: BTreeSet::new(),
+            former: BTreeMap::new(),
             order: 0,
             syncs: 0,
             synced_in: BTreeMap::new(),
@@ -136,10 +142,16 @@ impl FileImage {
         true
     }
 
-    fn put(&mut self, number: u64, block: Block) {
+    pub(super) fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
-        self.worn.remove(&number);
+        self.whole(number);
         self.dirty.entry(number).or_default().push(Version { order: self.order, block, forsaken: false });
+    }
+
+    /// A block is written: whatever decay had done to it is over.
+    fn whole(&mut self, number: u64) {
+        self.worn.remove(&number);
+        self.decayed.remove(&number);
     }
 
     /// The watermark of a sync that begins now, to be given to [`FileImage::synced_through`] when it ends.
@@ -150,12 +162,15 @@ impl FileImage {
     /// Makes every version up to `watermark` safe, save those that a failed sync has left behind.
     pub fn synced_through(&mut self, watermark: u64) {
         let (synced, synced_in, round) = (&mut self.synced, &mut self.synced_in, self.syncs + 1);
+        let former = &mut self.former;
         let mut any = false;
         self.dirty.retain(|number, versions| {
             let covered = versions.partition_point(|version| version.order <= watermark);
             let safe = versions.iter().take(covered).rposition(|version| !version.forsaken);
             if let Some(last) = safe.and_then(|safe| versions.drain(..=safe).next_back()) {
-                synced.insert(*number, last.block);
+                if let Some(old) = synced.insert(*number, last.block) {
+                    former.insert(*number, old);
+                }
                 synced_in.insert(*number, round);
                 any = true;
             }
@@ -269,6 +284,7 @@ impl FileImage {
         if atomic || rng.random_bool(0.4) {
             if rng.random_bool(0.5) {
                 damage.landed += 1;
+                self.whole(number);
                 self.synced.insert(number, new.clone());
             } else {
                 damage.lost += 1;

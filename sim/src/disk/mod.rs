@@ -7,6 +7,7 @@
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
 //!                              its decay at rest                                      (decay.rs)
+//!                              operations done wrongly                                (wrong.rs)
 //! ```
 //!
 //! Two kinds. One *honours the contract* of the `device` mode: a completed write survives a power cut and a write in
@@ -20,8 +21,11 @@ mod decay;
 #[cfg(madsim)]
 mod device;
 mod image;
+mod wrong;
 
 pub use self::core::{ARRANGED, Core, DiskStats, Failing, Files};
+pub use self::decay::Decay;
 #[cfg(madsim)]
 pub use self::device::{Moment, SimDirectory, SimDisk};
 pub use self::image::{Damage, FileImage, SECTOR};
+pub use self::wrong::Wrongs;

@@ -1,8 +1,10 @@
-//! The machines: each a simulated host, a disk that outlives everything, and the lives of the node that runs there.
+//! All machines, and the lives of the nodes that run there.
 //!
 //! What holds here: a node is started by the shipped `Node::start`; when its process dies the disk's fate is decided in
 //! the same step; a node that does not start, or stops by itself, is a violation unless somebody expects it.
 
+use super::atlas::Atlas;
+use super::machine::{Condition, Death, Machine, State};
 use super::plan::Plan;
 use crate::check::Violation;
 use crate::disk::{ARRANGED, SimDisk};
@@ -11,7 +13,6 @@ use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::MemberAddress;
 use madsim::runtime::{Handle, NodeHandle};
-use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -31,173 +32,13 @@ pub(super) fn virtual_time() -> Duration {
     madsim::time::TimeHandle::try_current().map_or(Duration::ZERO, |time| time.elapsed())
 }
 
-/// What a machine's node does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
-    Down,
-    Starting,
-    Up,
-    Paused,
-    /// On its way to a clean end.
-    Stopping,
-    /// Off, while its disk is exchanged.
-    Open,
-}
-
-/// How a node's process ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Death {
-    /// Only the process: the machine runs on.
-    Killed,
-    /// The machine lost power.
-    PowerCut,
-}
-
-struct State {
-    condition: Condition,
-    /// Starts of the node so far.
-    life: u32,
-    /// Changes with every change of condition, so that the end of an old fault does not undo a new one.
-    change: u64,
-    boots: u64,
-    node: Option<Arc<Node>>,
-    /// What it holds was once misread, and the rest may name values that others overwrote.
-    damaged: bool,
-    /// The `lazy` mark was set when the node last ran.
-    lazy: bool,
-    /// Somebody is about to exchange its disk, or to put it back.
-    claimed: bool,
-    /// An older copy of its disk is in the place of its own.
-    stale: bool,
-    /// The machine lost power with the mark set, and its node is not known to be active since.
-    forgetful: bool,
-    /// The life in which the node stopped by itself because its device had failed.
-    stopped: Option<u32>,
-    /// The errors of its device that are accounted for by stopped or ended nodes.
-    errors: u64,
-}
-
-/// One machine.
-pub(super) struct Machine {
-    pub(super) slot: u16,
-    pub(super) host: Host,
-    pub(super) disk: SimDisk,
-    state: Mutex<State>,
-}
-
-impl Machine {
-    /// The running node and its life.
-    pub(super) fn node(&self) -> Option<(u32, Arc<Node>)> {
-        let state = self.state.lock();
-        state.node.clone().map(|node| (state.life, node))
-    }
-
-    /// Starts of the node so far.
-    pub(super) fn life(&self) -> u32 {
-        self.state.lock().life
-    }
-
-    pub(super) fn condition(&self) -> Condition {
-        self.state.lock().condition
-    }
-
-    /// A mark of the present condition; see [`Machine::unchanged`].
-    pub(super) fn change(&self) -> u64 {
-        self.state.lock().change
-    }
-
-    /// Whether nothing has happened to the machine since `change`.
-    pub(super) fn unchanged(&self, change: u64) -> bool {
-        self.change() == change
-    }
-
-    /// Whether its node may have forgotten what it acknowledged.
-    pub(super) fn forgetful(&self) -> bool {
-        self.state.lock().forgetful
-    }
-
-    /// Whether a power cut now may take what was acknowledged.
-    pub(super) fn lazy(&self) -> bool {
-        let state = self.state.lock();
-        state.node.as_ref().map_or(state.lazy, |node| node.engine().status().lazy)
-    }
-
-    /// Whether the node stopped by itself in this life.
-    pub(super) fn stopped(&self, life: u32) -> bool {
-        self.state.lock().stopped == Some(life)
-    }
-
-    /// Whether its device failed in this life.
-    fn device_failed(&self) -> bool {
-        self.disk.errors() > self.state.lock().errors
-    }
-
-    /// Part of what it holds is about to be misread.
-    pub(super) fn damage(&self) {
-        let mut state = self.state.lock();
-        (state.damaged, state.forgetful) = (true, true);
-    }
-
-    pub(super) fn damaged(&self) -> bool {
-        self.state.lock().damaged
-    }
-
-    /// Its disk is gone, and what was acknowledged with it.
-    pub(super) fn lose(&self) {
-        self.state.lock().forgetful = true;
-    }
-
-    /// An older copy of its disk takes the place of its own, or its own is back.
-    pub(super) fn restored(&self, stale: bool) {
-        let mut state = self.state.lock();
-        state.stale = stale;
-        state.forgetful = true;
-    }
-
-    pub(super) fn is_stale(&self) -> bool {
-        self.state.lock().stale
-    }
-
-    /// For whoever exchanges its disk: false if somebody else is at it.
-    pub(super) fn claim_disk(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().claimed, true)
-    }
-
-    pub(super) fn release_disk(&self) {
-        self.state.lock().claimed = false;
-    }
-
-    /// Opens a machine that is down, so that nobody starts it, or closes it again.
-    pub(super) fn open(&self, open: bool) {
-        self.set(if open { Condition::Open } else { Condition::Down });
-    }
-
-    /// A sync of its disk has failed: it will come back with less than it had, or not know.
-    pub(super) fn doubt(&self) {
-        self.state.lock().forgetful = true;
-    }
-
-    /// Its node is active, and votes.
-    pub(super) fn remembers(&self, life: u32) {
-        let failed = self.device_failed();
-        let mut state = self.state.lock();
-        if state.life == life && state.node.is_some() && !state.stale && !failed {
-            state.forgetful = false;
-        }
-    }
-
-    fn set(&self, condition: Condition) {
-        let mut state = self.state.lock();
-        state.condition = condition;
-        state.change += 1;
-    }
-}
-
 /// All machines of a run.
 pub(super) struct Cluster {
     pub(super) plan: Plan,
     pub(super) trace: Trace,
     pub(super) machines: Vec<Machine>,
+    /// Whose disks may decay.
+    pub(super) atlas: Atlas,
     members: BTreeMap<u16, MemberAddress>,
     violations: Mutex<Vec<Violation>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
@@ -237,23 +78,10 @@ impl Cluster {
             let identity =
                 Identity { cluster: CLUSTER.into(), slot, incarnation: rng.random_range(1..1_u64 << 48) };
             Engine::format(&*disk.directory(), plan.geometry, &identity).await?;
-            let state = State {
-                condition: Condition::Down,
-                life: 0,
-                change: 0,
-                boots: 1,
-                node: None,
-                damaged: false,
-                lazy: false,
-                claimed: false,
-                stale: false,
-                forgetful: false,
-                stopped: None,
-                errors: 0,
-            };
-            machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(state) });
+            machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(State::new()) });
         }
         Ok(Arc::new(Cluster {
+            atlas: Atlas::new(&plan),
             plan,
             trace,
             machines,
@@ -294,7 +122,14 @@ impl Cluster {
 
     /// Counts a fault.
     pub(super) fn count(&self, fault: &'static str) {
-        *self.counts.lock().entry(fault).or_default() += 1;
+        self.count_many(fault, 1);
+    }
+
+    /// Counts a fault that struck so often.
+    pub(super) fn count_many(&self, fault: &'static str, times: u64) {
+        if times > 0 {
+            *self.counts.lock().entry(fault).or_default() += times;
+        }
     }
 
     pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
@@ -339,7 +174,7 @@ impl Cluster {
 
     /// Whether one more machine may come back with less than it had, in any mode.
     pub(super) fn may_be_damaged(&self, machine: &Machine) -> bool {
-        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.forgetful());
+        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.faulty());
         others.count() < (self.machines.len() - 1) / 2
     }
 
@@ -489,7 +324,9 @@ impl Cluster {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
             state.lazy = lazy;
-            state.forgetful |= if death == Death::PowerCut { lazy } else { failed_sync };
+            // What is damaged may cost it the end of its journal.
+            let forgets = if death == Death::PowerCut { lazy } else { failed_sync };
+            state.forgetful |= forgets || machine.disk.decayed() > 0;
             state.errors = machine.disk.errors();
             state.node.take()
         };
@@ -510,6 +347,7 @@ impl Cluster {
         for machine in &self.machines {
             Handle::current().kill(machine.host);
             machine.disk.kill(false);
+            machine.set(Condition::Down);
             let node = machine.state.lock().node.take();
             drop(node);
         }

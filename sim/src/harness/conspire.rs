@@ -5,9 +5,9 @@
 //! random that is rare. Here the members are dealt three parts, with *f* the number that may fail: *f* are **out**, one
 //! **forgets**, and *f* are **gone**, the leader among them. Those out and the one that forgets are a majority.
 
-use super::cluster::{Condition, Death, Machine};
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{self, Forget, HalfRecovered, Usurp};
+use super::machine::{Condition, Death, Machine};
 use crate::disk::Moment;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Mode, Standing};

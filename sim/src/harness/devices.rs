@@ -4,9 +4,9 @@
 //! power, or the process comes back on the running machine. After a failed sync that may have dropped some of what was not
 //! synced, and keep the rest only until a power cut, whatever is synced meanwhile.
 
-use super::cluster::{Condition, Death};
 use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{FailSync, FailWrite, Misread, Stall};
+use super::machine::{Condition, Death};
 use crate::check::Violation;
 use crate::disk::Failing;
 use cairn_engine::Mode;

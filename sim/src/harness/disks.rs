@@ -4,8 +4,8 @@
 //! forget than the cluster survives, until its node votes. An older copy is put in when the others have noted a later start
 //! of the member; before that nothing could tell it from the disk itself.
 
-use super::cluster::{Cluster, Machine};
-use super::cluster::{Condition, Death};
+use super::cluster::Cluster;
+use super::machine::{Condition, Death, Machine};
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, OldDisk, StaleDisk};
 use crate::check::Violation;

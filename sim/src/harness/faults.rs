@@ -3,8 +3,9 @@
 //! Faults overlap: each is applied by one loop, and each has a task of its own that ends it, unless something else
 //! happened to the machine in between.
 
-use super::cluster::{Cluster, Condition, Death, Machine};
+use super::cluster::Cluster;
 use super::kinds::FaultKind::{self, *};
+use super::machine::{Condition, Death, Machine};
 use super::network::Links;
 use crate::disk::{Failing, Moment};
 use cairn_engine::io::FileKind;
@@ -91,6 +92,8 @@ impl Nemesis {
             Forget => self.forget().await,
             Usurp => self.usurp().await,
             HalfRecovered => self.half_recovered().await,
+            // Drawn by `decay`.
+            Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
         }
     }
 

@@ -1,15 +1,19 @@
 //! The end of a run: everything is mended, and the cluster must serve and agree within a bound.
 
-use super::cluster::{Cluster, Condition, Death};
+use super::cluster::Cluster;
+use super::machine::{Condition, Death, Machine};
 use super::network::Links;
 use super::observe::{Seen, read_log};
-use crate::check::Violation;
+use super::scrub;
 use crate::check::acknowledged::FinalKeys;
-use crate::workload::{Recorder, read_everything};
+use crate::check::{Violation, mended};
+use crate::history::GROUP_KEYS;
+use crate::workload::{Recorder, encode_key, read_everything};
 use cairn_client::Client;
 use cairn_engine::Standing;
-use cairn_raft::{Mandate, Role};
+use cairn_raft::{GROUP, Mandate, Role};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,6 +38,7 @@ pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) {
     links.heal();
     links.calm();
     for machine in &cluster.machines {
+        machine.disk.behave();
         cairn_raft::set_clock_rate(machine.host, 1_000_000);
         cluster.resume(machine);
     }
@@ -61,7 +66,7 @@ pub(super) async fn serve(
 ) -> FinalKeys {
     let groups = cluster.plan.profile.groups;
     let end = read_everything(number, client.with_deadline(SERVE_LIMIT), groups, recorder.clone()).await;
-    if end.written && end.keys.len() == groups as usize * crate::history::GROUP_KEYS {
+    if end.written && end.keys.len() == groups as usize * GROUP_KEYS {
         cluster.trace.event("served");
     } else {
         let detail = format!("a write took effect: {}; keys read: {}", end.written, end.keys.len());
@@ -104,6 +109,41 @@ fn whole(cluster: &Cluster) -> bool {
                 && status.members.len() == cluster.machines.len()
         })
     })
+}
+
+/// Scrubs every member that anything was done to, until nothing is found; then every key reads alike on all of them, and every
+/// log is readable.
+pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
+    if !cluster.machines.iter().any(Machine::damaged) {
+        return;
+    }
+    let mut scrubs = BTreeMap::new();
+    for machine in &cluster.machines {
+        scrubs.insert(machine.slot, scrub::until_clean(cluster, machine).await);
+    }
+    let mut found = mended::check_scrubs(&scrubs);
+    let keys = (0..cluster.plan.profile.groups)
+        .flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key)));
+    for key in keys {
+        let mut reads = BTreeMap::new();
+        for machine in &cluster.machines {
+            let Some((_, node)) = machine.node() else { continue };
+            let read = node.engine().get(GROUP, &key).await.map_err(|error| error.to_string());
+            let read = read.map(|found| found.map(|(entry, _)| (entry.version.index, entry.value.hash)));
+            reads.insert(machine.slot, read);
+        }
+        found.extend(mended::check_key(&key, &reads));
+    }
+    for violation in found {
+        cluster.violation(violation);
+    }
+    for machine in &cluster.machines {
+        machine.mended();
+        if let Some((_, node)) = machine.node() {
+            read_log(cluster, machine, &node.engine().clone(), seen).await;
+        }
+    }
+    cluster.trace.event("scrubbed");
 }
 
 /// Whether so many forgot what they acknowledged that nobody can be elected: the cluster has stopped, as it must.

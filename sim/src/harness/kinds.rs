@@ -1,123 +1,98 @@
 //! The kinds of faults, and the names under which each is counted when it was applied.
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// One process is killed.
-    Kill,
-    /// All processes are killed at once.
-    KillAll,
-    /// One process stops running for a while.
-    Pause,
-    /// One process stops cleanly; its machine may lose power then.
-    Shutdown,
-    /// One machine loses power.
-    PowerCut,
-    /// All machines lose power at once.
-    PowerCutAll,
-    /// Machines lose power one after another until none is left, with time for the others to notice.
-    PowerCutRolling,
-    /// A machine ends again, and again, shortly after it was started: while it opens, recovers or comes back.
-    EndAgain,
-    /// One member cannot talk to the others, or to anybody.
-    Isolate,
-    /// The members fall into two parts.
-    Split,
-    /// Messages get through in one direction only.
-    OneWay,
-    /// Messages are lost.
-    Lossy,
-    /// Messages are late and overtake each other.
-    Slow,
-    /// Some requests are late by seconds.
-    Late,
-    /// A clock runs fast or slow.
-    Clock,
-    /// A device fails a write.
-    FailWrite,
-    /// A device fails a sync.
-    FailSync,
-    /// A device, or one file of it, stalls for seconds; the machine may lose power then.
-    Stall,
-    /// One journal block is misread while a node opens.
-    Misread,
-    /// A machine's disk is lost, and another one, empty, takes its place.
-    LoseDisk,
-    /// The same, and when the newcomer votes the lost disk turns up again for a while.
-    OldDisk,
-    /// An older copy of a machine's disk is put in its place for a while.
-    StaleDisk,
-    /// A member forgets what it acknowledged just when its vote can elect one who never had it.
-    Forget,
-    /// A member forgets its vote just when another candidate can use it in the same term.
-    Usurp,
-    /// A member that comes back is used for an election as soon as it counts itself whole.
-    HalfRecovered,
+macro_rules! kinds {
+    ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FaultKind {
+            $($(#[$doc])+ $kind,)+
+        }
+
+        impl FaultKind {
+            /// All of them.
+            pub const ALL: &[FaultKind] = &[$(FaultKind::$kind,)+];
+
+            /// The name under which it is counted.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(FaultKind::$kind => $name,)+
+                }
+            }
+        }
+    };
 }
 
-use FaultKind::*;
+kinds! {
+    /// One process is killed.
+    Kill = "kill",
+    /// All processes are killed at once.
+    KillAll = "kill of all",
+    /// One process stops running for a while.
+    Pause = "pause",
+    /// One process stops cleanly; its machine may lose power then.
+    Shutdown = "clean stop",
+    /// One machine loses power.
+    PowerCut = "power cut",
+    /// All machines lose power at once.
+    PowerCutAll = "power cut of all",
+    /// Machines lose power one after another until none is left, with time for the others to notice.
+    PowerCutRolling = "power cut, rolling",
+    /// A machine ends again, and again, shortly after it was started: while it opens, recovers or comes back.
+    EndAgain = "end soon after a start",
+    /// One member cannot talk to the others, or to anybody.
+    Isolate = "isolation",
+    /// The members fall into two parts.
+    Split = "split",
+    /// Messages get through in one direction only.
+    OneWay = "one-way link",
+    /// Messages are lost.
+    Lossy = "loss",
+    /// Messages are late and overtake each other.
+    Slow = "delay",
+    /// Some requests are late by seconds.
+    Late = "late requests",
+    /// A clock runs fast or slow.
+    Clock = "clock rate",
+    /// A device fails a write.
+    FailWrite = "failed write",
+    /// A device fails a sync.
+    FailSync = "failed sync",
+    /// A device, or one file of it, stalls for seconds; the machine may lose power then.
+    Stall = "stalled device",
+    /// One journal block is misread while a node opens.
+    Misread = "misread block",
+    /// A machine's disk is lost, and another one, empty, takes its place.
+    LoseDisk = "lost disk",
+    /// The same, and when the newcomer votes the lost disk turns up again for a while.
+    OldDisk = "lost disk back",
+    /// An older copy of a machine's disk is put in its place for a while.
+    StaleDisk = "older copy of a disk",
+    /// A member forgets what it acknowledged just when its vote can elect one who never had it.
+    Forget = "forgotten acknowledgement used",
+    /// A member forgets its vote just when another candidate can use it in the same term.
+    Usurp = "forgotten vote used",
+    /// A member that comes back is used for an election as soon as it counts itself whole.
+    HalfRecovered = "returning member used",
+    /// Bits of blocks at rest flip.
+    Rot = "bit rot",
+    /// Blocks at rest can no longer be read.
+    Wear = "unreadable block",
+    /// A write is reported as done and was never stored.
+    LostWrite = "lost write",
+    /// A write is reported as done and went to another place.
+    StrayWrite = "misdirected write",
+    /// A read returns another place's block, once.
+    StrayRead = "misdirected read",
+    /// The data area is filled until writes are refused, and emptied again.
+    Fill = "full disk",
+}
+
+use FaultKind::{Fill, Forget, HalfRecovered, LostWrite, Rot, StrayRead, StrayWrite, Usurp, Wear};
 
 impl FaultKind {
-    /// All of them.
-    pub const ALL: [FaultKind; 25] = [
-        Kill,
-        KillAll,
-        Pause,
-        Shutdown,
-        PowerCut,
-        PowerCutAll,
-        PowerCutRolling,
-        EndAgain,
-        Isolate,
-        Split,
-        OneWay,
-        Lossy,
-        Slow,
-        Late,
-        Clock,
-        FailWrite,
-        FailSync,
-        Stall,
-        Misread,
-        LoseDisk,
-        OldDisk,
-        StaleDisk,
-        Forget,
-        Usurp,
-        HalfRecovered,
-    ];
-
     /// The arrangements that need several members, a certain order and the right moment.
     pub const CONSPIRACIES: [FaultKind; 3] = [Forget, Usurp, HalfRecovered];
 
-    /// The name under which it is counted.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kill => "kill",
-            KillAll => "kill of all",
-            Pause => "pause",
-            Shutdown => "clean stop",
-            PowerCut => "power cut",
-            PowerCutAll => "power cut of all",
-            PowerCutRolling => "power cut, rolling",
-            EndAgain => "end soon after a start",
-            Isolate => "isolation",
-            Split => "split",
-            OneWay => "one-way link",
-            Lossy => "loss",
-            Slow => "delay",
-            Late => "late requests",
-            Clock => "clock rate",
-            FailWrite => "failed write",
-            FailSync => "failed sync",
-            Stall => "stalled device",
-            Misread => "misread block",
-            LoseDisk => "lost disk",
-            OldDisk => "lost disk back",
-            StaleDisk => "older copy of a disk",
-            Forget => "forgotten acknowledgement used",
-            Usurp => "forgotten vote used",
-            HalfRecovered => "returning member used",
-        }
-    }
+    /// What a storage medium does over time; drawn apart from the others, as [`Atlas`](super::atlas::Atlas) allows.
+    pub const DECAYS: [FaultKind; 6] = [Rot, Wear, LostWrite, StrayWrite, StrayRead, Fill];
 }

@@ -2,29 +2,38 @@
 //!
 //! ```text
 //!   run ── plan (everything random, from the seed)
-//!    ├── cluster   machines: host, disk, lives of the node
+//!    ├── machine   host, disk, and what became of the node
+//!    ├── cluster   all machines, and the lives of the nodes
 //!    ├── network   links, loss, latency
 //!    ├── kinds     what can go wrong
 //!    ├── faults    processes, machines, links, clocks: what goes wrong, and its end
 //!    ├── devices   the same for disks
+//!    ├── atlas     whose disks may decay, and when
+//!    ├── decay     what disks do over time, and reads and scrubs that meet it
+//!    ├── fill      a data area without room
 //!    ├── conspire  faults that only matter together, in one order, at one moment
 //!    ├── observe   looks at every node all the time
-//!    └── finale    heal, serve, converge, lose power while idle
+//!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
 
+mod atlas;
 mod cluster;
 mod conspire;
+mod decay;
 mod devices;
 mod disks;
 mod faults;
+mod fill;
 mod finale;
 mod kinds;
 mod logging;
+mod machine;
 mod network;
 mod observe;
 mod plan;
 mod report;
 mod run;
+mod scrub;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;

@@ -1,6 +1,7 @@
 //! Looks at every node all the time, and into its log whenever it has started and at the end.
 
-use super::cluster::{Cluster, Condition, Machine};
+use super::cluster::Cluster;
+use super::machine::{Condition, Machine};
 use crate::check::Violation;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
@@ -96,6 +97,9 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
         Standing::Recovering => {}
     }
     found.extend(seen.members.saw(&status.configurations));
+    if status.standing == Standing::Recovering {
+        machine.forgot(life);
+    }
     if status.role == Role::Leader {
         found.extend(seen.members.leads(status.node_id));
         if let [voters] = status.configurations.as_slice() {

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+/// A data area that is to be filled.
+const FILLED_BYTES: u64 = 8 * MIB;
 
 /// One run, before it begins.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct Plan {
     pub beyond_tolerance: bool,
     /// The faults of this run.
     pub faults: Vec<FaultKind>,
+    /// What the disks of this run do over time.
+    pub decays: Vec<FaultKind>,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
     /// How long faults go on.
@@ -58,6 +62,7 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
+        faults.retain(|kind| !FaultKind::DECAYS.contains(kind));
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
@@ -67,12 +72,15 @@ impl Plan {
             1 => Duration::from_micros(100)..millis(1),
             _ => Duration::from_micros(200)..millis(5),
         };
+        let nodes = if rng.random_range(0..6) == 0 { 5 } else { 3 };
+        let mut geometry = geometry(&mut rng);
+        let decays = decays(seed, &mut geometry);
         Plan {
             seed,
             mode,
-            nodes: if rng.random_range(0..6) == 0 { 5 } else { 3 },
+            nodes,
             honours_contract: mode == Mode::Device,
-            geometry: geometry(&mut rng),
+            geometry,
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             sync_interval: millis(match rng.random_range(0..10) {
                 0..=2 => 200,
@@ -82,6 +90,7 @@ impl Plan {
             profile: Profile::from_rng(&mut rng),
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
+            decays,
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)
             } else {
@@ -100,6 +109,23 @@ impl Plan {
             self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         )
     }
+}
+
+/// In half of the seeds, half of what disks do over time; drawn apart, so that it changes nothing else of a seed.
+fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
+    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
+    if rng.random_bool(0.5) {
+        return Vec::new();
+    }
+    let mut decays = FaultKind::DECAYS.to_vec();
+    decays.retain(|_| rng.random_bool(0.5));
+    // Only a small data area is filled within a run; the smallest of all has no room for values of the size used here, whole
+    // and in pieces, beside each other.
+    decays.retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
+    if decays.contains(&FaultKind::Fill) {
+        geometry.data_bytes = FILLED_BYTES;
+    }
+    decays
 }
 
 /// Small journals and data areas, so that a run of a minute goes around them.

@@ -7,8 +7,11 @@
 //! not call `tokio::task::yield_now`: it leaves its waker with the outer runtime, which never gets its turn.
 
 use super::cluster::{Cluster, virtual_time};
+use super::decay::Entropy;
 use super::faults::Nemesis;
+use super::fill::fill;
 use super::finale;
+use super::kinds::FaultKind::{Fill, LostWrite, StrayRead, StrayWrite};
 use super::logging::Capture;
 use super::network::Links;
 use super::observe::{Seen, watch};
@@ -22,6 +25,7 @@ use cairn_client::{Client, Options};
 use cairn_engine::Mode;
 use madsim::runtime::{Handle, NodeHandle};
 use parking_lot::Mutex;
+use rand::RngExt;
 use real_tokio::runtime::{Builder, RngSeed};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -138,6 +142,8 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
     let until = virtual_time() + plan.fault_time;
     let enemies = hosts.iter().map(NodeHandle::id).collect();
+    madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
+    spawn_fill(&cluster)?;
     Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
     finale::heal(&cluster, &links).await;
     let stuck = finale::stuck(&cluster).await;
@@ -161,6 +167,7 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
         finale::decide(&cluster).await;
     } else {
         finale::converge(&cluster, &seen).await;
+        finale::scrub(&cluster, &seen).await;
         finale::lose_power_idle(&cluster).await;
     }
 
@@ -214,6 +221,26 @@ fn spawn_clients(
         }
     }
     Ok(tasks)
+}
+
+/// Lets a client of its own fill the data area, in the middle of the faults.
+fn spawn_fill(cluster: &Arc<Cluster>) -> Result<(), String> {
+    if !cluster.plan.decays.contains(&Fill) {
+        return Ok(());
+    }
+    let mut rng = cluster.plan.rng(9);
+    let (after, holds) = (rng.random_range(1_000..25_000), rng.random_range(100..6_000));
+    let host = Handle::current()
+        .create_node()
+        .name("filler")
+        .ip(std::net::Ipv4Addr::new(10, 0, 2, 1).into())
+        .build();
+    let (client, cluster) = (client(cluster, 999)?, cluster.clone());
+    host.spawn(async move {
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        fill(cluster, client, Duration::from_millis(holds)).await;
+    });
+    Ok(())
 }
 
 /// Waits until somebody leads.
@@ -281,6 +308,15 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
         report.disk.bytes_written += stats.bytes_written;
         report.disk.syncs += stats.syncs;
         report.disk.damage.add(stats.damage);
+        report.disk.wrongs.add(stats.wrongs);
+        let wrongs = stats.wrongs;
+        for (kind, struck) in [
+            (LostWrite, wrongs.lost_writes),
+            (StrayWrite, wrongs.stray_writes),
+            (StrayRead, wrongs.stray_reads),
+        ] {
+            cluster.count_many(kind.name(), struck);
+        }
     }
     // Every scheduling step moves the clock and the generator, so these two stand for the whole schedule.
     cluster.trace.event(format!(

@@ -1,0 +1,55 @@
+//! Scrubs that the harness asks for, as an operator would, and what they find.
+
+use super::cluster::Cluster;
+use super::machine::Machine;
+use crate::check::mended::Scrub;
+use cairn_node::Node;
+use std::time::Duration;
+
+/// Longest wait for the end of a scrub.
+const LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(100);
+/// A scrub that found something is followed by another.
+const ROUNDS: usize = 3;
+
+/// Scrubs a member until nothing is found. What is still damaged then is what nobody needs. `None` if the node ended, or
+/// the time did.
+pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<Scrub> {
+    let mut last = None;
+    for _ in 0..ROUNDS {
+        let damaged = machine.disk.decayed();
+        let (life, node) = machine.node()?;
+        let scrub = once(&node).await.filter(|_| machine.life() == life)?;
+        cluster.count_event("scrubs ended");
+        cluster.trace.event(format!("node {}: a scrub found {scrub:?}", machine.slot));
+        last = Some(scrub);
+        if scrub.found == 0 && scrub.unmendable == 0 {
+            // Unless it decayed meanwhile.
+            if machine.disk.decayed() <= damaged {
+                machine.disk.forgive();
+            }
+            break;
+        }
+    }
+    last
+}
+
+async fn once(node: &Node) -> Option<Scrub> {
+    let before = node.replica().scrub_status();
+    node.replica().start_scrub();
+    let mut waited = Duration::ZERO;
+    loop {
+        tokio::time::sleep(POLL).await;
+        waited += POLL;
+        let now = node.replica().scrub_status();
+        if !now.running && now.cycles > before.cycles {
+            return Some(Scrub {
+                found: now.damaged - before.damaged,
+                unmendable: now.unmendable - before.unmendable,
+            });
+        }
+        if waited >= LIMIT {
+            return None;
+        }
+    }
+}
