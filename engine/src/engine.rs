@@ -7,7 +7,9 @@ use crate::open;
 use crate::shared::Shared;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::syncer;
-use crate::types::{EngineStatus, Geometry, GroupId, Identity, LogId, Options, Run, Standing, ValueRef};
+use crate::types::{
+    EngineStatus, Geometry, GroupId, Identity, Lineage, LogId, Options, Run, Standing, ValueRef,
+};
 use crate::values::read_value;
 use crate::writer::Writer;
 use bytes::Bytes;
@@ -75,6 +77,11 @@ impl Engine {
     /// This opening of the directory.
     pub fn run(&self) -> Run {
         Run { start: self.shared.epoch, nonce: self.shared.options.run }
+    }
+
+    /// The openings before this one.
+    pub fn lineage(&self) -> Lineage {
+        self.shared.lineage
     }
 
     /// Whether it remembers everything that it acknowledged.

@@ -62,7 +62,7 @@ pub use extent::{Extent, Owner};
 pub use install::Installer;
 pub use scrub::{Checked, Pace, ScrubMark};
 pub use types::{
-    BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, ListItem, ListPage,
+    BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,
     ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage, Standing,
     Transition, ValueRef,
 };

@@ -12,7 +12,7 @@ use crate::scrub::ScrubMark;
 use crate::shared::{Capture, CapturedGroup, Checkpoints, Counters, Devices, Progress, Shared, State};
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Options, Standing};
+use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, Options, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +49,7 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
         clean: Clean::default(),
         standing: Standing::Active,
         run: 0,
+        lineage: Lineage::default(),
         scrub: ScrubMark::default(),
         failed_sync: None,
         votes: BTreeMap::new(),
@@ -160,6 +161,11 @@ pub(crate) async fn open(
     }
     let epoch = known.epoch + 1;
     let (boot, mode, run) = (options.boot, options.mode, options.run);
+    let mut lineage = known.lineage;
+    lineage.rotate_right(1);
+    if let Some(latest) = lineage.first_mut() {
+        *latest = known.run;
+    }
     // All that was recovered is synced by now, so the mark is clear until the first acknowledgement that is not.
     let clean = Clean { sequence: recovered.end, checksum: recovered.chain };
     superblock
@@ -171,6 +177,7 @@ pub(crate) async fn open(
             s.mode = Some(mode);
             s.standing = standing;
             s.run = run;
+            s.lineage = lineage;
             s.failed_sync = None;
         })
         .await?;
@@ -221,6 +228,7 @@ pub(crate) async fn open(
         identity: known.identity,
         ring,
         epoch,
+        lineage,
         checkpoint_capacity: known.geometry.checkpoint_bytes,
         devices,
         superblock: tokio::sync::Mutex::new(superblock),

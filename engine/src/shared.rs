@@ -9,7 +9,7 @@ use crate::journal::Ring;
 use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, SuperblockStore};
-use crate::types::{EngineStatus, GroupId, Identity, LogId, Options, SharedImage, Standing};
+use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Options, SharedImage, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -241,6 +241,7 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub ring: Ring,
     pub epoch: u64,
+    pub lineage: Lineage,
     pub checkpoint_capacity: u64,
     pub devices: Devices,
     pub superblock: tokio::sync::Mutex<SuperblockStore>,

@@ -113,6 +113,10 @@ pub struct Run {
     pub nonce: u64,
 }
 
+/// The nonces of the runs before a run, the latest first; 0 where there was none. By them one that knows an earlier run can
+/// tell whether a later one goes on from it, or from a copy of it that was made before.
+pub type Lineage = [u64; 16];
+
 /// The sizes of a data directory's files in bytes, each a multiple of 4 KiB, fixed by `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {

@@ -21,13 +21,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let identity = PeerIdentity::new(
-            "suite",
-            NodeId::new(1, 1),
-            engine.run(),
-            Starts::default(),
-            Retired::default(),
-        );
+        let identity = PeerIdentity::of(&engine, Starts::default(), Retired::default());
         let mender = Arc::new(Mender::new(engine.clone(), identity));
         let (progress, pinned) =
             (Arc::new(Progress::new(Retired::default(), Starts::default())), PinnedSnapshot::default());

@@ -70,10 +70,9 @@ impl Replica {
     /// # Errors
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
-        let id = NodeId::new(engine.identity().slot, engine.identity().incarnation);
         let (starts, retired) = (Starts::default(), Retired::default());
-        let cluster = engine.identity().cluster.clone();
-        let identity = PeerIdentity::new(&cluster, id, engine.run(), starts.clone(), retired.clone());
+        let identity = PeerIdentity::of(&engine, starts.clone(), retired.clone());
+        let id = identity.id();
         let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
         let progress = Arc::new(Progress::new(retired, starts.clone()));

@@ -32,6 +32,7 @@ fn envelope() -> Option<Envelope> {
         receiver: NodeId::new(1, 1).as_u64(),
         start: 1,
         run: 1,
+        lineage: vec![],
     })
 }
 

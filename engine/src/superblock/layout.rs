@@ -3,7 +3,7 @@
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
 use crate::scrub::ScrubMark;
-use crate::types::{BootId, Geometry, GroupId, Identity, Mode, Standing};
+use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, Standing};
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
@@ -12,7 +12,8 @@ const CHECKSUM_AT: usize = 16;
 const CLUSTER_BYTES: usize = 64;
 const VOTES_AT: usize = 256;
 /// Votes that one superblock holds, each for one group.
-pub(crate) const MAX_VOTES: usize = 15;
+pub(crate) const MAX_VOTES: usize = 14;
+const LINEAGE_AT: usize = VOTES_AT + MAX_VOTES * (8 + MAX_VOTE_BYTES);
 /// The longest vote, in bytes.
 pub(crate) const MAX_VOTE_BYTES: usize = 248;
 
@@ -48,6 +49,8 @@ pub(crate) struct Superblock {
     /// have been acknowledged by then. What the failed sync should have covered may be gone, or go with the power.
     pub failed_sync: Option<u64>,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
+    /// The runs before this one, the latest first.
+    pub lineage: Lineage,
 }
 
 /// Why a copy cannot be used.
@@ -104,6 +107,10 @@ impl Superblock {
             out.put_bytes(vote);
             out.resize(end, 0);
         }
+        out.resize(LINEAGE_AT, 0);
+        for run in self.lineage {
+            out.put_u64(run);
+        }
         out.resize(BLOCK, 0);
         sealed::seal(&mut out, CHECKSUM_AT);
         out
@@ -156,6 +163,11 @@ impl Superblock {
             let len = usize::try_from(r.u32()?).ok()?;
             votes.insert(group, r.bytes(MAX_VOTE_BYTES)?.get(..len)?.to_vec());
         }
+        let mut r = Reader::new(block.get(LINEAGE_AT..)?);
+        let mut lineage = Lineage::default();
+        for run in &mut lineage {
+            *run = r.u64()?;
+        }
         let identity = Identity { cluster, slot, incarnation };
         Some(Superblock {
             revision,
@@ -171,6 +183,7 @@ impl Superblock {
             scrub,
             failed_sync,
             votes,
+            lineage,
         })
     }
 }
@@ -220,6 +233,7 @@ pub(crate) mod tests {
             scrub: ScrubMark { position: 0x5555, elapsed_s: 0x66, paused: true },
             failed_sync: Some(0x88),
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
+            lineage: std::array::from_fn(|at| 0x9900 + at as u64),
         }
     }
 
@@ -252,6 +266,8 @@ pub(crate) mod tests {
         assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
         assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
         assert_eq!(&block[264..267], &[1, 2, 3]);
+        assert_eq!(block[3840..3848], 0x9900u64.to_le_bytes(), "the run before");
+        assert_eq!(block[3960..3968], 0x990fu64.to_le_bytes(), "the earliest run");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use cairn_engine::Standing;
 use cairn_raft::NodeId;
 use clap::Args;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
@@ -125,10 +126,15 @@ async fn look(client: &Client) -> Found {
             Err(reason) => missing.push(reason.to_string()),
         }
     }
+    // One that is about to take a slot, or has lost it, has no say.
+    nodes.retain(|(_, node)| node.standing != "joining" && node.standing != "retired");
     nodes.sort_by_key(|(_, node)| std::cmp::Reverse((node.last_log_term, node.last_log_index, node.node_id)));
     nodes.dedup_by_key(|(_, node)| node.node_id);
-    let voters =
-        nodes.iter().map(|(_, node)| node.members.iter().filter(|member| member.voter).count()).max();
+    // In the middle of a replacement a slot has two voters, one in each half of the configuration.
+    let slots = |node: &NodeStatus| -> BTreeSet<u32> {
+        node.members.iter().filter(|member| member.voter).map(|member| u32::from(member.slot)).collect()
+    };
+    let voters = nodes.iter().map(|(_, node)| slots(node).len()).max();
     let voters = voters.unwrap_or(0).max(nodes.len());
     Found { nodes, missing, voters }
 }

@@ -26,10 +26,16 @@ pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> 
     let request = proto::HelloRequest { envelope: identity.to_anyone(), receiver_slot: u32::from(slot) };
     let answer = runtime::timeout(TIMEOUT, client.hello(request)).await;
     let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
-    let id = identity.sender_in_cluster(answer.envelope.as_ref())?;
-    identity.check_answer(answer.envelope.as_ref(), id)?;
+    // Whoever answers may be an outcast: that says nothing of the one who asked.
+    let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(not_the_one)?;
+    identity.check_answer(answer.envelope.as_ref(), id).map_err(not_the_one)?;
     match id.slot() == slot {
         true => Ok(Answer { id, blank: answer.blank }),
         false => Err(Status::failed_precondition(format!("member {id} answered"))),
     }
+}
+
+/// The answer came from somebody else than was asked for.
+pub(super) fn not_the_one(status: Status) -> Status {
+    Status::failed_precondition(status.message())
 }

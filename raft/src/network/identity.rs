@@ -10,7 +10,7 @@ use super::proto::Envelope;
 use super::starts::Starts;
 use crate::ids::NodeId;
 use crate::rebirth::Retired;
-use cairn_engine::Run;
+use cairn_engine::{Engine, Lineage, Run};
 use std::sync::Arc;
 use tonic::{Code, Status};
 
@@ -20,16 +20,21 @@ pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     id: NodeId,
     run: Run,
+    lineage: Lineage,
     starts: Starts,
     retired: Retired,
 }
 
-/// How a message from an identity that is no member any more is refused.
-pub(crate) const RETIRED: Code = Code::PermissionDenied;
+/// How a message is refused from an identity that is no member any more, or from an older copy of a member's disk.
+pub(crate) const OUTCAST: Code = Code::PermissionDenied;
 
 impl PeerIdentity {
-    pub(crate) fn new(cluster: &str, id: NodeId, run: Run, starts: Starts, retired: Retired) -> PeerIdentity {
-        PeerIdentity { cluster: cluster.into(), id, run, starts, retired }
+    /// Of the member that this engine holds.
+    pub(crate) fn of(engine: &Engine, starts: Starts, retired: Retired) -> PeerIdentity {
+        let own = engine.identity();
+        let id = NodeId::new(own.slot, own.incarnation);
+        let (cluster, lineage) = (own.cluster.as_str().into(), engine.lineage());
+        PeerIdentity { cluster, id, run: engine.run(), lineage, starts, retired }
     }
 
     pub(crate) fn starts(&self) -> &Starts {
@@ -48,6 +53,7 @@ impl PeerIdentity {
             receiver: receiver.as_u64(),
             start: self.run.start,
             run: self.run.nonce,
+            lineage: self.lineage.to_vec(),
         })
     }
 
@@ -103,24 +109,27 @@ impl PeerIdentity {
                 "member {sender} is retired, another one took its slot; make its data directory anew, so that it joins \
                  under a new identity"
             );
-            return Err(Status::new(RETIRED, reason));
+            return Err(Status::new(OUTCAST, reason));
         }
         if sender.slot() == self.id.slot() && sender != self.id {
             return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
         }
-        self.fence(sender, run_of(envelope))?;
+        self.fence(sender, run_of(envelope), &envelope.lineage)?;
         Ok(sender)
     }
 
     /// Refuses an earlier start of a member than one already heard of, and a twin of it.
-    fn fence(&self, sender: NodeId, run: Run) -> Result<(), Status> {
-        match self.starts.hear(sender, run) {
+    fn fence(&self, sender: NodeId, run: Run, lineage: &[u64]) -> Result<(), Status> {
+        match self.starts.hear(sender, run, lineage) {
             Ok(()) => Ok(()),
-            Err(known) => Err(refused(format!(
-                "member {sender} speaks from its start {} ({:016x}), and this member has heard its start {} ({:016x}): \
-                 a late message, or a copy of its data directory; run only one",
-                run.start, run.nonce, known.start, known.nonce
-            ))),
+            Err(known) => {
+                let reason = format!(
+                    "member {sender} speaks from its start {} ({:016x}), and its start {} ({:016x}) is known: a late \
+                     message, or an older copy of its data directory; bring the newest one back, or make it anew",
+                    run.start, run.nonce, known.start, known.nonce
+                );
+                Err(Status::new(OUTCAST, reason))
+            }
         }
     }
 }
@@ -143,17 +152,29 @@ mod tests {
     }
 
     fn envelope_of(cluster: &str, sender: NodeId, receiver: NodeId, start: u64, run: u64) -> Envelope {
-        Envelope { cluster: cluster.into(), sender: sender.as_u64(), receiver: receiver.as_u64(), start, run }
+        Envelope {
+            cluster: cluster.into(),
+            sender: sender.as_u64(),
+            receiver: receiver.as_u64(),
+            start,
+            run,
+            lineage: vec![],
+        }
+    }
+
+    fn member(retired: Retired) -> PeerIdentity {
+        PeerIdentity {
+            cluster: "blue".into(),
+            id: NodeId::new(1, 11),
+            run: Run { start: 1, nonce: 9 },
+            lineage: Lineage::default(),
+            starts: Starts::default(),
+            retired,
+        }
     }
 
     fn here() -> PeerIdentity {
-        PeerIdentity::new(
-            "blue",
-            NodeId::new(1, 11),
-            Run { start: 1, nonce: 9 },
-            Starts::default(),
-            Retired::default(),
-        )
+        member(Retired::default())
     }
 
     #[test]
@@ -165,7 +186,7 @@ mod tests {
         };
         hear(4, 40).unwrap();
         hear(4, 40).unwrap();
-        assert!(hear(4, 41).unwrap_err().message().contains("run only one"));
+        assert!(hear(4, 41).unwrap_err().message().contains("older copy"));
         assert!(hear(3, 30).is_err());
         hear(5, 50).unwrap();
         assert!(hear(4, 40).is_err());
@@ -175,18 +196,12 @@ mod tests {
     #[test]
     fn a_retired_identity_is_refused_whoever_it_talks_to() {
         let retired = Retired::default();
-        let here = PeerIdentity::new(
-            "blue",
-            NodeId::new(1, 11),
-            Run { start: 1, nonce: 9 },
-            Starts::default(),
-            retired.clone(),
-        );
+        let here = member(retired.clone());
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(Some(&message)).unwrap();
         retired.are(&Arc::new([old].into()));
-        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == RETIRED);
+        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == OUTCAST);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
         assert!(here.check_answer(Some(&message), old).is_err());
         here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)))).unwrap();

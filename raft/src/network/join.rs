@@ -1,6 +1,7 @@
 //! Asking a leader to be taken in.
 
 use super::client::connect;
+use super::hello::not_the_one;
 use super::identity::PeerIdentity;
 use super::proto;
 use crate::ids::NodeId;
@@ -30,6 +31,6 @@ pub(crate) async fn ask_to_join(
     };
     let answer = runtime::timeout(TIMEOUT, client.join(request)).await;
     let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
-    identity.check_answer(answer.envelope.as_ref(), leader)?;
+    identity.check_answer(answer.envelope.as_ref(), leader).map_err(not_the_one)?;
     Ok(answer.voter)
 }

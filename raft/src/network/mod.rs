@@ -20,7 +20,7 @@ mod starts;
 pub(crate) use client::Connections;
 pub(crate) use fetch::fetch_value;
 pub(crate) use hello::hello;
-pub(crate) use identity::{PeerIdentity, RETIRED};
+pub(crate) use identity::{OUTCAST, PeerIdentity};
 pub(crate) use join::ask_to_join;
 pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;

@@ -62,11 +62,23 @@ impl SnapshotReceiver {
         self.engine.applied(GROUP) >= Some(last) || self.engine.log_id_at(GROUP, last.index) == Some(last)
     }
 
+    /// What is applied is committed, and has no other ids: replication takes a contradiction for a broken invariant.
+    fn refuse_contradiction(&self, last: LogId) -> Result<(), Status> {
+        match self.engine.applied(GROUP) {
+            Some(applied) if last.index <= applied.index && last > applied => {
+                let reason = format!("a snapshot through {last} contradicts what is applied here, {applied}");
+                Err(Status::failed_precondition(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Goes on with a transfer, or begins it.
     pub(super) async fn offset(&self, last: LogId) -> Result<Standing, Status> {
         if self.needless(last) {
             return Ok(Standing::Needless);
         }
+        self.refuse_contradiction(last)?;
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
@@ -128,6 +140,7 @@ impl SnapshotReceiver {
             *slot = None;
             return Ok(None);
         }
+        self.refuse_contradiction(last)?;
         match slot.take() {
             Some(mut partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
                 // Room that is missing is said here: met while the state is replaced, it would end replication.

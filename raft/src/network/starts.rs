@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// More members than any cluster has: a stranger's inventions must not take all memory.
 const STARTS_MAX: usize = 4096;
 
+/// No disk is opened so often without anybody hearing of it: a number further ahead is an invention, which would shut the
+/// member out for good.
+const GAP_MAX: u64 = 1 << 20;
+
 /// As the state machine holds them. A copy is O(1).
 pub(crate) type StartsImage = Arc<BTreeMap<NodeId, Run>>;
 
@@ -27,20 +31,23 @@ struct Known {
 }
 
 impl Starts {
-    /// A member speaks from this start.
+    /// A member speaks from this start, which goes on from those of its lineage.
     ///
     /// # Errors
-    /// The start that is known, if this is an earlier one or its twin.
-    pub(crate) fn hear(&self, member: NodeId, run: Run) -> Result<(), Run> {
+    /// The start that is known, if this one does not go on from it.
+    pub(crate) fn hear(&self, member: NodeId, run: Run, lineage: &[u64]) -> Result<(), Run> {
         let mut known = self.0.lock();
-        if let Some(logged) = known.logged.get(&member).filter(|logged| is_old(run, **logged)) {
-            return Err(*logged);
+        let logged = known.logged.get(&member).copied();
+        if let Some(logged) = logged.filter(|logged| !goes_on(run, lineage, *logged)) {
+            return Err(logged);
         }
         if known.heard.len() >= STARTS_MAX && !known.heard.contains_key(&member) {
-            known.heard.pop_first();
+            // Whoever invents identities invents large ones.
+            known.heard.pop_last();
         }
         let heard = known.heard.entry(member).or_insert(run);
-        if run.start > heard.start {
+        // What the log says settles between twins.
+        if goes_on(run, lineage, *heard) || logged == Some(run) {
             *heard = run;
         }
         if *heard == run { Ok(()) } else { Err(*heard) }
@@ -66,7 +73,22 @@ impl Starts {
     }
 }
 
-/// Whether `run` must not be listened to any more once `latest` is known.
+/// Whether a run is the known one, or a later one of the same disk. A copy of the disk counts its openings on its own, so the
+/// number alone does not tell. Of a run so much later that its lineage does not reach back, the number must do.
+fn goes_on(run: Run, lineage: &[u64], known: Run) -> bool {
+    let Some(gap) = run.start.checked_sub(known.start).filter(|gap| *gap <= GAP_MAX) else {
+        return false;
+    };
+    match gap.checked_sub(1) {
+        None => run.nonce == known.nonce,
+        Some(back) => usize::try_from(back)
+            .ok()
+            .and_then(|back| lineage.get(back))
+            .is_none_or(|nonce| *nonce == known.nonce),
+    }
+}
+
+/// Whether the log knows better.
 fn is_old(run: Run, latest: Run) -> bool {
     run.start < latest.start || run.start == latest.start && run.nonce != latest.nonce
 }
@@ -104,13 +126,39 @@ mod tests {
         log_start(&mut image, MEMBER, run(4, 40), |_| true);
         let starts = Starts::default();
         starts.are(&image);
-        assert_eq!(starts.hear(MEMBER, run(5, 51)), Err(run(5, 50)), "a twin");
-        assert_eq!(starts.hear(MEMBER, run(4, 40)), Err(run(5, 50)), "an older copy");
-        assert_eq!(starts.hear(MEMBER, run(5, 50)), Ok(()));
+        assert_eq!(starts.hear(MEMBER, run(5, 51), &[40]), Err(run(5, 50)), "a twin");
+        assert_eq!(starts.hear(MEMBER, run(4, 40), &[30]), Err(run(5, 50)), "an older copy");
+        assert_eq!(starts.hear(MEMBER, run(5, 50), &[40]), Ok(()));
         assert_eq!(starts.news_of(MEMBER), None);
-        assert_eq!(starts.hear(MEMBER, run(6, 60)), Ok(()));
+        assert_eq!(starts.hear(MEMBER, run(6, 60), &[50, 40]), Ok(()));
         assert_eq!(starts.news_of(MEMBER), Some(run(6, 60)));
         assert!(starts.has_logged(MEMBER, run(5, 50)) && !starts.has_logged(MEMBER, run(6, 60)));
+    }
+
+    /// A copy that is started again and again counts further than the disk itself.
+    #[test]
+    fn a_copy_is_refused_however_often_it_is_started() {
+        let starts = Starts::default();
+        starts.hear(MEMBER, run(5, 50), &[40]).unwrap();
+        // Made during start 4.
+        assert!(starts.hear(MEMBER, run(5, 55), &[40]).is_err());
+        assert!(starts.hear(MEMBER, run(6, 66), &[55, 40]).is_err());
+        assert!(starts.hear(MEMBER, run(7, 77), &[66, 55, 40]).is_err());
+        // The disk itself was started twice without being heard.
+        assert_eq!(starts.hear(MEMBER, run(8, 80), &[70, 60, 50, 40]), Ok(()));
+        assert_eq!(starts.hear(MEMBER, run(8 + GAP_MAX + 1, 1), &[]), Err(run(8, 80)), "an invention");
+    }
+
+    #[test]
+    fn the_log_settles_between_twins() {
+        let starts = Starts::default();
+        starts.hear(MEMBER, run(5, 51), &[40]).unwrap();
+        assert!(starts.hear(MEMBER, run(5, 50), &[40]).is_err());
+        let mut image = StartsImage::default();
+        log_start(&mut image, MEMBER, run(5, 50), |_| true);
+        starts.are(&image);
+        assert_eq!(starts.hear(MEMBER, run(5, 50), &[40]), Ok(()));
+        assert!(starts.hear(MEMBER, run(5, 51), &[40]).is_err());
     }
 
     #[test]

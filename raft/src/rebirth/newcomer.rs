@@ -59,8 +59,12 @@ impl Newcomer {
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return Place::Asks;
         }
-        // What openraft names as leader may be what it remembers from before its restart.
-        match metrics.state == ServerState::Leader || self.gate.heard_within(LONELY) {
+        // What openraft names as leader may be what it remembers from before its restart, and a leader that was replaced while
+        // its machine was suspended goes on without a quorum.
+        let now = runtime::now();
+        let leads = metrics.state == ServerState::Leader
+            && metrics.last_quorum_acked.is_some_and(|at| now - *at < LONELY);
+        match leads || self.gate.heard_within(LONELY) {
             true => Place::Votes,
             false => Place::Lonely,
         }
@@ -77,8 +81,11 @@ impl Newcomer {
                 Err(status) => Err(status),
             };
             match answer {
-                Ok(_) => return,
-                Err(status) if status.code() == network::RETIRED => {
+                Ok(_) => {
+                    *self.outcast.lock() = None;
+                    return;
+                }
+                Err(status) if status.code() == network::OUTCAST => {
                     let reason = status.message().to_string();
                     if self.outcast.lock().replace(reason.clone()).is_none() {
                         tracing::warn!(%node, reason, "this identity has no place in the cluster any more");

@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const REQUEST: Duration = Duration::from_secs(3);
 /// An identity that was not heard of for so long may be replaced; so long a leader leads before it judges that.
 const SILENCE: Duration = Duration::from_secs(5);
+/// A leader that did not look for so long was paused itself, or busy with a change.
+const LAPSE: Duration = Duration::from_secs(1);
 /// Entries that a newcomer lacks at most when it becomes a voter.
 const LEVEL: u64 = 1000;
 
@@ -38,10 +40,17 @@ pub(crate) struct Steward {
     starts: Starts,
     run: Run,
     applicants: Mutex<BTreeMap<u16, (Applicant, runtime::Instant)>>,
-    /// The term that this member leads, and since when.
-    leads: Mutex<Option<(u64, runtime::Instant)>>,
+    /// The term that this member leads, since when, and when it last looked.
+    leads: Mutex<Option<Leads>>,
     /// The starts that were proposed for the log, and when.
     proposed: Mutex<BTreeMap<NodeId, (Run, runtime::Instant)>>,
+}
+
+#[derive(Clone, Copy)]
+struct Leads {
+    term: u64,
+    since: runtime::Instant,
+    looked: runtime::Instant,
 }
 
 impl Steward {
@@ -106,10 +115,9 @@ impl Steward {
             }
             let metrics = metrics.borrow_watched().clone();
             steward.log_starts(&metrics).await;
-            if !steward.has_led(watched.1) {
-                continue;
-            }
-            if let Some(step) = steward.next(&metrics) {
+            // Only who judges that somebody is silent must have listened for a while.
+            let listened = steward.has_led(watched.1);
+            if let Some(step) = steward.next(&metrics).filter(|step| listened || *step == Step::Finish) {
                 steward.take(step, &metrics.membership_config).await;
             }
         }
@@ -118,12 +126,14 @@ impl Steward {
     /// Whether this member has led this term for long enough to know who is silent.
     fn has_led(&self, term: u64) -> bool {
         let mut leads = self.leads.lock();
+        let now = runtime::now();
+        // After a pause of its own it has not listened either.
         let since = match *leads {
-            Some((led, since)) if led == term => since,
-            _ => runtime::now(),
+            Some(known) if known.term == term && now - known.looked < LAPSE => known.since,
+            _ => now,
         };
-        *leads = Some((term, since));
-        runtime::now() - since >= SILENCE
+        *leads = Some(Leads { term, since, looked: now });
+        now - since >= SILENCE
     }
 
     /// Puts the members' starts that the log does not have into it.

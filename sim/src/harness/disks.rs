@@ -5,9 +5,9 @@
 //! of the member; before that nothing could tell it from the disk itself.
 
 use super::cluster::Cluster;
-use super::machine::{Condition, Death, Machine};
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, OldDisk, StaleDisk};
+use super::machine::{Condition, Death, Machine};
 use crate::check::Violation;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
@@ -106,7 +106,8 @@ impl Nemesis {
             return;
         }
         let linger = Duration::from_millis(self.rng.random_range(0..4_000));
-        let stay = Duration::from_millis(self.rng.random_range(500..6_000));
+        let restarts = self.rng.random_range(0..3);
+        let stay = Duration::from_millis(self.rng.random_range(500..6_000)) / (restarts + 1);
         let cluster = self.cluster.clone();
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
         madsim::task::spawn(async move {
@@ -135,6 +136,17 @@ impl Nemesis {
                     cluster.start(machine);
                     cluster.count(StaleDisk.name());
                     cluster.trace.event(format!("disk {}: an older copy is in its place", machine.slot));
+                    // Each start of the copy counts further.
+                    for _ in 0..restarts {
+                        let mut waited = Duration::ZERO;
+                        while waited < stay && !cluster.at_peace() {
+                            tokio::time::sleep(POLL).await;
+                            waited += POLL;
+                        }
+                        cluster.end(machine, Death::Killed);
+                        tokio::time::sleep(FUNERAL).await;
+                        cluster.start(machine);
+                    }
                     let mut waited = Duration::ZERO;
                     while waited < stay && !cluster.at_peace() {
                         tokio::time::sleep(POLL).await;
