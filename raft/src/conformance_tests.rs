@@ -1,6 +1,5 @@
 //! openraft's own storage conformance suite, on the real engine over real files.
 
-use crate::ids::NodeId;
 use crate::log_store::LogStore;
 use crate::network::{PeerIdentity, Starts};
 use crate::progress::Progress;
