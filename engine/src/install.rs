@@ -44,17 +44,33 @@ impl Installer {
         Ok(())
     }
 
+    /// Writes the batch in one piece, or in smaller ones where the free space is in pieces.
     async fn write_batch(&mut self) -> Result<()> {
-        let batch = std::mem::take(&mut self.batch);
-        let total = std::mem::take(&mut self.batch_bytes);
+        self.batch_bytes = 0;
+        let mut pieces = vec![std::mem::take(&mut self.batch)];
+        while let Some(mut piece) = pieces.pop() {
+            match self.write_piece(&piece).await {
+                Err(Error::Full { .. }) if piece.len() > 1 => {
+                    let rest = piece.split_off(piece.len() / 2);
+                    pieces.extend([rest, piece]);
+                }
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is changed where there is no room for it.
+    async fn write_piece(&mut self, piece: &[(Bytes, LogId, Bytes)]) -> Result<()> {
+        let total = piece.iter().map(|(.., value)| value.len()).sum();
         let too_large = || Error::Invalid(format!("{total} bytes in one step of a snapshot"));
         let len = u32::try_from(total).map_err(|_| too_large())?;
         let mut values = Vec::with_capacity(total);
-        let mut entries = Vec::with_capacity(batch.len());
-        for (key, version, value) in batch {
-            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(&value) };
-            values.extend_from_slice(&value);
-            entries.push((key, KeyEntry { version, value: at }));
+        let mut entries = Vec::with_capacity(piece.len());
+        for (key, version, value) in piece {
+            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(value) };
+            values.extend_from_slice(value);
+            entries.push((key.clone(), KeyEntry { version: *version, value: at }));
         }
         let base = self.place(len, entries)?;
         if len == 0 {
