@@ -4,12 +4,13 @@
 //! the same step; a node that does not start, or stops by itself, is a violation unless somebody expects it.
 
 use super::plan::Plan;
+use super::whole;
 use crate::check::Violation;
 use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
-use cairn_raft::MemberAddress;
+use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::{Handle, NodeHandle};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
@@ -352,6 +353,7 @@ impl Cluster {
             Ok(node) => {
                 let node = Arc::new(node);
                 self.became(slot, life, Ok(node.clone()));
+                whole::check(self.clone(), slot, life, node.engine().view(GROUP));
                 let reason = node.stopped().await;
                 if self.alive(slot, life) {
                     self.stopped_by_itself(slot, life, &reason);

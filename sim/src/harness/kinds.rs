@@ -47,13 +47,17 @@ pub enum FaultKind {
     Usurp,
     /// A member that comes back is used for an election as soon as it counts itself whole.
     HalfRecovered,
+    /// A member loses power while it sets its `lazy` mark, and its vote can elect one who lacks what came meanwhile.
+    Unmarked,
+    /// Writes take effect unanswered; before clients repeat them, members start again from a checkpoint taken in between.
+    Straddle,
 }
 
 use FaultKind::*;
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 22] = [
+    pub const ALL: [FaultKind; 24] = [
         Kill,
         KillAll,
         Pause,
@@ -76,10 +80,12 @@ impl FaultKind {
         Forget,
         Usurp,
         HalfRecovered,
+        Unmarked,
+        Straddle,
     ];
 
     /// The arrangements that need several members, a certain order and the right moment.
-    pub const CONSPIRACIES: [FaultKind; 3] = [Forget, Usurp, HalfRecovered];
+    pub const CONSPIRACIES: [FaultKind; 5] = [Forget, Usurp, HalfRecovered, Unmarked, Straddle];
 
     /// The name under which it is counted.
     pub const fn name(self) -> &'static str {
@@ -106,6 +112,8 @@ impl FaultKind {
             Forget => "forgotten acknowledgement used",
             Usurp => "forgotten vote used",
             HalfRecovered => "returning member used",
+            Unmarked => "power cut amid a mark",
+            Straddle => "repeat across a restart",
         }
     }
 }

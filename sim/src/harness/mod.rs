@@ -8,6 +8,9 @@
 //!    ├── faults    processes, machines, links, clocks: what goes wrong, and its end
 //!    ├── devices   the same for disks
 //!    ├── conspire  faults that only matter together, in one order, at one moment
+//!    ├── unmarked  one more of these: the moment in which a member begins to run ahead of its syncs
+//!    ├── straddle  and another: a write and its repeat on either side of a checkpoint and a restart
+//!    ├── whole     what a node starts with can be read
 //!    ├── observe   looks at every node all the time
 //!    └── finale    heal, serve, converge, lose power while idle
 //! ```
@@ -24,6 +27,9 @@ mod observe;
 mod plan;
 mod report;
 mod run;
+mod straddle;
+mod unmarked;
+mod whole;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;

@@ -89,6 +89,10 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
         }
         Standing::Recovering => {}
     }
+    if status.standing == Standing::Recovering && !machine.forgetful() {
+        let detail = format!("node {slot} recovers after nothing that could have taken what it acknowledged");
+        found.push(Violation::new("a node recovers only if it may have forgotten", detail));
+    }
     if status.role == Role::Leader {
         found.extend(seen.leaders.saw(slot, life, status.term));
     }
