@@ -39,6 +39,7 @@ const FORMING_LIMIT: Duration = Duration::from_secs(20);
 const AFTERMATH: Duration = Duration::from_secs(3);
 /// The number of the client that overwrites its keys all the time: that of no other.
 const CHURN: u64 = 999;
+const CHURN_TASKS: u64 = 2;
 const STACK_BYTES: usize = 16 << 20;
 
 /// How to run a seed.
@@ -224,11 +225,12 @@ fn start_churn(
     cluster: &Cluster,
     hosts: &[NodeHandle],
     stop: &Arc<AtomicBool>,
-) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
+) -> Result<Vec<madsim::task::JoinHandle<()>>, String> {
     let keys = cluster.plan.churn_keys;
-    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
+    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(Vec::new()) };
     let client = client(cluster, CHURN)?;
-    Ok(Some(host.spawn(churn(client, cluster.plan.rng(4), keys, stop.clone()))))
+    let task = |n| host.spawn(churn(client.clone(), cluster.plan.rng(CHURN + n), keys, stop.clone()));
+    Ok((0..CHURN_TASKS).map(task).collect())
 }
 
 /// Waits until somebody leads.
