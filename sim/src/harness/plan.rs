@@ -82,7 +82,7 @@ impl Plan {
                 _ => 3000,
             }),
             profile: Profile::from_rng(&mut rng),
-            churn_keys: if rng.random_bool(0.3) { rng.random_range(6..=24) } else { 0 },
+            churn_keys: if rng.random_bool(0.25) { rng.random_range(6..=24) } else { 0 },
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
             fault_gap: if rng.random_bool(0.3) {

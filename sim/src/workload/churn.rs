@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Values of a few blocks.
 const VALUE_BYTES: std::ops::Range<usize> = 2_000..20_000;
 /// The pause after a write, and after a refused one.
-const PAUSE_MS: std::ops::Range<u64> = 2..30;
+const PAUSE_MS: std::ops::Range<u64> = 5..60;
 const REFUSED: Duration = Duration::from_millis(300);
 
 /// Writes until told to stop.
