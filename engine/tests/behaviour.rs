@@ -388,6 +388,40 @@ fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
     });
 }
 
+/// A member that fell behind asked for the same snapshot for ever: more than half of its data area was free, and no piece
+/// of it was as long as the values that were gathered into one write.
+#[test]
+fn a_snapshot_finds_room_where_the_free_space_is_in_pieces() {
+    run(async {
+        let (_, engine) = fresh(Mode::Sync).await;
+        let pairs = 48;
+        for i in 0..pairs {
+            put_one(&engine, 2 * i, &format!("large{i}"), filled(80_000, i)).await.unwrap();
+            put_one(&engine, 2 * i + 1, &format!("small{i}"), filled(100, i)).await.unwrap();
+        }
+        let index = 2 * pairs;
+        append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }]).await.unwrap();
+        let deleted = (0..pairs).map(|i| Change::Delete { key: Bytes::from(format!("large{i}")) }).collect();
+        engine.apply(GROUP, vec![Transition { applied: id(index), changes: deleted }], image(0)).unwrap();
+        engine.purge(GROUP, id(index)).await.unwrap();
+        let mut waited = 0;
+        while engine.status().free_bytes < 3 << 20 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            waited += 1;
+            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
+        }
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        for i in 0..300u64 {
+            installer.put(Bytes::from(format!("new{i:03}")), id(i), filled(4000, i)).await.unwrap();
+        }
+        installer.finish(id(1000), image(1)).await.unwrap();
+        for i in 0..300u64 {
+            let (_, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+            assert_eq!(value, filled(4000, i));
+        }
+    });
+}
+
 #[test]
 fn a_failed_sync_ends_the_engine_and_is_not_retried() {
     run(async {

@@ -6,12 +6,13 @@
 use super::atlas::Atlas;
 use super::machine::{Condition, Death, Machine, State};
 use super::plan::Plan;
+use super::whole;
 use crate::check::Violation;
 use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
-use cairn_raft::MemberAddress;
+use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::{Handle, NodeHandle};
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -237,6 +238,7 @@ impl Cluster {
             Ok(node) => {
                 let node = Arc::new(node);
                 self.became(slot, life, Ok(node.clone()));
+                whole::check(self.clone(), slot, life, node.engine().view(GROUP));
                 let reason = node.stopped().await;
                 if self.alive(slot, life) {
                     self.stopped_by_itself(slot, life, &reason);

@@ -19,18 +19,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The time between two looks for a moment.
-const POLL: Duration = Duration::from_millis(1);
+pub(super) const POLL: Duration = Duration::from_millis(1);
 /// Longest wait for a moment to strike at.
-const MOMENT: Duration = Duration::from_millis(1_500);
+pub(super) const MOMENT: Duration = Duration::from_millis(1_500);
 /// Longest wait for a new leader, and for a member to come back.
 const LEADER: Duration = Duration::from_secs(3);
 const RETURN: Duration = Duration::from_secs(5);
 /// Longest wait for acknowledgements to run ahead.
-const LAZY: Duration = Duration::from_secs(4);
+pub(super) const LAZY: Duration = Duration::from_secs(4);
 
 /// How those who are gone are kept from helping.
 #[derive(Clone, Copy, Debug)]
-enum Gone {
+pub(super) enum Gone {
     CutOff,
     Paused,
     Killed,
@@ -38,10 +38,10 @@ enum Gone {
 
 /// The three parts.
 #[derive(Debug)]
-struct Parts {
-    out: Vec<usize>,
-    forgets: usize,
-    gone: Vec<usize>,
+pub(super) struct Parts {
+    pub(super) out: Vec<usize>,
+    pub(super) forgets: usize,
+    pub(super) gone: Vec<usize>,
 }
 
 impl Nemesis {
@@ -177,7 +177,7 @@ impl Nemesis {
     }
 
     /// The leader of the highest term, if that is at least `least`.
-    fn leader(&self, least: u64) -> Option<usize> {
+    pub(super) fn leader(&self, least: u64) -> Option<usize> {
         let leads = |(number, machine): (usize, &Machine)| {
             let (_, node) = machine.node()?;
             let status = node.replica().status();
@@ -196,7 +196,7 @@ impl Nemesis {
         node.is_some_and(|(_, node)| node.replica().standing() == Standing::Active)
     }
 
-    fn hosts(&self, members: &[usize]) -> Vec<Host> {
+    pub(super) fn hosts(&self, members: &[usize]) -> Vec<Host> {
         members
             .iter()
             .filter_map(|number| self.cluster.machines.get(*number))
@@ -205,7 +205,7 @@ impl Nemesis {
     }
 
     /// Deals the parts at random, with the leader among those who will be gone; only while all are up.
-    fn deal(&mut self, leader: usize) -> Option<Parts> {
+    pub(super) fn deal(&mut self, leader: usize) -> Option<Parts> {
         let machines = &self.cluster.machines;
         if machines.iter().any(|machine| machine.condition() != Condition::Up || machine.forgetful()) {
             return None;
@@ -219,18 +219,18 @@ impl Nemesis {
         Some(Parts { out, forgets, gone: others })
     }
 
-    fn begin(&mut self, fault: FaultKind, parts: &Parts) {
+    pub(super) fn begin(&mut self, fault: FaultKind, parts: &Parts) {
         self.cluster.count(fault.name());
         self.cluster.trace.event(format!("{}: {parts:?}", fault.name()));
         self.partitions.fetch_add(1, Ordering::Relaxed);
         self.links.heal();
     }
 
-    async fn pause_up_to(&mut self, millis: u64) {
+    pub(super) async fn pause_up_to(&mut self, millis: u64) {
         self.pause_between(0, millis).await;
     }
 
-    async fn pause_between(&mut self, from: u64, to: u64) {
+    pub(super) async fn pause_between(&mut self, from: u64, to: u64) {
         tokio::time::sleep(Duration::from_millis(self.rng.random_range(from..=to))).await;
     }
 
@@ -258,13 +258,13 @@ impl Nemesis {
     }
 
     /// The one that is to forget loses power, or at least its process where one more may not forget.
-    fn strike(&mut self, parts: &Parts) {
+    pub(super) fn strike(&mut self, parts: &Parts) {
         let Some(machine) = self.cluster.machines.get(parts.forgets) else { return };
         let death = if self.cluster.may_forget(machine) { Death::PowerCut } else { Death::Killed };
         self.cluster.end(machine, death);
     }
 
-    fn remove(&mut self, parts: &Parts) -> Gone {
+    pub(super) fn remove(&mut self, parts: &Parts) -> Gone {
         let gone = match self.rng.random_range(0..4) {
             0 => Gone::Paused,
             1 => Gone::Killed,
@@ -281,7 +281,7 @@ impl Nemesis {
     }
 
     /// Starts the one that forgot, soon.
-    async fn bring_back(&mut self, member: usize) {
+    pub(super) async fn bring_back(&mut self, member: usize) {
         self.pause_between(25, 250).await;
         if let Some(machine) = self.cluster.machines.get(member) {
             self.cluster.start(machine);
@@ -299,7 +299,7 @@ impl Nemesis {
         self.bring_back(member).await;
     }
 
-    async fn undo(&mut self, parts: &Parts, gone: Gone) {
+    pub(super) async fn undo(&mut self, parts: &Parts, gone: Gone) {
         self.links.heal();
         self.cluster.trace.event("all links whole");
         for machine in parts.gone.iter().filter_map(|number| self.cluster.machines.get(*number)) {

@@ -31,7 +31,7 @@ pub(super) const FUNERAL: Duration = Duration::from_millis(20);
 pub(super) struct Nemesis {
     pub(super) cluster: Arc<Cluster>,
     pub(super) links: Arc<Links>,
-    clients: Vec<Host>,
+    pub(super) clients: Vec<Host>,
     pub(super) rng: StdRng,
     /// Changes with every change of partitions, and of weather.
     pub(super) partitions: Arc<AtomicU64>,
@@ -92,6 +92,8 @@ impl Nemesis {
             Forget => self.forget().await,
             Usurp => self.usurp().await,
             HalfRecovered => self.half_recovered().await,
+            Unmarked => self.unmarked().await,
+            Straddle => self.straddle().await,
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
         }

@@ -73,6 +73,10 @@ kinds! {
     Usurp = "forgotten vote used",
     /// A member that comes back is used for an election as soon as it counts itself whole.
     HalfRecovered = "returning member used",
+    /// A member loses power while it sets its `lazy` mark, and its vote can elect one who lacks what came meanwhile.
+    Unmarked = "power cut amid a mark",
+    /// Writes take effect unanswered; before clients repeat them, members start again from a checkpoint taken in between.
+    Straddle = "repeat across a restart",
     /// Bits of blocks at rest flip.
     Rot = "bit rot",
     /// Blocks at rest can no longer be read.
@@ -87,11 +91,13 @@ kinds! {
     Fill = "full disk",
 }
 
-use FaultKind::{Fill, Forget, HalfRecovered, LostWrite, Rot, StrayRead, StrayWrite, Usurp, Wear};
+use FaultKind::{
+    Fill, Forget, HalfRecovered, LostWrite, Rot, Straddle, StrayRead, StrayWrite, Unmarked, Usurp, Wear,
+};
 
 impl FaultKind {
     /// The arrangements that need several members, a certain order and the right moment.
-    pub const CONSPIRACIES: [FaultKind; 3] = [Forget, Usurp, HalfRecovered];
+    pub const CONSPIRACIES: [FaultKind; 5] = [Forget, Usurp, HalfRecovered, Unmarked, Straddle];
 
     /// What a storage medium does over time; drawn apart from the others, as [`Atlas`](super::atlas::Atlas) allows.
     pub const DECAYS: [FaultKind; 6] = [Rot, Wear, LostWrite, StrayWrite, StrayRead, Fill];

@@ -12,6 +12,9 @@
 //!    ├── decay     what disks do over time, and reads and scrubs that meet it
 //!    ├── fill      a data area without room
 //!    ├── conspire  faults that only matter together, in one order, at one moment
+//!    ├── unmarked  one more of these: the moment in which a member begins to run ahead of its syncs
+//!    ├── straddle  and another: a write and its repeat on either side of a checkpoint and a restart
+//!    ├── whole     what a node starts with can be read
 //!    ├── observe   looks at every node all the time
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
@@ -34,6 +37,9 @@ mod plan;
 mod report;
 mod run;
 mod scrub;
+mod straddle;
+mod unmarked;
+mod whole;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;

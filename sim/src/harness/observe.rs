@@ -98,6 +98,11 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     }
     found.extend(seen.members.saw(&status.configurations));
     if status.standing == Standing::Recovering {
+        if !machine.forgetful() && !machine.damaged() {
+            let detail =
+                format!("node {slot} recovers after nothing that could have taken what it acknowledged");
+            found.push(Violation::new("a node recovers only if it may have forgotten", detail));
+        }
         machine.forgot(life);
     }
     if status.role == Role::Leader {

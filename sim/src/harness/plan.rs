@@ -30,6 +30,8 @@ pub struct Plan {
     pub sync_interval: Duration,
     /// Clients.
     pub profile: Profile,
+    /// Keys that one more client overwrites all the time, so that space is used again soon; or none.
+    pub churn_keys: u32,
     /// In mode `replicated`: whether more machines may lose power at once than the cluster survives without a person. It
     /// may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
@@ -88,6 +90,7 @@ impl Plan {
                 _ => 3000,
             }),
             profile: Profile::from_rng(&mut rng),
+            churn_keys: if rng.random_bool(0.25) { rng.random_range(6..=24) } else { 0 },
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
             decays,

@@ -20,7 +20,7 @@ use super::report::Report;
 use crate::check::{Violation, acknowledged, linearizable, provenance};
 use crate::history::{History, Outcome};
 use crate::trace::Trace;
-use crate::workload::{Generator, Recorder, run_client};
+use crate::workload::{Generator, Recorder, churn, run_client};
 use cairn_client::{Client, Options};
 use cairn_engine::Mode;
 use madsim::runtime::{Handle, NodeHandle};
@@ -41,6 +41,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(400);
 const FORMING_LIMIT: Duration = Duration::from_secs(20);
 /// How long clients go on after the healing.
 const AFTERMATH: Duration = Duration::from_secs(3);
+/// The number of the client that overwrites its keys all the time: that of no other.
+const CHURN: u64 = 999;
 const STACK_BYTES: usize = 16 << 20;
 
 /// How to run a seed.
@@ -140,6 +142,7 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let recorder = Recorder::new(trace.clone());
     let stop = Arc::new(AtomicBool::new(false));
     let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
+    let churning = start_churn(&cluster, &hosts, &stop)?;
     let until = virtual_time() + plan.fault_time;
     let enemies = hosts.iter().map(NodeHandle::id).collect();
     madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
@@ -149,7 +152,7 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
-    for client in clients {
+    for client in clients.into_iter().chain(churning) {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     let last = plan.profile.clients * plan.profile.tasks_per_client;
@@ -241,6 +244,18 @@ fn spawn_fill(cluster: &Arc<Cluster>) -> Result<(), String> {
         fill(cluster, client, Duration::from_millis(holds)).await;
     });
     Ok(())
+}
+
+/// The client that overwrites its own keys all the time, if the plan has one.
+fn start_churn(
+    cluster: &Cluster,
+    hosts: &[NodeHandle],
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
+    let keys = cluster.plan.churn_keys;
+    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
+    let client = client(cluster, CHURN)?;
+    Ok(Some(host.spawn(churn(client, cluster.plan.rng(4), keys, stop.clone()))))
 }
 
 /// Waits until somebody leads.
