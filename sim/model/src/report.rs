@@ -60,7 +60,7 @@ pub fn table(filter: &str, deeper: &Deeper, out: &mut dyn Write) -> io::Result<V
     let mut wrong = Vec::new();
     writeln!(
         out,
-        "{:<27} {:<44} {:>9} {:>5}  {:<48} {:>5}",
+        "{:<30} {:<48} {:>9} {:>5}  {:<48} {:>5}",
         "search", "bounds", "states", "depth", "result", "s"
     )?;
     let chosen = ALL.iter().filter(|scenario| scenario.name.contains(filter));
@@ -74,7 +74,7 @@ pub fn table(filter: &str, deeper: &Deeper, out: &mut dyn Write) -> io::Result<V
         };
         writeln!(
             out,
-            "{:<27} {:<44} {:>9} {:>5}  {result:<48} {:>5.1}",
+            "{:<30} {:<48} {:>9} {:>5}  {result:<48} {:>5.1}",
             title(scenario),
             bounds(&scenario.bounds),
             found.states,
