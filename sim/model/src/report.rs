@@ -5,6 +5,7 @@ use crate::rules::Rules;
 use crate::scenarios::{ALL, Scenario};
 use crate::search::{Outcome, search};
 use crate::state::REBORN;
+use clap::builder::PossibleValuesParser;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Instant;
@@ -12,8 +13,8 @@ use std::time::Instant;
 /// A search that comes to more states has been given bounds that are too large: about 2 GiB.
 const LIMIT: usize = 12_000_000;
 
-/// Other bounds than those of the table.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+/// Other bounds than those of the table, and fewer rules.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Deeper {
     /// The highest term, at most 3.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=3))]
@@ -30,6 +31,9 @@ pub struct Deeper {
     /// Process kills, at most 4.
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=4))]
     kills: Option<u8>,
+    /// Leave one more rule out; may be repeated.
+    #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(Rules::MEANINGS.iter().map(|(name, _)| *name)))]
+    without: Vec<String>,
     /// Give a search up after so many states.
     #[arg(long)]
     limit: Option<usize>,
@@ -60,13 +64,13 @@ pub fn table(filter: &str, deeper: &Deeper, out: &mut dyn Write) -> io::Result<V
     let mut wrong = Vec::new();
     writeln!(
         out,
-        "{:<27} {:<44} {:>9} {:>5}  {:<48} {:>5}",
+        "{:<30} {:<48} {:>9} {:>5}  {:<48} {:>5}",
         "search", "bounds", "states", "depth", "result", "s"
     )?;
     let chosen = ALL.iter().filter(|scenario| scenario.name.contains(filter));
     for scenario in &chosen.map(|scenario| deeper.of(scenario)).collect::<Vec<_>>() {
         let begin = Instant::now();
-        let found = run(scenario, deeper.limit);
+        let found = run(scenario, deeper);
         let result = match &found.violation {
             None if found.cut_short => "not finished".to_owned(),
             None => "no violation".to_owned(),
@@ -74,8 +78,8 @@ pub fn table(filter: &str, deeper: &Deeper, out: &mut dyn Write) -> io::Result<V
         };
         writeln!(
             out,
-            "{:<27} {:<44} {:>9} {:>5}  {result:<48} {:>5.1}",
-            title(scenario),
+            "{:<30} {:<48} {:>9} {:>5}  {result:<48} {:>5.1}",
+            title(scenario, deeper),
             bounds(&scenario.bounds),
             found.states,
             found.depth,
@@ -95,12 +99,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
     let scenario = deeper.of(ALL.iter().find(|scenario| scenario.name == name)?);
     let mut text = String::new();
-    for rule in scenario.without {
+    for rule in scenario.without.iter().copied().chain(deeper.without.iter().map(String::as_str)) {
         let meaning =
-            Rules::MEANINGS.iter().find(|(name, _)| name == rule).map_or("", |(_, meaning)| meaning);
+            Rules::MEANINGS.iter().find(|(name, _)| *name == rule).map_or("", |(_, meaning)| meaning);
         let _ = writeln!(text, "without {rule}: {meaning}");
     }
-    let found = run(&scenario, deeper.limit);
+    let found = run(&scenario, deeper);
     match &found.violation {
         None => {
             let _ = writeln!(text, "no violation in {} states", found.states);
@@ -116,9 +120,11 @@ pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
     Some(text)
 }
 
-fn run(scenario: &Scenario, limit: Option<usize>) -> Outcome {
-    let model = scenario.model();
-    search(&model, model.start(), scenario.witnesses, limit.unwrap_or(LIMIT))
+fn run(scenario: &Scenario, deeper: &Deeper) -> Outcome {
+    let mut model = scenario.model();
+    let fewer = deeper.without.iter().try_fold(model.rules, |rules, name| rules.without(name));
+    model.rules = fewer.unwrap_or(model.rules);
+    search(&model, model.start(), scenario.witnesses, deeper.limit.unwrap_or(LIMIT))
 }
 
 /// Why an outcome is not what the scenario says, if it is not.
@@ -135,10 +141,12 @@ fn judge(scenario: &Scenario, found: &Outcome) -> Option<String> {
     }
 }
 
-fn title(scenario: &Scenario) -> String {
-    match scenario.without {
-        [] => format!("all rules: {}", scenario.name),
-        _ => format!("- {}", scenario.name),
+fn title(scenario: &Scenario, deeper: &Deeper) -> String {
+    match (scenario.without, deeper.without.join(" - ")) {
+        ([], fewer) if fewer.is_empty() => format!("all rules: {}", scenario.name),
+        ([], fewer) => format!("{} - {fewer}", scenario.name),
+        (_, fewer) if fewer.is_empty() => format!("- {}", scenario.name),
+        (_, fewer) => format!("- {} - {fewer}", scenario.name),
     }
 }
 
