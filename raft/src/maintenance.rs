@@ -2,7 +2,7 @@
 //! noticing that the engine has failed.
 //!
 //! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a follower which
-//! is catching up will need next, unless the disk fills up meanwhile.
+//! is catching up will need next, unless the disk fills up meanwhile or an entry before it is damaged for good.
 
 use crate::GROUP;
 use crate::config::ReplicaConfig;
@@ -85,11 +85,14 @@ impl Maintained {
         };
         let due = self.engine.purge_due(GROUP);
         let purgeable = purgeable.max(due.map(|due| due.index));
+        let needless = self.mender.needless_through();
+        let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
         let relief =
             full && *relieved + RELIEF <= runtime::now() && self.engine.applied(GROUP) > checkpointed;
         if !self.progress.is_building()
             && (relief
                 || due > checkpointed
+                || needless.is_some_and(|index| checkpointed.is_none_or(|covered| covered.index < index))
                 || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
         {
             if relief {
@@ -97,9 +100,10 @@ impl Maintained {
             }
             self.raft.trigger().snapshot().await.map_err(drop)?;
         }
-        if let (Some(target), Some(covered)) = (purgeable, checkpointed) {
-            let held = self.held(followers).filter(|_| !tight);
-            let through = held.unwrap_or(u64::MAX).min(covered.index).min(target);
+        let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
+        let target = purgeable.map(|target| target.min(held)).max(needless);
+        if let (Some(target), Some(covered)) = (target, checkpointed) {
+            let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
                 self.raft.trigger().purge_log(through).await.map_err(drop)?;
             }

@@ -337,3 +337,28 @@ async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started(
     assert!(!kept.running && kept.position > 0);
     assert!(!scrubbed(replica).await.paused);
 }
+
+/// Bits flipped on one member hit entries that the others had purged long ago: no scrub could mend them, each counted them
+/// again, and a follower that needed them would have waited for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_let_go_of() {
+    let cluster = cluster(usual).await;
+    fill(&cluster, 0..KEYS).await;
+    let index = cluster.replica(1).engine().lookup(GROUP, key(60).as_bytes()).unwrap().version.index;
+    let places: Vec<ValueRef> = cluster.replicas().map(|replica| place(replica, 60)).collect();
+    write(cluster.leader().await, put(&key(60), "another")).await;
+    cluster.converge().await;
+    for (slot, at) in (1..).zip(&places) {
+        damage(&cluster, slot, FileKind::Data, at.offset + 5, 3);
+    }
+    let replica = cluster.replica(follower(&cluster).await);
+    let first = scrubbed(replica).await;
+    assert_eq!((first.damaged, first.unmendable), (1, 0), "{first:?}");
+    until("the log to be purged through the entry", || {
+        replica.engine().log_bounds(GROUP).purged.filter(|purged| purged.index >= index)
+    })
+    .await;
+    let second = scrubbed(replica).await;
+    assert_eq!((second.damaged, second.unmendable), (1, 0), "nothing of it is left: {second:?}");
+    assert_eq!(value(replica, &key(60)).await.unwrap(), "another");
+}

@@ -114,6 +114,10 @@ pub(crate) async fn recover(
         salvage.accept(error)?;
     }
     let Replay { mut groups, unreadable, unsynced_values, reached: (end, chain), .. } = replay;
+    if let Some(error) = beyond_reapplying(&groups, devices, area) {
+        salvage.accept(error)?;
+        return Ok(nothing(&scan, &headers, salvage));
+    }
     cut_before(&mut groups, unreadable, &mut salvage)?;
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
@@ -171,6 +175,26 @@ fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recove
         other_is_void: false,
         damage: salvage.damage(),
     }
+}
+
+/// The newest checkpoint is damaged, and the log was purged through more than the older one has applied: what lies between
+/// cannot be applied again.
+fn beyond_reapplying(groups: &BTreeMap<GroupId, Group>, devices: &Devices, area: usize) -> Option<Error> {
+    let lost = |group: &&Group| {
+        let purged = group.log.bounds().purged.map(|id| id.index);
+        purged > group.applied.map(|id| id.index) && group.applied_before.map(|id| id.index) >= purged
+    };
+    let group = groups.values().find(lost)?;
+    let purged = group.log.bounds().purged.unwrap_or_default();
+    Some(Error::Corrupt(Corruption {
+        file: file_of(1 - area),
+        offset: 0,
+        length: devices.checkpoints.get(1 - area).map_or(0, |device| device.size()),
+        kind: CorruptionKind::Checkpoint,
+        expected: format!("an intact checkpoint that covers entry {purged}, through which the log is purged"),
+        found: format!("damage; the older checkpoint has applied {:?}", group.applied),
+        log_ids: Vec::new(),
+    }))
 }
 
 /// A clean shutdown recorded the journal's end: that very block must still be there.

@@ -27,6 +27,8 @@ pub(crate) struct Mender {
     peers: Mutex<Option<Peers>>,
     mended: AtomicU64,
     unmendable: AtomicU64,
+    /// One above the last log entry that is damaged, that no member has, and that nobody needs.
+    needless: AtomicU64,
     /// The entry that could not be read for replication, and since when.
     stuck: Mutex<Option<(u64, runtime::Instant)>>,
 }
@@ -44,6 +46,7 @@ impl Mender {
             peers: Mutex::new(None),
             mended: AtomicU64::new(0),
             unmendable: AtomicU64::new(0),
+            needless: AtomicU64::new(0),
             stuck: Mutex::new(None),
         }
     }
@@ -53,7 +56,7 @@ impl Mender {
         *self.peers.lock() = Some(peers);
     }
 
-    /// Values put right, and attempts that found nobody who had the value.
+    /// Values put right or let go of, and attempts that found nobody who had the value.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.mended.load(Ordering::Relaxed), self.unmendable.load(Ordering::Relaxed))
     }
@@ -63,6 +66,11 @@ impl Mender {
     pub(crate) async fn mend(&self, extent: &Extent) -> Option<Bytes> {
         let (node, log_id, offset) = (self.identity.id(), extent.log_id, extent.at.offset);
         let Some((bytes, from)) = self.find(extent).await else {
+            if self.let_go(extent).await {
+                self.mended.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, length = extent.at.len, "an applied entry's value is damaged that no member and no key has: the log is purged through it");
+                return None;
+            }
             self.unmendable.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%node, %log_id, offset, length = extent.at.len, "no member that answers has a value that is damaged here");
             return None;
@@ -80,6 +88,28 @@ impl Mender {
             }
         }
         Some(bytes)
+    }
+
+    /// Whether nobody needs the value: its entry is applied, no key has what it wrote, and so it would only be of use to a
+    /// follower, for whom a snapshot does as well. The log may then go through that entry.
+    async fn let_go(&self, extent: &Extent) -> bool {
+        let applied = self.engine.applied(GROUP).is_some_and(|applied| applied.index >= extent.log_id.index);
+        if !applied || matches!(extent.owner, Owner::Key(_)) {
+            return false;
+        }
+        // As it is now: it may have been applied since somebody looked.
+        let (offset, log_id) = (extent.at.offset, extent.log_id);
+        let owners = self.engine.extents(GROUP, offset..offset + 1).await;
+        if owners.iter().any(|now| matches!(now.owner, Owner::Key(_))) {
+            return false;
+        }
+        self.needless.fetch_max(log_id.index + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// The index through which the log is to go, whoever may still want it from here.
+    pub(crate) fn needless_through(&self) -> Option<u64> {
+        self.needless.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// The bytes, and who had them.

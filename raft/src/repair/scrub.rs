@@ -52,7 +52,7 @@ pub struct ScrubStatus {
     pub values_checked: u64,
     /// Values, journal blocks, checkpoints and superblock copies found damaged by it.
     pub damaged: u64,
-    /// Of all damage met, by it or by reads: what was put right.
+    /// Of all damage met, by it or by reads: what was put right, or let go of where nobody needs it.
     pub mended: u64,
     /// Of all damage met, by it or by reads: what could not be put right at the time.
     pub unmendable: u64,
