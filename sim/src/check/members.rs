@@ -69,7 +69,7 @@ mod tests {
         assert!(members.saw(&[set(&[(1, 1), (2, 2), (2, 3)])]).is_some());
         assert_eq!(members.settled(1, &before), None);
         let mut members = Members::default();
-        assert_eq!(members.saw(&[before.clone()]), None);
+        assert_eq!(members.saw(std::slice::from_ref(&before)), None);
         assert_eq!(members.settled(2, &after), None);
         assert!(members.leads(NodeId::new(2, 2)).is_some());
         assert_eq!(members.leads(NodeId::new(2, 3)), None);
