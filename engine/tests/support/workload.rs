@@ -149,11 +149,13 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                 let take = random.below(unapplied.len() as u64 + 1) as usize;
                 let ready: Vec<NewEntry> = unapplied.drain(..take).collect();
                 if let Some(last) = ready.last() {
-                    let mut all = history.applied.lock().unwrap();
-                    let mut keys = all.last_key_value().map(|(_, k)| k.clone()).unwrap_or_default();
-                    for entry in &ready {
-                        apply_to(&mut keys, entry);
-                        all.insert(entry.id.index, keys.clone());
+                    {
+                        let mut all = history.applied.lock().unwrap();
+                        let mut keys = all.last_key_value().map(|(_, k)| k.clone()).unwrap_or_default();
+                        for entry in &ready {
+                            apply_to(&mut keys, entry);
+                            all.insert(entry.id.index, keys.clone());
+                        }
                     }
                     went_well(engine.apply(GROUP, ready.iter().map(transition).collect(), image(last.id)))
                         .await;
