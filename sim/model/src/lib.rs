@@ -42,9 +42,11 @@
 //! nothing that counts. Keep both: this holds for "in its log", and not for "applied" (`joining_recovers`).
 //!
 //! An operator's mandate opens the gates of those that it finds recovering. It must not make a second cluster beside
-//! one that goes on: with the vote of a member that forgot the replacement, and of the replaced one, which answers and
-//! never heard of it. That is what `membership_synced` is for. The votes under a mandate are counted and given as any
-//! others: by the configuration in the candidate's log, which must reach as far as the voter's.
+//! one that goes on: with the votes of a member that forgot the replacement, or what followed it, and of another that
+//! never heard of it. Two rules see to that. `membership_synced` keeps the replacement itself. And the log that reaches
+//! furthest may be that of a leader who was alone in its term and never heard of the replacement, longer than what a
+//! forgetful member kept: so `mandate_newest`. The votes are counted and given as any others: by the configuration in
+//! the candidate's log, which must reach as far as the voter's.
 //!
 //! A disk that is lost is a cut that was noticed: from then on the group is thin, and one more cut must not stop it. So
 //! it has to stay until the final configuration is committed (`half-made-thin`, `return_needs_commit`): as long as the

@@ -160,6 +160,12 @@ impl Log {
         self.last_term() << 4 | self.len()
     }
 
+    /// Term and index of the last entry that says who votes.
+    pub(crate) fn last_membership(self) -> (u8, u8) {
+        let last = (1..=self.len()).rev().find(|index| self.get(*index).content().is_membership());
+        last.map_or((0, 0), |index| (self.get(index).term(), index))
+    }
+
     /// Where this content stands, if it does.
     pub(crate) fn find(self, content: Content) -> Option<u8> {
         (1..=self.len()).find(|index| self.get(*index).content() == content)

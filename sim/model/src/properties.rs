@@ -96,8 +96,8 @@ impl Model {
         }
     }
 
-    /// Whether the one of some members whose log reaches furthest has their majority in its own configuration, if those
-    /// that recover may vote for it, while the other members are active and a majority in what was committed.
+    /// Whether the one of some members whose log reaches furthest, and knows of no older configuration than the others, has
+    /// their majority in its own, if those that recover may vote for it, while the other members are active and a majority in what was committed.
     fn mandate_splits(&self, state: &State) -> bool {
         let nodes = state.nodes();
         if !self.bounds.mandates || nodes.iter().all(|node| node.gate == 0) {
@@ -110,7 +110,11 @@ impl Model {
         let current = self.membership(state.committed);
         let outdated = nodes.iter().filter(|node| self.membership(node.log) != current);
         outdated.into_iter().any(|chosen| {
-            let asked = set(&|node| node.log.rank() <= chosen.log.rank());
+            let newest = self.rules.mandate_newest;
+            let asked = set(&|node| {
+                let older = node.log.last_membership() <= chosen.log.last_membership();
+                node.log.rank() <= chosen.log.rank() && (older || !newest)
+            });
             let subsets = (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
             subsets
                 .into_iter()

@@ -64,6 +64,10 @@ const NEW_LAZY: Witness = ("after a replacement a power cut takes what the other
     let led = |n: &Node| n.role == Role::Leader && s.committed.find(Content::Final(2)).is_some();
     s.nodes().iter().any(|n| led(n) && s.term(n.term).regime == 2) && s.nodes().iter().any(|n| n.gate != 0)
 });
+const OUTDATED_LEADS: Witness = ("a member leads that does not know of a committed replacement", |s| {
+    let old = |n: &Node| n.role == Role::Leader && n.log.find(Content::Joint(2)).is_none();
+    s.nodes().iter().any(old) && s.committed.find(Content::Final(2)).is_some()
+});
 const UNDONE: Witness = ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
 const CLEAR_AFTER_CUTS: Witness =
     ("after two cuts and a commit every mark is clear and every member active", |s| {
@@ -87,6 +91,8 @@ const TAILS_TWICE: Bounds = Bounds { terms: 3, cuts: 2, ..TAILS };
 const REBORN_C: Bounds = Bounds { entries: 4, reborn: 0b100, ..BOUNDS };
 const REBORN_A: Bounds = Bounds { reborn: 0b001, ..REBORN_C };
 const REBORN_CUT: Bounds = Bounds { mandates: true, cuts: 1, ..REBORN_C };
+/// B leads without knowing of the replacement, the new C leads with it, and the old C may forget.
+const MANDATE: Bounds = Bounds { terms: 3, values: 0, candidates: 0b01010, faulty: 0b00100, ..REBORN_CUT };
 /// One after the other.
 const REBORN_TWO: Bounds = Bounds { entries: 5, values: 0, reborn: 0b110, ..REBORN_C };
 /// A half-made replacement.
@@ -146,6 +152,7 @@ pub(crate) const ALL: &[Scenario] = &[
         Bounds { marks: true, entries: 3, values: 0, cuts: 1, ..HALF_MADE },
         &[REBORN_LEADS],
     ),
+    holds("mandate", &[], MANDATE, &[OUTDATED_LEADS]),
     holds("half-made-thin", &[], HALF_MADE_THIN, &[NEW_LAZY]),
     holds("half-made-cut", &[], Bounds { mandates: true, cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
     holds("marks", &[], Bounds { cuts: 2, ..MARKS }, &[CLEAR_AFTER_CUTS, LAZY_COMMIT]),
@@ -189,6 +196,7 @@ pub(crate) const ALL: &[Scenario] = &[
         )
     },
     breaks(&["joining_recovers"], REBORN_CUT, LeaderLacksCommitted, 15),
+    breaks(&["mandate_newest"], MANDATE, MandateSplits, 19),
     breaks(&["copy_after_all_know"], Bounds { copies: 1, ..REBORN_C }, LeaderLacksCommitted, 12),
     holds("copy", &[], Bounds { copies: 1, ..REBORN_C }, &[REBORN_LEADS]),
     breaks(&["mark_before_ack"], MARKS, LeaderLacksCommitted, 7),

@@ -116,7 +116,8 @@ impl Model {
             state.break_with(Violation::IdReused);
         }
         if ack == Ack::Lazy {
-            if self.synced_first(log, log.len()) {
+            let acked = state.term(node.term).acked[node.id as usize];
+            if self.synced_first(log, acked + 1) {
                 state.all[at].sync();
             } else if self.rules.leader_marks_own_ack {
                 self.mark(&mut state.all[at]);
@@ -129,11 +130,12 @@ impl Model {
         self.hear(&mut state.all[at], term, ack);
         let said = state.term(term).log;
         let known = state.all[at].log.common(said);
+        let acked = state.term(term).acked[state.all[at].id as usize];
         write(state, at, said.prefix(known + 1));
         let node = &mut state.all[at];
         match ack {
             Ack::None => {}
-            Ack::Lazy if self.synced_first(said.prefix(known + 1), known + 1) => node.sync(),
+            Ack::Lazy if self.synced_first(said.prefix(known + 1), acked + 1) => node.sync(),
             Ack::Lazy => self.mark(node),
             Ack::Synced => node.sync(),
         }
