@@ -169,6 +169,14 @@ impl Engine {
         Ok(pushed)
     }
 
+    /// Through where the log was purged before the restart, if more of it had to be kept: the newest checkpoint was damaged,
+    /// and the older one needs it. To be purged again once a checkpoint covers it; not all its values need be intact.
+    pub fn purge_due(&self, group: GroupId) -> Option<LogId> {
+        let state = self.shared.state.lock();
+        let group = state.groups.get(&group)?;
+        group.purge_due.filter(|due| group.log.bounds().purged.is_none_or(|purged| purged.index < due.index))
+    }
+
     /// First and last position.
     pub fn log_bounds(&self, group: GroupId) -> LogBounds {
         self.shared.state.lock().groups.get(&group).map(|g| g.log.bounds()).unwrap_or_default()

@@ -268,6 +268,51 @@ fn every_live_extent_is_listed_once_in_order_with_whom_it_belongs_to() {
     });
 }
 
+/// The story: the newest checkpoint was damaged, and the log had been purged up to what it covered. The older checkpoint and
+/// the journal gave a log that began behind what that checkpoint had applied, and the node refused to start for good.
+#[test]
+fn what_the_older_checkpoint_has_not_applied_is_in_the_log_though_it_was_purged() {
+    run(async {
+        let (disk, engine) = filled().await;
+        engine.purge(GROUP, id(35)).await.unwrap();
+        engine.checkpoint().await.unwrap();
+        engine.purge(GROUP, id(55)).await.unwrap();
+        engine.close().await.unwrap();
+        drop(engine);
+        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let newest = [FileKind::Checkpoint0, FileKind::Checkpoint1];
+        let mut kept = 0;
+        for damaged in newest {
+            disk.kill(|| 0);
+            for (kind, bytes) in &clean {
+                disk.damage(*kind, |b| b.copy_from_slice(bytes));
+            }
+            disk.damage(damaged, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+            let engine = open(&disk, false).await.unwrap();
+            assert_eq!(engine.standing(), Standing::Active);
+            let (bounds, applied) = (engine.log_bounds(GROUP), engine.applied(GROUP).unwrap());
+            assert!(bounds.purged.is_none_or(|purged| purged <= applied), "{bounds:?}, applied {applied}");
+            assert_eq!(bounds.last, Some(id(59)));
+            let entries = engine.read_metas(GROUP, applied.index + 1..60, 100);
+            assert_eq!(entries.len() as u64, 59 - applied.index);
+            for index in applied.index + 1..60 {
+                engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+            }
+            for index in 40..60 {
+                assert_eq!(engine.get(GROUP, &key(index)).await.unwrap().unwrap().1, value(index));
+            }
+            if let Some(due) = engine.purge_due(GROUP) {
+                kept += 1;
+                assert_eq!(due, id(55));
+                engine.checkpoint().await.unwrap();
+                engine.purge(GROUP, due).await.unwrap();
+            }
+            assert_eq!((engine.purge_due(GROUP), engine.log_bounds(GROUP).purged), (None, Some(id(55))));
+        }
+        assert_eq!(kept, 1, "one of the two was the older one");
+    });
+}
+
 /// Mends every extent after all of them were damaged.
 #[test]
 fn a_damaged_extent_is_mended_in_place_and_its_neighbours_stay_as_they_were() {

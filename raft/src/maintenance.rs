@@ -83,10 +83,14 @@ impl Maintained {
             true => bounds.last.map(|last| last.index),
             false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP)),
         };
+        let due = self.engine.purge_due(GROUP);
+        let purgeable = purgeable.max(due.map(|due| due.index));
         let relief =
             full && *relieved + RELIEF <= runtime::now() && self.engine.applied(GROUP) > checkpointed;
         if !self.progress.is_building()
-            && (relief || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
+            && (relief
+                || due > checkpointed
+                || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
         {
             if relief {
                 *relieved = runtime::now();

@@ -16,6 +16,8 @@ pub(crate) struct Group {
     pub applied: Option<LogId>,
     /// What the journal says was applied.
     pub applied_recorded: Option<LogId>,
+    /// The log was purged through here before the restart, but is kept for what the checkpoint has not applied.
+    pub purge_due: Option<LogId>,
     /// What was applied before the restart.
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,

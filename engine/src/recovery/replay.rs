@@ -342,7 +342,16 @@ impl Replay<'_> {
                 }
             }
             Record::Purge { group, through } => {
-                for removed in self.groups.entry(group).or_default().log.purge(through) {
+                let state = self.groups.entry(group).or_default();
+                // The newest checkpoint covered what was purged. If this is the older one, the entries that it has not applied
+                // are needed once more.
+                let now = state
+                    .applied
+                    .map(|applied| if applied.index < through.index { applied } else { through });
+                if now != Some(through) {
+                    state.purge_due = Some(through);
+                }
+                for removed in now.into_iter().flat_map(|now| state.log.purge(now)) {
                     self.unreadable.remove(&(group, removed.id.index));
                 }
             }
