@@ -11,21 +11,26 @@ use crate::io::BLOCK;
 /// The part of the data area that is kept for the log itself.
 const RESERVE_PART: u64 = 16;
 const RESERVE_MAX: u64 = 1 << 30;
+/// So many requests that are pending are looked at.
+const LIKE_MAX: u64 = 32;
 
 impl Engine {
-    /// Whether a client's write of `bytes` should be taken. A reserve is kept for the log itself, so that deletes,
-    /// membership and purging always find room.
+    /// Whether a client's write of `bytes` should be taken, of which the longest value has `longest`. A reserve is kept for
+    /// the log itself, so that deletes, membership and purging always find room.
     ///
     /// # Errors
     /// `Full`, `Failed`, `Closed`.
-    pub fn admit(&self, bytes: u64) -> Result<()> {
+    pub fn admit(&self, bytes: u64, longest: u64) -> Result<()> {
         let shared = self.shared();
         let state = shared.state.lock();
         state.check_open()?;
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
         let reserve = (capacity / RESERVE_PART).min(RESERVE_MAX);
-        if free < bytes.saturating_add(reserve) || !state.space.places([bytes]) {
+        if free < bytes.saturating_add(reserve) {
             return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
+        }
+        if !state.space.places([longest]) {
+            return Err(Error::Full { needed: longest, free, capacity });
         }
         let (index, area) = (state.checkpoint_bytes(), shared.checkpoint_capacity);
         if index > area / 10 * 9 {
@@ -41,15 +46,14 @@ impl Engine {
     pub fn has_room(&self, lengths: &[u64], pending: u64) -> Result<()> {
         let state = self.shared().state.lock();
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        // Each may begin a block of its own.
-        let needed = lengths.iter().map(|len| len + BLOCK as u64).fold(pending, u64::saturating_add);
-        let room = match pending {
-            _ if free < needed => false,
-            0 => state.space.places(lengths.iter().copied()),
-            // Where those that are pending will lie is not known.
-            _ => state.space.places([needed]),
-        };
-        match room {
+        // Values shorter than a block are packed; of the others each may begin one.
+        let long: Vec<u64> = lengths.iter().copied().filter(|len| *len >= BLOCK as u64).collect();
+        let bytes = lengths.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
+        let needed = bytes.saturating_add(pending).saturating_add((long.len() as u64 + 1) * BLOCK as u64);
+        // Those that are pending are taken to be like these.
+        let like = (pending / bytes.max(1)).min(LIKE_MAX) as usize + 1;
+        let places = || state.space.places(long.iter().copied().cycle().take(long.len() * like));
+        match free >= needed && places() {
             true => Ok(()),
             false => Err(Error::Full { needed, free, capacity }),
         }

@@ -117,10 +117,10 @@ fn overwriting_goes_on_for_many_laps_of_journal_and_data() {
         let (disk, engine) = fresh(Mode::Replicated).await;
         // 40 MB through 4 MiB of data, 2000 blocks through 256 of journal.
         for i in 0..2000u64 {
-            let mut admitted = engine.admit(20_000);
+            let mut admitted = engine.admit(20_000, 20_000);
             while admitted.is_err() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                admitted = engine.admit(20_000);
+                admitted = engine.admit(20_000, 20_000);
             }
             put_one(&engine, i, &format!("k{}", i % 5), filled(20_000, i)).await.unwrap();
             if i % 20 == 19 {
@@ -145,7 +145,7 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
         let (_, engine) = fresh(Mode::Replicated).await;
         let mut index = 0;
         let refused = loop {
-            if let Err(error) = engine.admit(100_000) {
+            if let Err(error) = engine.admit(100_000, 100_000) {
                 break error;
             }
             put_one(&engine, index, &format!("k{index}"), filled(100_000, index)).await.unwrap();
@@ -165,7 +165,7 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
         }
         engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
         let mut waited = 0;
-        while engine.admit(100_000).is_err() {
+        while engine.admit(100_000, 100_000).is_err() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             waited += 1;
             assert!(waited < 5000, "space does not come back: {:?}", engine.status());
@@ -289,7 +289,8 @@ fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
         }
         assert!(engine.has_room(&[50_000; 20], 0).is_ok());
         assert!(engine.has_room(&[500_000], 0).is_err());
-        assert!(matches!(engine.admit(500_000), Err(Error::Full { .. })));
+        assert!(matches!(engine.admit(500_000, 500_000), Err(Error::Full { .. })));
+        assert!(engine.admit(500_000, 50_000).is_ok(), "many values, each of which fits");
     });
 }
 

@@ -150,8 +150,9 @@ impl Replica {
         if command.operations.is_empty() {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
-        if command.operations.iter().any(|operation| operation.value().is_some()) {
-            self.engine().admit(command.bytes()).map_err(refused)?;
+        let values = command.operations.iter().filter_map(|operation| operation.value());
+        if let Some(longest) = values.map(|value| value.len() as u64).max() {
+            self.engine().admit(command.bytes(), longest).map_err(refused)?;
         }
         let proposal = codec::encode_command(command, self.inner.maintained.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {

@@ -30,7 +30,7 @@ fn admit(inner: &Inner, bytes: usize) -> Result<(), Status> {
     if !leads {
         return Ok(());
     }
-    match inner.engine.admit(bytes as u64) {
+    match inner.engine.admit(bytes as u64, 0) {
         Ok(()) => Ok(()),
         Err(error @ cairn_engine::Error::Full { .. }) => Err(refusal::full(error)),
         Err(error) => Err(refusal::stopped(error)),
