@@ -45,7 +45,7 @@ pub struct DiskStats {
     pub wrongs: Wrongs,
 }
 
-/// In the text of every error that was arranged.
+/// In the text of every write's and sync's error: those end a node, which must log them. A read's error must not.
 pub const ARRANGED: &str = "simulated I/O error";
 
 /// What an arranged error strikes.
@@ -253,7 +253,7 @@ impl Core {
             return Err(refused("read", kind, offset, target.len()));
         }
         if let Some(block) = file.unreadable(offset, target.len()) {
-            return Err(io::Error::other(format!("{ARRANGED}: block {block} cannot be read")));
+            return Err(io::Error::other(format!("simulated medium error: block {block}")));
         }
         file.read(offset, target);
         if let Some((_, block)) = self.misread.filter(|(misread, _)| *misread == kind)

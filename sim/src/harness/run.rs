@@ -277,6 +277,13 @@ fn judge(
         }
     }
     found.extend(recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)));
+    for text in recorder.unreadable() {
+        // Those who have the value may be down; at the end all are up, and all keys were read.
+        cluster.count_event("answers that a value cannot be read");
+        if cluster.atlas.victims().is_empty() {
+            found.push(Violation::new("values are readable where nothing decays", text));
+        }
+    }
     for violation in found {
         cluster.violation(violation);
     }

@@ -19,12 +19,13 @@ pub struct Recorder {
     trace: Trace,
     records: Arc<Mutex<Vec<Record>>>,
     surprises: Arc<Mutex<Vec<String>>>,
+    unreadable: Arc<Mutex<Vec<String>>>,
 }
 
 impl Recorder {
     /// An empty recorder on the trace's clock.
     pub fn new(trace: Trace) -> Recorder {
-        Recorder { trace, records: Arc::default(), surprises: Arc::default() }
+        Recorder { trace, records: Arc::default(), surprises: Arc::default(), unreadable: Arc::default() }
     }
 
     /// The records so far.
@@ -35,6 +36,11 @@ impl Recorder {
     /// Answers that no client should get.
     pub fn surprises(&self) -> Vec<String> {
         self.surprises.lock().clone()
+    }
+
+    /// Answers that a value exists and cannot be read.
+    pub fn unreadable(&self) -> Vec<String> {
+        self.unreadable.lock().clone()
     }
 
     fn surprise(&self, text: String) {
@@ -98,7 +104,10 @@ impl Recorder {
     }
 
     fn no_effect(&self, error: &Error) -> Outcome {
-        if !error.is_transient() {
+        if matches!(error, Error::ValueUnreadable { .. }) {
+            self.trace.event(format!("unreadable: {error}"));
+            self.unreadable.lock().push(error.to_string());
+        } else if !error.is_transient() {
             self.surprise(format!("{error} ({error:?})"));
         }
         Outcome::NoEffect
