@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One value's bytes. Many of them are a data area.
-const VALUE_BYTES: usize = 32 << 10;
+const VALUE_BYTES: usize = 16 << 10;
 /// The data area is not filled beyond so many values, refused or not.
-const VALUES_MAX: usize = 400;
+const VALUES_MAX: usize = 1_200;
 /// How often a delete is tried until the faults are over, and after.
 const ATTEMPTS: usize = 60;
 const PAUSE: Duration = Duration::from_millis(500);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// A data area that is to be filled.
-const FILLED_BYTES: u64 = 8 * MIB;
+const FILLED_BYTES: u64 = 16 * MIB;
 
 /// One run, before it begins.
 #[derive(Clone, Debug)]
