@@ -146,13 +146,13 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let until = virtual_time() + plan.fault_time;
     let enemies = hosts.iter().map(NodeHandle::id).collect();
     madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
-    spawn_fill(&cluster)?;
+    let filling = spawn_fill(&cluster)?;
     Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
     finale::heal(&cluster, &links).await;
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
-    for client in clients.into_iter().chain(churning) {
+    for client in clients.into_iter().chain(churning).chain(filling) {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     let last = plan.profile.clients * plan.profile.tasks_per_client;
@@ -227,9 +227,9 @@ fn spawn_clients(
 }
 
 /// Lets a client of its own fill the data area, in the middle of the faults.
-fn spawn_fill(cluster: &Arc<Cluster>) -> Result<(), String> {
+fn spawn_fill(cluster: &Arc<Cluster>) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
     if !cluster.plan.decays.contains(&Fill) {
-        return Ok(());
+        return Ok(None);
     }
     let mut rng = cluster.plan.rng(9);
     let (after, holds) = (rng.random_range(1_000..25_000), rng.random_range(100..6_000));
@@ -239,11 +239,10 @@ fn spawn_fill(cluster: &Arc<Cluster>) -> Result<(), String> {
         .ip(std::net::Ipv4Addr::new(10, 0, 2, 1).into())
         .build();
     let (client, cluster) = (client(cluster, 999)?, cluster.clone());
-    host.spawn(async move {
+    Ok(Some(host.spawn(async move {
         tokio::time::sleep(Duration::from_millis(after)).await;
         fill(cluster, client, Duration::from_millis(holds)).await;
-    });
-    Ok(())
+    })))
 }
 
 /// The client that overwrites its own keys all the time, if the plan has one.
