@@ -30,7 +30,7 @@ pub fn check(history: &History, budget: usize) -> Vec<Violation> {
 
 fn check_group(group: u32, records: &[&Record], budget: usize) -> Result<(), Violation> {
     let judged: Vec<&Record> = records.iter().copied().filter(|record| matters(record)).collect();
-    let versions = Versions::collect(&judged)
+    let versions = Versions::collect(&judged, records)
         .map_err(|detail| Violation::new(NAME, format!("group {group}: {detail}")))?;
     let verdict = Search::new(&judged, &versions, budget).run();
     verdict.map_err(|detail| Violation::new(NAME, format!("group {group}: {detail}")))

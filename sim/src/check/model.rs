@@ -34,8 +34,10 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Collects them; an error where two requests claim one version or one request has two.
-    pub fn collect(records: &[&Record]) -> Result<Versions, String> {
+    /// Collects them for `records` from `all` of their group, the stale reads with them: these promise nothing, yet the
+    /// version that one shows is the value's, and a condition may name it. An error where two requests claim one version
+    /// or one request has two.
+    pub fn collect(records: &[&Record], all: &[&Record]) -> Result<Versions, String> {
         let mut versions = Versions::default();
         let mut writers = BTreeMap::new();
         for (request, record) in (0..).zip(records) {
@@ -49,7 +51,7 @@ impl Versions {
                 _ => {}
             }
         }
-        for record in records {
+        for record in all {
             for (_, value, version) in record.seen() {
                 if let Some(writer) = writers.get(&value) {
                     versions.claim(*writer, version, record)?;
