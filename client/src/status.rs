@@ -62,6 +62,8 @@ pub struct NodeStatus {
     pub losses: u64,
     /// If so: versions up to this one may be of a history that lacks acknowledged writes.
     pub last_loss_index: u64,
+    /// The log entry, term and index, of the membership that the node goes by.
+    pub membership: (u64, u64),
 }
 
 /// The state of a node's storage.
@@ -219,6 +221,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         run: (status.start, status.run),
         losses: status.losses,
         last_loss_index: status.last_loss_index,
+        membership: (status.membership_term, status.membership_index),
     }
 }
 

@@ -168,8 +168,12 @@ impl Redundancy {
     }
 }
 
-/// Whether one of the healthy members can be spared in each configuration that counts.
+/// Whether one of the healthy members can be spared in each configuration that counts. A membership that is not committed
+/// yet may be known to this member alone: with it gone, the others go by the one before.
 fn spare(metrics: &RaftMetrics<TypeConfig>, healthy: &BTreeSet<NodeId>) -> bool {
+    if metrics.committed_membership_config.log_id() != metrics.membership_config.log_id() {
+        return false;
+    }
     metrics.membership_config.membership().get_joint_config().iter().all(|voters| {
         let majority = voters.len() / 2 + 1;
         voters.intersection(healthy).count() > majority

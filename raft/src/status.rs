@@ -79,6 +79,8 @@ pub struct ReplicaStatus {
     pub members: Vec<Member>,
     /// Who votes: one set, or two while a change is under way, of both of which a majority is needed.
     pub configurations: Vec<BTreeSet<NodeId>>,
+    /// The entry of that membership.
+    pub membership_log_id: Option<LogId>,
     /// Why it serves no more, if so.
     pub stopped_reason: Option<String>,
 }
@@ -135,6 +137,7 @@ pub(crate) fn of(
         applied: engine.applied(GROUP),
         purged: bounds.purged,
         members: members.collect(),
+        membership_log_id: metrics.membership_config.log_id().as_ref().map(engine_log_id),
         configurations: metrics.membership_config.membership().get_joint_config().clone(),
         stopped_reason: stopped,
     }

@@ -72,6 +72,19 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
             found.voters
         );
     }
+    if let Some((endpoint, newer)) = found.nodes.iter().find(|(_, node)| node.membership > chosen.membership)
+    {
+        bail!(
+            "node {} at {endpoint} knows of a later membership ({}-{}) than node {}, whose log reaches furthest ({}-{}): \
+             others of that membership may go on by themselves; start them, or look at the network between them",
+            NodeId::from_u64(newer.node_id),
+            newer.membership.0,
+            newer.membership.1,
+            NodeId::from_u64(chosen.node_id),
+            chosen.last_log_term,
+            chosen.last_log_index
+        );
+    }
     if !args.accept_loss {
         output.either(|| found.json(chosen, false), || found.explained(chosen))?;
         return Ok(Exit::Unavailable);
@@ -134,7 +147,8 @@ async fn look(client: &Client) -> Found {
     let slots = |node: &NodeStatus| -> BTreeSet<u32> {
         node.members.iter().filter(|member| member.voter).map(|member| u32::from(member.slot)).collect()
     };
-    let voters = nodes.iter().map(|(_, node)| slots(node).len()).max();
+    let newest = nodes.iter().max_by_key(|(_, node)| node.membership);
+    let voters = newest.map(|(_, node)| slots(node).len());
     let voters = voters.unwrap_or(0).max(nodes.len());
     Found { nodes, missing, voters }
 }

@@ -76,6 +76,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         last_log_term: status.last_log.map_or(0, |id| id.term),
         start: inner.engine.run().start,
         run: inner.engine.run().nonce,
+        membership_term: status.membership_log_id.map_or(0, |id| id.term),
+        membership_index: index(status.membership_log_id),
         losses: losses.count,
         last_loss_index: losses.last_index,
     }

@@ -50,6 +50,20 @@ fn a_read_during_a_write_may_see_either_state() {
     accepted(vec![put(0, 10, 0, 1, 5, None), get(2, 4, 0, None), get(11, 12, 0, Some((1, 5)))]);
 }
 
+/// A history was called wrong whose write kept its version to itself: a stale read had shown it, and a condition named it.
+#[test]
+fn a_condition_may_name_a_version_that_only_a_stale_read_showed() {
+    let stale = record(3, 2, 3, Action::StaleGet(0), Outcome::Found(Some((7, 5))));
+    let named = |version| {
+        let change =
+            WriteOperation { condition: Condition::Version(version), ..operation(0, Change::Put(8)) };
+        let outcome = Outcome::Applied { index: 9, term: 1, previous: vec![Some(5)] };
+        record(1, 4, 6, Action::Write(vec![change]), outcome)
+    };
+    accepted(vec![open_put(0, 0, 7), stale.clone(), named(5)]);
+    rejected(vec![open_put(0, 0, 7), stale, named(4)]);
+}
+
 #[test]
 fn a_check_of_unknown_outcome_does_not_stand_for_a_delete() {
     let open = |invoked, change| {

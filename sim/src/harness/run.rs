@@ -152,7 +152,7 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
-    for client in clients.into_iter().chain(churning).chain(filling) {
+    for client in clients.into_iter().chain(churning).chain(filling.filter(|_| !stuck)) {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     let last = plan.profile.clients * plan.profile.tasks_per_client;
