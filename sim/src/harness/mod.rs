@@ -8,6 +8,7 @@
 //!    ├── faults    processes, machines, links, clocks: what goes wrong, and its end
 //!    ├── devices   the same for disks
 //!    ├── conspire  faults that only matter together, in one order, at one moment
+//!    ├── script    told instead of drawn: scenarios
 //!    ├── observe   looks at every node all the time
 //!    └── finale    heal, serve, converge, lose power while idle
 //! ```
@@ -25,8 +26,10 @@ mod observe;
 mod plan;
 mod report;
 mod run;
+mod script;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;
 pub use report::Report;
 pub use run::{RunOptions, run_seed};
+pub use script::{Scenario, run_scenario, scenarios};
