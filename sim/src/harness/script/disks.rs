@@ -43,7 +43,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "recovery-while-membership-changes",
-        parts: &["one recovers while another is reborn", "one is cut in the joint configuration", RECOVERED, REBORN],
+        parts: &[
+            "one recovers while another is reborn",
+            "one is cut in the joint configuration",
+            RECOVERED,
+            REBORN,
+        ],
         seeds: 6,
         may_stop: false,
         plan: five,

@@ -112,7 +112,8 @@ async fn figure_8(mut stage: Stage) -> Played {
     stage.isolate(&[s5]);
     let next = stage.term(s5);
     stage.pass(0, 3).await;
-    let alone = !rest.iter().any(|other| *other != s5 && end(&stage, *other).is_some_and(|id| id.term >= next));
+    let alone =
+        !rest.iter().any(|other| *other != s5 && end(&stage, *other).is_some_and(|id| id.term >= next));
     stage.kill(s5);
     stage.reached_if(alone, "a later one on one of five");
 

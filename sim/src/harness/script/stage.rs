@@ -91,8 +91,7 @@ impl Stage {
 
     /// All but these, in an order of the seed's.
     pub(super) fn others(&mut self, than: &[usize]) -> Vec<usize> {
-        let mut others: Vec<usize> =
-            self.all().into_iter().filter(|member| !than.contains(member)).collect();
+        let mut others: Vec<usize> = self.all().into_iter().filter(|member| !than.contains(member)).collect();
         others.shuffle(&mut self.rng);
         others
     }

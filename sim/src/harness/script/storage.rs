@@ -5,7 +5,7 @@ use super::{Scenario, in_mode, members, three, three_or_five};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
-use cairn_engine::{Geometry, Mode};
+use cairn_engine::{Geometry, LogId, Mode};
 use rand::RngExt;
 use std::time::Duration;
 
@@ -84,8 +84,7 @@ async fn mark_being_set(mut stage: Stage) -> Played {
 async fn mark_being_cleared(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (leader, follower, unheard) = stage.cast().await?;
-    let (member, other) =
-        if stage.rng.random_bool(0.3) { (leader, follower) } else { (follower, leader) };
+    let (member, other) = if stage.rng.random_bool(0.3) { (leader, follower) } else { (follower, leader) };
     stage.isolate(&[unheard]);
     stage.superblock(member).await?;
     stage.pass(0, 30).await;
@@ -109,17 +108,19 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
-    let purged = |member: usize| stage.status(member).and_then(|status| status.purged);
-    let behind = || stage.leads(&stage.all()).is_some_and(|(_, leader)| purged(leader) > end);
+    let behind = || stage.leads(&stage.all()).is_some_and(|(_, leader)| purged(&stage, leader) > end);
     stage.until("a log that was purged", behind).await?;
-    stage.reached_if(stage.leads(&stage.all()).is_some_and(|(_, now)| now == leader), "behind the leader's log");
+    stage.reached_if(
+        stage.leads(&stage.all()).is_some_and(|(_, now)| now == leader),
+        "behind the leader's log",
+    );
     stage.heal();
     let steps = stage.rng.random_range(1..30);
     stage.disk(member, Moment::Write, steps).await?;
-    stage.reached_if(purged(member) <= end, "cut as the snapshot came");
+    stage.reached_if(purged(&stage, member) <= end, "cut as the snapshot came");
     stage.cut(member);
     stage.start(&[member]).await;
-    stage.until("a snapshot", || purged(member) > end).await?;
+    stage.until("a snapshot", || purged(&stage, member) > end).await?;
     stage.pass(0, 8).await;
     stage.cut(member);
     stage.reached("cut behind the snapshot");
@@ -130,6 +131,11 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.until("a member that is level", || applied(member) >= goal).await?;
     stage.reached("level");
     Ok(())
+}
+
+/// The last entry that a member has purged: where a snapshot ends, if it had less before.
+fn purged(stage: &Stage, member: usize) -> Option<LogId> {
+    stage.status(member)?.purged
 }
 
 /// So little space that it is used again within a few seconds, and clients that overwrite.
