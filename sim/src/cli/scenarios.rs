@@ -1,7 +1,7 @@
 //! Runs scripted scenarios and prints a line for each.
 
 use super::{Arguments, shown, watched};
-use cairn_sim::harness::{Report, RunOptions, Scenario, run_scenario, scenarios};
+use cairn_sim::harness::{CUT_SHORT, Report, RunOptions, Scenario, run_scenario, scenarios};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
@@ -94,6 +94,9 @@ fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
 fn show(scenario: &Scenario, report: &Report) {
     for violation in &report.violations {
         println!("{} seed {} FAILED {violation}", scenario.name, report.seed);
+    }
+    if let Some(line) = report.trace.iter().find(|line| line.contains(CUT_SHORT)) {
+        println!("{} seed {}:{}", scenario.name, report.seed, line.trim_start_matches(|c| c != ' '));
     }
     if !report.passed() {
         println!("  replay: cargo sim --scenario {} --seed {}", scenario.name, report.seed);

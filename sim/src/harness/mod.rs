@@ -32,4 +32,4 @@ pub use kinds::FaultKind;
 pub use plan::Plan;
 pub use report::Report;
 pub use run::{RunOptions, run_seed};
-pub use script::{Scenario, run_scenario, scenarios};
+pub use script::{CUT_SHORT, Scenario, run_scenario, scenarios};

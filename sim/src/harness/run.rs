@@ -14,7 +14,7 @@ use super::network::Links;
 use super::observe::{Seen, watch};
 use super::plan::Plan;
 use super::report::Report;
-use super::script::{Act, Signals, Stage, judge_loss};
+use super::script::{Act, CUT_SHORT, Signals, Stage, judge_loss};
 use crate::check::{Violation, acknowledged, linearizable, provenance};
 use crate::history::{History, Outcome};
 use crate::trace::Trace;
@@ -143,17 +143,18 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let signals = Arc::new(Signals::default());
     let stop = signals.quiet.clone();
     let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
+    let client_hosts = hosts.iter().map(NodeHandle::id).collect();
     match act {
         Some(Act { seed, script }) => {
-            let stage = Stage::new(cluster.clone(), links.clone(), recorder.clone(), signals.clone(), seed);
+            let world = (cluster.clone(), links.clone(), client_hosts);
+            let stage = Stage::new(world, recorder.clone(), signals.clone(), seed);
             if let Err(missed) = script(stage).await {
-                trace.event(format!("the script ends early, it waited for {missed}"));
+                trace.event(format!("{CUT_SHORT} {missed}"));
             }
         }
         None => {
             let until = virtual_time() + plan.fault_time;
-            let enemies = hosts.iter().map(NodeHandle::id).collect();
-            Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
+            Nemesis::new(cluster.clone(), links.clone(), client_hosts).rage(until).await;
         }
     }
     finale::heal(&cluster, &links).await;

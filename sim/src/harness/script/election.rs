@@ -100,12 +100,13 @@ async fn figure_8(mut stage: Stage) -> Played {
     let end = |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
 
     stage.part(&[s1, s2], &rest);
-    let common = end(&stage, s2);
-    let on_two = || end(&stage, s2) > common && end(&stage, s2).map(|id| id.term) == Some(term);
-    stage.until("an entry on two", on_two).await?;
+    let furthest = |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
+    stage.until("an entry on two", || end(&stage, s2) > furthest(&stage)).await?;
+    // So that both have it for good.
+    stage.pass(100, 200).await;
     stage.kill(s1);
     let old = end(&stage, s2);
-    let spread = rest.iter().any(|other| end(&stage, *other) >= old);
+    let spread = furthest(&stage) >= old || old.map(|id| id.term) != Some(term);
     stage.reached_if(!spread, "an entry on two of five");
 
     let s5 = stage.leader_among(&rest, term).await?;

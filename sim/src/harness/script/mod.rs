@@ -39,6 +39,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+/// The trace of a script that waited for something in vain says so.
+pub const CUT_SHORT: &str = "the script ends early, it waited for";
+
 /// A script under way.
 pub(super) type Play = Pin<Box<dyn Future<Output = Played>>>;
 /// A script.
@@ -112,10 +115,12 @@ fn members(seed: u64, nodes: u16) -> Plan {
     }
 }
 
+/// Three members.
 fn three(seed: u64) -> Plan {
     members(seed, 3)
 }
 
+/// Five members.
 fn five(seed: u64) -> Plan {
     members(seed, 5)
 }
@@ -133,6 +138,7 @@ fn one_workload(seed: u64) -> Plan {
     three(1 + seed / STEPS)
 }
 
+/// The plan in another mode.
 fn in_mode(plan: Plan, mode: Mode) -> Plan {
     Plan { mode, honours_contract: mode == Mode::Device, ..plan }
 }

@@ -47,6 +47,7 @@ pub(in crate::harness) struct Signals {
 pub(in crate::harness) struct Stage {
     pub(super) cluster: Arc<Cluster>,
     links: Arc<Links>,
+    clients: Vec<Host>,
     recorder: Recorder,
     signals: Arc<Signals>,
     pub(super) rng: StdRng,
@@ -56,14 +57,13 @@ pub(in crate::harness) struct Stage {
 
 impl Stage {
     pub(in crate::harness) fn new(
-        cluster: Arc<Cluster>,
-        links: Arc<Links>,
+        (cluster, links, clients): (Arc<Cluster>, Arc<Links>, Vec<Host>),
         recorder: Recorder,
         signals: Arc<Signals>,
         seed: u64,
     ) -> Stage {
         let rng = cluster.plan.rng(3);
-        Stage { cluster, links, recorder, signals, rng, seed }
+        Stage { cluster, links, clients, recorder, signals, rng, seed }
     }
 
     /// Something that the scenario stages has happened.
@@ -283,6 +283,16 @@ impl Stage {
     pub(super) fn mute(&self, from: usize, to: usize) {
         self.cluster.trace.event(format!("link cut: from {from} to {to}"));
         for (from, to) in self.hosts(&[from]).into_iter().zip(self.hosts(&[to])) {
+            self.links.cut(from, to);
+        }
+    }
+
+    /// Clients ask a member and hear no answer.
+    pub(super) fn mute_to_clients(&self, member: usize) {
+        self.cluster.trace.event(format!("links cut: from {member} to clients"));
+        for (from, to) in
+            self.hosts(&[member]).into_iter().flat_map(|from| self.clients.iter().map(move |to| (from, *to)))
+        {
             self.links.cut(from, to);
         }
     }

@@ -1,14 +1,17 @@
 //! Snapshots, space and the `lazy` mark, cut at the moment of their change.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, in_mode, members, three, three_or_five};
+use super::{Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
+use cairn_engine::io::FileKind;
 use cairn_engine::{Geometry, LogId, Mode};
 use rand::RngExt;
 use std::time::Duration;
 
+/// Longer than it takes until acknowledgements would run ahead.
+const SLOW: Duration = Duration::from_secs(6);
 const FORGOT: &str = "unsynced blocks forgotten";
 const REUSED: &str = "space used again";
 
@@ -18,8 +21,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &["cut as the mark was being set", "all active again"],
         seeds: 6,
         may_stop: false,
-        plan: three_or_five,
+        plan: three,
         script: |stage| Box::pin(mark_being_set(stage)),
+    },
+    Scenario {
+        name: "mark-being-set-for-long",
+        parts: &["acknowledged while the mark was on its way", "all active again"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(mark_being_set_for_long(stage)),
     },
     Scenario {
         name: "mark-being-cleared",
@@ -32,10 +43,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "snapshot-installed-and-cut",
         parts: &["behind the leader's log", "cut as the snapshot came", "cut behind the snapshot", "level"],
-        seeds: 4,
+        seeds: 6,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
         script: |stage| Box::pin(snapshot_and_cut(stage)),
+    },
+    Scenario {
+        name: "repeat-behind-a-snapshot",
+        parts: &["a snapshot with unanswered writes", "asked again"],
+        seeds: 4,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        script: |stage| Box::pin(repeat_behind_a_snapshot(stage)),
     },
     Scenario {
         name: "space-reuse-after-a-cut",
@@ -69,12 +88,35 @@ async fn mark_being_set(mut stage: Stage) -> Played {
         stage.reached("cut as the mark was being set");
         // Those that are fewer now clear theirs, and set them again when all are healthy.
         let others = stage.others(&[member]);
-        if others.len() == 2 {
-            stage.until("clear marks", || others.iter().all(|other| !stage.is_lazy(*other))).await?;
-        }
+        stage.until("clear marks", || others.iter().all(|other| !stage.is_lazy(*other))).await?;
         stage.start(&[member]).await;
         stage.active(&[member]).await?;
     }
+    stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+/// A member's superblock takes seconds, and its mark with it. Meanwhile the third is paused, so that the leader and this
+/// one commit. It loses power, the leader is paused, the third comes back: if something was acknowledged ahead of the
+/// mark, these two elect one that does not have it.
+async fn mark_being_set_for_long(mut stage: Stage) -> Played {
+    let (leader, member, third) = stage.cast().await?;
+    stage.until("a clear mark", || !stage.is_lazy(member)).await?;
+    let disk = stage.machine(member)?.disk.clone();
+    disk.stall(SLOW, Some(FileKind::Superblock));
+    stage.until("a mark on its way", || stage.is_lazy(member)).await?;
+    stage.pass(0, 100).await;
+    stage.pause(&[third]);
+    stage.acknowledged(4).await?;
+    stage.reached_if(stage.leads(&[leader]).is_some(), "acknowledged while the mark was on its way");
+    stage.cut(member);
+    stage.pause(&[leader]);
+    stage.resume(&[third]);
+    disk.stall(Duration::ZERO, None);
+    stage.start(&[member]).await;
+    stage.pass(2_000, 3_000).await;
+    stage.resume(&[leader]);
+    stage.active(&stage.all()).await?;
     stage.reached("all active again");
     stage.acknowledged(5).await
 }
@@ -115,7 +157,7 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
         "behind the leader's log",
     );
     stage.heal();
-    let steps = stage.rng.random_range(1..30);
+    let steps = stage.rng.random_range(1..8);
     stage.disk(member, Moment::Write, steps).await?;
     stage.reached_if(purged(&stage, member) <= end, "cut as the snapshot came");
     stage.cut(member);
@@ -131,6 +173,31 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.until("a member that is level", || applied(member) >= goal).await?;
     stage.reached("level");
     Ok(())
+}
+
+/// A leader's answers do not reach the clients. A member that was away gets what was written in a snapshot, and then, in the
+/// log, the same writes once more, as the clients ask again: it has to know from the snapshot that they were applied.
+async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
+    let (leader, member, _) = stage.cast().await?;
+    stage.acknowledged(10).await?;
+    stage.isolate(&[member]);
+    let end = stage.status(member).and_then(|status| status.last_log);
+    stage.until("a log that was purged", || purged(&stage, leader) > end).await?;
+    stage.mute_to_clients(leader);
+    let written = |stage: &Stage| stage.status(leader).and_then(|status| status.applied);
+    let before = written(&stage);
+    stage.until("an unanswered write", || written(&stage) > before).await?;
+    // Well within the time after which clients ask again.
+    stage.pass(100, 300).await;
+    stage.heal();
+    stage.mute_to_clients(leader);
+    let after = written(&stage);
+    stage.until("a snapshot", || purged(&stage, member) > end).await?;
+    stage.reached_if(purged(&stage, member) > before, "a snapshot with unanswered writes");
+    stage.pass(1_000, 2_500).await;
+    stage.reached_if(written(&stage) > after, "asked again");
+    stage.heal();
+    stage.acknowledged(10).await
 }
 
 /// The last entry that a member has purged: where a snapshot ends, if it had less before.
