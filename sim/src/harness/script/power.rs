@@ -49,7 +49,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "leader-cut-between-acknowledgement-and-sync",
         parts: &[FORGOT, "another leads", RECOVERED],
-        seeds: 4,
+        seeds: 6,
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(leader_cut(stage)),
@@ -187,7 +187,7 @@ async fn leader_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let term = stage.term(leader);
-    let count = stage.rng.random_range(1..6);
+    let count = stage.rng.random_range(1..10);
     let forgot = stage.cut_ahead(leader, count).await?;
     stage.reached_if(forgot, FORGOT);
     // Sometimes it is back before anybody else leads.

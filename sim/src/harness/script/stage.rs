@@ -8,6 +8,7 @@ use crate::disk::{Files, Moment};
 use crate::harness::cluster::{Cluster, Condition, Death, Machine, virtual_time};
 use crate::harness::faults::FUNERAL;
 use crate::harness::network::Links;
+use crate::history::Outcome;
 use crate::workload::Recorder;
 use cairn_engine::Standing;
 use cairn_engine::io::FileKind;
@@ -184,6 +185,14 @@ impl Stage {
     pub(super) async fn acknowledged(&self, count: usize) -> Played {
         let before = self.recorder.acknowledged();
         self.until("acknowledged writes", || self.recorder.acknowledged() >= before + count).await
+    }
+
+    /// Whether a client was told, later than at this time, of a write at such an index.
+    pub(super) fn answered(&self, after: u64, at: impl Fn(u64) -> bool) -> bool {
+        self.recorder.records().iter().any(|record| match record.outcome {
+            Outcome::Applied { index, .. } => record.returned > after && at(index),
+            _ => false,
+        })
     }
 
     /// Waits until all of these acknowledge ahead of their syncs.

@@ -42,7 +42,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "snapshot-installed-and-cut",
-        parts: &["behind the leader's log", "cut as the snapshot came", "cut behind the snapshot", "level"],
+        parts: &["behind the leader's log", "the old state is back", "cut behind the snapshot", "level"],
         seeds: 6,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
@@ -143,8 +143,8 @@ async fn mark_being_cleared(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// A member was away for so long that only a snapshot brings it back. It loses power while it receives that, and again
-/// as soon as it is installed.
+/// A member was away for so long that only a snapshot brings it back. It loses power while it receives and installs
+/// that, and again as soon as it is there.
 async fn snapshot_and_cut(mut stage: Stage) -> Played {
     let (leader, member, _) = stage.cast().await?;
     stage.acknowledged(10).await?;
@@ -157,13 +157,14 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
         "behind the leader's log",
     );
     stage.heal();
-    let steps = stage.rng.random_range(1..8);
+    let steps = stage.rng.random_range(1..12);
     stage.disk(member, Moment::Write, steps).await?;
-    stage.reached_if(purged(&stage, member) <= end, "cut as the snapshot came");
     stage.cut(member);
     stage.start(&[member]).await;
+    stage.until("a node that serves", || stage.node(member).is_some()).await?;
+    stage.reached_if(purged(&stage, member) <= end, "the old state is back");
     stage.until("a snapshot", || purged(&stage, member) > end).await?;
-    stage.pass(0, 8).await;
+    stage.pass(0, 60).await;
     stage.cut(member);
     stage.reached("cut behind the snapshot");
     stage.start(&[member]).await;
@@ -191,13 +192,17 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     stage.pass(100, 300).await;
     stage.heal();
     stage.mute_to_clients(leader);
-    let after = written(&stage);
     stage.until("a snapshot", || purged(&stage, member) > end).await?;
-    stage.reached_if(purged(&stage, member) > before, "a snapshot with unanswered writes");
-    stage.pass(1_000, 2_500).await;
-    stage.reached_if(written(&stage) > after, "asked again");
+    let taken = purged(&stage, member);
+    stage.reached_if(taken > before, "a snapshot with unanswered writes");
+    let now = stage.cluster.trace.now();
     stage.heal();
-    stage.acknowledged(10).await
+    stage.acknowledged(10).await?;
+    stage.pass(1_500, 2_500).await;
+    let within =
+        |index: u64| before.map(|id| id.index) < Some(index) && Some(index) <= taken.map(|id| id.index);
+    stage.reached_if(stage.answered(now, within), "asked again");
+    Ok(())
 }
 
 /// The last entry that a member has purged: where a snapshot ends, if it had less before.
