@@ -1,5 +1,6 @@
 //! What the command line means, and how runs are spread over threads.
 
+mod scenarios;
 mod summary;
 
 use cairn_engine::Mode;
@@ -26,9 +27,9 @@ struct Arguments {
     /// Replay this seed and print its trace.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run these seeds: `A..B` without B, or a number N for 0..N.
-    #[arg(long, value_parser = parse_range, default_value = "100")]
-    seeds: std::ops::Range<u64>,
+    /// Run these seeds: `A..B` without B, or a number N for 0..N; 100 where nothing else is said.
+    #[arg(long, value_parser = parse_range)]
+    seeds: Option<std::ops::Range<u64>>,
     /// Runs at the same time.
     #[arg(long, default_value_t = default_jobs())]
     jobs: usize,
@@ -41,6 +42,12 @@ struct Arguments {
     /// Stop once so many runs have failed, and say how many it took.
     #[arg(long, value_name = "FAILURES")]
     until_failures: Option<usize>,
+    /// Run all scripted scenarios, each with a few seeds.
+    #[arg(long, conflicts_with_all = ["seed", "check_determinism", "until_failures"])]
+    scenarios: bool,
+    /// Run this scripted scenario: with `--seed` once, with its trace; otherwise `--seeds`, or as many as it is made for.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["scenarios", "check_determinism", "until_failures"])]
+    scenario: Option<String>,
     /// Show what the nodes log; twice for more.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -61,22 +68,29 @@ fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.scenarios || arguments.scenario.is_some() {
+        return scenarios::main(&arguments);
+    }
     match arguments.seed {
         Some(seed) if !arguments.check_determinism => replay(seed, &arguments),
         Some(seed) => run_many(seed..seed + 1, &arguments),
-        None => run_many(arguments.seeds.clone(), &arguments),
+        None => run_many(arguments.seeds.clone().unwrap_or(0..100), &arguments),
     }
 }
 
-fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
+/// Options for one run whose trace is shown.
+fn shown(arguments: &Arguments) -> RunOptions {
     let log = match arguments.verbose {
         0 => None,
         1 => Some(tracing::Level::INFO),
         2 => Some(tracing::Level::DEBUG),
         _ => Some(tracing::Level::TRACE),
     };
-    let options = RunOptions { mode: arguments.mode, print: true, log };
-    let report = watched(seed, options);
+    RunOptions { mode: arguments.mode, print: true, log }
+}
+
+fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
+    let report = watched_seed(seed, shown(arguments));
     println!("trace hash {:016x}", report.trace_hash);
     for violation in &report.violations {
         println!("FAILED {violation}");
@@ -98,9 +112,9 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         std::thread::spawn(move || {
             loop {
                 let Some(seed) = queue.lock().pop_front() else { return };
-                let mut report = watched(seed, options);
+                let mut report = watched_seed(seed, options);
                 if twice {
-                    compare(&mut report, &watched(seed, options));
+                    compare(&mut report, &watched_seed(seed, options));
                 }
                 if sender.send(report).is_err() {
                     return;
@@ -147,18 +161,21 @@ fn replay_command(report: &Report, mode: Option<Mode>) -> String {
     format!("cargo sim --seed {}{mode}", report.seed)
 }
 
-/// Runs a seed; a run that hangs ends the program, since its thread cannot be ended.
-fn watched(seed: u64, options: RunOptions) -> Report {
+fn watched_seed(seed: u64, options: RunOptions) -> Report {
+    watched(format!("--seed {seed}"), || run_seed(seed, options))
+}
+
+/// Runs something that `cargo sim` runs with these arguments; if it hangs it ends the program, since its thread cannot be
+/// ended.
+fn watched(replay: String, run: impl FnOnce() -> Report) -> Report {
     let (sender, receiver) = mpsc::channel::<()>();
     std::thread::spawn(move || {
         if receiver.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
-            println!(
-                "seed {seed} FAILED the run ends: it hangs since {HANG:?}\n  replay: cargo sim --seed {seed}"
-            );
+            println!("{replay} FAILED the run ends: it hangs since {HANG:?}\n  replay: cargo sim {replay}");
             std::process::exit(1);
         }
     });
-    let report = run_seed(seed, options);
+    let report = run();
     drop(sender);
     report
 }

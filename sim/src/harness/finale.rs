@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// The property's name.
 const LIVENESS: &str = "a healed cluster serves and converges";
+/// The event of a cluster that waits for a person.
+pub(super) const STOPPED: &str = "stopped for a person";
 /// Bounds, in virtual time.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -155,7 +157,7 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
     // Those that can come back by themselves do so within this time.
     let stuck = cluster.may_be_stuck() && !wait_until(STUCK_LIMIT, led).await && cluster.may_be_stuck();
     if stuck {
-        cluster.count_event("stopped for a person");
+        cluster.count_event(STOPPED);
         cluster.trace.event("too many forgot: the cluster waits for a person");
     }
     stuck

@@ -15,6 +15,7 @@
 //!    ├── unmarked  one more of these: the moment in which a member begins to run ahead of its syncs
 //!    ├── straddle  and another: a write and its repeat on either side of a checkpoint and a restart
 //!    ├── whole     what a node starts with can be read
+//!    ├── script    told instead of drawn: scenarios
 //!    ├── observe   looks at every node all the time
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
@@ -36,6 +37,7 @@ mod observe;
 mod plan;
 mod report;
 mod run;
+mod script;
 mod scrub;
 mod straddle;
 mod unmarked;
@@ -45,3 +47,4 @@ pub use kinds::FaultKind;
 pub use plan::Plan;
 pub use report::Report;
 pub use run::{RunOptions, run_seed};
+pub use script::{CUT_SHORT, Scenario, run_scenario, scenarios};

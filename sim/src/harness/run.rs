@@ -17,6 +17,7 @@ use super::network::Links;
 use super::observe::{Seen, watch};
 use super::plan::Plan;
 use super::report::Report;
+use super::script::{Act, CUT_SHORT, Signals, Stage, judge_loss};
 use crate::check::{Violation, acknowledged, linearizable, provenance};
 use crate::history::{History, Outcome};
 use crate::trace::Trace;
@@ -62,10 +63,15 @@ thread_local! {
 
 /// Runs one seed on a thread of its own.
 pub fn run_seed(seed: u64, options: RunOptions) -> Report {
+    run_plan(Plan::new(seed, options.mode), options, None)
+}
+
+/// Runs a plan on a thread of its own, with its faults or those of a script.
+pub(super) fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     keep_panics();
-    let plan = Plan::new(seed, options.mode);
-    let empty = Report::empty(seed, plan.mode);
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || isolated(plan, options));
+    let empty = Report::empty(plan.seed, plan.mode);
+    let thread =
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || isolated(plan, options, act));
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(report)) => report,
         Ok(Err(_)) => failed(empty, "the run's thread panicked"),
@@ -90,12 +96,12 @@ fn keep_panics() {
     });
 }
 
-fn isolated(plan: Plan, options: RunOptions) -> Report {
+fn isolated(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     let (capture, errors) = Capture::new(options.log);
     let _logging = tracing::subscriber::set_default(capture);
     let trace = Trace::new(virtual_time, options.print);
     let empty = Report::empty(plan.seed, plan.mode);
-    let result = catch_unwind(AssertUnwindSafe(|| simulate(plan, trace.clone())));
+    let result = catch_unwind(AssertUnwindSafe(|| simulate(plan, trace.clone(), act)));
     let mut report = match result {
         Ok(Ok(report)) => report,
         Ok(Err(error)) => failed(empty, &error),
@@ -112,17 +118,17 @@ fn isolated(plan: Plan, options: RunOptions) -> Report {
     report
 }
 
-fn simulate(plan: Plan, trace: Trace) -> Result<Report, String> {
+fn simulate(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String> {
     let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
     let around = Builder::new_current_thread().rng_seed(seed).build().map_err(|error| error.to_string())?;
     let mut inside = madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
     inside.set_time_limit(TIME_LIMIT);
     cairn_raft::reset_clock_rates();
-    let run = async { inside.block_on(run(plan, trace)) };
+    let run = async { inside.block_on(run(plan, trace, act)) };
     around.block_on(real_tokio::task::unconstrained(run))
 }
 
-async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
+async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String> {
     trace.event(format!("{plan:?}"));
     let cluster =
         Cluster::build(plan.clone(), trace.clone()).await.map_err(|error| format!("format: {error}"))?;
@@ -140,14 +146,27 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
     }
 
     let recorder = Recorder::new(trace.clone());
-    let stop = Arc::new(AtomicBool::new(false));
+    let signals = Arc::new(Signals::default());
+    let stop = signals.quiet.clone();
     let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
-    let churning = start_churn(&cluster, &hosts, &stop)?;
-    let until = virtual_time() + plan.fault_time;
-    let enemies = hosts.iter().map(NodeHandle::id).collect();
-    madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
-    let filling = spawn_fill(&cluster)?;
-    Nemesis::new(cluster.clone(), links.clone(), enemies).rage(until).await;
+    let client_hosts = hosts.iter().map(NodeHandle::id).collect();
+    let (mut churning, mut filling) = (None, None);
+    match act {
+        Some(Act { seed, script }) => {
+            let world = (cluster.clone(), links.clone(), client_hosts);
+            let stage = Stage::new(world, recorder.clone(), signals.clone(), seed);
+            if let Err(missed) = script(stage).await {
+                trace.event(format!("{CUT_SHORT} {missed}"));
+            }
+        }
+        None => {
+            churning = start_churn(&cluster, &hosts, &stop)?;
+            let until = virtual_time() + plan.fault_time;
+            madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
+            filling = spawn_fill(&cluster)?;
+            Nemesis::new(cluster.clone(), links.clone(), client_hosts).rage(until).await;
+        }
+    }
     finale::heal(&cluster, &links).await;
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
@@ -156,18 +175,17 @@ async fn run(plan: Plan, trace: Trace) -> Result<Report, String> {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     let last = plan.profile.clients * plan.profile.tasks_per_client;
-    let end = match hosts.first() {
-        _ if stuck => None,
-        Some(host) => {
-            let client = client(&cluster, u64::from(last))?;
-            let (cluster, recorder) = (cluster.clone(), recorder.clone());
-            let serving = host.spawn(async move { finale::serve(&cluster, client, last, &recorder).await });
-            Some(serving.await.map_err(|error| format!("the last client: {error}"))?)
-        }
-        None => return Err("no client host".into()),
+    let end = match stuck {
+        true => None,
+        false => Some(serve(&cluster, &hosts, last, &recorder).await?),
     };
     if stuck {
         finale::decide(&cluster).await;
+        let all_cut = *signals.all_cut.lock();
+        if let Some(cut) = all_cut {
+            let end = serve(&cluster, &hosts, last, &Recorder::new(trace.clone())).await?;
+            judge_loss(&cluster, recorder.records(), &end, cut);
+        }
     } else {
         finale::converge(&cluster, &seen).await;
         finale::scrub(&cluster, &seen).await;
@@ -255,6 +273,20 @@ fn start_churn(
     let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
     let client = client(cluster, CHURN)?;
     Ok(Some(host.spawn(churn(client, cluster.plan.rng(4), keys, stop.clone()))))
+}
+
+/// The last client: writes once and reads everything.
+async fn serve(
+    cluster: &Arc<Cluster>,
+    hosts: &[NodeHandle],
+    number: u32,
+    recorder: &Recorder,
+) -> Result<acknowledged::FinalKeys, String> {
+    let host = hosts.first().ok_or("no client host")?;
+    let client = client(cluster, u64::from(number))?;
+    let (cluster, recorder) = (cluster.clone(), recorder.clone());
+    let serving = host.spawn(async move { finale::serve(&cluster, client, number, &recorder).await });
+    serving.await.map_err(|error| format!("the last client: {error}"))
 }
 
 /// Waits until somebody leads.

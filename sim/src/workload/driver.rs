@@ -33,6 +33,12 @@ impl Recorder {
         self.records.lock().clone()
     }
 
+    /// Writes that took effect so far, as far as clients know.
+    pub fn acknowledged(&self) -> usize {
+        let records = self.records.lock();
+        records.iter().filter(|record| matches!(record.outcome, Outcome::Applied { .. })).count()
+    }
+
     /// Answers that no client should get.
     pub fn surprises(&self) -> Vec<String> {
         self.surprises.lock().clone()

@@ -1,0 +1,131 @@
+//! Runs scripted scenarios and prints a line for each.
+
+use super::{Arguments, shown, watched};
+use cairn_sim::harness::{CUT_SHORT, Report, RunOptions, Scenario, run_scenario, scenarios};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// What the seeds of one scenario came to.
+#[derive(Default)]
+struct Tally {
+    runs: u64,
+    failed: u64,
+    reached: BTreeMap<&'static str, u64>,
+}
+
+/// Runs what was asked for.
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
+    let chosen: Vec<&'static Scenario> = scenarios()
+        .filter(|known| arguments.scenario.as_deref().is_none_or(|name| name == known.name))
+        .collect();
+    match (chosen.as_slice(), arguments.seed) {
+        ([], _) => {
+            let names: Vec<_> = scenarios().map(|known| known.name).collect();
+            eprintln!(
+                "no scenario is called `{}`; there are\n  {}",
+                arguments.scenario.as_deref().unwrap_or_default(),
+                names.join("\n  ")
+            );
+            ExitCode::from(2)
+        }
+        ([scenario], Some(seed)) => replay(scenario, seed, arguments),
+        _ => run(chosen, arguments),
+    }
+}
+
+fn replay(scenario: &Scenario, seed: u64, arguments: &Arguments) -> ExitCode {
+    let report = one(scenario, seed, shown(arguments));
+    println!("trace hash {:016x}", report.trace_hash);
+    for violation in &report.violations {
+        println!("FAILED {violation}");
+    }
+    for part in scenario.parts {
+        println!("{part}: {}", report.events.get(part).copied().unwrap_or_default());
+    }
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
+    watched(format!("--scenario {} --seed {seed}", scenario.name), || run_scenario(scenario, seed, options))
+}
+
+fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
+    let seeds = |scenario: &Scenario| arguments.seeds.clone().unwrap_or(0..scenario.seeds);
+    let mut queue = VecDeque::new();
+    for (number, scenario) in chosen.iter().enumerate() {
+        queue.extend(seeds(scenario).map(|seed| (number, *scenario, seed)));
+    }
+    let queue = Arc::new(Mutex::new(queue));
+    let options = RunOptions { mode: arguments.mode, print: false, log: None };
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..arguments.jobs.max(1) {
+        let (queue, sender) = (queue.clone(), sender.clone());
+        std::thread::spawn(move || {
+            loop {
+                let Some((number, scenario, seed)) = queue.lock().pop_front() else { return };
+                if sender.send((number, one(scenario, seed, options))).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(sender);
+    let mut tallies: BTreeMap<usize, Tally> = BTreeMap::new();
+    let (mut passed, mut failed) = (0, 0);
+    for (number, report) in receiver {
+        let Some(scenario) = chosen.get(number) else { continue };
+        show(scenario, &report);
+        let tally = tallies.entry(number).or_default();
+        tally.add(scenario, &report);
+        let all = seeds(scenario);
+        if tally.runs == all.end - all.start {
+            let fine = tally.print(scenario);
+            *(if fine { &mut passed } else { &mut failed }) += 1;
+        }
+    }
+    println!("scenarios   {passed} passed, {failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What went wrong in a run, and how to see it again.
+fn show(scenario: &Scenario, report: &Report) {
+    for violation in &report.violations {
+        println!("{} seed {} FAILED {violation}", scenario.name, report.seed);
+    }
+    if let Some(line) = report.trace.iter().find(|line| line.contains(CUT_SHORT)) {
+        println!("{} seed {}:{}", scenario.name, report.seed, line.trim_start_matches(|c| c != ' '));
+    }
+    if !report.passed() {
+        println!("  replay: cargo sim --scenario {} --seed {}", scenario.name, report.seed);
+    }
+}
+
+impl Tally {
+    fn add(&mut self, scenario: &Scenario, report: &Report) {
+        self.runs += 1;
+        self.failed += u64::from(!report.passed());
+        for part in scenario.parts {
+            *self.reached.entry(part).or_default() += u64::from(report.events.contains_key(part));
+        }
+    }
+
+    /// Prints the line of a scenario. False if a seed failed, or if a part was reached by none.
+    fn print(&self, scenario: &Scenario) -> bool {
+        let count = |part: &&'static str| self.reached.get(part).copied().unwrap_or_default();
+        let fine = self.failed == 0 && scenario.parts.iter().all(|part| count(part) > 0);
+        let parts = scenario.parts.iter().map(|part| format!("{part} {}", count(part)));
+        let parts: Vec<String> = parts.collect();
+        let verdict = if fine { "PASS" } else { "FAIL" };
+        println!(
+            "{verdict} {}: {} of {} seeds; reached by seeds: {}",
+            scenario.name,
+            self.runs - self.failed,
+            self.runs,
+            parts.join(", ")
+        );
+        fine
+    }
+}

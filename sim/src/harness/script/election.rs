@@ -1,0 +1,140 @@
+//! Votes and leaders at the wrong moment.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, five, in_mode};
+use crate::disk::Moment;
+use cairn_engine::Mode;
+use cairn_engine::io::FileKind;
+
+const OLD_ON_MAJORITY: &str = "an entry of an old term on a majority";
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "vote-lost",
+        parts: &["a voter is cut", "two candidates of one vote"],
+        seeds: 6,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(vote_lost(stage)),
+    },
+    Scenario {
+        name: "figure-8-then-total-outage",
+        parts: &["an entry on two of five", "a later one on one of five", OLD_ON_MAJORITY, "all cut"],
+        seeds: 4,
+        may_stop: true,
+        plan: five,
+        script: |stage| Box::pin(figure_8(stage)),
+    },
+    Scenario {
+        name: "figure-8-then-total-outage-in-mode-sync",
+        parts: &["an entry on two of five", "a later one on one of five", OLD_ON_MAJORITY, "all cut"],
+        seeds: 4,
+        may_stop: false,
+        plan: |seed| in_mode(five(seed), Mode::Sync),
+        script: |stage| Box::pin(figure_8(stage)),
+    },
+];
+
+/// The leader is paused, and another one asks for votes. A member that gives it loses power in that instant, and whoever
+/// it voted for cannot be heard. It comes back, the old leader with it, and somebody asks it again: it must not vote twice
+/// in one term, nor follow the old leader in a term that it left.
+async fn vote_lost(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let before = stage.term(leader);
+    let others = stage.others(&[leader]);
+    stage.pause(&[leader]);
+    let voter = match stage.seed.is_multiple_of(2) {
+        // As its vote is being written.
+        true => {
+            let voter = others.first().copied().ok_or("members")?;
+            let vote = Moment::WriteTo(FileKind::Superblock);
+            while stage.term(voter) <= before && stage.leads(&others).is_none() {
+                stage.disk(voter, vote, 1).await?;
+                // A mark that is cleared is written there too.
+                if others.iter().any(|other| stage.term(*other) > before) {
+                    break;
+                }
+            }
+            voter
+        }
+        // As soon as it has voted.
+        false => {
+            let voted = || others.iter().copied().find(|other| stage.term(*other) > before);
+            stage.until("a vote", || voted().is_some()).await?;
+            voted().ok_or("a vote")?
+        }
+    };
+    let asked = others.iter().any(|other| stage.term(*other) > before);
+    stage.cut(voter);
+    stage.reached_if(asked, "a voter is cut");
+    let candidate = stage.leads(&others).map(|(_, candidate)| candidate);
+    let candidate = candidate.or_else(|| {
+        let highest = others.iter().filter(|other| **other != voter);
+        highest.copied().max_by_key(|other| stage.term(*other))
+    });
+    let candidate = candidate.ok_or("a candidate")?;
+    stage.isolate(&[candidate]);
+    stage.resume(&[leader]);
+    stage.pass(0, 60).await;
+    stage.start(&[voter]).await;
+    let rest: Vec<usize> = stage.all().into_iter().filter(|member| *member != candidate).collect();
+    stage.leader_among(&rest, before).await?;
+    stage.reached("two candidates of one vote");
+    stage.pass(0, 1_500).await;
+    stage.heal();
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await
+}
+
+/// Figure 8 of the Raft paper. S1 leads and has an entry on S2 only; it dies. S5 is elected, has an entry of its own term
+/// on nobody else, and dies. S1 is back, leads again, and brings its old entry to S3: it is on a majority, and may be
+/// replaced by S5's all the same, as long as nothing of a later term is there. Now all machines lose power.
+async fn figure_8(mut stage: Stage) -> Played {
+    let s1 = stage.leader().await?;
+    stage.acknowledged(20).await?;
+    let others = stage.others(&[s1]);
+    let (s2, rest) = others.split_first().ok_or("members")?;
+    let (s2, rest) = (*s2, rest.to_vec());
+    let term = stage.term(s1);
+    let end = |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
+
+    stage.part(&[s1, s2], &rest);
+    let furthest = |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
+    stage.until("an entry on two", || end(&stage, s2) > furthest(&stage)).await?;
+    // So that both have it for good.
+    stage.pass(100, 200).await;
+    stage.kill(s1);
+    let old = end(&stage, s2);
+    let spread = furthest(&stage) >= old || old.map(|id| id.term) != Some(term);
+    stage.reached_if(!spread, "an entry on two of five");
+
+    let s5 = stage.leader_among(&rest, term).await?;
+    stage.isolate(&[s5]);
+    let next = stage.term(s5);
+    stage.pass(0, 3).await;
+    let alone =
+        !rest.iter().any(|other| *other != s5 && end(&stage, *other).is_some_and(|id| id.term >= next));
+    stage.kill(s5);
+    stage.reached_if(alone, "a later one on one of five");
+
+    stage.heal();
+    stage.isolate(&[s5]);
+    stage.start(&[s1]).await;
+    stage.leader_among(&[s1, s2], next).await?;
+    let third = |stage: &Stage| {
+        let mut all = rest.iter().filter(|other| **other != s5);
+        all.any(|other| end(stage, *other).map(|id| id.index) >= old.map(|id| id.index))
+    };
+    stage.until("the old entry on a third", || third(&stage)).await?;
+    stage.pass(0, 3).await;
+    stage.reached_if(alone && !spread, OLD_ON_MAJORITY);
+    stage.cut_all();
+    stage.reached("all cut");
+    stage.heal();
+    stage.pass(0, 300).await;
+    // S5 first, with those that can elect it.
+    stage.start(&[s5]).await;
+    stage.start(&stage.all()).await;
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! What a person gave up is the newest only.
+//!
+//! When a majority lost power at once under load, and a person let the member lead whose log reaches furthest, what may be
+//! missing was acknowledged within one sync window before the cut. The history up to there is judged as ever; then every
+//! key is read, and writes acknowledged earlier than that window must be there.
+
+use crate::check::Violation;
+use crate::check::acknowledged::{self, FinalKeys};
+use crate::harness::cluster::Cluster;
+use crate::history::{History, Outcome, Record};
+use std::time::Duration;
+
+/// How much longer than the interval a window lasts: the sync at its end takes time too, on a slow disk.
+const SYNC_TAKES: Duration = Duration::from_millis(500);
+
+/// Judges what the recovered cluster answered against the history before it.
+pub(in crate::harness) fn judge(cluster: &Cluster, records: Vec<Record>, end: &FinalKeys, cut: Duration) {
+    let window = cluster.plan.sync_interval + SYNC_TAKES;
+    let safe = u64::try_from(cut.saturating_sub(window).as_nanos()).unwrap_or_default();
+    let old = records.iter().filter(|record| acknowledged_before(record, safe)).count();
+    // A later one may be gone, or may have taken an earlier one's place.
+    let open = records.into_iter().map(|record| match record.outcome {
+        Outcome::Applied { .. } if record.returned > safe => Record { outcome: Outcome::Unknown, ..record },
+        _ => record,
+    });
+    cluster.trace.event(format!("{old} writes were acknowledged before the window"));
+    for violation in acknowledged::check(&History::new(open.collect()), end) {
+        cluster.violation(Violation::new("only the newest writes are given up", violation.detail));
+    }
+}
+
+fn acknowledged_before(record: &Record, time: u64) -> bool {
+    matches!(record.outcome, Outcome::Applied { .. }) && record.returned <= time
+}

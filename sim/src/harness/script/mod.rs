@@ -1,0 +1,144 @@
+//! Scripted scenarios: faults that somebody thought of, in one order, each at its moment.
+//!
+//! A seed of the swarm draws what goes wrong; a scenario tells it. The seed varies the rest: latencies, disks, requests, who
+//! plays which part, small pauses. Clients, observation, healing and every check are those of any other run.
+//!
+//! ```text
+//!   SCENARIOS ── plan(seed) ──► run ── Stage ──► the scenario's script
+//!   stage       what a script acts with, and waits for
+//!   power       machines that lose power: one, all, one after another, at every disk operation
+//!   election    votes and leaders at the wrong moment
+//!   recovery    the way back, interrupted
+//!   storage     snapshots, space, the mark
+//!   disks       disks that are lost while something else goes on
+//!   loss        what a person gave up is the newest only
+//! ```
+//!
+//! Each scenario names the parts that it stages; one that none of its seeds reached is a failure of the scenario, since it
+//! showed nothing.
+
+mod disks;
+mod election;
+mod loss;
+mod power;
+mod recovery;
+mod stage;
+mod storage;
+
+pub(super) use loss::judge as judge_loss;
+pub(super) use stage::{Signals, Stage};
+
+use super::plan::Plan;
+use super::report::Report;
+use super::run::{RunOptions, run_plan};
+use crate::check::Violation;
+use crate::workload::Profile;
+use cairn_engine::{Geometry, Mode};
+use stage::Played;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// The trace of a script that waited for something in vain says so.
+pub const CUT_SHORT: &str = "the script ends early, it waited for";
+
+/// A script under way.
+pub(super) type Play = Pin<Box<dyn Future<Output = Played>>>;
+/// A script.
+type Script = fn(Stage) -> Play;
+
+/// A script, and the seed that it is played with.
+#[derive(Clone, Copy)]
+pub(super) struct Act {
+    pub(super) seed: u64,
+    pub(super) script: Script,
+}
+
+/// One story.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it stages: each must be reached by one seed at least.
+    pub parts: &'static [&'static str],
+    /// How many seeds are run where nobody says otherwise.
+    pub seeds: u64,
+    /// Whether the cluster may stop and wait for a person.
+    may_stop: bool,
+    plan: fn(u64) -> Plan,
+    script: Script,
+}
+
+/// All scenarios.
+pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
+    [power::SCENARIOS, election::SCENARIOS, recovery::SCENARIOS, storage::SCENARIOS, disks::SCENARIOS]
+        .into_iter()
+        .flatten()
+}
+
+/// Runs one seed of a scenario on a thread of its own.
+pub fn run_scenario(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
+    let mut plan = (scenario.plan)(seed);
+    if let Some(mode) = options.mode {
+        plan = in_mode(plan, mode);
+    }
+    let mut report = run_plan(plan, options, Some(Act { seed, script: scenario.script }));
+    report.seed = seed;
+    if !scenario.may_stop && report.events.contains_key(super::finale::STOPPED) {
+        let detail = "it waits for a person";
+        report.violations.push(Violation::new("the cluster comes back by itself", detail));
+    }
+    report
+}
+
+/// A plan for so many members under load in mode `replicated`, without faults of its own.
+fn members(seed: u64, nodes: u16) -> Plan {
+    let plan = Plan::new(seed, Some(Mode::Replicated));
+    let mib = 1 << 20;
+    Plan {
+        nodes,
+        geometry: Geometry { journal_bytes: 8 * mib, checkpoint_bytes: 4 * mib, data_bytes: 64 * mib },
+        log_retain_entries: 100_000,
+        sync_interval: Duration::from_secs(1),
+        profile: Profile {
+            clients: 3,
+            tasks_per_client: 2,
+            groups: 4,
+            think_max: Duration::from_millis(60),
+            deadline: Duration::from_secs(4),
+            write_percent: 70,
+        },
+        beyond_tolerance: true,
+        faults: Vec::new(),
+        forms_in_peace: true,
+        ..plan
+    }
+}
+
+/// Three members.
+fn three(seed: u64) -> Plan {
+    members(seed, 3)
+}
+
+/// Five members.
+fn five(seed: u64) -> Plan {
+    members(seed, 5)
+}
+
+/// Three members or five.
+fn three_or_five(seed: u64) -> Plan {
+    members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
+}
+
+/// Disk operations at which a scenario strikes, one in each of so many seeds; the next ones have another workload.
+const STEPS: u64 = 150;
+
+/// Three members and the same run for [`STEPS`] seeds, up to the moment at which it is struck.
+fn one_workload(seed: u64) -> Plan {
+    three(1 + seed / STEPS)
+}
+
+/// The plan in another mode.
+fn in_mode(plan: Plan, mode: Mode) -> Plan {
+    Plan { mode, honours_contract: mode == Mode::Device, ..plan }
+}

@@ -1,0 +1,339 @@
+//! Machines that lose power: one, all, one after another, at every disk operation.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, five, in_mode, one_workload, three, three_or_five};
+use crate::check::Violation;
+use crate::disk::Moment;
+use cairn_engine::Mode;
+use cairn_engine::io::FileKind;
+use rand::RngExt;
+use std::time::Duration;
+
+const FORGOT: &str = "unsynced blocks forgotten";
+const RECOVERED: &str = "forgetful member active again";
+const NOBODY_LEFT: &str = "nobody left";
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "nats-one-cut",
+        parts: &[FORGOT, "no leader without those who remember", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(nats_one_cut(stage)),
+    },
+    Scenario {
+        name: "nats-total-cut-inside-the-window",
+        parts: &[FORGOT, "stopped for a person", "operator's mandates"],
+        seeds: 6,
+        may_stop: true,
+        plan: three_or_five,
+        script: |stage| Box::pin(total_cut(stage)),
+    },
+    Scenario {
+        name: "total-cut-in-mode-sync",
+        parts: &["blocks were in flight", "all active again"],
+        seeds: 3,
+        may_stop: false,
+        plan: |seed| in_mode(three_or_five(seed), Mode::Sync),
+        script: |stage| Box::pin(total_cut_that_takes_nothing(stage)),
+    },
+    Scenario {
+        name: "total-cut-in-mode-device",
+        parts: &["blocks were in flight", "all active again"],
+        seeds: 3,
+        may_stop: false,
+        plan: |seed| in_mode(three_or_five(seed), Mode::Device),
+        script: |stage| Box::pin(total_cut_that_takes_nothing(stage)),
+    },
+    Scenario {
+        name: "leader-cut-between-acknowledgement-and-sync",
+        parts: &[FORGOT, "another leads", RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(leader_cut(stage)),
+    },
+    Scenario {
+        name: "killed-leader-with-a-write-in-flight",
+        parts: &["a write was in flight", "active at once"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(leader_killed(stage)),
+    },
+    Scenario {
+        name: "last-replica-standing",
+        parts: &[NOBODY_LEFT, "all active again"],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(last_replica_standing(stage)),
+    },
+    Scenario {
+        name: "last-replica-standing-is-the-first-back",
+        parts: &[NOBODY_LEFT, FORGOT, RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(one_by_one_after_a_loss(stage)),
+    },
+    Scenario {
+        name: "idle-total-cut",
+        parts: &["all cut while idle", "cut again while opening", "nobody recovers"],
+        seeds: 3,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(idle_total_cut(stage)),
+    },
+    Scenario {
+        name: "clean-stop-of-all-then-cut",
+        parts: &["all stopped cleanly", "nobody recovers"],
+        seeds: 3,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(clean_stop_then_cut(stage)),
+    },
+    Scenario {
+        name: "power-cut-at-every-io-of-a-leader",
+        parts: &[FORGOT, RECOVERED],
+        seeds: 30,
+        may_stop: false,
+        plan: one_workload,
+        script: |stage| Box::pin(cut_at_an_operation(stage, true)),
+    },
+    Scenario {
+        name: "power-cut-at-every-io-of-a-follower",
+        parts: &[FORGOT, RECOVERED],
+        seeds: 30,
+        may_stop: false,
+        plan: one_workload,
+        script: |stage| Box::pin(cut_at_an_operation(stage, false)),
+    },
+];
+
+/// Jepsen's NATS 2.12.1. C acknowledges while A and B are paused, so its copy is one of the three that commit, and loses
+/// power before it synced. A and B come back, D and E, the leader among them, are paused: A, B and C are a majority, and
+/// together they do not hold the write. C must not help A or B to lead.
+async fn nats_one_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let others = stage.others(&[leader]);
+    let [a, b, c, d] = others.as_slice() else { return Err("five members".into()) };
+    let (paused, cut, rest) = ([*a, *b], *c, [*d, leader]);
+    stage.pause(&paused);
+    stage.pass(0, 250).await;
+    stage.acknowledged(3).await?;
+    let forgot = stage.is_lazy(cut) && stage.cut(cut) > 0;
+    stage.pause(&rest);
+    stage.resume(&paused);
+    stage.reached_if(forgot, FORGOT);
+    stage.pass(0, 100).await;
+    stage.start(&[cut]).await;
+    let without = [*a, *b, cut];
+    let led = stage.within(Duration::from_secs(4), || stage.leads(&without).is_some()).await;
+    if forgot && led {
+        let detail = format!("member {cut} forgot, and helped one of {without:?} to lead");
+        stage.cluster.violation(Violation::new("who forgot elects nobody", detail));
+    }
+    stage.reached_if(forgot && !led && stage.is_recovering(cut), "no leader without those who remember");
+    stage.resume(&rest);
+    stage.active(&stage.all()).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// All machines lose power at once, under load, with acknowledged writes unsynced. The cluster stops and says so, or
+/// everything is there. After a person's mandate it serves, and what is missing lies within one sync window.
+async fn total_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    // Enough to be safe and enough not to be.
+    stage.pass(1_000, 4_000).await;
+    stage.acknowledged(1).await?;
+    let forgot = stage.cut_all() > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.pass(0, 500).await;
+    stage.start(&stage.all()).await;
+    Ok(())
+}
+
+/// All machines lose power at once, under load, in a mode that promises to lose nothing then.
+async fn total_cut_that_takes_nothing(mut stage: Stage) -> Played {
+    for _ in 0..3 {
+        stage.leader().await?;
+        let count = stage.rng.random_range(5..40);
+        stage.acknowledged(count).await?;
+        let first = stage.others(&[]).first().copied().unwrap_or_default();
+        let strikes = stage.rng.random_range(1..6);
+        stage.disk(first, Moment::Write, strikes).await?;
+        let before = flights(&stage);
+        stage.cut_all();
+        stage.reached_if(flights(&stage) > before, "blocks were in flight");
+        stage.start(&stage.all()).await;
+        stage.active(&stage.all()).await?;
+    }
+    stage.reached("all active again");
+    Ok(())
+}
+
+/// Blocks in flight at a cut or a kill so far, on all disks.
+fn flights(stage: &Stage) -> u64 {
+    let damages = stage.cluster.machines.iter().map(|machine| machine.disk.stats().damage);
+    damages.map(|damage| damage.landed + damage.lost + damage.torn).sum()
+}
+
+/// The leader loses power just after it acknowledged and before it synced. What it acknowledged is with the others.
+async fn leader_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let term = stage.term(leader);
+    let count = stage.rng.random_range(1..10);
+    let forgot = stage.cut_ahead(leader, count).await?;
+    stage.reached_if(forgot, FORGOT);
+    // Sometimes it is back before anybody else leads.
+    stage.pass(0, 1_500).await;
+    stage.start(&[leader]).await;
+    stage.leader_among(&stage.all(), term).await?;
+    stage.reached("another leads");
+    stage.active(&[leader]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// The leader's process dies in the middle of a write to its journal: what had completed is on the device, what had not
+/// is there or not. Its client asks again, elsewhere, and is answered once.
+async fn leader_killed(mut stage: Stage) -> Played {
+    for _ in 0..3 {
+        let leader = stage.leader().await?;
+        let count = stage.rng.random_range(1..20);
+        stage.acknowledged(count).await?;
+        stage.disk(leader, Moment::WriteTo(FileKind::Journal), 1).await?;
+        let before = flights(&stage);
+        stage.kill(leader);
+        stage.reached_if(flights(&stage) > before, "a write was in flight");
+        stage.pass(0, 800).await;
+        stage.start(&[leader]).await;
+        stage.until("a node that serves", || stage.node(leader).is_some()).await?;
+        stage.reached_if(stage.is_active(leader), "active at once");
+        stage.leader().await?;
+    }
+    stage.acknowledged(5).await
+}
+
+/// Machines lose power one after another, each when the others have noticed that they are few, until one is left, and
+/// then that one too. All return, in any order: nothing is lost, and nobody is asked.
+async fn last_replica_standing(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let order = stage.others(&[]);
+    one_by_one(&mut stage, &order).await?;
+    return_in_any_order(&mut stage).await
+}
+
+/// The same, where the first one cut forgot, and the last one cut is the first that returns.
+async fn one_by_one_after_a_loss(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let mut order = stage.others(&[]);
+    let Some(first) = order.first().copied() else { return Err("members".into()) };
+    let forgot = stage.cut_ahead(first, 3).await?;
+    stage.reached_if(forgot, FORGOT);
+    one_by_one(&mut stage, order.get(1..).unwrap_or_default()).await?;
+    order.reverse();
+    for member in order {
+        stage.start(&[member]).await;
+        stage.pass(0, 400).await;
+    }
+    stage.active(&[first]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    Ok(())
+}
+
+/// Cuts one after another. As many as can be spared may forget; each of the others waits for a clear mark.
+async fn one_by_one(stage: &mut Stage, order: &[usize]) -> Played {
+    let members = stage.all().len();
+    let down = members - order.len();
+    for (nth, member) in order.iter().enumerate() {
+        if down + nth >= (members - 1) / 2 {
+            stage.until("a survivor that syncs first", || !stage.is_lazy(*member)).await?;
+        } else {
+            // The others notice.
+            stage.pass(600, 1_500).await;
+        }
+        stage.cut(*member);
+        stage.pass(0, 600).await;
+    }
+    stage.reached(NOBODY_LEFT);
+    Ok(())
+}
+
+async fn return_in_any_order(stage: &mut Stage) -> Played {
+    for member in stage.others(&[]) {
+        stage.start(&[member]).await;
+        stage.pass(0, 300).await;
+    }
+    stage.active(&stage.all()).await?;
+    stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+/// The load ends, the marks are cleared, all machines lose power, and again while they open: nobody has anything to
+/// recover.
+async fn idle_total_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.acknowledged(10).await?;
+    stage.quiet();
+    let idle = || stage.all().iter().all(|member| !stage.is_lazy(*member));
+    stage.until("clear marks", idle).await?;
+    stage.cut_all();
+    stage.reached("all cut while idle");
+    for _ in 0..3 {
+        stage.start(&stage.all()).await;
+        let member = stage.others(&[]).first().copied().unwrap_or_default();
+        let steps = stage.rng.random_range(1..20);
+        stage.disk(member, Moment::Operation, steps).await?;
+        stage.reached_if(stage.node(member).is_none(), "cut again while opening");
+        stage.cut_all();
+    }
+    stage.start(&stage.all()).await;
+    nobody_recovers(&stage).await
+}
+
+/// All are asked to stop, under load, and did: then the power goes. Nobody has anything to recover.
+async fn clean_stop_then_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let count = stage.rng.random_range(1..30);
+    stage.acknowledged(count).await?;
+    let clean = stage.stop(&stage.all()).await;
+    stage.reached_if(clean, "all stopped cleanly");
+    stage.cut_all();
+    stage.pass(0, 500).await;
+    stage.start(&stage.all()).await;
+    nobody_recovers(&stage).await
+}
+
+async fn nobody_recovers(stage: &Stage) -> Played {
+    let up = || stage.all().iter().all(|member| stage.node(*member).is_some());
+    stage.until("nodes that serve", up).await?;
+    match stage.all().into_iter().find(|member| !stage.is_active(*member)) {
+        None => stage.reached("nobody recovers"),
+        Some(member) => {
+            let detail = format!("member {member} recovers, though its mark was clear");
+            stage.cluster.violation(Violation::new("a clear mark needs no recovery", detail));
+        }
+    }
+    Ok(())
+}
+
+/// One workload, always the same; a member loses power as its k-th disk operation begins, with k the seed.
+async fn cut_at_an_operation(stage: Stage, leads: bool) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let follower = stage.all().into_iter().find(|member| *member != leader);
+    let member = if leads { leader } else { follower.ok_or("a follower")? };
+    stage.disk(member, Moment::Operation, stage.step()).await?;
+    let forgot = stage.cut(member) > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}

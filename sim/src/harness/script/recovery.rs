@@ -1,0 +1,162 @@
+//! The way back of a member that forgot, interrupted.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, five, one_workload, three_or_five};
+use crate::disk::Moment;
+use crate::harness::machine::Death;
+use std::time::Duration;
+
+const FORGOT: &str = "unsynced blocks forgotten";
+const RECOVERED: &str = "forgetful member active again";
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "restart-during-recovery-at-each-step",
+        parts: &[FORGOT, "ended while it opened", "ended while it recovered", RECOVERED],
+        seeds: 40,
+        may_stop: false,
+        plan: one_workload,
+        script: |stage| Box::pin(restart_at_a_step(stage)),
+    },
+    Scenario {
+        name: "recovering-member-cut-again",
+        parts: &[FORGOT, "cut while it recovered", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(cut_again(stage)),
+    },
+    Scenario {
+        name: "leader-change-before-the-mark",
+        parts: &[FORGOT, "the leader dies before it admits", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(before_the_mark(stage)),
+    },
+    Scenario {
+        name: "leader-change-before-the-mark-is-committed",
+        parts: &[FORGOT, "the mark is on two of five", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(mark_not_committed(stage)),
+    },
+    Scenario {
+        name: "leader-change-after-the-mark",
+        parts: &[FORGOT, "the leader dies behind the mark", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(after_the_mark(stage)),
+    },
+];
+
+/// A member that forgot is ended as the k-th disk operation of its next life begins, with k the seed: while it opens, while
+/// it recovers, or thereafter; killed and cut in turns.
+async fn restart_at_a_step(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    stage.start(&[member]).await;
+    stage.disk(member, Moment::Operation, stage.step()).await?;
+    stage.reached_if(stage.node(member).is_none(), "ended while it opened");
+    stage.reached_if(stage.is_recovering(member), "ended while it recovered");
+    let death = if stage.seed.is_multiple_of(2) { Death::Killed } else { Death::PowerCut };
+    stage.end(member, death);
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A member that forgot loses power again, and again, before it is active: what it took since is as unsynced as ever.
+async fn cut_again(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    for _ in 0..3 {
+        stage.pass(0, 1_000).await;
+        stage.start(&[member]).await;
+        stage.recovering(member).await?;
+        stage.pass(0, 80).await;
+        stage.reached_if(stage.is_recovering(member), "cut while it recovered");
+        stage.cut(member);
+    }
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A member that forgot knocks, and the leader hears nothing of it and dies: another one has to admit it.
+async fn before_the_mark(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    stage.mute(member, leader);
+    stage.start(&[member]).await;
+    stage.recovering(member).await?;
+    stage.pass(100, 700).await;
+    stage.reached_if(stage.is_recovering(member), "the leader dies before it admits");
+    stage.kill(leader);
+    stage.heal();
+    return_of_both(stage, leader, member, forgot).await
+}
+
+/// The leader and the member that comes back are parted from the other three: the leader proposes the mark, and it gets no
+/// further than these two. The leader dies, the others elect one that never saw the mark.
+async fn mark_not_committed(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    stage.isolate(&[leader, member]);
+    let committed = stage.status(leader).and_then(|status| status.committed);
+    stage.start(&[member]).await;
+    let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
+    let level = || stage.is_recovering(member) && end(member) == end(leader) && end(leader) > committed;
+    stage.until("a member that is level with its leader", level).await?;
+    stage.pass(0, 200).await;
+    stage.reached_if(stage.is_recovering(member), "the mark is on two of five");
+    stage.kill(leader);
+    stage.heal();
+    return_of_both(stage, leader, member, forgot).await
+}
+
+/// The mark is committed, and the member whose it is has not applied it yet, since its disk stalls: now the leader dies.
+async fn after_the_mark(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    stage.start(&[member]).await;
+    stage.recovering(member).await?;
+    let end = || stage.status(member).and_then(|status| status.last_log);
+    let found = end();
+    stage.until("appends that are taken", || end() != found).await?;
+    let disk = stage.machine(member)?.disk.clone();
+    let slow = Duration::from_millis(if stage.seed.is_multiple_of(2) { 1_500 } else { 4_000 });
+    disk.stall(slow, None);
+    // These are behind the mark, and so it is committed.
+    stage.acknowledged(8).await?;
+    stage.reached_if(stage.is_recovering(member), "the leader dies behind the mark");
+    stage.kill(leader);
+    return_of_both(stage, leader, member, forgot).await
+}
+
+async fn return_of_both(mut stage: Stage, leader: usize, member: usize, forgot: bool) -> Played {
+    stage.pass(200, 2_000).await;
+    stage.start(&[leader]).await;
+    stage.active(&[member]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
