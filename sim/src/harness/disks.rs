@@ -67,6 +67,7 @@ impl Nemesis {
                 let new = machine.disk.take_out();
                 tokio::time::sleep(FUNERAL).await;
                 machine.disk.put_in(lost);
+                machine.restored(true);
                 machine.open(false);
                 cluster.start(machine);
                 cluster.count(OldDisk.name());
@@ -84,6 +85,7 @@ impl Nemesis {
                 machine.open(true);
                 tokio::time::sleep(FUNERAL).await;
                 machine.disk.put_in(new);
+                machine.restored(false);
                 machine.open(false);
                 start_later(cluster.clone(), target, FUNERAL);
             }
