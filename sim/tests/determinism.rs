@@ -4,7 +4,8 @@
 //! last lines carry digests of all disk operations and of the scheduler's state, so equal traces are equal runs.
 #![cfg(madsim)]
 
-use cairn_sim::harness::{RunOptions, run_seed};
+use cairn_sim::harness::{RunOptions, run_scenario, run_seed, scenarios};
+use std::collections::BTreeSet;
 
 #[test]
 fn two_runs_of_a_seed_have_one_trace() {
@@ -27,4 +28,20 @@ fn what_ran_before_on_other_threads_changes_nothing() {
     let again = run_seed(7, RunOptions::default()).trace_hash;
     assert_eq!(alone, again);
     assert_ne!(beside.join().ok(), Some(alone), "another seed is another run");
+}
+
+#[test]
+fn a_seed_of_a_scenario_has_one_trace() {
+    for scenario in scenarios().filter(|scenario| scenario.name.starts_with("nats")) {
+        let [first, second] = [0; 2].map(|seed| run_scenario(scenario, seed, RunOptions::default()));
+        assert_eq!(first.trace_hash, second.trace_hash, "{}", scenario.name);
+        assert!(first.trace.len() > 100, "{} did something", scenario.name);
+    }
+}
+
+#[test]
+fn each_scenario_has_a_name_of_its_own_and_stages_something() {
+    let names: BTreeSet<&str> = scenarios().map(|scenario| scenario.name).collect();
+    assert_eq!(names.len(), scenarios().count());
+    assert!(scenarios().all(|scenario| !scenario.parts.is_empty() && scenario.seeds > 0));
 }

@@ -18,14 +18,17 @@ pub struct Members {
 }
 
 impl Members {
-    /// A node goes by these configurations, one or two. They need not be committed; a configuration that drops somebody
-    /// follows a joint one that was.
+    /// A node goes by these configurations, one or two. They need not be committed; a single configuration that drops
+    /// somebody follows a joint one that was. A joint one that was not may come to nothing with its leader, and so whoever
+    /// votes in that alone is no voter yet.
     pub fn saw(&mut self, configurations: &[BTreeSet<NodeId>]) -> Option<Violation> {
         for voters in configurations {
             let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
             if slots.len() < voters.len() {
                 return Some(Violation::new(NAME, format!("two voters in one slot: {voters:?}")));
             }
+        }
+        if let [voters] = configurations {
             self.voters.extend(voters);
         }
         None
@@ -75,5 +78,19 @@ mod tests {
         assert_eq!(members.leads(NodeId::new(2, 3)), None);
         assert_eq!(members.settled(1, &before), None, "a leader that was overtaken");
         assert!(members.settled(2, &before).is_some());
+    }
+
+    #[test]
+    fn a_newcomer_in_a_joint_configuration_that_came_to_nothing_may_vote_later() {
+        let set = |ids: &[(u16, u64)]| -> BTreeSet<NodeId> {
+            ids.iter().map(|(slot, incarnation)| NodeId::new(*slot, *incarnation)).collect()
+        };
+        let (before, after) = (set(&[(1, 1), (2, 2)]), set(&[(1, 1), (2, 3)]));
+        let mut members = Members::default();
+        assert_eq!(members.saw(&[before.clone()]), None);
+        assert_eq!(members.saw(&[before.clone(), after.clone()]), None);
+        assert_eq!(members.settled(2, &before), None, "the next leader never saw the joint one");
+        assert_eq!(members.settled(2, &after), None, "it makes the change itself");
+        assert!(members.leads(NodeId::new(2, 2)).is_some());
     }
 }

@@ -13,22 +13,28 @@ use std::time::Duration;
 /// How much longer than the interval a window lasts: the sync at its end takes time too, on a slow disk.
 const SYNC_TAKES: Duration = Duration::from_millis(500);
 
+/// The event of a loss that somebody could notice.
+pub(super) const GIVEN_UP: &str = "acknowledged writes given up";
+
 /// Judges what the recovered cluster answered against the history before it.
 pub(in crate::harness) fn judge(cluster: &Cluster, records: Vec<Record>, end: &FinalKeys, cut: Duration) {
     let window = cluster.plan.sync_interval + SYNC_TAKES;
     let safe = u64::try_from(cut.saturating_sub(window).as_nanos()).unwrap_or_default();
-    let old = records.iter().filter(|record| acknowledged_before(record, safe)).count();
+    let before = records.iter().filter(|record| record.returned <= safe && is_applied(record)).count();
+    cluster.trace.event(format!("{before} writes were acknowledged before the window"));
+    if !acknowledged::check(&History::new(records.clone()), end).is_empty() {
+        cluster.count_event(GIVEN_UP);
+    }
     // A later one may be gone, or may have taken an earlier one's place.
-    let open = records.into_iter().map(|record| match record.outcome {
-        Outcome::Applied { .. } if record.returned > safe => Record { outcome: Outcome::Unknown, ..record },
-        _ => record,
+    let open = records.into_iter().map(|record| match record.returned > safe && is_applied(&record) {
+        true => Record { outcome: Outcome::Unknown, ..record },
+        false => record,
     });
-    cluster.trace.event(format!("{old} writes were acknowledged before the window"));
     for violation in acknowledged::check(&History::new(open.collect()), end) {
         cluster.violation(Violation::new("only the newest writes are given up", violation.detail));
     }
 }
 
-fn acknowledged_before(record: &Record, time: u64) -> bool {
-    matches!(record.outcome, Outcome::Applied { .. }) && record.returned <= time
+fn is_applied(record: &Record) -> bool {
+    matches!(record.outcome, Outcome::Applied { .. })
 }

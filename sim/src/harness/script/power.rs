@@ -1,9 +1,11 @@
 //! Machines that lose power: one, all, one after another, at every disk operation.
 
+use super::loss::GIVEN_UP;
 use super::stage::{Played, Stage};
 use super::{Scenario, five, in_mode, one_workload, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
+use crate::harness::finale::STOPPED;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
@@ -24,7 +26,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "nats-total-cut-inside-the-window",
-        parts: &[FORGOT, "stopped for a person", "operator's mandates"],
+        parts: &[FORGOT, STOPPED, "operator's mandates", GIVEN_UP],
         seeds: 6,
         may_stop: true,
         plan: three_or_five,
