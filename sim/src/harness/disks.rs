@@ -1,14 +1,15 @@
 //! Disks that are lost, disks that turn up again, and older copies of disks.
 //!
 //! A machine whose disk is gone gets an empty one, formatted under a new identity. It counts as forgetful, so that no more
-//! forget than the cluster survives, until its node votes. An older copy is put in when the others have noted a later start
-//! of the member; before that nothing could tell it from the disk itself.
+//! forget than the cluster survives, until its node votes. An older copy is put in when the others hold a later start
+//! of the member in their checkpoints; before that nothing could tell it from the disk itself.
 
 use super::cluster::Cluster;
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, OldDisk, StaleDisk};
 use super::machine::{Condition, Death, Machine};
 use crate::check::Violation;
+use madsim::runtime::Handle;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -125,6 +126,7 @@ impl Nemesis {
                 }
                 tokio::time::sleep(linger).await;
                 if later_start_is_known(&cluster, machine)
+                    && later_start_is_kept(&cluster, machine).await
                     && cluster.may_be_damaged(machine)
                     && !cluster.at_peace()
                 {
@@ -169,6 +171,20 @@ impl Nemesis {
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
+}
+
+/// Writes what every other machine's node has applied into a checkpoint, so that it is not known in memory alone.
+async fn later_start_is_kept(cluster: &Cluster, machine: &Machine) -> bool {
+    for other in cluster.machines.iter().filter(|other| other.slot != machine.slot) {
+        let (Some((_, node)), Some(host)) = (other.node(), Handle::current().get_node(other.host)) else {
+            return false;
+        };
+        let kept = host.spawn(async move { node.engine().checkpoint().await.is_ok() });
+        if !matches!(tokio::time::timeout(NOTE_LIMIT, kept).await, Ok(Ok(true))) {
+            return false;
+        }
+    }
+    later_start_is_known(cluster, machine)
 }
 
 /// Whether every other machine runs, and knows from the log that the member has started since the copy was made.
