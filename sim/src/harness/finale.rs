@@ -1,6 +1,7 @@
 //! The end of a run: everything is mended, and the cluster must serve and agree within a bound.
 
 use super::cluster::Cluster;
+use super::kinds::FaultKind;
 use super::machine::{Condition, Death, Machine};
 use super::network::Links;
 use super::observe::{Seen, read_log};
@@ -13,6 +14,7 @@ use cairn_client::Client;
 use cairn_engine::Standing;
 use cairn_raft::{GROUP, Mandate, Role};
 use parking_lot::Mutex;
+use rand::RngExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +90,9 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
         let all = positions();
         all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten()) && whole(cluster)
     };
-    if wait_until(CONVERGE_LIMIT, equal).await {
+    if wait_until(CONVERGE_LIMIT, equal).await
+        || replace_the_full(cluster).await && wait_until(CONVERGE_LIMIT, equal).await
+    {
         cluster.trace.event(format!("converged: {:?}", positions().first()));
     } else {
         cluster.violation(Violation::new(LIVENESS, format!("no agreement: {:?}", positions())));
@@ -99,6 +103,43 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
             read_log(cluster, machine, &node.engine().clone(), seen).await;
         }
     }
+}
+
+/// A member that fell behind while its data area was full, and whose free space is less than what the others hold by now, can
+/// never take their snapshot beside its own state. An operator gives it an empty directory. Whether there was one.
+async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
+    if !cluster.plan.decays.contains(&FaultKind::Fill) {
+        return false;
+    }
+    let nodes = || cluster.machines.iter().filter_map(|machine| Some((machine, machine.node()?.1)));
+    let furthest = nodes().max_by_key(|(_, node)| node.engine().applied(GROUP));
+    let Some((_, furthest)) = furthest else { return false };
+    let (applied, needed) = (furthest.engine().applied(GROUP), furthest.engine().status().live_bytes);
+    let full: Vec<&Machine> = nodes()
+        .filter(|(_, node)| {
+            node.engine().applied(GROUP) < applied && node.engine().status().free_bytes < needed
+        })
+        .map(|(machine, _)| machine)
+        .collect();
+    if full.is_empty() || full.len() > (cluster.machines.len() - 1) / 2 {
+        return false;
+    }
+    let mut rng = cluster.plan.rng(10);
+    for machine in full {
+        cluster.end(machine, Death::Killed);
+        machine.open(true);
+        machine.lose();
+        drop(machine.disk.take_out());
+        tokio::time::sleep(POLL).await;
+        if let Err(error) = cluster.format(machine, rng.random_range(1..1_u64 << 48)).await {
+            cluster.violation(Violation::new("an empty disk is formatted", error.to_string()));
+        }
+        machine.open(false);
+        cluster.start(machine);
+        cluster.count_event("members without room for a snapshot replaced");
+        cluster.trace.event(format!("node {} has no room for a snapshot and is replaced", machine.slot));
+    }
+    true
 }
 
 /// Whether every machine's node votes, and nobody else is a member.
