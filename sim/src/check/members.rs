@@ -87,7 +87,7 @@ mod tests {
         };
         let (before, after) = (set(&[(1, 1), (2, 2)]), set(&[(1, 1), (2, 3)]));
         let mut members = Members::default();
-        assert_eq!(members.saw(&[before.clone()]), None);
+        assert_eq!(members.saw(std::slice::from_ref(&before)), None);
         assert_eq!(members.saw(&[before.clone(), after.clone()]), None);
         assert_eq!(members.settled(2, &before), None, "the next leader never saw the joint one");
         assert_eq!(members.settled(2, &after), None, "it makes the change itself");

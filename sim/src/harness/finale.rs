@@ -33,6 +33,8 @@ const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
+/// No value of the workload is longer, in bytes.
+const LONGEST: u64 = 20_000;
 const POLL: Duration = Duration::from_millis(50);
 
 /// Mends links, clocks, pauses and deaths.
@@ -105,8 +107,8 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     }
 }
 
-/// A member that fell behind while its data area was full, and whose free space is less than what the others hold by now, can
-/// never take their snapshot beside its own state. An operator gives it an empty directory. Whether there was one.
+/// A member that fell behind while its data area was full, and whose free space is less than what the others hold by now, or
+/// in pieces shorter than a value, can never take their snapshot beside its own state. An operator gives it an empty directory. Whether there was one.
 async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     if !cluster.plan.decays.contains(&FaultKind::Fill) {
         return false;
@@ -116,8 +118,9 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     let Some((_, furthest)) = furthest else { return false };
     let (applied, needed) = (furthest.engine().applied(GROUP), furthest.engine().status().live_bytes);
     let full: Vec<&Machine> = nodes()
+        .filter(|(_, node)| node.engine().applied(GROUP) < applied)
         .filter(|(_, node)| {
-            node.engine().applied(GROUP) < applied && node.engine().status().free_bytes < needed
+            node.engine().status().free_bytes < needed || node.engine().has_room(&[LONGEST], 0).is_err()
         })
         .map(|(machine, _)| machine)
         .collect();
