@@ -33,7 +33,7 @@ const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
-/// No value of the workload is longer, in bytes.
+/// No value of the workload is longer, in bytes; there are not more than some dozens of this length.
 const LONGEST: u64 = 20_000;
 const POLL: Duration = Duration::from_millis(50);
 
@@ -120,7 +120,7 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     let full: Vec<&Machine> = nodes()
         .filter(|(_, node)| node.engine().applied(GROUP) < applied)
         .filter(|(_, node)| {
-            node.engine().status().free_bytes < needed || node.engine().has_room(&[LONGEST], 0).is_err()
+            node.engine().status().free_bytes < needed || node.engine().has_room(&[LONGEST; 24], 0).is_err()
         })
         .map(|(machine, _)| machine)
         .collect();
