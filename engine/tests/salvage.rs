@@ -181,27 +181,6 @@ fn without_any_checkpoint_everything_but_identity_and_vote_is_given_up() {
     });
 }
 
-/// Bits flipped under real processes: the newest checkpoint was damaged, the older one was taken, and the journal behind it
-/// purged entries that only the newest had applied. The node refused to start: nothing could be applied again.
-#[test]
-fn where_the_log_is_purged_through_more_than_the_older_checkpoint_has_the_newest_one_is_missed() {
-    run(async {
-        let (disk, engine) = filled().await;
-        engine.purge(GROUP, id(35)).await.unwrap();
-        engine.close().await.unwrap();
-        drop(engine);
-        disk.kill(|| 0);
-        disk.damage(FileKind::Checkpoint0, |bytes| bytes[2 * BLOCK + 10] ^= 1);
-        let error = open(&disk, false).await.map(drop).unwrap_err();
-        assert!(error.to_string().contains("covers entry 1-35"), "{error}");
-        let engine = open(&disk, true).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering);
-        assert_eq!((engine.log_bounds(GROUP).last, engine.applied(GROUP)), (None, None));
-        assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]));
-        check_goes_on(&disk, engine, 0, "empty").await;
-    });
-}
-
 #[test]
 fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_still_knows_that_it_may_have_forgotten() {
     run(async {
