@@ -4,10 +4,10 @@ mod scenarios;
 mod summary;
 
 use cairn_engine::Mode;
-use cairn_sim::harness::{Report, RunOptions, run_seed};
+use cairn_sim::harness::{Plan, Report, RunOptions, run_seed};
 use clap::Parser;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -16,6 +16,10 @@ use summary::Summary;
 
 /// A run that takes longer than this on the wall clock hangs.
 const HANG: Duration = Duration::from_secs(180);
+
+/// Of a run that failed so many events are printed, and so much of each.
+const STORY_LINES: usize = 20;
+const STORY_COLUMNS: usize = 160;
 
 /// In so many runs every kind of fault must have been applied.
 const ALL_FAULTS_IN: u64 = 200;
@@ -132,6 +136,7 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         }
         if !report.passed() {
             println!("  replay: {}", replay_command(&report, arguments.mode));
+            print_story(&report, arguments.mode);
         }
         hashes.insert(report.seed, report.trace_hash);
         summary.add(&report);
@@ -154,6 +159,19 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("{:.1} seeds/min", summary.runs() as f64 / minutes);
     finish(&summary)
+}
+
+/// What was drawn, and the last that happened to the nodes before something did not hold.
+fn print_story(report: &Report, mode: Option<Mode>) {
+    let plan = Plan::new(report.seed, mode);
+    let drawn: BTreeSet<&str> = plan.faults.iter().chain(&plan.decays).map(|kind| kind.name()).collect();
+    println!("  drawn: {}", drawn.into_iter().collect::<Vec<_>>().join(", "));
+    let before = report.trace.iter().take_while(|line| !line.contains("VIOLATION"));
+    // The clients' requests are the longer part of a trace.
+    let events: Vec<&String> = before.filter(|line| !line.contains(" client ")).collect();
+    for line in events.iter().skip(events.len().saturating_sub(STORY_LINES)) {
+        println!("  {}", line.chars().take(STORY_COLUMNS).collect::<String>());
+    }
 }
 
 fn replay_command(report: &Report, mode: Option<Mode>) -> String {
