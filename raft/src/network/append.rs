@@ -56,7 +56,12 @@ pub(super) struct Session<S> {
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
     pub(super) since: runtime::Instant,
+    /// Requests without an entry, one after another.
+    pub(super) empty: u32,
 }
+
+/// So many requests without an entry in a row are no signs of life: those are sent apart.
+const EMPTY_MAX: u32 = 50;
 
 enum Step {
     Request(Option<AppendRequest>),
@@ -79,7 +84,15 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                     self.requests = None;
                     self.outlet = None;
                 }
-                Step::Request(Some(request)) => self.send(request),
+                Step::Request(Some(request)) => {
+                    self.empty = if request.entries.is_empty() { self.empty + 1 } else { 0 };
+                    if self.empty > EMPTY_MAX {
+                        // openraft goes on reading where the log was purged meanwhile, and hears of nothing else.
+                        let reason = "the entries that the follower needs are purged here";
+                        return Some(Err(Status::unavailable(reason)));
+                    }
+                    self.send(request);
+                }
                 Step::Answer(answer) => return Some(self.answered(answer)),
             }
         }

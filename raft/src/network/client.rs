@@ -251,6 +251,7 @@ impl PeerNetwork {
             outlet: Some(outlet),
             answers,
             unanswered: 0,
+            empty: 0,
             first_sent: false,
             first_answered: false,
             since: runtime::now(),

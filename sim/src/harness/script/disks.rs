@@ -49,7 +49,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             RECOVERED,
             REBORN,
         ],
-        seeds: 6,
+        seeds: 20,
         may_stop: false,
         plan: five,
         script: |stage| Box::pin(recovery_and_rebirth(stage)),
@@ -173,7 +173,8 @@ async fn recovery_and_rebirth(mut stage: Stage) -> Played {
         stage.cut_ahead(forgets, 3).await?;
     } else {
         stage.until("a joint configuration", || joint(&stage)).await?;
-        stage.reached_if(stage.is_lazy(forgets), "one is cut in the joint configuration");
+        // Acknowledgements do not run ahead there, so it forgets nothing.
+        stage.reached("one is cut in the joint configuration");
         stage.cut(forgets);
     }
     stage.pass(0, 300).await;

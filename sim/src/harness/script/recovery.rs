@@ -13,7 +13,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "restart-during-recovery-at-each-step",
         parts: &[FORGOT, "ended while it opened", "ended while it recovered", RECOVERED],
-        seeds: 40,
+        seeds: 90,
         may_stop: false,
         plan: one_workload,
         script: |stage| Box::pin(restart_at_a_step(stage)),
