@@ -38,28 +38,21 @@ impl Room {
 }
 
 impl Claims {
-    /// Claims room for the values of a request. Where there is not enough for all of its entries it keeps the first ones: the
-    /// leader hears how far they went, and a request larger than the data area would otherwise never be taken.
-    ///
-    /// # Errors
-    /// Where there is no room for one entry.
-    pub(super) fn claim(&self, request: &mut proto::AppendRequest) -> Result<(), Status> {
-        let pending = self.room.pending.load(Ordering::Relaxed);
-        let mut bytes;
-        loop {
-            let lengths = lengths(&request.entries);
-            bytes = lengths.iter().sum();
-            if bytes == 0 {
-                break;
-            }
-            let count = request.entries.len();
-            match self.room.engine.has_room(&lengths, pending) {
-                Ok(()) => break,
-                Err(_) if count > 1 => request.entries.truncate(count / 2),
-                Err(error) => return Err(Status::resource_exhausted(error.to_string())),
-            }
+    /// Claims room for the values of a request, if there is enough.
+    pub(super) fn claim(&self, request: &proto::AppendRequest) -> Result<(), Status> {
+        let of = |entry: &proto::Entry| {
+            let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
+            entry.values.iter().map(|value| value.len()).chain(body).collect::<Vec<_>>()
+        };
+        let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
+        let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
+        let bytes = lengths.iter().sum();
+        if bytes > 0 {
+            let pending = self.room.pending.load(Ordering::Relaxed);
+            let room = self.room.engine.has_room(&lengths, pending);
+            room.map_err(|error| Status::resource_exhausted(error.to_string()))?;
+            self.room.pending.fetch_add(bytes, Ordering::Relaxed);
         }
-        self.room.pending.fetch_add(bytes, Ordering::Relaxed);
         self.bytes.lock().push_back(bytes);
         Ok(())
     }
@@ -69,15 +62,6 @@ impl Claims {
         let bytes = self.bytes.lock().pop_front().unwrap_or_default();
         self.room.pending.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
-
-/// The lengths of what goes to the data area.
-fn lengths(entries: &[proto::Entry]) -> Vec<u64> {
-    let of = |entry: &proto::Entry| {
-        let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
-        entry.values.iter().map(|value| value.len()).chain(body).collect::<Vec<_>>()
-    };
-    entries.iter().flat_map(of).filter(|len| *len > 0).map(|len| len as u64).collect()
 }
 
 impl Drop for Claims {

@@ -206,14 +206,14 @@ impl Peer for PeerService {
             let (shared, refusal, sender, claims) =
                 (self.shared.clone(), refusal.clone(), sender.clone(), claims.clone());
             messages.scan(None, move |known, message| {
-                let taken = message.and_then(|mut message| {
+                let taken = message.and_then(|message| {
                     let from = match *known {
                         Some(from) => from,
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
                     let regime = convert::regime_from_proto(&message);
-                    claims.claim(&mut message)?;
+                    claims.claim(&message)?;
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
                     shared.redundancy.follow(regime);
@@ -244,11 +244,11 @@ impl Peer for PeerService {
     }
 
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
-        let mut message = request.into_inner();
+        let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
         let regime = convert::regime_from_proto(&message);
         let claims = self.shared.room.claims();
-        claims.claim(&mut message)?;
+        claims.claim(&message)?;
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
         self.shared.redundancy.follow(regime);
