@@ -4,7 +4,7 @@ mod scenarios;
 mod summary;
 
 use cairn_engine::Mode;
-use cairn_sim::harness::{Plan, Report, RunOptions, run_seed};
+use cairn_sim::harness::{Report, RunOptions, run_seed};
 use clap::Parser;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,6 +40,9 @@ struct Arguments {
     /// This mode instead of each seed's own.
     #[arg(long)]
     mode: Option<Mode>,
+    /// Little else than power cuts, close upon each other; in mode `replicated` where nothing else is said.
+    #[arg(long, conflicts_with_all = ["scenarios", "scenario"])]
+    storm: bool,
     /// Run each seed twice and compare the traces.
     #[arg(long)]
     check_determinism: bool,
@@ -82,6 +85,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Options for runs that only tell how they ended.
+fn options(arguments: &Arguments) -> RunOptions {
+    RunOptions { mode: arguments.mode, storm: arguments.storm, print: false, log: None }
+}
+
 /// Options for one run whose trace is shown.
 fn shown(arguments: &Arguments) -> RunOptions {
     let log = match arguments.verbose {
@@ -90,7 +98,7 @@ fn shown(arguments: &Arguments) -> RunOptions {
         2 => Some(tracing::Level::DEBUG),
         _ => Some(tracing::Level::TRACE),
     };
-    RunOptions { mode: arguments.mode, print: true, log }
+    RunOptions { print: true, log, ..options(arguments) }
 }
 
 fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
@@ -108,7 +116,7 @@ fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
 fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let queue: Arc<Mutex<VecDeque<u64>>> = Arc::new(Mutex::new(seeds.collect()));
-    let options = RunOptions { mode: arguments.mode, print: false, log: None };
+    let options = options(arguments);
     let twice = arguments.check_determinism;
     let (sender, receiver) = mpsc::channel();
     for _ in 0..arguments.jobs.max(1) {
@@ -135,8 +143,8 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
             println!("seed {} ({}) FAILED {violation}", report.seed, report.mode);
         }
         if !report.passed() {
-            println!("  replay: {}", replay_command(&report, arguments.mode));
-            print_story(&report, arguments.mode);
+            println!("  replay: {}", replay_command(&report, options));
+            print_story(&report, options);
         }
         hashes.insert(report.seed, report.trace_hash);
         summary.add(&report);
@@ -162,8 +170,8 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
 }
 
 /// What was drawn, and the last that happened to the nodes before something did not hold.
-fn print_story(report: &Report, mode: Option<Mode>) {
-    let plan = Plan::new(report.seed, mode);
+fn print_story(report: &Report, options: RunOptions) {
+    let plan = options.plan(report.seed);
     let drawn: BTreeSet<&str> = plan.faults.iter().chain(&plan.decays).map(|kind| kind.name()).collect();
     println!("  drawn: {}", drawn.into_iter().collect::<Vec<_>>().join(", "));
     let before = report.trace.iter().take_while(|line| !line.contains("VIOLATION"));
@@ -174,9 +182,10 @@ fn print_story(report: &Report, mode: Option<Mode>) {
     }
 }
 
-fn replay_command(report: &Report, mode: Option<Mode>) -> String {
-    let mode = mode.map_or_else(String::new, |mode| format!(" --mode {mode}"));
-    format!("cargo sim --seed {}{mode}", report.seed)
+fn replay_command(report: &Report, options: RunOptions) -> String {
+    let mode = options.mode.map_or_else(String::new, |mode| format!(" --mode {mode}"));
+    let storm = if options.storm { " --storm" } else { "" };
+    format!("cargo sim --seed {}{mode}{storm}", report.seed)
 }
 
 fn watched_seed(seed: u64, options: RunOptions) -> Report {

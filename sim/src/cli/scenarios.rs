@@ -59,7 +59,7 @@ fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
         queue.extend(seeds(scenario).map(|seed| (number, *scenario, seed)));
     }
     let queue = Arc::new(Mutex::new(queue));
-    let options = RunOptions { mode: arguments.mode, print: false, log: None };
+    let options = super::options(arguments);
     let (sender, receiver) = mpsc::channel();
     for _ in 0..arguments.jobs.max(1) {
         let (queue, sender) = (queue.clone(), sender.clone());

@@ -61,7 +61,8 @@ impl Nemesis {
 
     async fn apply(&mut self, fault: FaultKind) {
         let long = self.rng.random_bool(0.3);
-        let lasts = Duration::from_millis(self.rng.random_range(100..if long { 9_000 } else { 2_500 }));
+        let [most, some] = &self.cluster.plan.outage_ms;
+        let lasts = Duration::from_millis(self.rng.random_range(if long { some } else { most }.clone()));
         match fault {
             Kill => self.end_one(fault, Death::Killed, lasts),
             PowerCut => self.end_one(fault, Death::PowerCut, lasts),

@@ -92,12 +92,20 @@ kinds! {
 }
 
 use FaultKind::{
-    Fill, Forget, HalfRecovered, LostWrite, Rot, Straddle, StrayRead, StrayWrite, Unmarked, Usurp, Wear,
+    Clock, EndAgain, Fill, Forget, HalfRecovered, Isolate, Kill, Late, LostWrite, OneWay, Pause, PowerCut,
+    PowerCutRolling, Rot, Shutdown, Slow, Split, Straddle, StrayRead, StrayWrite, Unmarked, Usurp, Wear,
 };
 
 impl FaultKind {
     /// The arrangements that need several members, a certain order and the right moment.
     pub const CONSPIRACIES: [FaultKind; 5] = [Forget, Usurp, HalfRecovered, Unmarked, Straddle];
+
+    /// The losses of power that a cluster survives without a person, the plainest most often.
+    pub const CUTS: [FaultKind; 6] = [PowerCut, PowerCut, PowerCut, PowerCut, PowerCutRolling, EndAgain];
+
+    /// What may happen around them.
+    pub const COMPANIONS: [FaultKind; 11] =
+        [Kill, Pause, Shutdown, Isolate, Split, OneWay, Slow, Late, Clock, HalfRecovered, Unmarked];
 
     /// What a storage medium does over time; drawn apart from the others, as [`Atlas`](super::atlas::Atlas) allows.
     pub const DECAYS: [FaultKind; 6] = [Rot, Wear, LostWrite, StrayWrite, StrayRead, Fill];

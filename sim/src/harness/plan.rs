@@ -41,6 +41,8 @@ pub struct Plan {
     pub decays: Vec<FaultKind>,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
+    /// How long most faults last, and how long some do, in milliseconds.
+    pub outage_ms: [Range<u64>; 2],
     /// How long faults go on.
     pub fault_time: Duration,
     /// Whether faults wait until the cluster has formed.
@@ -99,10 +101,33 @@ impl Plan {
             } else {
                 millis(1_000)..millis(5_000)
             },
+            outage_ms: [100..2_500, 100..9_000],
             fault_time: Duration::from_secs(40),
             forms_in_peace: rng.random_bool(0.8),
             latency,
             clock_skew: if rng.random_bool(0.5) { 200_000 } else { 20_000 },
+        }
+    }
+
+    /// A seed's plan, but with little else than losses of power, close upon each other: for counting many of them.
+    pub fn storm(seed: u64, mode: Option<Mode>) -> Plan {
+        let plan = Plan::new(seed, mode.or(Some(Mode::Replicated)));
+        let mut rng = plan.rng(11);
+        let millis = Duration::from_millis;
+        let mut faults = FaultKind::COMPANIONS.to_vec();
+        faults.retain(|_| rng.random_bool(0.3));
+        faults.extend(FaultKind::CUTS.repeat(4));
+        let profile = Profile { think_max: millis(40), deadline: millis(1_500), ..plan.profile };
+        Plan {
+            nodes: if rng.random_bool(0.5) { 5 } else { 3 },
+            profile,
+            faults,
+            decays: Vec::new(),
+            fault_gap: millis(200)..millis(900),
+            outage_ms: [20..400, 20..3_000],
+            fault_time: Duration::from_secs(120),
+            forms_in_peace: true,
+            ..plan
         }
     }
 

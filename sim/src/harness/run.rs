@@ -51,10 +51,19 @@ const STACK_BYTES: usize = 16 << 20;
 pub struct RunOptions {
     /// The mode, if not the seed's own.
     pub mode: Option<Mode>,
+    /// Whether it is a storm of power cuts.
+    pub storm: bool,
     /// Whether each event is printed as it happens.
     pub print: bool,
     /// Log lines at least as grave as this are printed.
     pub log: Option<Level>,
+}
+
+impl RunOptions {
+    /// The plan of a seed.
+    pub fn plan(&self, seed: u64) -> Plan {
+        if self.storm { Plan::storm(seed, self.mode) } else { Plan::new(seed, self.mode) }
+    }
 }
 
 thread_local! {
@@ -63,7 +72,7 @@ thread_local! {
 
 /// Runs one seed on a thread of its own.
 pub fn run_seed(seed: u64, options: RunOptions) -> Report {
-    run_plan(Plan::new(seed, options.mode), options, None)
+    run_plan(options.plan(seed), options, None)
 }
 
 /// Runs a plan on a thread of its own, with its faults or those of a script.
