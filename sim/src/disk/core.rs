@@ -201,6 +201,15 @@ impl Core {
         done
     }
 
+    /// Flips a bit of the byte at `offset` of a file. False where it is not synced.
+    pub fn flip(&mut self, kind: FileKind, offset: u64) -> bool {
+        let flipped = self.files.get_mut(&kind).is_some_and(|file| file.flip(offset, 1));
+        if flipped {
+            self.note(b'f', kind, offset, 1);
+        }
+        flipped
+    }
+
     /// The next write to a file is reported as done and lost, or lands `astray` blocks further on. False where that would
     /// be more than can be noticed: a copy of the superblock is damaged already.
     pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {

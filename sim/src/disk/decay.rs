@@ -10,6 +10,7 @@
 //! looks like no write at all, and nothing on that disk tells.
 
 use super::image::FileImage;
+use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 
@@ -49,11 +50,16 @@ impl FileImage {
     }
 
     fn rot(&mut self, number: u64, rng: &mut StdRng) -> bool {
+        let at = rng.random_range(0..BLOCK as u64);
+        self.flip(number * BLOCK as u64 + at, 1 << rng.random_range(0..8_u8))
+    }
+
+    /// Flips these bits of the byte at `offset`, if it is synced.
+    pub fn flip(&mut self, offset: u64, bits: u8) -> bool {
+        let (number, at) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
         let Some(block) = self.synced.get_mut(&number).map(Arc::make_mut) else { return false };
-        let at = rng.random_range(0..block.len());
-        let bit = 1 << rng.random_range(0..8_u8);
         if let Some(byte) = block.get_mut(at) {
-            *byte ^= bit;
+            *byte ^= bits;
         }
         self.decayed.insert(number)
     }
@@ -65,7 +71,7 @@ impl FileImage {
 
     fn lose(&mut self, number: u64) -> bool {
         let former =
-            self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; cairn_engine::io::BLOCK]));
+            self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
         match self.synced.insert(number, former.clone()) {
             Some(held) if held == former => false,
             _ => self.decayed.insert(number),

@@ -181,6 +181,11 @@ impl SimDisk {
         core.decay(decay, kind, count, rng)
     }
 
+    /// See [`Core::flip`].
+    pub fn flip(&self, kind: FileKind, offset: u64) -> bool {
+        self.inner.lock().core.flip(kind, offset)
+    }
+
     /// See [`Core::arrange_wrong_write`].
     pub fn arrange_wrong_write(&self, kind: FileKind, astray: Option<u64>) -> bool {
         self.inner.lock().core.arrange_wrong_write(kind, astray)

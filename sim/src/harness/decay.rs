@@ -17,6 +17,9 @@ use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The event of a key that nobody who could be asked had as it was written.
+pub(super) const UNREADABLE: &str = "keys unreadable at a victim";
+
 /// The one who lets disks decay.
 pub(super) struct Entropy {
     cluster: Arc<Cluster>,
@@ -144,11 +147,7 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
                 let before = node.engine().lookup(GROUP, &key);
                 let read = node.replica().get(&key).await;
                 let after = node.engine().lookup(GROUP, &key);
-                cluster.count_event(if read.is_ok() {
-                    "keys read at a victim"
-                } else {
-                    "keys unreadable at a victim"
-                });
+                cluster.count_event(if read.is_ok() { "keys read at a victim" } else { UNREADABLE });
                 if let Some(violation) = damage::check(slot, &key, before, &read, after) {
                     cluster.violation(violation);
                 }

@@ -125,7 +125,7 @@ impl Plan {
             decays: Vec::new(),
             fault_gap: millis(200)..millis(900),
             outage_ms: [20..400, 20..3_000],
-            fault_time: Duration::from_secs(120),
+            fault_time: Duration::from_secs(40),
             forms_in_peace: true,
             ..plan
         }

@@ -11,12 +11,14 @@
 //!   recovery    the way back, interrupted
 //!   storage     snapshots, space, the mark
 //!   disks       disks that are lost while something else goes on
+//!   damage      bits that flip, on one member or on all
 //!   loss        what a person gave up is the newest only
 //! ```
 //!
 //! Each scenario names the parts that it stages; one that none of its seeds reached is a failure of the scenario, since it
 //! showed nothing.
 
+mod damage;
 mod disks;
 mod election;
 mod loss;
@@ -71,9 +73,16 @@ pub struct Scenario {
 
 /// All scenarios.
 pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
-    [power::SCENARIOS, election::SCENARIOS, recovery::SCENARIOS, storage::SCENARIOS, disks::SCENARIOS]
-        .into_iter()
-        .flatten()
+    [
+        power::SCENARIOS,
+        election::SCENARIOS,
+        recovery::SCENARIOS,
+        storage::SCENARIOS,
+        disks::SCENARIOS,
+        damage::SCENARIOS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Runs one seed of a scenario on a thread of its own.

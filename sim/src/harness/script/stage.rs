@@ -4,17 +4,19 @@
 //! what it waits for. Members are numbered from zero.
 
 use super::STEPS;
-use crate::disk::{Files, Moment};
+use crate::disk::{Decay, Files, Moment};
 use crate::harness::cluster::{Cluster, virtual_time};
+use crate::harness::decay::{UNREADABLE, read_all};
 use crate::harness::faults::FUNERAL;
 use crate::harness::machine::{Condition, Death, Machine};
 use crate::harness::network::Links;
-use crate::history::Outcome;
-use crate::workload::Recorder;
+use crate::history::{GROUP_KEYS, Outcome};
+use crate::workload::{Recorder, encode_key};
+use bytes::Bytes;
 use cairn_engine::Standing;
 use cairn_engine::io::FileKind;
 use cairn_node::Node;
-use cairn_raft::{ReplicaStatus, Role};
+use cairn_raft::{GROUP, ReplicaStatus, Role};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -202,6 +204,12 @@ impl Stage {
             .await
     }
 
+    /// Waits until nothing on these disks is unsynced: with clients that have ended, or it takes luck.
+    pub(super) async fn synced(&self, members: &[usize]) -> Played {
+        let dirty = |member: &usize| self.machine(*member).map_or(0, |machine| machine.disk.dirty_blocks());
+        self.until("synced disks", || members.iter().all(|member| dirty(member) == 0)).await
+    }
+
     /// Waits until all of these are active members.
     pub(super) async fn active(&self, members: &[usize]) -> Played {
         let active = || members.iter().all(|member| self.is_active(*member));
@@ -352,6 +360,39 @@ impl Stage {
         machine.disk.put_in(files);
         machine.open(false);
         Ok(out)
+    }
+
+    /// Lets up to `count` synced blocks of a member's file rot; how many did.
+    pub(super) fn rot(&self, member: usize, file: FileKind, count: usize) -> usize {
+        let Ok(machine) = self.machine(member) else { return 0 };
+        machine.decays();
+        let rotten = machine.disk.decay(Decay::Rot, file, count);
+        self.cluster.trace.event(format!("disk {}: {rotten} blocks of {file:?} rot", machine.slot));
+        rotten
+    }
+
+    /// Every key of the workload, with a number.
+    pub(super) fn keys(&self) -> Vec<(usize, Bytes)> {
+        let groups = 0..self.cluster.plan.profile.groups;
+        groups.flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key))).enumerate().collect()
+    }
+
+    /// Flips a bit of a key's value on a member's disk, if it is there and synced.
+    pub(super) fn flip_value(&self, member: usize, key: &[u8]) -> bool {
+        let (Ok(machine), Some(node)) = (self.machine(member), self.node(member)) else { return false };
+        let Some(entry) = node.engine().lookup(GROUP, key).filter(|entry| entry.value.len > 0) else {
+            return false;
+        };
+        machine.decays();
+        machine.disk.flip(FileKind::Data, entry.value.offset + u64::from(entry.value.len) / 2)
+    }
+
+    /// Reads every key of the workload at a member; how many could not be read. Each read is judged.
+    pub(super) async fn read_all(&self, member: usize) -> Result<u64, String> {
+        let unreadable = || self.cluster.events().get(UNREADABLE).copied().unwrap_or_default();
+        let before = unreadable();
+        read_all(&self.cluster, self.machine(member)?).await;
+        Ok(unreadable() - before)
     }
 
     /// A member loses power while it acknowledges ahead of its syncs, just after so many acknowledgements; whether it

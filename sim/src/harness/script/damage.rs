@@ -1,0 +1,120 @@
+//! Bits that flip: in the log and the state of one member, in different values of all, and where only a stale peer could help.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, members, three};
+use crate::harness::plan::Plan;
+use crate::harness::scrub;
+use cairn_engine::io::FileKind;
+
+/// Blocks that rot in each file.
+const MANY: usize = 6;
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "flipped-bits-on-a-minority",
+        parts: &["bits flipped in the log", "bits flipped in a snapshot", "the leader's too", "all active again"],
+        seeds: 6,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 20, ..members(seed, if seed.is_multiple_of(2) { 3 } else { 5 }) },
+        script: |stage| Box::pin(minority(stage)),
+    },
+    Scenario {
+        name: "disjoint-damage-on-all",
+        parts: &["each value damaged somewhere", "all read right", "nothing left to mend"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(disjoint(stage)),
+    },
+    Scenario {
+        name: "repair-from-a-stale-peer",
+        parts: &["only a stale peer to ask", "mended by the other"],
+        seeds: 4,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(stale_peer(stage)),
+    },
+];
+
+/// Bits flip in the log, the checkpoints and the values of one member, its process is killed and started again: what it then
+/// lacks it says that it lacks. At last all of these flip once more, while it is the only one but a bare majority that runs.
+async fn minority(mut stage: Stage) -> Played {
+    for round in 0..3 {
+        stage.active(&stage.all()).await?;
+        let leader = stage.leader().await?;
+        let member = if round == 1 { leader } else { stage.others(&[leader]).first().copied().ok_or("a member")? };
+        stage.acknowledged(40).await?;
+        stage.pass(3_000, 5_000).await;
+        let in_log = stage.rot(member, FileKind::Journal, MANY);
+        let snapshots = [FileKind::Checkpoint0, FileKind::Checkpoint1];
+        let in_snapshot: usize = snapshots.into_iter().map(|file| stage.rot(member, file, MANY)).sum();
+        stage.rot(member, FileKind::Data, MANY);
+        stage.reached_if(in_log > 0, "bits flipped in the log");
+        stage.reached_if(in_snapshot > 0, "bits flipped in a snapshot");
+        stage.reached_if(stage.leads(&[member]).is_some(), "the leader's too");
+        stage.kill(member);
+        stage.pass(0, 300).await;
+        stage.start(&[member]).await;
+        stage.pass(0, 3_000).await;
+        stage.active(&[member]).await?;
+        stage.read_all(member).await?;
+        let machine = stage.machine(member)?;
+        scrub::until_clean(&stage.cluster, machine).await.ok_or("a scrub")?;
+    }
+    stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+/// Of every value the copy of one member is damaged, each member having its share: everything is still there.
+async fn disjoint(stage: Stage) -> Played {
+    let all = stage.all();
+    stage.acknowledged(100).await?;
+    stage.quiet();
+    stage.synced(&all).await?;
+    let mut damaged = 0;
+    for (number, key) in stage.keys() {
+        damaged += usize::from(all.get(number % all.len()).is_some_and(|member| stage.flip_value(*member, &key)));
+    }
+    stage.reached_if(damaged > all.len(), "each value damaged somewhere");
+    let mut unreadable = 0;
+    for member in &all {
+        unreadable += stage.read_all(*member).await?;
+    }
+    stage.reached_if(unreadable == 0, "all read right");
+    let mut found = 0;
+    for member in &all {
+        let scrub = scrub::until_clean(&stage.cluster, stage.machine(*member)?).await.ok_or("a scrub")?;
+        found += scrub.found + scrub.unmendable;
+    }
+    stage.reached_if(found == 0, "nothing left to mend");
+    Ok(())
+}
+
+/// A member does not hear the leader, and keeps older values. The third starts again, so that it has nothing in memory; all
+/// its values are damaged, and the leader is paused. Then the third can answer no read, rather than with what the stale one
+/// has; until the leader is back.
+async fn stale_peer(mut stage: Stage) -> Played {
+    let (leader, stale, member) = stage.cast().await?;
+    stage.acknowledged(60).await?;
+    stage.part(&[leader], &[stale]);
+    stage.acknowledged(60).await?;
+    stage.quiet();
+    stage.pass(2_000, 3_000).await;
+    stage.kill(member);
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.pass(500, 1_000).await;
+    let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
+    let behind = applied(stale) < applied(member);
+    stage.pause(&[leader]);
+    let damaged = stage.keys().iter().filter(|(_, key)| stage.flip_value(member, key)).count();
+    let unreadable = stage.read_all(member).await?;
+    stage.cluster.trace.event(format!("values damaged: {damaged}, unreadable: {unreadable}"));
+    stage.reached_if(behind && damaged > 0 && unreadable > 0, "only a stale peer to ask");
+    stage.heal();
+    stage.resume(&[leader]);
+    stage.pass(1_000, 2_000).await;
+    let unreadable = stage.read_all(member).await?;
+    stage.reached_if(unreadable == 0, "mended by the other");
+    Ok(())
+}
