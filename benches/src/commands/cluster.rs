@@ -12,7 +12,7 @@ use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::etcd::{self, EtcdCluster};
 use crate::target::DiskArguments;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::time::Duration;
 
 /// The command's arguments.
@@ -44,6 +44,9 @@ pub struct Arguments {
     /// MiB of each Cairn data directory.
     #[arg(long, default_value_t = 3072)]
     size_mib: u64,
+    /// Measure also what more safety costs: mode `sync`, and mode `replicated` while one of three nodes is away.
+    #[arg(long)]
+    costs: bool,
     /// Measure Cairn alone.
     #[arg(long, conflicts_with = "assert_ratio")]
     without_etcd: bool,
@@ -60,16 +63,15 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let payloads = Payloads::new(arguments.keys, 1);
     let limit =
         Limit::Time { warm_up: Duration::from_secs(2), measured: Duration::from_secs(arguments.seconds) };
-    let options = ClusterOptions {
-        size_bytes: arguments.size_mib << 20,
-        mode: arguments.mode.clone(),
-        ..ClusterOptions::default()
-    };
+    let mut sides = vec![Side::new("cairn, three nodes", &arguments.mode, false)];
+    if arguments.costs {
+        sides.push(Side::new("cairn, mode sync", "sync", false));
+        sides.push(Side::new("cairn, mode replicated, one away", "replicated", true));
+    }
     let Arguments { clients, connections, value_bytes, .. } = arguments;
     let mut report = Report::new("cluster");
-    let mut cairn_rounds = Vec::new();
     let mut etcd_rounds = Vec::new();
-    let (mut cairn_cost, mut etcd_cost) = (Cost::default(), Cost::default());
+    let mut etcd_cost = Cost::default();
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;
@@ -83,17 +85,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
             cluster.stop().await?;
             etcd_rounds.push(samples);
         }
-        let scratch = arguments.disk.scratch()?;
-        let cluster = CairnCluster::start(scratch.path(), &options).await?;
-        let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
-        let samples = cairn_cost.over(&cluster.pids(), drive(putters, limit)).await?;
-        step.say(&format!("round {}: cairn {:.0}/s", round + 1, samples.rate()));
-        if let Some(node) = cluster.nodes().first() {
-            let storage = node.status().await?;
-            report.set("cairn", format!("mode {}, backend {}", storage.mode, storage.backend));
+        for side in &mut sides {
+            let (backend, rate) = side.measure(&arguments, &payloads, limit, seed).await?;
+            step.say(&format!("round {}: {} {rate:.0}/s", round + 1, side.name));
+            report.set("cairn", format!("mode {}, backend {backend}", arguments.mode));
         }
-        cluster.stop().await?;
-        cairn_rounds.push(samples);
     }
     drop(step);
     report.set("clients", clients);
@@ -111,20 +107,86 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     if !etcd_rounds.is_empty() {
         report.lines.push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));
     }
-    report.lines.push(Line::new("cairn, three nodes", &merged(&cairn_rounds)?, clients));
+    for side in &sides {
+        report.lines.push(Line::new(side.name, &merged(&side.rounds)?, clients));
+    }
+    let Some((cairn, costs)) = sides.split_first() else { return Ok(report) };
     if !etcd_rounds.is_empty() {
-        let ratio = Ratio::new("cairn / etcd", &cairn_rounds, &etcd_rounds);
+        let ratio = Ratio::new("cairn / etcd", &cairn.rounds, &etcd_rounds);
         let value = ratio.value;
         report.ratios.push(ratio);
         if let Some(least) = arguments.assert_ratio {
             report.check(format!("cairn / etcd is at least {least}"), value >= least, format!("{value:.2}"));
         }
     }
+    for side in costs {
+        report.ratios.push(Ratio::new(
+            format!("{} / {}", side.name, cairn.name),
+            &side.rounds,
+            &cairn.rounds,
+        ));
+    }
     if !etcd_rounds.is_empty() {
         etcd_cost.print("etcd", &mut report);
     }
-    cairn_cost.print("cairn", &mut report);
+    for side in &sides {
+        side.cost.print(side.name, &mut report);
+    }
     Ok(report)
+}
+
+/// Cairn in one of its ways to keep what it acknowledged.
+struct Side {
+    name: &'static str,
+    mode: String,
+    /// With a bare majority of the members: what is acknowledged is synced first.
+    thin: bool,
+    rounds: Vec<Samples>,
+    cost: Cost,
+}
+
+impl Side {
+    fn new(name: &'static str, mode: &str, thin: bool) -> Side {
+        Side { name, mode: mode.to_owned(), thin, rounds: Vec::new(), cost: Cost::default() }
+    }
+
+    /// Measures a round with a cluster of its own. Returns how the disk is driven, and the rate.
+    async fn measure(
+        &mut self,
+        arguments: &Arguments,
+        payloads: &Payloads,
+        limit: Limit,
+        seed: u64,
+    ) -> Result<(String, f64)> {
+        let Arguments { clients, connections, value_bytes, .. } = *arguments;
+        let scratch = arguments.disk.scratch()?;
+        let options = ClusterOptions {
+            size_bytes: arguments.size_mib << 20,
+            mode: self.mode.clone(),
+            ..ClusterOptions::default()
+        };
+        let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
+        let ahead = self.mode == "replicated" && !self.thin;
+        if ahead {
+            cluster.run_ahead(payloads, value_bytes, clients).await?;
+        }
+        if self.thin {
+            cluster.thin_out(payloads, value_bytes, clients).await?;
+        }
+        let putters = cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
+        let samples = self.cost.over(&cluster.pids(), drive(putters, limit)).await?;
+        if self.mode == "replicated" && !cluster.all_lazy(ahead).await? {
+            bail!("{}: a node changed between syncing first and syncing later", self.name);
+        }
+        let backend = match cluster.nodes().first() {
+            Some(node) => node.status().await?.backend,
+            None => bail!("a cluster without nodes"),
+        };
+        cluster.stop().await?;
+        let rate = samples.rate();
+        self.rounds.push(samples);
+        Ok((backend, rate))
+    }
 }
 
 /// Processor time of the servers and of the load generator: where all share one machine, this decides the rate.

@@ -31,10 +31,6 @@ const SYNCS_PER_CHECKPOINT: f64 = 6.0;
 /// An election inside the window would sync votes and a first append.
 const ELECTION_ALLOWANCE: f64 = 12.0;
 
-/// Puts of one round of the warm-up, and rounds at most.
-const WARM_UP_PUTS: u64 = 1_000;
-const WARM_UPS_MAX: u64 = 50;
-
 /// The command's arguments.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -76,7 +72,7 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     };
     let cluster = CairnCluster::start(scratch.path(), &options).await?;
     let payloads = Payloads::new(10_000, 1);
-    warm_up(&cluster, &payloads, arguments).await?;
+    cluster.run_ahead(&payloads, arguments.value_bytes, arguments.clients).await?;
     let putters = cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
     let step = Step::new("putting under strace");
     let mut before = Vec::new();
@@ -117,24 +113,6 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
         );
     }
     Ok(())
-}
-
-/// Puts until acknowledgements run ahead of syncs on every node: a cluster that has just formed syncs first, until its
-/// leader has found everybody healthy for a while, and each node sets its `lazy` mark once.
-async fn warm_up(cluster: &CairnCluster, payloads: &Payloads, arguments: &Arguments) -> Result<()> {
-    for _ in 0..WARM_UPS_MAX {
-        let putters = cluster.putters(payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
-        drive(putters, Limit::Operations(WARM_UP_PUTS)).await?;
-        let mut ahead = true;
-        for node in cluster.nodes() {
-            ahead &= node.status().await?.lazy;
-        }
-        if ahead {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    anyhow::bail!("the nodes still sync before they acknowledge after {} puts", WARM_UPS_MAX * WARM_UP_PUTS)
 }
 
 fn strace(path: &Path, slot: usize) -> Command {

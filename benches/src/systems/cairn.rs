@@ -1,7 +1,7 @@
 //! Three `cairn serve` processes from the release build.
 
 use super::process::{Server, free_ports, run_to_end};
-use crate::load::Worker;
+use crate::load::{Limit, Worker, drive};
 use crate::payload::Payloads;
 use crate::progress::Step;
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 const MEMBERS: usize = 3;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
+/// A cluster changes within seconds between syncing first and syncing later; these puts make it show.
+const REGIME_WITHIN: Duration = Duration::from_secs(30);
+const REGIME_PUTS: u64 = 500;
 
 /// How the cluster runs.
 #[derive(Clone)]
@@ -181,6 +184,57 @@ impl CairnCluster {
                 rng: StdRng::seed_from_u64(seed ^ (number << 32)),
             })
             .collect())
+    }
+
+    /// Puts until acknowledgements run ahead of syncs on every node: a cluster that has just formed syncs first, until its
+    /// leader has found everybody healthy for a while, and each node sets its `lazy` mark once.
+    pub async fn run_ahead(&self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
+        self.put_until_lazy(true, payloads, value_bytes, clients).await
+    }
+
+    /// Stops one follower, and puts until the others have noticed and sync before they acknowledge.
+    pub async fn thin_out(&mut self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
+        let mut follower = None;
+        for (number, node) in self.nodes.iter().enumerate() {
+            if status(&node.client_address).await?.role == "follower" {
+                follower = Some(number);
+            }
+        }
+        let node = self.nodes.remove(follower.context("the cluster has no follower")?);
+        node.server.stop(node.pid, STOP_WITHIN).await?;
+        self.put_until_lazy(false, payloads, value_bytes, clients).await
+    }
+
+    async fn put_until_lazy(
+        &self,
+        lazy: bool,
+        payloads: &Payloads,
+        value_bytes: usize,
+        clients: usize,
+    ) -> Result<()> {
+        let until = Instant::now() + REGIME_WITHIN;
+        while Instant::now() < until {
+            let putters = self.putters(payloads, value_bytes, clients, 1, 1).await?;
+            drive(putters, Limit::Operations(REGIME_PUTS)).await?;
+            if self.all_lazy(lazy).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        bail!(
+            "after {REGIME_WITHIN:?} of puts not all nodes have their `lazy` mark {}",
+            if lazy { "set" } else { "clear" }
+        )
+    }
+
+    /// Whether the mark of every node is so.
+    pub async fn all_lazy(&self, lazy: bool) -> Result<bool> {
+        for node in &self.nodes {
+            if node.status().await?.lazy != lazy {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Stops all nodes gracefully.

@@ -70,8 +70,7 @@ impl FileImage {
     }
 
     fn lose(&mut self, number: u64) -> bool {
-        let former =
-            self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
+        let former = self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
         match self.synced.insert(number, former.clone()) {
             Some(held) if held == former => false,
             _ => self.decayed.insert(number),

@@ -117,7 +117,7 @@ impl Plan {
         let mut faults = FaultKind::COMPANIONS.to_vec();
         faults.retain(|_| rng.random_bool(0.3));
         faults.extend(FaultKind::CUTS.repeat(4));
-        let profile = Profile { think_max: millis(40), deadline: millis(1_500), ..plan.profile };
+        let profile = Profile { think_max: millis(40), deadline: millis(8_000), ..plan.profile };
         Plan {
             nodes: if rng.random_bool(0.5) { 5 } else { 3 },
             profile,

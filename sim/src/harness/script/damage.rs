@@ -12,10 +12,18 @@ const MANY: usize = 6;
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "flipped-bits-on-a-minority",
-        parts: &["bits flipped in the log", "bits flipped in a snapshot", "the leader's too", "all active again"],
+        parts: &[
+            "bits flipped in the log",
+            "bits flipped in a snapshot",
+            "the leader's too",
+            "all active again",
+        ],
         seeds: 6,
         may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 20, ..members(seed, if seed.is_multiple_of(2) { 3 } else { 5 }) },
+        plan: |seed| Plan {
+            log_retain_entries: 20,
+            ..members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
+        },
         script: |stage| Box::pin(minority(stage)),
     },
     Scenario {
@@ -42,7 +50,8 @@ async fn minority(mut stage: Stage) -> Played {
     for round in 0..3 {
         stage.active(&stage.all()).await?;
         let leader = stage.leader().await?;
-        let member = if round == 1 { leader } else { stage.others(&[leader]).first().copied().ok_or("a member")? };
+        let member =
+            if round == 1 { leader } else { stage.others(&[leader]).first().copied().ok_or("a member")? };
         stage.acknowledged(40).await?;
         stage.pass(3_000, 5_000).await;
         let in_log = stage.rot(member, FileKind::Journal, MANY);
@@ -73,7 +82,8 @@ async fn disjoint(stage: Stage) -> Played {
     stage.synced(&all).await?;
     let mut damaged = 0;
     for (number, key) in stage.keys() {
-        damaged += usize::from(all.get(number % all.len()).is_some_and(|member| stage.flip_value(*member, &key)));
+        damaged +=
+            usize::from(all.get(number % all.len()).is_some_and(|member| stage.flip_value(*member, &key)));
     }
     stage.reached_if(damaged > all.len(), "each value damaged somewhere");
     let mut unreadable = 0;
