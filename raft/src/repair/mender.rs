@@ -90,6 +90,11 @@ impl Mender {
         Some(bytes)
     }
 
+    /// The same for a read: kept out of the future of every read, since it is large and each one would be copied with it.
+    async fn mend_boxed(&self, extent: Extent) -> Option<Bytes> {
+        Box::pin(async move { self.mend(&extent).await }).await
+    }
+
     /// Whether nobody needs the value: its entry is applied, no key has what it wrote, and so it would only be of use to a
     /// follower, for whom a snapshot does as well. The log may then go through that entry.
     async fn let_go(&self, extent: &Extent) -> bool {
@@ -151,7 +156,7 @@ impl Mender {
         let Some(entry) = self.engine.lookup(GROUP, key) else {
             return Ok(None);
         };
-        match self.mend(&Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
+        match self.mend_boxed(Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
             Some(bytes) => Ok(Some((entry, bytes))),
             // It may have been overwritten while the others were asked.
             None if self.engine.lookup(GROUP, key) != Some(entry) => self.engine.get(GROUP, key).await,
@@ -171,7 +176,7 @@ impl Mender {
     ) -> cairn_engine::Result<Bytes> {
         match view.read(entry).await {
             Err(error) if is_damage(&error) => {
-                self.mend(&Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
+                self.mend_boxed(Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
             }
             read => read,
         }
