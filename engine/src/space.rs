@@ -250,7 +250,8 @@ impl SpaceMap {
     /// where the next allocation looks, and only until there is one long enough: mostly the first.
     pub(crate) fn places(&self, lengths: impl IntoIterator<Item = u64>) -> bool {
         let mut runs: Vec<u32> = Vec::new();
-        let (mut from, mut to, mut longest) = (self.hint, self.blocks, 0);
+        let mut ranges = [(self.hint, self.blocks), (0, self.hint)].into_iter();
+        let (mut from, mut to, mut longest) = (0, 0, 0);
         for len in lengths.into_iter().filter(|len| *len > 0) {
             let Ok(needed) = u32::try_from(len.div_ceil(BLOCK_BYTES)) else { return false };
             while longest < needed {
@@ -260,8 +261,10 @@ impl SpaceMap {
                         from = start + len;
                         longest = longest.max(len);
                     }
-                    None if to == self.blocks && self.hint > 0 => (from, to) = (0, self.hint),
-                    None => return false,
+                    None => match ranges.next() {
+                        Some(range) => (from, to) = range,
+                        None => return false,
+                    },
                 }
             }
             let Some(run) = runs.iter_mut().find(|run| **run >= needed) else { return false };
@@ -367,6 +370,12 @@ mod tests {
         let behind = map.allocate(7 * BLOCK as u32).unwrap();
         map.close_run();
         assert!(behind < 16 * block && map.places(vec![7 * block; 127]) && !map.places(vec![7 * block; 128]));
+        // The last allocation ended where the area does.
+        let mut full = SpaceMap::new(64);
+        assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
+        full.close_run();
+        assert_eq!(full.hint, full.blocks);
+        assert!(!full.places([block]) && full.places([0]));
     }
 
     #[test]
