@@ -8,15 +8,12 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::io::BLOCK;
 
-/// The part of the data area that is kept for the log itself.
-const RESERVE_PART: u64 = 16;
-const RESERVE_MAX: u64 = 1 << 30;
 /// So many requests that are pending are looked at.
 const LIKE_MAX: u64 = 32;
 
 impl Engine {
     /// Whether a client's write of `bytes` should be taken, of which the longest value has `longest`. A reserve is kept for
-    /// the log itself, so that deletes, membership and purging always find room.
+    /// the log itself, so that deletes, membership and purging always find room, and for followers that pack worse.
     ///
     /// # Errors
     /// `Full`, `Failed`, `Closed`.
@@ -25,11 +22,11 @@ impl Engine {
         let state = shared.state.lock();
         state.check_open()?;
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        let reserve = (capacity / RESERVE_PART).min(RESERVE_MAX);
+        let reserve = state.space.reserve_bytes();
         if free < bytes.saturating_add(reserve) {
             return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
         }
-        if !state.space.places([longest]) {
+        if !state.space.places_unreserved(longest) {
             return Err(Error::Full { needed: longest, free, capacity });
         }
         let (index, area) = (state.checkpoint_bytes(), shared.checkpoint_capacity);

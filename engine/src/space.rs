@@ -7,6 +7,11 @@
 //!
 //! A reference is counted in bytes, once for the log entry and once for the key: an extent lives while either refers
 //! to it. The map is not on disk; it is rebuilt from the index and the log.
+//!
+//! A value lies in one piece, and members pack differently: what has a place on a leader may have none on a follower, and
+//! replication that waits for it waits for ever, deletes with it. So the end of the area is a reserve that stays in one piece:
+//! a value is put there only if it has no place elsewhere, and a leader takes none of a client that only the reserve has
+//! room for.
 
 use crate::io::BLOCK;
 use crate::types::ValueRef;
@@ -15,6 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 const BLOCK_BYTES: u64 = BLOCK as u64;
 /// The longest run opened for small values, in blocks.
 const RUN_BLOCKS: u32 = 256;
+/// The part of the data area that is the reserve, and its most blocks.
+const RESERVE_PART: u32 = 16;
+const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
 /// Block numbers in the data area.
 type Blocks = Vec<u32>;
 
@@ -52,6 +60,8 @@ pub(crate) struct SpaceMap {
     /// One bit a block: allocated, live or dead.
     taken: Vec<u64>,
     blocks: u32,
+    /// Where the reserve begins.
+    reserve: u32,
     free: u32,
     /// Where the search for the next run begins.
     hint: u32,
@@ -71,6 +81,7 @@ impl SpaceMap {
             live: vec![0; blocks as usize],
             taken: vec![0; (blocks as usize).div_ceil(64)],
             blocks,
+            reserve: blocks - (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX),
             free: blocks,
             hint: 0,
             run: None,
@@ -88,6 +99,10 @@ impl SpaceMap {
 
     pub(crate) fn capacity_bytes(&self) -> u64 {
         u64::from(self.blocks) * BLOCK_BYTES
+    }
+
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        u64::from(self.blocks - self.reserve) * BLOCK_BYTES
     }
 
     /// Whether dead blocks wait for a journal block: to record them, or to say that their record is synced.
@@ -246,11 +261,21 @@ impl SpaceMap {
         }
     }
 
-    /// Whether values of these lengths would each find room in one piece, if they were the next. Free runs are looked for from
-    /// where the next allocation looks, and only until there is one long enough: mostly the first.
+    /// Whether values of these lengths would each find room in one piece, if they were the next.
     pub(crate) fn places(&self, lengths: impl IntoIterator<Item = u64>) -> bool {
+        self.places_below(self.blocks, lengths)
+    }
+
+    /// Whether a value of this length would find room in one piece without the reserve.
+    pub(crate) fn places_unreserved(&self, len: u64) -> bool {
+        self.places_below(self.reserve, [len])
+    }
+
+    /// Free runs are looked for from where the next allocation looks, and only until there is one long enough: mostly the
+    /// first.
+    fn places_below(&self, end: u32, lengths: impl IntoIterator<Item = u64>) -> bool {
         let mut runs: Vec<u32> = Vec::new();
-        let mut ranges = [(self.hint, self.blocks), (0, self.hint)].into_iter();
+        let mut ranges = [(self.hint, end), (0, self.hint)].into_iter();
         let (mut from, mut to, mut longest) = (0, 0, 0);
         for len in lengths.into_iter().filter(|len| *len > 0) {
             let Ok(needed) = u32::try_from(len.div_ceil(BLOCK_BYTES)) else { return false };
@@ -274,14 +299,22 @@ impl SpaceMap {
         true
     }
 
-    /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough.
+    /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough. If it reaches into the
+    /// reserve, no more than needed.
     fn find_run(&mut self, needed: u32) -> Option<Run> {
         if needed > self.free {
             return None;
         }
-        let (start, len) =
-            self.scan(self.hint, self.blocks, needed).or_else(|| self.scan(0, self.blocks, needed))?;
-        self.hint = start + len;
+        let unreserved = |map: &SpaceMap| {
+            map.scan(map.hint, map.reserve, needed).or_else(|| map.scan(0, map.reserve, needed))
+        };
+        let (start, len) = match unreserved(self) {
+            Some((start, len)) => {
+                self.hint = start + len;
+                (start, len)
+            }
+            None => (self.scan(0, self.blocks, needed)?.0, needed),
+        };
         Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
     }
 
@@ -374,8 +407,31 @@ mod tests {
         let mut full = SpaceMap::new(64);
         assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
         full.close_run();
-        assert_eq!(full.hint, full.blocks);
+        assert_eq!(full.free_bytes(), 0);
         assert!(!full.places([block]) && full.places([0]));
+    }
+
+    #[test]
+    fn the_reserve_stays_in_one_piece_and_serves_what_fits_nowhere_else() {
+        let block = BLOCK as u32;
+        let mut map = SpaceMap::new(64);
+        assert_eq!(map.reserve_bytes(), 4 * BLOCK_BYTES);
+        // Holes of one block, one after another, in all but the reserve.
+        let values: Vec<ValueRef> = (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
+        map.close_run();
+        for value in values.iter().step_by(2) {
+            map.unlink(value);
+        }
+        record(&mut map, 1);
+        map.release(1);
+        assert!(map.places_unreserved(BLOCK_BYTES) && !map.places_unreserved(2 * BLOCK_BYTES));
+        assert!(map.places([2 * BLOCK_BYTES, 2 * BLOCK_BYTES]) && !map.places([5 * BLOCK_BYTES]));
+        let short = |map: &mut SpaceMap| map.allocate(100).map(|offset| offset / BLOCK_BYTES);
+        assert_eq!(short(&mut map), Some(0));
+        assert_eq!(map.allocate(block * 3), Some(60 * BLOCK_BYTES));
+        // A short one does not go on where the long one ended.
+        assert_eq!(short(&mut map), Some(2));
+        assert!(!map.places([2 * BLOCK_BYTES]) && map.places([BLOCK_BYTES; 29]));
     }
 
     #[test]
