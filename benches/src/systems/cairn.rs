@@ -61,6 +61,14 @@ impl CairnNode {
         self.pid
     }
 
+    async fn stop(self) -> Result<()> {
+        let status = self.server.stop(self.pid, STOP_WITHIN).await?;
+        if !status.success() {
+            bail!("a cairn node ended with {status}");
+        }
+        Ok(())
+    }
+
     /// What the node says of its storage.
     pub async fn status(&self) -> Result<Storage> {
         status(&self.client_address).await?.storage.context("the node's status has no storage")
@@ -201,7 +209,7 @@ impl CairnCluster {
             }
         }
         let node = self.nodes.remove(follower.context("the cluster has no follower")?);
-        node.server.stop(node.pid, STOP_WITHIN).await?;
+        node.stop().await?;
         self.put_until_lazy(false, payloads, value_bytes, clients).await
     }
 
@@ -240,10 +248,7 @@ impl CairnCluster {
     /// Stops all nodes gracefully.
     pub async fn stop(self) -> Result<()> {
         for node in self.nodes {
-            let status = node.server.stop(node.pid, STOP_WITHIN).await?;
-            if !status.success() {
-                bail!("a cairn node ended with {status}");
-            }
+            node.stop().await?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //!   SimDirectory / SimDevice   the engine's seam under madsim: latencies, completions   (device.rs)
 //!            │ epoch-stamped handles
 //!   Core                       files, locks, fences, digest                              (core.rs)
+//!            │                 what is to happen to them                              (harm.rs)
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
 //!                              its decay at rest                                      (decay.rs)
@@ -20,12 +21,14 @@ mod core;
 mod decay;
 #[cfg(madsim)]
 mod device;
+mod harm;
 mod image;
 mod wrong;
 
-pub use self::core::{ARRANGED, Core, DiskStats, Failing, Files};
+pub use self::core::{ARRANGED, Core, DiskStats, Files};
 pub use self::decay::Decay;
 #[cfg(madsim)]
 pub use self::device::{Moment, SimDirectory, SimDisk};
+pub use self::harm::Failing;
 pub use self::image::{Damage, FileImage, SECTOR};
 pub use self::wrong::Wrongs;

@@ -45,7 +45,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 ];
 
 /// Bits flip in the log, the checkpoints and the values of one member, its process is killed and started again: what it then
-/// lacks it says that it lacks. At last all of these flip once more, while it is the only one but a bare majority that runs.
+/// lacks it says that it lacks. One round of the three strikes the leader.
 async fn minority(mut stage: Stage) -> Played {
     for round in 0..3 {
         stage.active(&stage.all()).await?;

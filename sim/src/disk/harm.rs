@@ -1,0 +1,258 @@
+//! What is to happen to a disk: errors, misread blocks, decay, and operations done otherwise than asked.
+//!
+//! What holds here: an arranged error strikes once, and so does an arranged wrong operation; a misread block reads right in the
+//! next process; of the superblock's copies at most one is damaged at a time.
+
+use super::core::Core;
+use super::decay::Decay;
+use super::image::FileImage;
+use cairn_engine::io::FileKind;
+use rand::{RngExt, rngs::StdRng};
+
+/// A journal block is misread only if so many syncs came after the one that made it safe, and if it is among the newest
+/// of these: older ones are behind a checkpoint, and nobody needs them.
+const SYNCS_AFTER: u64 = 12;
+const RECENT_BLOCKS: usize = 40;
+/// Decay strikes checkpoints and the superblock wherever they are safe: of these there are copies.
+const ROUNDS_OF_COPIES: u64 = 0;
+/// In the larger files decay strikes so many of the newest blocks that it may.
+const NEWEST_DATA: usize = 400;
+
+/// What an arranged error strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// A write: what it leaves is unknown.
+    Write,
+    /// A sync: what it should have covered may be gone, and no later sync brings it back.
+    Sync,
+}
+
+/// An error to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arranged {
+    failing: Failing,
+    kind: Option<FileKind>,
+    /// So many operations of the kind come before it.
+    spared: u32,
+}
+
+impl Core {
+    /// Arranges an error for a write or a sync, of one file or any, after `spared` of them.
+    pub fn arrange(&mut self, failing: Failing, kind: Option<FileKind>, spared: u32) {
+        self.arranged = Some(Arranged { failing, kind, spared });
+    }
+
+    /// Takes back an error that has not struck.
+    pub fn disarm(&mut self) {
+        self.arranged = None;
+    }
+
+    /// From now on every operation is done as asked.
+    pub fn behave(&mut self) {
+        self.wrong.disarm();
+    }
+
+    /// Arranged errors that struck so far.
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Until the process ends, reads of one journal block come back with a flipped bit, as over a bad cable: of a block
+    /// that later ones say is synced. False if there is none.
+    pub fn misread_journal(&mut self, rng: &mut StdRng) -> bool {
+        let Some(file) = self.files.get(&FileKind::Journal) else { return false };
+        let candidates = file.long_synced(SYNCS_AFTER);
+        let recent = candidates.len().min(RECENT_BLOCKS);
+        if recent == 0 {
+            return false;
+        }
+        let block = candidates.get(rng.random_range(0..recent)).copied();
+        self.misread = block.map(|block| (FileKind::Journal, block));
+        self.misread.is_some()
+    }
+
+    /// No block is misread any more.
+    pub fn read_right(&mut self) {
+        self.misread = None;
+    }
+
+    /// Whether a block is misread at present.
+    pub fn misreads(&self) -> bool {
+        self.misread.is_some()
+    }
+
+    /// Does this to up to `count` blocks of a file, and tells how many. Of the superblock's copies at most one is damaged
+    /// at a time: more would cost the identity.
+    pub fn decay(&mut self, decay: Decay, kind: FileKind, count: usize, rng: &mut StdRng) -> usize {
+        let Some(file) = self.files.get_mut(&kind) else { return 0 };
+        let (rounds, newest, most) = match kind {
+            FileKind::Superblock => (ROUNDS_OF_COPIES, RECENT_BLOCKS, usize::from(file.decayed() == 0)),
+            FileKind::Checkpoint0 | FileKind::Checkpoint1 => (ROUNDS_OF_COPIES, RECENT_BLOCKS, count),
+            FileKind::Journal => (SYNCS_AFTER, RECENT_BLOCKS, count),
+            FileKind::Data => (SYNCS_AFTER, NEWEST_DATA, count),
+        };
+        let mut done = 0;
+        for _ in 0..most.min(count) {
+            let mut among = file.aged(rounds);
+            among.truncate(newest);
+            done += usize::from(file.decay(decay, &among, rng));
+        }
+        if done > 0 {
+            self.note(b'a', kind, decay as u64, done as u64);
+        }
+        done
+    }
+
+    /// Flips a bit of the byte at `offset` of a file. False where it is not synced.
+    pub fn flip(&mut self, kind: FileKind, offset: u64) -> bool {
+        let flipped = self.files.get_mut(&kind).is_some_and(|file| file.flip(offset, 1));
+        if flipped {
+            self.note(b'f', kind, offset, 1);
+        }
+        flipped
+    }
+
+    /// The next write to a file is reported as done and lost, or lands `astray` blocks further on. False where that would
+    /// be more than can be noticed: a copy of the superblock is damaged already.
+    pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {
+        let spare =
+            kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
+        if spare {
+            self.wrong.write(kind, astray);
+        }
+        spare
+    }
+
+    /// The next read of a file returns one block of another place.
+    pub fn arrange_wrong_read(&mut self, kind: FileKind, choice: u64) {
+        self.wrong.read(kind, choice);
+    }
+
+    /// Blocks that are not as they were written, unless they were forgiven.
+    pub fn decayed(&self) -> usize {
+        self.files.values().map(FileImage::decayed).sum()
+    }
+
+    /// Somebody has seen that nobody needs what is still damaged.
+    pub fn forgive(&mut self) {
+        self.files.values_mut().for_each(FileImage::forgive);
+    }
+
+    /// Whether the operation that begins now is to fail.
+    pub(super) fn strikes(&mut self, failing: Failing, kind: FileKind) -> bool {
+        let Some(arranged) = &mut self.arranged else { return false };
+        if arranged.failing != failing || arranged.kind.is_some_and(|only| only != kind) {
+            return false;
+        }
+        if arranged.spared > 0 {
+            arranged.spared -= 1;
+            return false;
+        }
+        self.arranged = None;
+        self.errors += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::core::ARRANGED;
+    use crate::disk::wrong::Wrongs;
+    use rand::SeedableRng;
+
+    fn disk() -> Core {
+        Core::new(false, &[(FileKind::Journal, 1 << 20), (FileKind::Data, 1 << 20)])
+    }
+
+    #[test]
+    fn an_arranged_error_strikes_once_and_what_it_struck_is_not_safe() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        disk.arrange(Failing::Write, Some(FileKind::Data), 1);
+        let mut ends = Vec::new();
+        for block in 0..3 {
+            let id = disk.begin_write(epoch, FileKind::Data, block * 4096, &[1; 4096]).unwrap();
+            ends.push(disk.complete_write(epoch, FileKind::Data, id).is_ok());
+        }
+        assert_eq!((ends, disk.errors()), (vec![true, false, true], 1));
+        disk.arrange(Failing::Sync, None, 0);
+        let begun = disk.begin_sync(epoch, FileKind::Data).unwrap();
+        let error = disk.complete_sync(epoch, FileKind::Data, begun).unwrap_err();
+        assert!(error.to_string().contains(ARRANGED));
+        let begun = disk.begin_sync(epoch, FileKind::Data).unwrap();
+        disk.complete_sync(epoch, FileKind::Data, begun).unwrap();
+        assert_eq!(disk.dirty_blocks(), 2, "the second sync covers nothing that the first one should have");
+    }
+
+    #[test]
+    fn a_misread_block_reads_right_again_in_the_next_process() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Journal).unwrap();
+        for block in 0..20 {
+            let id = disk.begin_write(epoch, FileKind::Journal, block * 4096, &[7; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Journal, id).unwrap();
+            let begun = disk.begin_sync(epoch, FileKind::Journal).unwrap();
+            disk.complete_sync(epoch, FileKind::Journal, begun).unwrap();
+        }
+        let mut rng = StdRng::seed_from_u64(1);
+        let wrong = |disk: &mut Core, epoch| {
+            let mut all = vec![0; 20 * 4096];
+            disk.read(epoch, FileKind::Journal, 0, &mut all).unwrap();
+            all.iter().filter(|byte| **byte != 7).count()
+        };
+        assert_eq!(wrong(&mut disk, epoch), 0);
+        assert!(disk.misread_journal(&mut rng));
+        assert_eq!(wrong(&mut disk, epoch), 1);
+        disk.kill(false, &mut rng);
+        let (epoch, _) = disk.open(FileKind::Journal).unwrap();
+        assert_eq!(wrong(&mut disk, epoch), 0);
+    }
+
+    #[test]
+    fn a_wrong_read_and_a_wrong_write_strike_once_and_report_success() {
+        let mut disk = disk();
+        let (epoch, _) = disk.open(FileKind::Data).unwrap();
+        let write = |disk: &mut Core, block: u64, byte: u8| {
+            let id = disk.begin_write(epoch, FileKind::Data, block * 4096, &[byte; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Data, id).unwrap();
+        };
+        let read = |disk: &mut Core| {
+            let mut all = vec![0; 4 * 4096];
+            disk.read(epoch, FileKind::Data, 0, &mut all).unwrap();
+            all.chunks(4096).map(|block| block[0]).collect::<Vec<u8>>()
+        };
+        for block in 0..4 {
+            write(&mut disk, block, 10 + block as u8);
+        }
+        disk.arrange_wrong_read(FileKind::Data, 1);
+        assert_eq!(read(&mut disk).iter().zip(10..14).filter(|(one, other)| *one != other).count(), 1);
+        assert_eq!(read(&mut disk), [10, 11, 12, 13]);
+        assert!(disk.arrange_wrong_write(FileKind::Data, None));
+        write(&mut disk, 0, 20);
+        assert!(disk.arrange_wrong_write(FileKind::Data, Some(2)));
+        write(&mut disk, 1, 21);
+        write(&mut disk, 2, 22);
+        assert_eq!(read(&mut disk), [10, 11, 22, 21]);
+        let wrongs = Wrongs { lost_writes: 1, stray_writes: 1, stray_reads: 1 };
+        assert_eq!((disk.stats().wrongs, disk.decayed()), (wrongs, 3));
+    }
+
+    #[test]
+    fn one_copy_of_the_superblock_decays_at_a_time() {
+        let mut disk = Core::new(false, &[(FileKind::Superblock, 1 << 16)]);
+        let (epoch, _) = disk.open(FileKind::Superblock).unwrap();
+        for copy in 0..4 {
+            let id = disk.begin_write(epoch, FileKind::Superblock, copy << 14, &[1; 4096]).unwrap();
+            disk.complete_write(epoch, FileKind::Superblock, id).unwrap();
+        }
+        let begun = disk.begin_sync(epoch, FileKind::Superblock).unwrap();
+        disk.complete_sync(epoch, FileKind::Superblock, begun).unwrap();
+        let rng = &mut StdRng::seed_from_u64(1);
+        assert_eq!(disk.decay(Decay::Rot, FileKind::Superblock, 3, rng), 1);
+        assert_eq!(disk.decay(Decay::Wear, FileKind::Superblock, 3, rng), 0);
+        assert!(!disk.arrange_wrong_write(FileKind::Superblock, None));
+        disk.forgive();
+        assert_eq!(disk.decay(Decay::Wear, FileKind::Superblock, 3, rng), 1);
+    }
+}
