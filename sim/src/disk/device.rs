@@ -3,8 +3,9 @@
 //! Every operation begins when it is called and completes after a random time, on a host of its own: pausing or
 //! killing the node does not stop the device, and dropping the future cancels nothing.
 
-use super::core::{Core, DiskStats, Failing, Files};
+use super::core::{Core, DiskStats, Files};
 use super::decay::Decay;
+use super::harm::Failing;
 use super::image::Damage;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};

@@ -262,7 +262,7 @@ impl FileImage {
             }
             versions.truncate(survivor);
             if let Some(version) = versions.pop() {
-                self.synced.insert(number, version.block);
+                self.left(number, version.block);
             }
         }
         for flight in std::mem::take(&mut self.flights).into_values() {
@@ -270,7 +270,16 @@ impl FileImage {
                 self.land_in_part(number, &block, honours_contract, rng, &mut damage);
             }
         }
+        self.syncs += 1;
         damage
+    }
+
+    /// A cut left this: as if synced by then, and no earlier.
+    fn left(&mut self, number: u64, block: Block) {
+        if let Some(old) = self.synced.insert(number, block) {
+            self.former.insert(number, old);
+        }
+        self.synced_in.insert(number, self.syncs + 1);
     }
 
     fn land_in_part(
@@ -285,7 +294,7 @@ impl FileImage {
             if rng.random_bool(0.5) {
                 damage.landed += 1;
                 self.whole(number);
-                self.synced.insert(number, new.clone());
+                self.left(number, new.clone());
             } else {
                 damage.lost += 1;
             }
@@ -306,7 +315,7 @@ impl FileImage {
                 _ => target.fill_with(|| rng.random()),
             }
         }
-        self.synced.insert(number, Arc::new(mixed));
+        self.left(number, Arc::new(mixed));
     }
 }
 
@@ -490,6 +499,31 @@ mod tests {
             file.cut(false, rng);
             assert_eq!(first_byte(&file, 0), 2);
         });
+    }
+
+    #[test]
+    fn what_a_cut_left_is_no_older_than_the_cut() {
+        for honours_contract in [true, false] {
+            let mut file = FileImage::zeroed(1 << 20);
+            let mut rng = StdRng::seed_from_u64(5);
+            for round in 0..20_u8 {
+                file.begin(0, u64::from(round) * 4096, &[1; 4096]);
+                assert!(file.complete(0));
+                file.synced_through(file.begin_sync());
+            }
+            file.begin(0, 0, &[2; 4096]);
+            assert!(file.complete(0));
+            file.begin(1, 4096, &[2; 4096]);
+            assert!(file.long_synced(12).contains(&1));
+            file.cut(honours_contract, &mut rng);
+            let mut now = [0; 2 * 4096];
+            file.read(0, &mut now);
+            for (number, block) in now.chunks(4096).enumerate() {
+                let changed = block.iter().any(|byte| *byte != 1);
+                assert!(!changed || !file.long_synced(1).contains(&(number as u64)));
+            }
+            assert!(file.long_synced(12).contains(&2));
+        }
     }
 
     #[test]

@@ -34,6 +34,8 @@ impl Nemesis {
         {
             return;
         }
+        // An identity that never had the slot is no retired one when it turns up again: it would take it.
+        let back = back && machine.node().is_some_and(|(_, node)| node.replica().votes());
         let incarnation = self.rng.random_range(1..1_u64 << 48);
         let off = Duration::from_millis(self.rng.random_range(20..1_000));
         let stay = Duration::from_millis(self.rng.random_range(500..9_000));
