@@ -105,6 +105,20 @@ impl Engine {
         Ok(())
     }
 
+    /// What this member acknowledged turned out not to be here: until [`Engine::set_active`] it is recovering, over restarts
+    /// too. Synced before this returns.
+    ///
+    /// # After a crash
+    /// During this call: active or recovering.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn set_recovering(&self) -> Result<()> {
+        self.shared.state.lock().check_open()?;
+        *self.shared.standing.lock() = Standing::Recovering;
+        self.shared.update_superblock(|s| s.standing = Standing::Recovering).await
+    }
+
     /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything
     /// acknowledged before is synced: for times when too few others hold what a power cut here would take. Has no
     /// effect in other modes than `replicated`.

@@ -92,11 +92,17 @@ pub(crate) fn append_to_proto(
         envelope,
         regime: regime.number,
         lazy: regime.lazy,
+        matched: None,
         vote: Some(vote_to_proto(&request.vote)),
         previous: request.prev_log_id.as_ref().map(log_id_to_proto),
         entries: request.entries.into_iter().map(entry_to_proto).collect(),
         committed: request.leader_commit.as_ref().map(log_id_to_proto),
     }
+}
+
+/// What an append says that its receiver has acknowledged.
+pub(crate) fn matched_from_proto(message: &proto::AppendRequest) -> Option<cairn_engine::LogId> {
+    message.matched.map(|id| cairn_engine::LogId { term: id.term, index: id.index })
 }
 
 /// What an append says of acknowledging ahead of syncs.

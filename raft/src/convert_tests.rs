@@ -24,6 +24,7 @@ fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::A
         committed: None,
         regime: 0,
         lazy: false,
+        matched: None,
     }
 }
 
@@ -121,6 +122,7 @@ proptest! {
             committed: None,
             regime: 0,
             lazy: false,
+        matched: None,
         });
     }
 

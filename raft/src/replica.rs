@@ -10,8 +10,8 @@ use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::network::{
-    Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver, Starts,
-    is_blank,
+    Acknowledged, Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver,
+    Starts, is_blank,
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
@@ -22,7 +22,7 @@ use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
-use crate::types::{Answer, Raft, Reply, TypeConfig};
+use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig};
 use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Run, Standing, View};
@@ -82,7 +82,14 @@ impl Replica {
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), mender.clone())
             .map_err(|error| Error::State(error.to_string()))?;
         let redundancy = Arc::new(Redundancy::new(engine.clone()));
-        let connections = Connections::new(identity.clone(), redundancy.clone(), pinned.clone(), patience);
+        let acknowledged = Acknowledged::default();
+        let connections = Connections::new(
+            identity.clone(),
+            redundancy.clone(),
+            acknowledged.clone(),
+            pinned.clone(),
+            patience,
+        );
         let raft =
             Raft::build(id, raft_config, connections, LogStore::new(engine.clone(), mender.clone()), machine)
                 .await
@@ -90,6 +97,8 @@ impl Replica {
         let gate = Arc::new(Gate::new(engine.standing()));
         let metrics = raft.metrics();
         mender.know(Box::new(move || others(&metrics.borrow_watched())));
+        let metrics = raft.metrics();
+        acknowledged.ask(Box::new(move |follower| matched(&metrics.borrow_watched(), follower)));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
 
@@ -132,25 +141,27 @@ impl Replica {
             raft: raft.clone(),
             members: config.initial_members.clone(),
         };
+        let recovery = Recovery {
+            identity: identity.clone(),
+            engine: engine.clone(),
+            raft: raft.clone(),
+            gate: gate.clone(),
+            progress: progress.clone(),
+            members: config.initial_members,
+            stopping: stopping.clone(),
+        };
         if blank && forming.is_mine() {
             runtime::spawn(forming.run(stop));
         } else if !gate.is_open() {
-            let recovery = Recovery {
-                identity: identity.clone(),
-                engine: engine.clone(),
-                raft: raft.clone(),
-                gate: gate.clone(),
-                progress: progress.clone(),
-                members: config.initial_members,
-            };
-            runtime::spawn(recovery.run(stop));
+            runtime::spawn(recovery.clone().run());
         }
         let (rate, cycle) = (config.scrub_rate_bytes, config.scrub_cycle);
         let scrubber = Scrubber::new(engine.clone(), mender, gate.clone(), rate, cycle, stopping.clone());
         runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
         let room = Room::new(engine.clone());
-        let shared = Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward, room });
+        let shared =
+            Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward, room, recovery });
         Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, outcast, stopping }) })
     }
 
@@ -369,6 +380,11 @@ impl Replica {
 fn others(metrics: &RaftMetrics<TypeConfig>) -> Vec<(NodeId, String)> {
     let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
     nodes.map(|(id, address)| (*id, address.peer.clone())).collect()
+}
+
+/// What a follower has acknowledged to this member, if it leads.
+fn matched(metrics: &RaftMetrics<TypeConfig>, follower: NodeId) -> Option<RaftLogId> {
+    metrics.replication.as_ref()?.get(&follower).copied().flatten()
 }
 
 fn refused(error: cairn_engine::Error) -> WriteError {

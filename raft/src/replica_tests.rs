@@ -4,7 +4,7 @@ use super::*;
 use crate::conformance_tests::engine;
 use crate::network::proto::peer_server::Peer;
 use crate::network::proto::{
-    AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
+    self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
 use std::collections::BTreeMap;
 use tempfile::TempDir;
@@ -86,6 +86,7 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
         committed: None,
         regime: 0,
         lazy: false,
+        matched: None,
     };
     let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -101,6 +102,41 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
     while replica.status().term != 1 {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
+    let (_folder, replica, service) = replica().await;
+    let append = |term, matched: Option<(u64, u64)>, entries: Vec<proto::Entry>| {
+        let id = |(term, index)| proto::LogId { term, index };
+        Request::new(AppendRequest {
+            envelope: envelope(),
+            vote: Some(Vote { term, node_id: other().as_u64(), committed: true }),
+            previous: None,
+            entries,
+            matched: matched.map(id),
+            ..Default::default()
+        })
+    };
+    let blank = |index| proto::Entry { term: 2, index, meta: vec![0].into(), values: vec![] };
+    service.append_one(append(2, None, vec![blank(0), blank(1)])).await.unwrap();
+    service.append_one(append(2, Some((2, 1)), vec![])).await.unwrap();
+    service.append_one(append(1, Some((1, 5)), vec![])).await.unwrap();
+    assert_eq!(
+        replica.standing(),
+        Standing::Active,
+        "a leader of an earlier term says nothing of what is held now"
+    );
+    let refused = service.append_one(append(2, Some((2, 2)), vec![])).await.unwrap_err();
+    assert!(refused.message().contains("2-2"), "{}", refused.message());
+    assert_eq!(replica.standing(), Standing::Recovering);
+    assert!(service.vote(Request::new(candidacy(3))).await.is_err());
+    while replica.engine().standing() != Standing::Recovering {
+        tokio::task::yield_now().await;
+    }
+    let gate = &replica.inner.shared.gate;
+    assert!(service.append_one(append(2, Some((2, 2)), vec![])).await.is_err());
+    assert_eq!(gate.admitted(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

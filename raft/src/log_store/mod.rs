@@ -8,7 +8,7 @@
 mod reader;
 mod vote;
 
-pub(crate) use reader::LogReader;
+pub(crate) use reader::{LogReader, stored_vote};
 
 use crate::GROUP;
 use crate::codec;

@@ -72,6 +72,11 @@ impl LogReader {
     }
 }
 
+/// The vote that a restart would find.
+pub(crate) fn stored_vote(engine: &Engine) -> Result<Option<Vote>, io::Error> {
+    engine.vote(GROUP).map(|bytes| vote::decode(&bytes).map_err(io::Error::other)).transpose()
+}
+
 fn entry(id: LogId, meta: Bytes, values: Vec<Bytes>) -> Result<Entry, io::Error> {
     let payload = codec::decode_payload(meta, values)
         .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
@@ -157,8 +162,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        let stored = self.engine.vote(GROUP);
-        stored.map(|bytes| vote::decode(&bytes).map_err(io::Error::other)).transpose()
+        stored_vote(&self.engine)
     }
 
     /// The last entry of each term in the range, found without reading entries.

@@ -4,6 +4,7 @@
 //! that answers nothing for as long as it was given ends the stream with an error. One future drives both directions,
 //! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
 
+use super::acknowledged::Acknowledged;
 use super::identity::PeerIdentity;
 use super::proto::{self, append_response::Kind};
 use crate::codec::Malformed;
@@ -44,6 +45,7 @@ pub(super) fn outlet()
 pub(super) struct Session<S> {
     pub(super) identity: PeerIdentity,
     pub(super) redundancy: Arc<Redundancy>,
+    pub(super) acknowledged: Acknowledged,
     pub(super) target: NodeId,
     pub(super) patience: Duration,
     /// Requests from openraft; `None` when it has no more.
@@ -117,9 +119,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     }
 
     fn send(&mut self, request: AppendRequest) {
-        let envelope = match self.first_sent {
-            true => None,
-            false => self.identity.to(self.target),
+        let (envelope, matched) = match self.first_sent {
+            true => (None, None),
+            false => (self.identity.to(self.target), self.acknowledged.by(self.target)),
         };
         self.first_sent = true;
         if self.unanswered == 0 {
@@ -129,7 +131,8 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
-            outlet.try_send(convert::append_to_proto(request, envelope, regime)).ok();
+            let message = convert::append_to_proto(request, envelope, regime);
+            outlet.try_send(proto::AppendRequest { matched, ..message }).ok();
         }
     }
 

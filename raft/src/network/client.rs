@@ -1,5 +1,6 @@
 //! The client side of the peer protocol: what openraft asks of the network.
 
+use super::acknowledged::Acknowledged;
 use super::append::{self, Session};
 use super::identity::PeerIdentity;
 use super::proto::peer_client::PeerClient;
@@ -42,6 +43,7 @@ pub(super) type Client = PeerClient<Channel>;
 pub(crate) struct Connections {
     identity: PeerIdentity,
     redundancy: Arc<Redundancy>,
+    acknowledged: Acknowledged,
     pinned: PinnedSnapshot,
     /// How long a follower may take to answer an append.
     patience: Duration,
@@ -77,10 +79,11 @@ impl Connections {
     pub(crate) fn new(
         identity: PeerIdentity,
         redundancy: Arc<Redundancy>,
+        acknowledged: Acknowledged,
         pinned: PinnedSnapshot,
         patience: Duration,
     ) -> Connections {
-        Connections { identity, redundancy, pinned, patience, peers: Arc::default() }
+        Connections { identity, redundancy, acknowledged, pinned, patience, peers: Arc::default() }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -101,6 +104,7 @@ impl Connections {
         PeerNetwork {
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
+            acknowledged: self.acknowledged.clone(),
             target,
             peer: peers.get(&target).map_or_else(unknown, |(_, peer)| peer.clone()),
             pipelined,
@@ -127,6 +131,7 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
 pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
     redundancy: Arc<Redundancy>,
+    acknowledged: Acknowledged,
     target: NodeId,
     peer: Peer,
     /// Appends go through a stream; a heartbeat is a call of its own.
@@ -245,6 +250,7 @@ impl PeerNetwork {
         Ok(Session {
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
+            acknowledged: self.acknowledged.clone(),
             target: self.target,
             patience: self.patience,
             requests: Some(requests),
@@ -270,7 +276,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let mut client = self.control()?;
         let regime = self.redundancy.told(&rpc.vote);
-        let request = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
+        let message = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
+        let request = proto::AppendRequest { matched: self.acknowledged.by(self.target), ..message };
         let call = client.append_one(request);
         let answer = self
             .call(

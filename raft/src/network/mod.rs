@@ -3,6 +3,7 @@
 //! What holds here: every request names cluster, sender and receiver, every answer too, and both sides check; a message
 //! that a member could not have sent is refused before it reaches openraft; nothing waits without an end.
 
+mod acknowledged;
 mod append;
 mod client;
 mod fetch;
@@ -17,6 +18,7 @@ mod sender;
 mod service;
 mod starts;
 
+pub(crate) use acknowledged::Acknowledged;
 pub(crate) use client::Connections;
 pub(crate) use fetch::fetch_value;
 pub(crate) use hello::hello;

@@ -13,7 +13,7 @@ use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
 use crate::rebirth::{Applicant, Steward};
 use crate::redundancy::Redundancy;
-use crate::rejoin::Gate;
+use crate::rejoin::{Gate, Recovery};
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
 use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) receiver: Arc<SnapshotReceiver>,
     pub(crate) steward: Arc<Steward>,
     pub(crate) room: Arc<Room>,
+    pub(crate) recovery: Recovery,
 }
 
 /// Longest address that is taken into the membership.
@@ -94,6 +95,19 @@ impl Shared {
             false => Err(Status::failed_precondition(
                 "this member is recovering, and takes entries once the leader has let its log fall back",
             )),
+        }
+    }
+
+    /// A leader says what this member has acknowledged to it: if that is gone here, the member recovers.
+    fn remembers(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
+        match matched.filter(|matched| self.gate.is_open() && self.recovery.forgot(vote, *matched)) {
+            None => Ok(()),
+            Some(matched) => {
+                self.recovery.begin(leader, matched);
+                Err(Status::failed_precondition(format!(
+                    "this member does not hold entry {matched} any more, which it acknowledged; it recovers"
+                )))
+            }
         }
     }
 
@@ -213,9 +227,11 @@ impl Peer for PeerService {
                     };
                     *known = Some(from);
                     let regime = convert::regime_from_proto(&message);
+                    let matched = convert::matched_from_proto(&message);
                     claims.claim(&message)?;
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
+                    shared.remembers(from, &request.vote, matched)?;
                     shared.redundancy.follow(regime);
                     Ok((from, request))
                 });
@@ -247,10 +263,12 @@ impl Peer for PeerService {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
         let regime = convert::regime_from_proto(&message);
+        let matched = convert::matched_from_proto(&message);
         let claims = self.shared.room.claims();
         claims.claim(&message)?;
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
+        self.shared.remembers(sender, &request.vote, matched)?;
         self.shared.redundancy.follow(regime);
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));

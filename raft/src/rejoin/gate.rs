@@ -55,6 +55,11 @@ impl Gate {
         self.open.store(true, Ordering::SeqCst);
     }
 
+    /// Closes it; whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        self.open.swap(false, Ordering::SeqCst)
+    }
+
     /// Whether votes and pre-votes may be answered, elections be entered, leadership be taken over.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::SeqCst)
@@ -105,10 +110,5 @@ impl Gate {
     /// The leadership that has admitted this member.
     pub(crate) fn admitted(&self) -> Option<Vote> {
         self.closed.lock().admitted
-    }
-
-    #[cfg(test)]
-    pub(crate) fn close(&self) {
-        self.open.store(false, Ordering::SeqCst);
     }
 }

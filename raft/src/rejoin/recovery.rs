@@ -7,18 +7,21 @@ use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, Vote};
-use cairn_engine::Engine;
+use crate::{GROUP, log_store};
+use cairn_engine::{Engine, LogId};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// A mark that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A member on its way back.
+/// A member on its way back, or what it takes to go there.
+#[derive(Clone)]
 pub(crate) struct Recovery {
     pub(crate) identity: PeerIdentity,
     pub(crate) engine: Engine,
@@ -26,14 +29,56 @@ pub(crate) struct Recovery {
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) members: BTreeMap<u16, MemberAddress>,
+    pub(crate) stopping: Arc<AtomicBool>,
 }
 
 impl Recovery {
-    /// Runs until the gate is open, the engine fails, or `stop` says so.
-    pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
+    /// Whether an entry is gone that this member acknowledged in a leadership. If it has voted in a later one since, a later
+    /// leader may have taken the entry back.
+    pub(crate) fn forgot(&self, vote: &Vote, acknowledged: LogId) -> bool {
+        let bounds = self.engine.log_bounds(GROUP);
+        let held = bounds.purged.is_some_and(|purged| purged.index >= acknowledged.index)
+            || self.engine.log_id_at(GROUP, acknowledged.index) == Some(acknowledged);
+        // The vote is looked at after the log: whoever takes an entry back has stored its vote before.
+        !held && log_store::stored_vote(&self.engine).is_ok_and(|own| own.is_none_or(|own| own <= *vote))
+    }
+
+    /// An active member turns out to have forgotten what it acknowledged: it promises nothing more, and recovers.
+    pub(crate) fn begin(&self, leader: NodeId, acknowledged: LogId) {
+        if !self.gate.close() {
+            return;
+        }
+        self.raft.runtime_config().elect(false);
+        let node = self.identity.id();
+        tracing::warn!(
+            %node, %leader, %acknowledged,
+            "what this member acknowledged is not here any more, as after an older copy of its data directory was put in \
+             place: it recovers"
+        );
+        let recovery = self.clone();
+        runtime::spawn(async move {
+            if let Err(error) = recovery.engine.set_recovering().await {
+                tracing::warn!(%node, %error, "that this member recovers cannot be recorded");
+                return;
+            }
+            if recovery.progress.has_mark(recovery.mark()) {
+                tracing::error!(%node, "this member has recovered since its start and has forgotten again: start it again");
+                return;
+            }
+            recovery.run().await;
+        });
+    }
+
+    /// The mark of this start.
+    fn mark(&self) -> Mark {
+        Mark { node: self.identity.id(), run: self.engine.run().nonce, loss: false }
+    }
+
+    /// Runs until the gate is open, the engine fails, or the replica stops.
+    pub(crate) async fn run(self) {
         let node = self.identity.id();
         let run = self.engine.run();
-        let mut mark = Mark { node, run: run.nonce, loss: false };
+        let mut mark = self.mark();
         let mut proposed: Option<runtime::Instant> = None;
         tracing::warn!(
             %node,
@@ -42,7 +87,7 @@ impl Recovery {
              has brought it up to date"
         );
         let mut asked: Option<(NodeId, Vote, runtime::Instant)> = None;
-        while !stop() && self.engine.status().failed.is_none() {
+        while !self.stopping.load(Ordering::SeqCst) && self.engine.status().failed.is_none() {
             if self.progress.has_mark(mark) {
                 return self.end(mark).await;
             }

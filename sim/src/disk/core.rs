@@ -97,6 +97,15 @@ impl Core {
         Files(self.files.clone())
     }
 
+    /// What a snapshot below the running machine holds: of writes in flight some, and whole.
+    pub fn snapshot(&self, rng: &mut StdRng) -> Files {
+        let mut files = self.copy();
+        for file in files.0.values_mut() {
+            file.kill(false, rng);
+        }
+        files
+    }
+
     /// Files of the same sizes, all zeros.
     pub fn blank(&self) -> Files {
         let sizes = self.files.iter().map(|(kind, file)| (*kind, file.size()));

@@ -135,6 +135,12 @@ impl SimDisk {
         self.inner.lock().core.copy()
     }
 
+    /// A copy of what the disk holds while it is in use.
+    pub fn snapshot(&self) -> Files {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.snapshot(rng)
+    }
+
     /// Puts this disk in, and drops the one that was there.
     pub fn put_in(&self, files: Files) {
         drop(self.inner.lock().core.exchange(files));

@@ -42,6 +42,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(lost_disk_back(stage)),
     },
     Scenario {
+        name: "older-copy-of-the-running-start",
+        parts: &["an older copy in its place", "told by the leader", RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(copy_of_this_start(stage)),
+    },
+    Scenario {
         name: "recovery-while-membership-changes",
         parts: &[
             "one recovers while another is reborn",
@@ -159,6 +167,30 @@ async fn lost_disk_back(mut stage: Stage) -> Played {
     stage.until("the newcomer", || votes(&stage, lost) && stage.is_active(lost)).await?;
     stage.reached("the newcomer is back");
     Ok(())
+}
+
+/// A copy of a disk, made since its last start, is put in its place while the machine runs on: it was never told of another
+/// start, and has forgotten what was acknowledged since. The leader that heard the acknowledgements tells it.
+async fn copy_of_this_start(mut stage: Stage) -> Played {
+    stage.active(&stage.all()).await?;
+    let (leader, follower, _) = stage.cast().await?;
+    stage.acknowledged(10).await?;
+    let end = |stage: &Stage| stage.status(follower).and_then(|status| status.last_log);
+    let copy = stage.machine(follower)?.disk.snapshot();
+    let copied = end(&stage);
+    stage.pass(0, 1_000).await;
+    stage.acknowledged(20).await?;
+    stage.until("newer entries", || end(&stage) > copied).await?;
+    stage.exchange_disk(follower, copy).await?;
+    stage.reached("an older copy in its place");
+    stage.machine(follower)?.restored(true);
+    stage.start(&[follower]).await;
+    stage.recovering(follower).await?;
+    stage.machine(follower)?.restored(false);
+    stage.reached_if(stage.leads(&[leader]).is_some(), "told by the leader");
+    stage.active(&[follower]).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
 }
 
 /// One disk of five is lost, and while its machine is reborn another member forgets and recovers: early in it, or just when
