@@ -8,9 +8,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::io::BLOCK;
 
-/// So many requests that are pending are looked at.
-const LIKE_MAX: u64 = 32;
-
 impl Engine {
     /// Whether a client's write of `bytes` should be taken, of which the longest value has `longest`. A reserve is kept for
     /// the log itself, so that deletes, membership and purging always find room, and for followers that pack worse.
@@ -19,14 +16,14 @@ impl Engine {
     /// `Full`, `Failed`, `Closed`.
     pub fn admit(&self, bytes: u64, longest: u64) -> Result<()> {
         let shared = self.shared();
-        let state = shared.state.lock();
+        let mut state = shared.state.lock();
         state.check_open()?;
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
         let reserve = state.space.reserve_bytes();
         if free < bytes.saturating_add(reserve) {
             return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
         }
-        if !state.space.places_unreserved(longest) {
+        if !state.space.fits_unreserved(longest) {
             return Err(Error::Full { needed: longest, free, capacity });
         }
         let (index, area) = (state.checkpoint_bytes(), shared.checkpoint_capacity);
@@ -36,23 +33,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether values of these lengths find room, beside `pending` bytes that were told so and are not yet appended.
+    /// Whether values of these lengths all find room, put one after another. `bytes`: what they take if each begins a block,
+    /// as [`Engine::blocks_for`] adds it up; the lengths are asked for only where that does not tell.
     ///
     /// # Errors
     /// `Full`.
-    pub fn has_room(&self, lengths: &[u64], pending: u64) -> Result<()> {
+    pub fn has_room(&self, bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
         let state = self.shared().state.lock();
-        let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        // Values shorter than a block are packed; of the others each may begin one.
-        let long: Vec<u64> = lengths.iter().copied().filter(|len| *len >= BLOCK as u64).collect();
-        let bytes = lengths.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
-        let needed = bytes.saturating_add(pending).saturating_add((long.len() as u64 + 1) * BLOCK as u64);
-        // Those that are pending are taken to be like these.
-        let like = (pending / bytes.max(1)).min(LIKE_MAX) as usize + 1;
-        let places = || state.space.places(long.iter().copied().cycle().take(long.len() * like));
-        match free >= needed && places() {
+        match state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
             true => Ok(()),
-            false => Err(Error::Full { needed, free, capacity }),
+            false => {
+                let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
+                Err(Error::Full { needed: bytes, free, capacity })
+            }
         }
+    }
+
+    /// What values of these lengths take, in bytes, if each begins a block.
+    #[must_use]
+    pub fn blocks_for(lengths: &[u64]) -> u64 {
+        let block = BLOCK as u64;
+        lengths.iter().fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
     }
 }

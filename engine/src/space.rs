@@ -62,7 +62,11 @@ pub(crate) struct SpaceMap {
     blocks: u32,
     /// Where the reserve begins.
     reserve: u32,
+    /// Free blocks of the reserve.
+    reserve_free: u32,
     free: u32,
+    /// So many blocks in one piece are not free outside the reserve, and none was freed since that was found.
+    unfit: u32,
     /// Where the search for the next run begins.
     hint: u32,
     run: Option<Run>,
@@ -77,12 +81,15 @@ pub(crate) struct SpaceMap {
 
 impl SpaceMap {
     pub(crate) fn new(blocks: u32) -> SpaceMap {
+        let reserve = blocks - (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX);
         SpaceMap {
             live: vec![0; blocks as usize],
             taken: vec![0; (blocks as usize).div_ceil(64)],
             blocks,
-            reserve: blocks - (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX),
+            reserve,
+            reserve_free: blocks - reserve,
             free: blocks,
+            unfit: u32::MAX,
             hint: 0,
             run: None,
             unrecorded: Vec::new(),
@@ -261,42 +268,67 @@ impl SpaceMap {
         }
     }
 
-    /// Whether values of these lengths would each find room in one piece, if they were the next.
-    pub(crate) fn places(&self, lengths: impl IntoIterator<Item = u64>) -> bool {
-        self.places_below(self.blocks, lengths)
+    /// Whether values of these lengths all find room, put one after another. `blocks` is what they take if each begins one.
+    ///
+    /// Mostly a look at the reserve tells; where it is in use, or too small, a long run does, and else they are put where
+    /// they would go, in a copy of the map.
+    pub(crate) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
+        let reserve = self.blocks - self.reserve;
+        if self.reserve_free == reserve && blocks <= u64::from(reserve) {
+            return true;
+        }
+        if blocks > u64::from(self.free) {
+            // Packed they may still fit.
+            return self.try_all(lengths());
+        }
+        let in_one =
+            |needed| self.scan(self.hint, self.blocks, needed).or_else(|| self.scan(0, self.hint, needed));
+        u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some()) || self.try_all(lengths())
+    }
+
+    fn try_all(&self, lengths: Vec<u64>) -> bool {
+        let mut trial = SpaceMap {
+            taken: self.taken.clone(),
+            blocks: self.blocks,
+            reserve: self.reserve,
+            reserve_free: self.reserve_free,
+            free: self.free,
+            hint: self.hint,
+            unfit: self.unfit,
+            ..SpaceMap::new(0)
+        };
+        lengths.into_iter().all(|len| {
+            // A gathering may end before and behind any value. What that costs short ones is left to chance, since most
+            // of them come in one.
+            let apart = len > BLOCK_BYTES / 2;
+            let found = u32::try_from(len).is_ok_and(|len| {
+                if apart {
+                    trial.close_run();
+                }
+                trial.allocate(len).is_some()
+            });
+            if apart {
+                trial.close_run();
+            }
+            found
+        })
     }
 
     /// Whether a value of this length would find room in one piece without the reserve.
-    pub(crate) fn places_unreserved(&self, len: u64) -> bool {
-        self.places_below(self.reserve, [len])
+    pub(crate) fn fits_unreserved(&mut self, len: u64) -> bool {
+        u32::try_from(len.div_ceil(BLOCK_BYTES))
+            .is_ok_and(|needed| needed == 0 || self.unreserved(needed).is_some())
     }
 
-    /// Free runs are looked for from where the next allocation looks, and only until there is one long enough: mostly the
-    /// first.
-    fn places_below(&self, end: u32, lengths: impl IntoIterator<Item = u64>) -> bool {
-        let mut runs: Vec<u32> = Vec::new();
-        let mut ranges = [(self.hint, end), (0, self.hint)].into_iter();
-        let (mut from, mut to, mut longest) = (0, 0, 0);
-        for len in lengths.into_iter().filter(|len| *len > 0) {
-            let Ok(needed) = u32::try_from(len.div_ceil(BLOCK_BYTES)) else { return false };
-            while longest < needed {
-                match self.scan(from, to, needed) {
-                    Some((start, len)) => {
-                        runs.push(len);
-                        from = start + len;
-                        longest = longest.max(len);
-                    }
-                    None => match ranges.next() {
-                        Some(range) => (from, to) = range,
-                        None => return false,
-                    },
-                }
-            }
-            let Some(run) = runs.iter_mut().find(|run| **run >= needed) else { return false };
-            *run -= needed;
-            longest = runs.iter().copied().max().unwrap_or(0);
+    fn unreserved(&mut self, needed: u32) -> Option<(u32, u32)> {
+        if needed >= self.unfit {
+            return None;
         }
-        true
+        let found = self.scan(self.hint, self.reserve, needed).or_else(|| self.scan(0, self.reserve, needed));
+        if found.is_none() {
+            self.unfit = needed;
+        }
+        found
     }
 
     /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough. If it reaches into the
@@ -305,15 +337,16 @@ impl SpaceMap {
         if needed > self.free {
             return None;
         }
-        let unreserved = |map: &SpaceMap| {
-            map.scan(map.hint, map.reserve, needed).or_else(|| map.scan(0, map.reserve, needed))
-        };
-        let (start, len) = match unreserved(self) {
+        let (start, len) = match self.unreserved(needed) {
             Some((start, len)) => {
                 self.hint = start + len;
                 (start, len)
             }
-            None => (self.scan(0, self.blocks, needed)?.0, needed),
+            None => {
+                let before =
+                    (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count() as u32;
+                (self.scan(self.reserve - before, self.blocks, needed)?.0, needed)
+            }
         };
         Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
     }
@@ -357,6 +390,12 @@ impl SpaceMap {
             let bit = 1 << (block % 64);
             *word = if taken { *word | bit } else { *word & !bit };
         }
+        if !taken {
+            self.unfit = u32::MAX;
+        }
+        if block >= self.reserve {
+            self.reserve_free = if taken { self.reserve_free - 1 } else { self.reserve_free + 1 };
+        }
     }
 }
 
@@ -386,29 +425,33 @@ mod tests {
         ValueRef { offset, len, hash: 0 }
     }
 
+    fn fits(map: &SpaceMap, lengths: &[u64]) -> bool {
+        map.fits(lengths.iter().map(|len| len.div_ceil(BLOCK_BYTES)).sum(), || lengths.to_vec())
+    }
+
     #[test]
     fn room_in_pieces_is_no_room_for_a_value_in_one() {
-        let block = u64::from(BLOCK as u32);
+        let block = BLOCK_BYTES;
         let mut map = SpaceMap::new(1024);
-        assert!(map.places([1024 * block]) && !map.places([1024 * block + 1]));
+        assert!(fits(&map, &[1024 * block]) && !fits(&map, &[1024 * block + 1]));
         // Every eighth block is taken.
         for number in 0..128 {
             assert!(map.restore(&at(number * 8 * block, 10)));
         }
         assert_eq!(map.free_bytes(), 896 * block);
-        assert!(map.places([7 * block]) && !map.places([8 * block]));
-        assert!(map.places(vec![7 * block; 128]) && !map.places(vec![7 * block; 129]));
-        assert!(map.places(vec![block; 896]) && !map.places(vec![block; 897]));
-        assert!(map.places([0, 3 * block, 4 * block, 7 * block]));
+        assert!(fits(&map, &[7 * block]) && !fits(&map, &[8 * block]));
+        assert!(fits(&map, &[7 * block; 128]) && !fits(&map, &[7 * block; 129]));
+        assert!(fits(&map, &[block; 896]) && !fits(&map, &[block; 897]));
+        assert!(fits(&map, &[0, 3 * block, 4 * block, 7 * block]));
         let behind = map.allocate(7 * BLOCK as u32).unwrap();
         map.close_run();
-        assert!(behind < 16 * block && map.places(vec![7 * block; 127]) && !map.places(vec![7 * block; 128]));
+        assert!(behind < 16 * block && fits(&map, &[7 * block; 127]) && !fits(&map, &[7 * block; 128]));
         // The last allocation ended where the area does.
         let mut full = SpaceMap::new(64);
         assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
         full.close_run();
         assert_eq!(full.free_bytes(), 0);
-        assert!(!full.places([block]) && full.places([0]));
+        assert!(!fits(&full, &[block]) && fits(&full, &[0]));
     }
 
     #[test]
@@ -419,19 +462,28 @@ mod tests {
         // Holes of one block, one after another, in all but the reserve.
         let values: Vec<ValueRef> = (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
         map.close_run();
+        assert!(!map.fits_unreserved(1) && fits(&map, &[4 * BLOCK_BYTES]));
         for value in values.iter().step_by(2) {
             map.unlink(value);
         }
         record(&mut map, 1);
         map.release(1);
-        assert!(map.places_unreserved(BLOCK_BYTES) && !map.places_unreserved(2 * BLOCK_BYTES));
-        assert!(map.places([2 * BLOCK_BYTES, 2 * BLOCK_BYTES]) && !map.places([5 * BLOCK_BYTES]));
+        assert!(map.fits_unreserved(BLOCK_BYTES) && !map.fits_unreserved(2 * BLOCK_BYTES));
+        assert!(fits(&map, &[2 * BLOCK_BYTES, 2 * BLOCK_BYTES]) && !fits(&map, &[5 * BLOCK_BYTES]));
         let short = |map: &mut SpaceMap| map.allocate(100).map(|offset| offset / BLOCK_BYTES);
         assert_eq!(short(&mut map), Some(0));
         assert_eq!(map.allocate(block * 3), Some(60 * BLOCK_BYTES));
         // A short one does not go on where the long one ended.
         assert_eq!(short(&mut map), Some(2));
-        assert!(!map.places([2 * BLOCK_BYTES]) && map.places([BLOCK_BYTES; 29]));
+        map.close_run();
+        assert!(
+            !fits(&map, &[2 * BLOCK_BYTES])
+                && fits(&map, &[BLOCK_BYTES; 29])
+                && !fits(&map, &[BLOCK_BYTES; 30])
+        );
+        assert!(!map.fits_unreserved(2 * BLOCK_BYTES), "the reserve is nobody's but a follower's");
+        // What is longer than half a block takes one.
+        assert!(fits(&map, &[2100; 29]) && !fits(&map, &[2100; 30]) && fits(&map, &[2000; 58]));
     }
 
     #[test]

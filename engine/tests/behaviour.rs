@@ -325,17 +325,20 @@ fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damage
     });
 }
 
+fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
+    engine.has_room(Engine::blocks_for(lengths), || lengths.to_vec()).is_ok()
+}
+
 /// The story: a follower was told to store an entry for whose value there was no room in one piece. Replication had taken
 /// the entry by then, so the member stopped.
 #[test]
 fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
-        assert!(engine.has_room(&[1 << 20, 1 << 20, 100], 0).is_ok());
-        assert!(engine.has_room(&[3 << 20, 2 << 20], 0).is_err());
-        assert!(engine.has_room(&[1 << 20], 3 << 20).is_err(), "others were promised the rest");
+        assert!(has_room(&engine, &[1 << 20, 1 << 20, 100]));
+        assert!(!has_room(&engine, &[3 << 20, 2 << 20]));
         let mut index = 0;
-        while engine.has_room(&[60_000], 0).is_ok() {
+        while has_room(&engine, &[60_000]) {
             put_one(&engine, index, &format!("k{index}"), filled(60_000, index)).await.unwrap();
             index += 1;
         }
@@ -358,8 +361,8 @@ fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
             waited += 1;
             assert!(waited < 5000, "space does not come back: {:?}", engine.status());
         }
-        assert!(engine.has_room(&[50_000; 20], 0).is_ok());
-        assert!(engine.has_room(&[500_000], 0).is_err());
+        assert!(has_room(&engine, &[50_000; 20]));
+        assert!(!has_room(&engine, &[500_000]));
         assert!(matches!(engine.admit(500_000, 500_000), Err(Error::Full { .. })));
         assert!(engine.admit(500_000, 50_000).is_ok(), "many values, each of which fits");
     });

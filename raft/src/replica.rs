@@ -22,7 +22,7 @@ use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::status::ReplicaStatus;
-use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig};
+use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
 use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Run, Standing, View};
@@ -82,11 +82,12 @@ impl Replica {
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), mender.clone())
             .map_err(|error| Error::State(error.to_string()))?;
         let redundancy = Arc::new(Redundancy::new(engine.clone()));
-        let acknowledged = Acknowledged::default();
+        let (acknowledged, gate) = (Acknowledged::default(), Arc::new(Gate::new(engine.standing())));
         let connections = Connections::new(
             identity.clone(),
             redundancy.clone(),
             acknowledged.clone(),
+            gate.clone(),
             pinned.clone(),
             patience,
         );
@@ -94,11 +95,10 @@ impl Replica {
             Raft::build(id, raft_config, connections, LogStore::new(engine.clone(), mender.clone()), machine)
                 .await
                 .map_err(|fatal| Error::State(fatal.to_string()))?;
-        let gate = Arc::new(Gate::new(engine.standing()));
         let metrics = raft.metrics();
         mender.know(Box::new(move || others(&metrics.borrow_watched())));
         let metrics = raft.metrics();
-        acknowledged.ask(Box::new(move |follower| matched(&metrics.borrow_watched(), follower)));
+        acknowledged.ask(Box::new(move |follower, vote| matched(&metrics.borrow_watched(), follower, vote)));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
 
@@ -181,9 +181,9 @@ impl Replica {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
         let values = command.operations.iter().filter_map(|operation| operation.value());
-        if let Some(longest) = values.map(|value| value.len() as u64).max() {
-            self.engine().admit(command.bytes(), longest).map_err(refused)?;
-        }
+        let longest = values.map(|value| value.len() as u64).max();
+        let room = longest.map(|longest| self.inner.shared.room.propose(command.bytes(), longest));
+        let _proposed = room.transpose().map_err(refused)?;
         let proposal = codec::encode_command(command, self.inner.maintained.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {
             return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
@@ -382,8 +382,9 @@ fn others(metrics: &RaftMetrics<TypeConfig>) -> Vec<(NodeId, String)> {
     nodes.map(|(id, address)| (*id, address.peer.clone())).collect()
 }
 
-/// What a follower has acknowledged to this member, if it leads.
-fn matched(metrics: &RaftMetrics<TypeConfig>, follower: NodeId) -> Option<RaftLogId> {
+/// What a follower has acknowledged to this member in this leadership.
+fn matched(metrics: &RaftMetrics<TypeConfig>, follower: NodeId, leadership: &Vote) -> Option<RaftLogId> {
+    (metrics.vote == *leadership).then_some(())?;
     metrics.replication.as_ref()?.get(&follower).copied().flatten()
 }
 

@@ -7,10 +7,10 @@
 use super::proto;
 use crate::convert;
 use crate::ids::NodeId;
-use crate::types::RaftLogId;
+use crate::types::{RaftLogId, Vote};
 use std::sync::{Arc, OnceLock};
 
-type Ask = Box<dyn Fn(NodeId) -> Option<RaftLogId> + Send + Sync>;
+type Ask = Box<dyn Fn(NodeId, &Vote) -> Option<RaftLogId> + Send + Sync>;
 
 /// Clones share it.
 #[derive(Clone, Default)]
@@ -22,9 +22,9 @@ impl Acknowledged {
         self.0.set(matched).ok();
     }
 
-    /// The last entry that a follower acknowledged, as far as this leader knows.
-    pub(super) fn by(&self, follower: NodeId) -> Option<proto::LogId> {
-        let matched = self.0.get().and_then(|ask| ask(follower));
+    /// The last entry that a follower acknowledged in this leadership, as far as its leader knows.
+    pub(super) fn by(&self, follower: NodeId, leadership: &Vote) -> Option<proto::LogId> {
+        let matched = self.0.get().and_then(|ask| ask(follower, leadership));
         matched.as_ref().map(convert::log_id_to_proto)
     }
 }

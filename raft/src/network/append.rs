@@ -121,7 +121,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     fn send(&mut self, request: AppendRequest) {
         let (envelope, matched) = match self.first_sent {
             true => (None, None),
-            false => (self.identity.to(self.target), self.acknowledged.by(self.target)),
+            false => (self.identity.to(self.target), self.acknowledged.by(self.target, &request.vote)),
         };
         self.first_sent = true;
         if self.unanswered == 0 {

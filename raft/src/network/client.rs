@@ -9,6 +9,7 @@ use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
 use crate::redundancy::Redundancy;
+use crate::rejoin::Gate;
 use crate::runtime;
 use crate::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
 use crate::types::{AppendRequest, TypeConfig, Vote};
@@ -44,6 +45,7 @@ pub(crate) struct Connections {
     identity: PeerIdentity,
     redundancy: Arc<Redundancy>,
     acknowledged: Acknowledged,
+    gate: Arc<Gate>,
     pinned: PinnedSnapshot,
     /// How long a follower may take to answer an append.
     patience: Duration,
@@ -80,10 +82,11 @@ impl Connections {
         identity: PeerIdentity,
         redundancy: Arc<Redundancy>,
         acknowledged: Acknowledged,
+        gate: Arc<Gate>,
         pinned: PinnedSnapshot,
         patience: Duration,
     ) -> Connections {
-        Connections { identity, redundancy, acknowledged, pinned, patience, peers: Arc::default() }
+        Connections { identity, redundancy, acknowledged, gate, pinned, patience, peers: Arc::default() }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -105,6 +108,7 @@ impl Connections {
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
             acknowledged: self.acknowledged.clone(),
+            gate: self.gate.clone(),
             target,
             peer: peers.get(&target).map_or_else(unknown, |(_, peer)| peer.clone()),
             pipelined,
@@ -132,6 +136,7 @@ pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
     redundancy: Arc<Redundancy>,
     acknowledged: Acknowledged,
+    gate: Arc<Gate>,
     target: NodeId,
     peer: Peer,
     /// Appends go through a stream; a heartbeat is a call of its own.
@@ -186,12 +191,21 @@ impl PeerNetwork {
         Ok(answer)
     }
 
+    /// A member that has forgotten what it promised asks for no votes, but by an operator's mandate.
+    fn may_campaign(&self) -> Rpc<()> {
+        match self.gate.may_campaign(self.identity.id()) {
+            true => Ok(()),
+            false => Err(Unreachable::from_string("this member recovers, and asks for no votes").into()),
+        }
+    }
+
     async fn ask_for_vote(
         &self,
         rpc: VoteRequest<TypeConfig>,
         pre: bool,
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
+        self.may_campaign()?;
         let mut client = self.control()?;
         let request = proto::VoteRequest {
             envelope: self.identity.to(self.target),
@@ -210,6 +224,8 @@ impl PeerNetwork {
                 answer.envelope.as_ref()
             })
             .await?;
+        // The gate may have closed meanwhile, and openraft counts what it is given.
+        self.may_campaign()?;
         Ok(VoteResponse::new(
             convert::vote_from_proto(answer.vote).map_err(malformed)?,
             answer.last_log_id.map(convert::log_id_from_proto),
@@ -276,8 +292,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let mut client = self.control()?;
         let regime = self.redundancy.told(&rpc.vote);
+        let matched = self.acknowledged.by(self.target, &rpc.vote);
         let message = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
-        let request = proto::AppendRequest { matched: self.acknowledged.by(self.target), ..message };
+        let request = proto::AppendRequest { matched, ..message };
         let call = client.append_one(request);
         let answer = self
             .call(

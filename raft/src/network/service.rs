@@ -130,19 +130,28 @@ impl Shared {
         Ok(vote)
     }
 
-    fn vote_request(&self, request: proto::VoteRequest) -> Result<(NodeId, VoteRequest<TypeConfig>), Status> {
+    /// Asked before a vote is given and before it is answered: the gate may close in between.
+    fn may_vote_for(&self, candidate: NodeId, run: Run) -> Result<(), Status> {
+        match self.gate.may_vote_for(candidate, run) {
+            true => Ok(()),
+            false => self.open_gate(),
+        }
+    }
+
+    fn vote_request(
+        &self,
+        request: proto::VoteRequest,
+    ) -> Result<((NodeId, VoteRequest<TypeConfig>), Run), Status> {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
-        if !self.gate.may_vote_for(sender, run) {
-            self.open_gate()?;
-        }
+        self.may_vote_for(sender, run)?;
         let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
         let mut rpc = VoteRequest::new(vote, request.last_log_id.map(convert::log_id_from_proto));
         rpc.leadership_transfer = request.leadership_transfer;
-        Ok((sender, rpc))
+        Ok(((sender, rpc), run))
     }
 
     fn vote_response(
@@ -277,14 +286,16 @@ impl Peer for PeerService {
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, rpc) = self.shared.vote_request(request.into_inner())?;
+        let ((sender, rpc), run) = self.shared.vote_request(request.into_inner())?;
         let answer = self.shared.raft.vote(rpc).await.map_err(stopped)?;
+        self.shared.may_vote_for(sender, run)?;
         Ok(self.shared.vote_response(sender, answer))
     }
 
     async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, rpc) = self.shared.vote_request(request.into_inner())?;
+        let ((sender, rpc), run) = self.shared.vote_request(request.into_inner())?;
         let answer = self.shared.raft.pre_vote(rpc).await.map_err(stopped)?;
+        self.shared.may_vote_for(sender, run)?;
         Ok(self.shared.vote_response(sender, answer))
     }
 

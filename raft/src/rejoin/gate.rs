@@ -55,9 +55,14 @@ impl Gate {
         self.open.store(true, Ordering::SeqCst);
     }
 
-    /// Closes it; whether it was open.
+    /// Closes it; whether it was open. Nobody has admitted the member yet to what it has to come back from now.
     pub(crate) fn close(&self) -> bool {
-        self.open.swap(false, Ordering::SeqCst)
+        let mut closed = self.closed.lock();
+        let was_open = self.open.swap(false, Ordering::SeqCst);
+        if was_open {
+            *closed = Closed::default();
+        }
+        was_open
     }
 
     /// Whether votes and pre-votes may be answered, elections be entered, leadership be taken over.
@@ -68,6 +73,11 @@ impl Gate {
     /// Whether this candidate's request for a vote may be answered.
     pub(crate) fn may_vote_for(&self, candidate: NodeId, run: Run) -> bool {
         self.is_open() || self.mandate() == Some(Mandate { candidate, run })
+    }
+
+    /// Whether this member may ask for votes.
+    pub(crate) fn may_campaign(&self, member: NodeId) -> bool {
+        self.is_open() || self.mandate().is_some_and(|mandate| mandate.candidate == member)
     }
 
     pub(crate) fn mandate(&self) -> Option<Mandate> {

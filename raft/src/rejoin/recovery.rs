@@ -7,7 +7,7 @@ use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, Vote};
-use crate::{GROUP, log_store};
+use crate::{GROUP, leadership, log_store};
 use cairn_engine::{Engine, LogId};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
@@ -36,9 +36,10 @@ impl Recovery {
     /// Whether an entry is gone that this member acknowledged in a leadership. If it has voted in a later one since, a later
     /// leader may have taken the entry back.
     pub(crate) fn forgot(&self, vote: &Vote, acknowledged: LogId) -> bool {
-        let bounds = self.engine.log_bounds(GROUP);
-        let held = bounds.purged.is_some_and(|purged| purged.index >= acknowledged.index)
-            || self.engine.log_id_at(GROUP, acknowledged.index) == Some(acknowledged);
+        let purged = || self.engine.log_bounds(GROUP).purged;
+        // In this order: it may be purged in between.
+        let held = self.engine.log_id_at(GROUP, acknowledged.index) == Some(acknowledged)
+            || purged().is_some_and(|purged| purged.index >= acknowledged.index);
         // The vote is looked at after the log: whoever takes an entry back has stored its vote before.
         !held && log_store::stored_vote(&self.engine).is_ok_and(|own| own.is_none_or(|own| own <= *vote))
     }
@@ -62,7 +63,9 @@ impl Recovery {
                 return;
             }
             if recovery.progress.has_mark(recovery.mark()) {
-                tracing::error!(%node, "this member has recovered since its start and has forgotten again: start it again");
+                // Its mark is spent; the next start has another one.
+                tracing::error!(%node, "this member has recovered since its start and has forgotten again: it stops");
+                recovery.raft.shutdown().await.ok();
                 return;
             }
             recovery.run().await;
@@ -90,6 +93,10 @@ impl Recovery {
         while !self.stopping.load(Ordering::SeqCst) && self.engine.status().failed.is_none() {
             if self.progress.has_mark(mark) {
                 return self.end(mark).await;
+            }
+            if self.leads() && !self.gate.may_campaign(node) {
+                // It won an election while it was told.
+                leadership::hand_over(&self.raft, PATIENCE).await;
             }
             if let Some((leader, vote)) = self.gate.knocked() {
                 asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
@@ -155,8 +162,8 @@ impl Recovery {
             tracing::warn!(%node, %error, "the end of the recovery cannot be recorded");
             return;
         }
-        self.gate.open();
         self.raft.runtime_config().elect(true);
+        self.gate.open();
         tracing::info!(%node, "recovered: this member holds everything again that it ever acknowledged");
     }
 }

@@ -11,7 +11,7 @@ use crate::check::{Violation, mended};
 use crate::history::GROUP_KEYS;
 use crate::workload::{Recorder, encode_key, read_everything};
 use cairn_client::Client;
-use cairn_engine::Standing;
+use cairn_engine::{Engine, Standing};
 use cairn_raft::{GROUP, Mandate, Role};
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -120,7 +120,7 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     let full: Vec<&Machine> = nodes()
         .filter(|(_, node)| node.engine().applied(GROUP) < applied)
         .filter(|(_, node)| {
-            node.engine().status().free_bytes < needed || node.engine().has_room(&[LONGEST; 24], 0).is_err()
+            node.engine().status().free_bytes < needed || !has_room(node.engine(), &[LONGEST; 24])
         })
         .map(|(machine, _)| machine)
         .collect();
@@ -155,6 +155,10 @@ fn whole(cluster: &Cluster) -> bool {
                 && status.members.len() == cluster.machines.len()
         })
     })
+}
+
+fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
+    engine.has_room(Engine::blocks_for(lengths), || lengths.to_vec()).is_ok()
 }
 
 /// Scrubs every member that anything was done to, until nothing is found; then every key reads alike on all of them, and every
