@@ -141,7 +141,7 @@ impl Shared {
     fn vote_request(
         &self,
         request: proto::VoteRequest,
-    ) -> Result<((NodeId, VoteRequest<TypeConfig>), Run), Status> {
+    ) -> Result<(NodeId, Run, VoteRequest<TypeConfig>), Status> {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
@@ -151,7 +151,7 @@ impl Shared {
         }
         let mut rpc = VoteRequest::new(vote, request.last_log_id.map(convert::log_id_from_proto));
         rpc.leadership_transfer = request.leadership_transfer;
-        Ok(((sender, rpc), run))
+        Ok((sender, run, rpc))
     }
 
     fn vote_response(
@@ -286,14 +286,14 @@ impl Peer for PeerService {
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let ((sender, rpc), run) = self.shared.vote_request(request.into_inner())?;
+        let (sender, run, rpc) = self.shared.vote_request(request.into_inner())?;
         let answer = self.shared.raft.vote(rpc).await.map_err(stopped)?;
         self.shared.may_vote_for(sender, run)?;
         Ok(self.shared.vote_response(sender, answer))
     }
 
     async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let ((sender, rpc), run) = self.shared.vote_request(request.into_inner())?;
+        let (sender, run, rpc) = self.shared.vote_request(request.into_inner())?;
         let answer = self.shared.raft.pre_vote(rpc).await.map_err(stopped)?;
         self.shared.may_vote_for(sender, run)?;
         Ok(self.shared.vote_response(sender, answer))
