@@ -15,6 +15,10 @@
 //! leader that proposed it, and what it has applied it holds again. Leaving earlier, on the leader's commit index or on
 //! the mark of an earlier start, is not: a second power cut in between takes back what was acknowledged since.
 //!
+//! A member that runs takes the same way when its leader tells it of an acknowledgement of its own that its log does not
+//! hold: an older copy of its disk was put in place, and nothing at its start could tell. A vote that was under way when the
+//! gate closed is neither given nor counted.
+//!
 //! Where so many members forgot that none can be elected, all of them wait. What they hold together may lack writes that
 //! were acknowledged, and no rule can tell; an operator decides, and names the member whose log reaches furthest in a
 //! [`Mandate`]. The others then vote for that one run alone; it leads, brings itself and them back with marks as above, and
