@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// Whether values of these lengths all find room, put one after another. `bytes`: what they take if each begins a block,
-    /// as [`Engine::blocks_for`] adds it up; the lengths are asked for only where that does not tell.
+    /// as [`Engine::bytes_in_blocks`] adds it up; the lengths are asked for only where that does not tell.
     ///
     /// # Errors
     /// `Full`.
@@ -51,7 +51,7 @@ impl Engine {
 
     /// What values of these lengths take, in bytes, if each begins a block.
     #[must_use]
-    pub fn blocks_for(lengths: &[u64]) -> u64 {
+    pub fn bytes_in_blocks(lengths: &[u64]) -> u64 {
         let block = BLOCK as u64;
         lengths.iter().fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
     }

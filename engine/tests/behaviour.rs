@@ -326,7 +326,7 @@ fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damage
 }
 
 fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_room(Engine::blocks_for(lengths), || lengths.to_vec()).is_ok()
+    engine.has_room(Engine::bytes_in_blocks(lengths), || lengths.to_vec()).is_ok()
 }
 
 /// The story: a follower was told to store an entry for whose value there was no room in one piece. Replication had taken

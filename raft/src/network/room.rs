@@ -69,7 +69,7 @@ impl Room {
     }
 
     fn promise(&self, lengths: Vec<u64>) -> Result<u64, Status> {
-        let bytes = Engine::blocks_for(&lengths);
+        let bytes = Engine::bytes_in_blocks(&lengths);
         let mut promised = self.promised.lock();
         let all = || {
             promised.requests.iter().flat_map(|request| &request.lengths).chain(&lengths).copied().collect()
