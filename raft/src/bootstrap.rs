@@ -8,10 +8,10 @@
 //! are not blank any more, so it must not form a second cluster beside the first: it waits.
 
 use crate::ids::{MemberAddress, NodeId};
+use crate::metrics::look_at;
 use crate::network::{PeerIdentity, hello};
 use crate::runtime;
 use crate::types::Raft;
-use openraft::async_runtime::WatchReceiver;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ impl Forming {
 
     /// Somebody else has made this member part of a cluster.
     fn joined(&self) -> bool {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
+        look_at(&self.raft, |metrics| {
+            metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
+        })
     }
 
     async fn ask(&self, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! Giving leadership away.
 
+use crate::metrics::look;
 use crate::runtime;
 use crate::status;
 use crate::types::Raft;
@@ -11,14 +12,14 @@ use std::time::Duration;
 /// the time until it misses its leader.
 pub(crate) async fn hand_over(raft: &Raft, patience: Duration) {
     let mut metrics = raft.metrics();
-    let Some(heir) = status::heir(&metrics.borrow_watched()) else {
+    let Some(heir) = look(&metrics, status::heir) else {
         return;
     };
     if raft.trigger().transfer_leader(heir).await.is_err() {
         return;
     }
     let leads = async {
-        while metrics.borrow_watched().state == ServerState::Leader && metrics.changed().await.is_ok() {}
+        while look(&metrics, |seen| seen.state == ServerState::Leader) && metrics.changed().await.is_ok() {}
     };
     if runtime::timeout(patience, leads).await.is_none() {
         tracing::info!(node = %raft.node_id(), %heir, "leadership was not taken over in time");

@@ -35,6 +35,7 @@ mod ids;
 mod leadership;
 mod log_store;
 mod maintenance;
+mod metrics;
 mod network;
 mod progress;
 mod read_barrier;

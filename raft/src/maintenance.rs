@@ -8,6 +8,7 @@ use crate::GROUP;
 use crate::config::ReplicaConfig;
 use crate::ids::NodeId;
 use crate::leadership;
+use crate::metrics::look_at;
 use crate::network::SnapshotReceiver;
 use crate::progress::Progress;
 use crate::repair::Mender;
@@ -15,7 +16,6 @@ use crate::runtime;
 use crate::state_machine::PinnedSnapshot;
 use crate::types::{Raft, engine_log_id};
 use cairn_engine::{Engine, EngineStatus, LogBounds, LogId};
-use openraft::async_runtime::WatchReceiver;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -121,10 +121,8 @@ impl Maintained {
 
     /// Takes note of who advances, while this member leads.
     fn observe(&self, followers: &mut Followers) {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
         let now = runtime::now();
-        match &metrics.replication {
+        look_at(&self.raft, |metrics| match &metrics.replication {
             None => followers.clear(),
             Some(replication) => {
                 followers.retain(|id, _| replication.contains_key(id));
@@ -136,7 +134,7 @@ impl Maintained {
                     }
                 }
             }
-        }
+        });
     }
 
     /// The index after which a follower that is catching up, or a snapshot's receiver, needs the log.

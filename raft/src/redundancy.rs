@@ -14,11 +14,11 @@
 
 use crate::codec::Mark;
 use crate::ids::NodeId;
+use crate::metrics::look_at;
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, TypeConfig, Vote};
 use cairn_engine::Engine;
-use openraft::async_runtime::WatchReceiver;
 use openraft::vote::RaftLeaderId;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -102,13 +102,13 @@ impl Redundancy {
             let Some(redundancy) = redundancy.upgrade().filter(|_| !stop()) else {
                 return;
             };
-            let metrics = raft.metrics();
-            if metrics.borrow_watched().state != ServerState::Leader {
+            let leading =
+                look_at(&raft, |metrics| (metrics.state == ServerState::Leader).then(|| metrics.clone()));
+            let Some(metrics) = leading else {
                 enough = 0;
                 redundancy.returning.lock().clear();
                 continue;
-            }
-            let metrics = metrics.borrow_watched().clone();
+            };
             let healthy = redundancy.healthy(&metrics, &progress, patience);
             enough = match spare(&metrics, &healthy) {
                 true => enough + 1,

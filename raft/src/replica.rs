@@ -9,6 +9,7 @@ use crate::ids::{MemberAddress, NodeId};
 use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
+use crate::metrics::{look, look_at};
 use crate::network::{
     Acknowledged, Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver,
     Starts, is_blank,
@@ -27,7 +28,6 @@ use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Run, Standing, View};
 use openraft::RaftMetrics;
-use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use parking_lot::Mutex;
@@ -96,9 +96,10 @@ impl Replica {
                 .await
                 .map_err(|fatal| Error::State(fatal.to_string()))?;
         let metrics = raft.metrics();
-        mender.know(Box::new(move || others(&metrics.borrow_watched())));
+        mender.know(Box::new(move || look(&metrics, others)));
         let metrics = raft.metrics();
-        acknowledged.ask(Box::new(move |follower, vote| matched(&metrics.borrow_watched(), follower, vote)));
+        acknowledged
+            .ask(Box::new(move |follower, vote| look(&metrics, |seen| matched(seen, follower, vote))));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
 
@@ -265,9 +266,9 @@ impl Replica {
     /// Whether this identity is a voter, as far as its own log says. One that is not yet has nothing that is worth
     /// reading.
     pub fn votes(&self) -> bool {
-        let metrics = self.inner.shared.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.voter_ids().any(|voter| voter == metrics.id)
+        look_at(&self.inner.shared.raft, |metrics| {
+            metrics.membership_config.voter_ids().any(|voter| voter == metrics.id)
+        })
     }
 
     /// Whether the log says, as far as it is applied here, that a member has made this start or a later one: from then on
@@ -319,14 +320,14 @@ impl Replica {
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
-        status::leader(&self.inner.shared.raft.metrics().borrow_watched())
+        look_at(&self.inner.shared.raft, status::leader)
     }
 
     /// What it can say of itself. Cheap.
     pub fn status(&self) -> ReplicaStatus {
         let stopped = self.stopped();
-        let metrics = self.inner.shared.raft.metrics();
-        let metrics = metrics.borrow_watched();
+        // What is asked of the engine may have to wait, so not within the look.
+        let metrics = look_at(&self.inner.shared.raft, Clone::clone);
         status::of(&metrics, self.engine(), self.standing(), stopped)
     }
 
@@ -365,8 +366,7 @@ impl Replica {
     }
 
     fn stopped(&self) -> Option<String> {
-        let metrics = self.inner.shared.raft.metrics();
-        let state = metrics.borrow_watched().running_state.clone();
+        let state = look_at(&self.inner.shared.raft, |metrics| metrics.running_state.clone());
         state.err().map(|fatal| self.reason(&fatal))
     }
 

@@ -11,6 +11,7 @@ use crate::GROUP;
 use crate::codec::{self, Malformed, Mark};
 use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
+use crate::metrics::look_at;
 use crate::rebirth::{Applicant, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
@@ -18,7 +19,6 @@ use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
 use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
-use openraft::async_runtime::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::raft::{
     StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest, VoteRequest,
@@ -71,7 +71,7 @@ pub(crate) fn is_blank(engine: &Engine) -> bool {
 
 impl Shared {
     fn own_vote(&self) -> Vote {
-        self.raft.metrics().borrow_watched().vote
+        look_at(&self.raft, |metrics| metrics.vote)
     }
 
     /// The answer to a snapshot message of a leader that has been overtaken: this member's higher vote.
@@ -113,11 +113,9 @@ impl Shared {
 
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
-        let (vote, leads) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
+        let (vote, leads) = look_at(&self.raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
-        };
+        });
         if !leads {
             return Err(Status::failed_precondition("this member does not lead"));
         }

@@ -2,12 +2,12 @@
 
 use super::Applicant;
 use crate::ids::{MemberAddress, NodeId};
+use crate::metrics::look_at;
 use crate::network::{self, PeerIdentity};
 use crate::rejoin::Gate;
 use crate::runtime;
 use crate::types::Raft;
 use openraft::ServerState;
-use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +54,7 @@ impl Newcomer {
     }
 
     fn place(&self) -> Place {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
+        let metrics = look_at(&self.raft, Clone::clone);
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return Place::Asks;
         }

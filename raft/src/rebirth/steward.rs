@@ -3,11 +3,11 @@
 use super::step::{self, Step, View};
 use crate::codec;
 use crate::ids::{MemberAddress, NodeId};
+use crate::metrics::look_at;
 use crate::network::Starts;
 use crate::runtime;
 use crate::types::{Raft, StoredMembership, TypeConfig};
 use cairn_engine::Run;
-use openraft::async_runtime::WatchReceiver;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -71,8 +71,7 @@ impl Steward {
     /// # Errors
     /// Why it cannot be taken in now.
     pub(crate) fn apply(&self, applicant: Applicant) -> Result<bool, String> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched().clone();
+        let metrics = look_at(&self.raft, Clone::clone);
         if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
             return Err("this member does not lead".into());
         }
@@ -107,16 +106,16 @@ impl Steward {
             let Some(steward) = steward.upgrade().filter(|_| !stop()) else {
                 return;
             };
-            let metrics = steward.raft.metrics();
-            let watched = (metrics.borrow_watched().state, metrics.borrow_watched().current_term);
-            if watched.0 != ServerState::Leader {
+            let leading = look_at(&steward.raft, |metrics| {
+                (metrics.state == ServerState::Leader).then(|| metrics.clone())
+            });
+            let Some(metrics) = leading else {
                 *steward.leads.lock() = None;
                 continue;
-            }
-            let metrics = metrics.borrow_watched().clone();
+            };
             steward.log_starts(&metrics).await;
             // Only who judges that somebody is silent must have listened for a while.
-            let listened = steward.has_led(watched.1);
+            let listened = steward.has_led(metrics.current_term);
             if let Some(step) = steward.next(&metrics).filter(|step| listened || *step == Step::Finish) {
                 steward.take(step, &metrics.membership_config).await;
             }

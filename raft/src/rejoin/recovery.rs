@@ -3,6 +3,7 @@
 use super::{Gate, Mandate};
 use crate::codec::{self, Mark};
 use crate::ids::{MemberAddress, NodeId};
+use crate::metrics::look_at;
 use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
@@ -10,7 +11,6 @@ use crate::types::{Raft, Vote};
 use crate::{GROUP, leadership, log_store};
 use cairn_engine::{Engine, LogId};
 use openraft::ServerState;
-use openraft::async_runtime::WatchReceiver;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +120,7 @@ impl Recovery {
     }
 
     fn leads(&self) -> bool {
-        self.raft.metrics().borrow_watched().state == ServerState::Leader
+        look_at(&self.raft, |metrics| metrics.state == ServerState::Leader)
     }
 
     /// Asks a leader; whether it agreed, and in the leadership in which it knocked.
@@ -148,10 +148,10 @@ impl Recovery {
     }
 
     fn address(&self, leader: NodeId) -> Option<String> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let known = metrics.membership_config.get_node(&leader);
-        known.or_else(|| self.members.get(&leader.slot())).map(|address| address.peer.clone())
+        look_at(&self.raft, |metrics| {
+            let known = metrics.membership_config.get_node(&leader);
+            known.or_else(|| self.members.get(&leader.slot())).map(|address| address.peer.clone())
+        })
     }
 
     /// The member's own state machine has applied the member's own mark.

@@ -79,17 +79,26 @@ async fn converged(cluster: &mut Cluster) -> Result<()> {
     let began = Instant::now();
     loop {
         let status = cluster.status()?;
-        let indexes: Vec<[Option<u64>; 2]> = status
-            .values()
-            .map(|status| ["applied_index", "last_log_index"].map(|field| integer(status, field)))
-            .collect();
-        let last = indexes.iter().flatten().flatten().max().copied();
-        let equal = last.is_some() && indexes.iter().flatten().all(|index| *index == last);
-        if status.len() == cluster.len() && equal {
+        let mut told = Vec::new();
+        for number in 0..cluster.len() {
+            let index = |field| status.get(&number).and_then(|own| integer(own, field));
+            told.push(["applied_index", "last_log_index"].map(index));
+        }
+        let last = told.iter().flatten().flatten().max().copied();
+        if last.is_some() && told.iter().flatten().all(|index| *index == last) {
             return Ok(());
         }
         if began.elapsed() > CONVERGE {
-            bail!("the machines do not converge within {CONVERGE:?}: applied and last log index {indexes:?}");
+            let mut machines = Vec::new();
+            for (number, [applied, last]) in told.into_iter().enumerate() {
+                let slot = number + 1;
+                machines.push(match (cluster.ended(number)?, status.get(&number)) {
+                    (Some(reason), _) => format!("machine {slot} ended: {reason}"),
+                    (None, None) => format!("machine {slot} does not answer"),
+                    (None, Some(_)) => format!("machine {slot} applied {applied:?}, last log index {last:?}"),
+                });
+            }
+            bail!("the machines do not converge within {CONVERGE:?}: {}", machines.join("; "));
         }
         tokio::time::sleep(POLL).await;
     }
