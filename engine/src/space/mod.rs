@@ -7,33 +7,17 @@
 //!
 //! A reference is counted in bytes, once for the log entry and once for the key: an extent lives while either refers
 //! to it. The map is not on disk; it is rebuilt from the index and the log.
-//!
-//! A value lies in one piece, and members pack differently: what has a place on a leader may have none on a follower, and
-//! replication that waits for it waits for ever, deletes with it. So the end of the area is a reserve that stays in one piece:
-//! a value is put there only if it has no place elsewhere, and a leader takes none of a client that only the reserve has
-//! room for.
+
+mod free;
 
 use crate::io::BLOCK;
 use crate::types::ValueRef;
+use free::Free;
 use std::collections::{BTreeMap, VecDeque};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// The longest run opened for small values, in blocks.
-const RUN_BLOCKS: u32 = 256;
-/// The part of the data area that is the reserve, and its most blocks.
-const RESERVE_PART: u32 = 16;
-const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
 /// Block numbers in the data area.
 type Blocks = Vec<u32>;
-
-/// A gathering place in the data area: values are packed into it one after another.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    /// The first byte not yet given out.
-    cursor: u64,
-    /// The end of the run, in bytes.
-    end: u64,
-}
 
 /// Blocks that died before a gathering was closed.
 pub(crate) struct Dying {
@@ -57,19 +41,7 @@ struct Dead {
 pub(crate) struct SpaceMap {
     /// Referenced bytes in each block.
     live: Vec<u32>,
-    /// One bit a block: allocated, live or dead.
-    taken: Vec<u64>,
-    blocks: u32,
-    /// Where the reserve begins.
-    reserve: u32,
-    /// Free blocks of the reserve.
-    reserve_free: u32,
-    free: u32,
-    /// So many blocks in one piece are not free outside the reserve, and none was freed since that was found.
-    unfit: u32,
-    /// Where the search for the next run begins.
-    hint: u32,
-    run: Option<Run>,
+    free: Free,
     /// Died since the last gathering; no record covers them yet.
     unrecorded: Blocks,
     dead: VecDeque<Dead>,
@@ -81,17 +53,9 @@ pub(crate) struct SpaceMap {
 
 impl SpaceMap {
     pub(crate) fn new(blocks: u32) -> SpaceMap {
-        let reserve = blocks - (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX);
         SpaceMap {
             live: vec![0; blocks as usize],
-            taken: vec![0; (blocks as usize).div_ceil(64)],
-            blocks,
-            reserve,
-            reserve_free: blocks - reserve,
-            free: blocks,
-            unfit: u32::MAX,
-            hint: 0,
-            run: None,
+            free: Free::new(blocks),
             unrecorded: Vec::new(),
             dead: VecDeque::new(),
             said_synced: 0,
@@ -101,15 +65,25 @@ impl SpaceMap {
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
-        u64::from(self.free) * BLOCK_BYTES
+        self.free.free_bytes()
     }
 
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        u64::from(self.blocks) * BLOCK_BYTES
+        self.free.capacity_bytes()
     }
 
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        u64::from(self.blocks - self.reserve) * BLOCK_BYTES
+        self.free.reserve_bytes()
+    }
+
+    /// As [`Free::fits`].
+    pub(crate) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
+        self.free.fits(blocks, lengths)
+    }
+
+    /// As [`Free::fits_unreserved`].
+    pub(crate) fn fits_unreserved(&mut self, len: u64) -> bool {
+        self.free.fits_unreserved(len)
     }
 
     /// Whether dead blocks wait for a journal block: to record them, or to say that their record is synced.
@@ -122,15 +96,10 @@ impl SpaceMap {
         if len == 0 {
             return Some(0);
         }
-        let fits = |run: &Run| run.end - run.cursor >= u64::from(len);
-        if !self.run.as_ref().is_some_and(fits) {
+        if !self.free.runs_on(len) {
             self.close_run();
-            self.run = Some(self.find_run(blocks_of(len))?);
         }
-        let run = self.run.as_mut()?;
-        let offset = run.cursor;
-        run.cursor += u64::from(len);
-        self.take(offset, run_end(offset, len));
+        let offset = self.free.allocate(len)?;
         self.count(offset, len, true);
         Some(offset)
     }
@@ -138,22 +107,15 @@ impl SpaceMap {
     /// Whole blocks of their own for `len` bytes, apart from the open run; no reference is counted.
     pub(crate) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
         self.close_run();
-        let run = self.find_run(blocks_of(len))?;
-        self.take(run.cursor, run_end(run.cursor, len));
-        self.hint = block_number(run_end(run.cursor, len) + BLOCK_BYTES - 1);
-        Some(run.cursor)
+        self.free.allocate_apart(len)
     }
 
     /// Ends the open run: no later allocation shares a block with an earlier one, so that no block is written twice.
     pub(crate) fn close_run(&mut self) {
-        let Some(run) = self.run.take() else { return };
-        // The rest of the run was never taken: the next one begins right here.
-        self.hint = block_number(run.cursor + BLOCK_BYTES - 1);
-        if run.cursor % BLOCK_BYTES != 0 {
-            let last = block_number(run.cursor);
-            if self.live_in(last) == 0 {
-                self.unrecorded.push(last);
-            }
+        if let Some(last) = self.free.close_run()
+            && self.live_in(last) == 0
+        {
+            self.unrecorded.push(last);
         }
     }
 
@@ -173,7 +135,7 @@ impl SpaceMap {
             return false;
         }
         if value.len > 0 {
-            self.take(value.offset, run_end(value.offset, value.len));
+            self.free.take(value.offset, value.len);
             self.count(value.offset, value.len, true);
         }
         true
@@ -213,8 +175,7 @@ impl SpaceMap {
             let Some(dead) = self.dead.pop_front() else { break };
             for block in dead.blocks {
                 assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
-                self.set_taken(block, false);
-                self.free += 1;
+                self.free.release(block);
             }
         }
     }
@@ -234,25 +195,14 @@ impl SpaceMap {
         }
     }
 
-    fn take(&mut self, offset: u64, end: u64) {
-        for block in block_number(offset)..block_number(end + BLOCK_BYTES - 1) {
-            if !self.is_taken(block) {
-                self.set_taken(block, true);
-                self.free -= 1;
-            }
-        }
-    }
-
     fn count(&mut self, offset: u64, len: u32, up: bool) {
-        let end = run_end(offset, len);
+        let end = offset + u64::from(len);
         let mut at = offset;
         while at < end {
             let block = block_number(at);
             let next = (u64::from(block) + 1) * BLOCK_BYTES;
             let bytes = (next.min(end) - at) as u32;
-            let open = self
-                .run
-                .is_some_and(|run| run.cursor % BLOCK_BYTES != 0 && block_number(run.cursor) == block);
+            let open = self.free.open_block() == Some(block);
             if let Some(live) = self.live.get_mut(block as usize) {
                 if up {
                     *live += bytes;
@@ -268,147 +218,13 @@ impl SpaceMap {
         }
     }
 
-    /// Whether values of these lengths all find room, put one after another. `blocks` is what they take if each begins one.
-    ///
-    /// Mostly a look at the reserve tells; where it is in use, or too small, a long run does, and else they are put where
-    /// they would go, in a copy of the map.
-    pub(crate) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
-        let reserve = self.blocks - self.reserve;
-        if self.reserve_free == reserve && blocks <= u64::from(reserve) {
-            return true;
-        }
-        if blocks > u64::from(self.free) {
-            // Packed they may still fit.
-            return self.try_all(lengths());
-        }
-        let in_one =
-            |needed| self.scan(self.hint, self.blocks, needed).or_else(|| self.scan(0, self.hint, needed));
-        u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some()) || self.try_all(lengths())
-    }
-
-    fn try_all(&self, lengths: Vec<u64>) -> bool {
-        let mut trial = SpaceMap {
-            taken: self.taken.clone(),
-            blocks: self.blocks,
-            reserve: self.reserve,
-            reserve_free: self.reserve_free,
-            free: self.free,
-            hint: self.hint,
-            unfit: self.unfit,
-            ..SpaceMap::new(0)
-        };
-        lengths.into_iter().all(|len| {
-            // A gathering may end before and behind any value. What that costs short ones is left to chance, since most
-            // of them come in one.
-            let apart = len > BLOCK_BYTES / 2;
-            let found = u32::try_from(len).is_ok_and(|len| {
-                if apart {
-                    trial.close_run();
-                }
-                trial.allocate(len).is_some()
-            });
-            if apart {
-                trial.close_run();
-            }
-            found
-        })
-    }
-
-    /// Whether a value of this length would find room in one piece without the reserve.
-    pub(crate) fn fits_unreserved(&mut self, len: u64) -> bool {
-        u32::try_from(len.div_ceil(BLOCK_BYTES))
-            .is_ok_and(|needed| needed == 0 || self.unreserved(needed).is_some())
-    }
-
-    fn unreserved(&mut self, needed: u32) -> Option<(u32, u32)> {
-        if needed >= self.unfit {
-            return None;
-        }
-        let found = self.scan(self.hint, self.reserve, needed).or_else(|| self.scan(0, self.reserve, needed));
-        if found.is_none() {
-            self.unfit = needed;
-        }
-        found
-    }
-
-    /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough. If it reaches into the
-    /// reserve, no more than needed.
-    fn find_run(&mut self, needed: u32) -> Option<Run> {
-        if needed > self.free {
-            return None;
-        }
-        let (start, len) = match self.unreserved(needed) {
-            Some((start, len)) => {
-                self.hint = start + len;
-                (start, len)
-            }
-            None => {
-                let before =
-                    (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count() as u32;
-                (self.scan(self.reserve - before, self.blocks, needed)?.0, needed)
-            }
-        };
-        Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
-    }
-
-    fn scan(&self, from: u32, to: u32, needed: u32) -> Option<(u32, u32)> {
-        let want = needed.max(RUN_BLOCKS);
-        let (mut start, mut len, mut block) = (from, 0, from);
-        while block < to {
-            if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX) {
-                block += 64;
-                start = block;
-                continue;
-            }
-            if self.is_taken(block) {
-                if len >= needed {
-                    break;
-                }
-                len = 0;
-                start = block + 1;
-            } else {
-                len += 1;
-                if len == want {
-                    break;
-                }
-            }
-            block += 1;
-        }
-        (len >= needed).then_some((start, len))
-    }
-
     fn live_in(&self, block: u32) -> u32 {
         self.live.get(block as usize).copied().unwrap_or(0)
-    }
-
-    fn is_taken(&self, block: u32) -> bool {
-        self.taken.get(block as usize / 64).is_none_or(|word| word & (1 << (block % 64)) != 0)
-    }
-
-    fn set_taken(&mut self, block: u32, taken: bool) {
-        if let Some(word) = self.taken.get_mut(block as usize / 64) {
-            let bit = 1 << (block % 64);
-            *word = if taken { *word | bit } else { *word & !bit };
-        }
-        if !taken {
-            self.unfit = u32::MAX;
-        }
-        if block >= self.reserve {
-            self.reserve_free = if taken { self.reserve_free - 1 } else { self.reserve_free + 1 };
-        }
     }
 }
 
 fn block_number(offset: u64) -> u32 {
     (offset / BLOCK_BYTES) as u32
-}
-
-fn run_end(offset: u64, len: u32) -> u64 {
-    offset + u64::from(len)
-}
-
-fn blocks_of(len: u32) -> u32 {
-    len.div_ceil(BLOCK as u32)
 }
 
 #[cfg(test)]
