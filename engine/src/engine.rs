@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::syncer;
 use crate::types::{
-    EngineStatus, Geometry, GroupId, Identity, Lineage, LogId, Options, Run, Standing, ValueRef,
+    EngineStatus, Geometry, GroupId, Identity, Lineage, LogId, Mode, Options, Run, Standing, ValueRef,
 };
 use crate::values::read_value;
 use crate::writer::Writer;
@@ -117,6 +117,27 @@ impl Engine {
         self.shared.state.lock().check_open()?;
         *self.shared.standing.lock() = Standing::Recovering;
         self.shared.update_superblock(|s| s.standing = Standing::Recovering).await
+    }
+
+    /// The device keeps completed writes through a power cut no longer: from now on, whatever the mode was, it is `sync`.
+    /// Returns when everything that was acknowledged is synced, and the directory says so.
+    ///
+    /// # After a crash
+    /// During this call: what completed and is gone counts as damage, as long as the directory still says `device`.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn distrust_device(&self) -> Result<()> {
+        {
+            let state = self.shared.state.lock();
+            state.check_open()?;
+            // Within the lock, under which each append is told what it promises.
+            self.shared.distrusted.store(true, Ordering::SeqCst);
+        }
+        // What was acknowledged without a sync is either written by now, or waits for its turn with the rest.
+        self.barrier().await?;
+        self.shared.sync_now().await?;
+        self.shared.update_superblock(|s| s.mode = Some(Mode::Sync)).await
     }
 
     /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything

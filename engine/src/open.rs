@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -251,6 +252,7 @@ pub(crate) async fn open(
         counters,
         work: Notify::new(),
         sync_work: Notify::new(),
+        distrusted: AtomicBool::new(false),
         changed: Notify::new(),
         mending: tokio::sync::Mutex::new(()),
         syncing: tokio::sync::Mutex::new(()),

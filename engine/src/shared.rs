@@ -9,12 +9,12 @@ use crate::journal::Ring;
 use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, SuperblockStore};
-use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Options, SharedImage, Standing};
+use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Mode, Options, SharedImage, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -261,9 +261,19 @@ pub(crate) struct Shared {
     pub mending: tokio::sync::Mutex<()>,
     /// One sync at a time.
     pub syncing: tokio::sync::Mutex<()>,
+    /// Completed writes count for nothing any more: whatever the mode was, it is `sync` now.
+    pub distrusted: AtomicBool,
 }
 
 impl Shared {
+    /// What an acknowledgement promises now.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.distrusted.load(Ordering::SeqCst) {
+            true => Mode::Sync,
+            false => self.options.mode,
+        }
+    }
+
     /// Ends the engine: nothing is written any more, and everybody who waits is told why.
     pub(crate) fn fail(&self, error: Error) {
         let queue = {
@@ -380,7 +390,7 @@ impl Shared {
         let state = self.state.lock();
         EngineStatus {
             backend: self.backend,
-            mode: self.options.mode,
+            mode: self.mode(),
             standing,
             lazy: self.lazy.is_set(),
             written_sequence: written,

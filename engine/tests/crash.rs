@@ -15,6 +15,8 @@ use support::{Cache, Disk, Random, geometry, identity, run};
 /// Runs a workload, cuts the power (or kills the process) at operation `cut`, and verifies. Returns whether the cut
 /// came.
 fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bool, Standing) {
+    // Nobody runs mode `device` on such a disk, but one whose protection failed becomes one.
+    let protection_fails = mode == Mode::Device && cache == Cache::Volatile;
     run(async {
         let what = format!("{mode} {cache:?} power={power} cut={cut} seed={seed}");
         let disk = Disk::new(geometry());
@@ -22,6 +24,12 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
         let history = Arc::new(History::default());
         let mut random = Random(seed);
         let engine = Engine::open(Arc::new(disk.clone()), None, options(mode, 1)).await.unwrap();
+        if protection_fails {
+            assert_eq!(engine.status().mode, Mode::Device);
+            engine.distrust_device().await.unwrap();
+            assert_eq!(engine.status().mode, Mode::Sync);
+        }
+        let mode = if protection_fails { Mode::Sync } else { mode };
         {
             let mut core = disk.core.lock().unwrap();
             core.cut_at = Some(core.operations + cut);
@@ -78,6 +86,11 @@ fn a_power_cut_at_any_operation_loses_nothing_acknowledged_on_a_protected_disk_i
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_acknowledged_on_a_volatile_disk_in_sync_mode() {
     crash_everywhere(Mode::Sync, Cache::Volatile, true);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_acknowledged_since_a_device_is_no_longer_trusted() {
+    crash_everywhere(Mode::Device, Cache::Volatile, true);
 }
 
 #[test]

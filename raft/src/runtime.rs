@@ -12,6 +12,12 @@ use std::time::Duration;
 #[cfg(not(madsim))]
 mod chosen {
     pub(crate) use openraft_rt_tokio::TokioRuntime as Runtime;
+    use std::time::Duration;
+
+    /// No message is sent again.
+    pub(crate) const fn repeat_after() -> Option<Duration> {
+        None
+    }
 
     /// The tonic service that answers the other members; add it to the server on the peer address.
     pub type PeerServer = crate::network::proto::peer_server::PeerServer<crate::network::PeerService>;
@@ -20,7 +26,8 @@ mod chosen {
 #[cfg(madsim)]
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
-    pub use super::simulated::{reset_clock_rates, set_clock_rate};
+    pub(crate) use super::simulated::repeat_after;
+    pub use super::simulated::{messages_repeated, repeat_messages, reset_clock_rates, set_clock_rate};
 
     /// The tonic service that answers the other members; add it to the server on the peer address.
     pub type PeerServer = crate::network::proto::peer_server::PeerServer<
@@ -34,10 +41,12 @@ pub(crate) mod exports {
     #[cfg(not(madsim))]
     pub use super::chosen::PeerServer;
     #[cfg(madsim)]
-    pub use super::chosen::{PeerServer, reset_clock_rates, set_clock_rate};
+    pub use super::chosen::{
+        PeerServer, messages_repeated, repeat_messages, reset_clock_rates, set_clock_rate,
+    };
 }
 
-pub(crate) use chosen::Runtime;
+pub(crate) use chosen::{Runtime, repeat_after};
 pub(crate) use exports::PeerServer;
 
 /// A point on this node's clock.
@@ -75,13 +84,13 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 mod simulated {
     //! openraft's runtime over madsim.
 
-    use madsim::rand::RngCore;
+    use madsim::rand::{Rng, RngCore};
     use madsim::task::NodeId;
     use madsim::time::TimeHandle;
     use openraft_rt::{AsyncRuntime, OptionalSend};
     use openraft_rt_sim::SimWatch;
     use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
     use std::convert::Infallible;
     use std::future::Future;
@@ -103,6 +112,9 @@ mod simulated {
     thread_local! {
         // A simulation runs on one thread.
         static CLOCKS: RefCell<BTreeMap<NodeId, Clock>> = const { RefCell::new(BTreeMap::new()) };
+        /// Of a thousand messages between members, those that are sent again.
+        static REPEATS: Cell<u32> = const { Cell::new(0) };
+        static REPEATED: Cell<u64> = const { Cell::new(0) };
     }
 
     impl Clock {
@@ -138,6 +150,29 @@ mod simulated {
         let shown_base = Clock::of(node).shown(real_base);
         let clock = Clock { real_base, shown_base, rate: parts_per_million.max(1) };
         CLOCKS.with_borrow_mut(|clocks| clocks.insert(node, clock));
+    }
+
+    /// From now on so many of a thousand messages between members are sent once more, up to some seconds later.
+    pub fn repeat_messages(per_mille: u32) {
+        REPEATS.set(per_mille);
+    }
+
+    /// Messages that were sent once more, since this was last asked.
+    pub fn messages_repeated() -> u64 {
+        REPEATED.replace(0)
+    }
+
+    /// After how long the message at hand is to be sent once more, if it is.
+    pub(crate) fn repeat_after() -> Option<Duration> {
+        let per_mille = REPEATS.get();
+        let mut rng = madsim::rand::thread_rng();
+        if per_mille == 0 || rng.gen_range(0..1_000) >= per_mille {
+            return None;
+        }
+        REPEATED.set(REPEATED.get() + 1);
+        // Half of them overtake what was sent soon after; half outlive leaders, and often the receiver's process.
+        let longest_us = if rng.gen_bool(0.5) { 20_000 } else { 10_000_000 };
+        Some(Duration::from_micros(rng.gen_range(0..longest_us)))
     }
 
     /// Forgets every rate: to be called when a simulation begins, since rates belong to the thread.

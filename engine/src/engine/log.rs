@@ -28,7 +28,6 @@ impl Engine {
         promise: Promise,
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) -> Result<()> {
-        let synced = promise == Promise::Synced || self.shared.options.mode == Mode::Sync;
         let mut done = Some(done);
         let mut batches = Batches::prepare(entries)?;
         while let Some(batch) = batches.next() {
@@ -39,6 +38,7 @@ impl Engine {
                 let (record_bytes, value_bytes) = (batch.record_bytes, batch.value_bytes);
                 let op = batch.insert(state, group, self.shared.options.log_cache_bytes)?;
                 let done = if last { done.take() } else { None };
+                let synced = promise == Promise::Synced || self.shared.mode() == Mode::Sync;
                 state.queue.push(Queued { op, synced, done });
                 state.queued_record_bytes += record_bytes;
                 state.queued_value_bytes += value_bytes;
@@ -207,7 +207,6 @@ impl Engine {
 
     /// Queues one operation and waits until it is written.
     async fn step(&self, mut change: impl FnMut(&mut State) -> Result<Op>) -> Result<()> {
-        let synced = self.shared.options.mode == Mode::Sync;
         let (done, written) = oneshot::channel();
         let mut done = Some(done);
         self.when_queue_has_room(|state| {
@@ -217,6 +216,7 @@ impl Engine {
                     let _ = done.send(result);
                 })
             });
+            let synced = self.shared.mode() == Mode::Sync;
             state.queue.push(Queued { op, synced, done });
             Ok(())
         })

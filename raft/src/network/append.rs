@@ -5,8 +5,10 @@
 //! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
 
 use super::acknowledged::Acknowledged;
+use super::client::Client;
 use super::identity::PeerIdentity;
 use super::proto::{self, append_response::Kind};
+use super::repeat::again;
 use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::NodeId;
@@ -44,6 +46,7 @@ pub(super) fn outlet()
 /// A running stream.
 pub(super) struct Session<S> {
     pub(super) identity: PeerIdentity,
+    pub(super) client: Client,
     pub(super) redundancy: Arc<Redundancy>,
     pub(super) acknowledged: Acknowledged,
     pub(super) target: NodeId,
@@ -132,6 +135,12 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
             let message = convert::append_to_proto(request, envelope, regime);
+            let alone = || proto::AppendRequest {
+                envelope: self.identity.to(self.target),
+                matched,
+                ..message.clone()
+            };
+            again(&self.client, alone, |mut client, message| async move { client.append_one(message).await });
             outlet.try_send(proto::AppendRequest { matched, ..message }).ok();
         }
     }

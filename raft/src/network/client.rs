@@ -4,6 +4,7 @@ use super::acknowledged::Acknowledged;
 use super::append::{self, Session};
 use super::identity::PeerIdentity;
 use super::proto::peer_client::PeerClient;
+use super::repeat::again;
 use super::{MAX_MESSAGE_BYTES, proto, sender};
 use crate::codec::Malformed;
 use crate::convert;
@@ -213,6 +214,16 @@ impl PeerNetwork {
             last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
             leadership_transfer: rpc.leadership_transfer,
         };
+        again(
+            &client,
+            || request.clone(),
+            move |mut client, request| async move {
+                match pre {
+                    true => client.pre_vote(request).await,
+                    false => client.vote(request).await,
+                }
+            },
+        );
         let call = async {
             match pre {
                 true => client.pre_vote(request).await,
@@ -264,6 +275,7 @@ impl PeerNetwork {
             .map_err(|status| rpc_error(&status))?
             .into_inner();
         Ok(Session {
+            client,
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
             acknowledged: self.acknowledged.clone(),
@@ -295,6 +307,11 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let matched = self.acknowledged.by(self.target, &rpc.vote);
         let message = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
         let request = proto::AppendRequest { matched, ..message };
+        again(
+            &client,
+            || request.clone(),
+            |mut client, request| async move { client.append_one(request).await },
+        );
         let call = client.append_one(request);
         let answer = self
             .call(
@@ -389,6 +406,11 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             to: rpc.to_node_id().as_u64(),
             last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
         };
+        again(
+            &client,
+            || request.clone(),
+            |mut client, request| async move { client.transfer_leader(request).await },
+        );
         let call = client.transfer_leader(request);
         let answer = self
             .call(

@@ -4,6 +4,7 @@ use super::client::connect;
 use super::hello::not_the_one;
 use super::identity::PeerIdentity;
 use super::proto;
+use super::repeat::again;
 use crate::ids::NodeId;
 use crate::rebirth::Applicant;
 use crate::runtime;
@@ -29,6 +30,7 @@ pub(crate) async fn ask_to_join(
         client_address: applicant.address.client.clone(),
         active: applicant.active,
     };
+    again(&client, || request.clone(), |mut client, request| async move { client.join(request).await });
     let answer = runtime::timeout(TIMEOUT, client.join(request)).await;
     let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
     identity.check_answer(answer.envelope.as_ref(), leader).map_err(not_the_one)?;

@@ -13,6 +13,7 @@ mod join;
 pub(crate) mod proto;
 mod receiver;
 mod recover;
+mod repeat;
 mod room;
 mod sender;
 mod service;

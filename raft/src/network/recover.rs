@@ -3,6 +3,7 @@
 use super::client::connect;
 use super::identity::PeerIdentity;
 use super::proto;
+use super::repeat::again;
 use crate::convert;
 use crate::ids::NodeId;
 use crate::runtime;
@@ -20,6 +21,7 @@ pub(crate) async fn ask_to_recover(
 ) -> Result<Vote, String> {
     let mut client = connect(address)?;
     let request = proto::RecoverRequest { envelope: identity.to(leader), mandated };
+    again(&client, || request.clone(), |mut client, request| async move { client.recover(request).await });
     let answer = runtime::timeout(TIMEOUT, client.recover(request)).await.ok_or("no answer")?;
     let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
     identity.check_answer(answer.envelope.as_ref(), leader).map_err(|status| status.message().to_string())?;

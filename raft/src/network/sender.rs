@@ -3,6 +3,7 @@
 use super::client::{Client, rpc_error};
 use super::identity::PeerIdentity;
 use super::proto;
+use super::repeat::again;
 use crate::convert;
 use crate::ids::NodeId;
 use crate::runtime;
@@ -47,6 +48,11 @@ impl Transfer {
             vote: Some(convert::vote_to_proto(&self.vote)),
             meta: Some(meta.clone()),
         };
+        again(
+            &self.client,
+            || offset.clone(),
+            |mut client, offset| async move { client.snapshot_offset(offset).await },
+        );
         let call = self.client.snapshot_offset(offset);
         let offset = checked(
             &self.identity,
@@ -93,6 +99,11 @@ impl Transfer {
                     chunk,
                     items,
                 };
+                again(
+                    &self.client,
+                    || request.clone(),
+                    |mut client, request| async move { client.snapshot_chunk(request).await },
+                );
                 let call = self.client.snapshot_chunk(request);
                 // What is newer may need less room.
                 let no_room = || self.pinned.forget(&self.outgoing);
@@ -132,6 +143,11 @@ impl Transfer {
             chunks,
             machine: self.outgoing.machine().into(),
         };
+        again(
+            &self.client,
+            || request.clone(),
+            |mut client, request| async move { client.snapshot_finish(request).await },
+        );
         let call = self.client.snapshot_finish(request);
         let answer = checked(
             &self.identity,

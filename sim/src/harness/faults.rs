@@ -97,6 +97,8 @@ impl Nemesis {
             Straddle => self.straddle().await,
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
+            // Goes on all the time.
+            Repeat => {}
         }
     }
 

@@ -51,6 +51,8 @@ kinds! {
     Slow = "delay",
     /// Some requests are late by seconds.
     Late = "late requests",
+    /// Messages between members arrive a second time, some much later.
+    Repeat = "repeated message",
     /// A clock runs fast or slow.
     Clock = "clock rate",
     /// A device fails a write.

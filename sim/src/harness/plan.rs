@@ -39,6 +39,8 @@ pub struct Plan {
     pub faults: Vec<FaultKind>,
     /// What the disks of this run do over time.
     pub decays: Vec<FaultKind>,
+    /// Of a thousand messages between members, those that arrive a second time.
+    pub repeats_per_mille: u32,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
     /// How long most faults last, and how long some do, in milliseconds.
@@ -66,7 +68,7 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
-        faults.retain(|kind| !FaultKind::DECAYS.contains(kind));
+        faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && *kind != FaultKind::Repeat);
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
@@ -96,6 +98,7 @@ impl Plan {
             beyond_tolerance: rng.random_range(0..5) == 0,
             faults,
             decays,
+            repeats_per_mille: repeats(seed),
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)
             } else {
@@ -154,6 +157,12 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
         geometry.data_bytes = FILLED_BYTES;
     }
     decays
+}
+
+/// In a third of the seeds messages arrive twice; drawn apart as well.
+fn repeats(seed: u64) -> u32 {
+    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0072_6570_6561_7473);
+    if rng.random_bool(1.0 / 3.0) { rng.random_range(5..100) } else { 0 }
 }
 
 /// Small journals and data areas, so that a run of a minute goes around them.

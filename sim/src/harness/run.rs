@@ -11,7 +11,7 @@ use super::decay::Entropy;
 use super::faults::Nemesis;
 use super::fill::fill;
 use super::finale;
-use super::kinds::FaultKind::{Fill, LostWrite, StrayRead, StrayWrite};
+use super::kinds::FaultKind::{Fill, LostWrite, Repeat, StrayRead, StrayWrite};
 use super::logging::Capture;
 use super::network::Links;
 use super::observe::{Seen, watch};
@@ -133,6 +133,8 @@ fn simulate(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String
     let mut inside = madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
     inside.set_time_limit(TIME_LIMIT);
     cairn_raft::reset_clock_rates();
+    cairn_raft::repeat_messages(0);
+    cairn_raft::messages_repeated();
     let run = async { inside.block_on(run(plan, trace, act)) };
     around.block_on(real_tokio::task::unconstrained(run))
 }
@@ -173,7 +175,10 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             let until = virtual_time() + plan.fault_time;
             madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
             filling = spawn_fill(&cluster)?;
+            cairn_raft::repeat_messages(plan.repeats_per_mille);
             Nemesis::new(cluster.clone(), links.clone(), client_hosts).rage(until).await;
+            cairn_raft::repeat_messages(0);
+            cluster.count_many(Repeat.name(), cairn_raft::messages_repeated());
         }
     }
     finale::heal(&cluster, &links).await;

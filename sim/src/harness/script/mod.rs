@@ -119,6 +119,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
         },
         beyond_tolerance: true,
         faults: Vec::new(),
+        repeats_per_mille: 0,
         forms_in_peace: true,
         ..plan
     }
