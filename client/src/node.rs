@@ -101,7 +101,7 @@ fn within<M>(message: M, timeout: Duration) -> Request<M> {
 }
 
 /// Both sides must take what the other may send: the server's greatest request and page fit well within.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
 /// How long a node is left alone after its first failure; doubles with each, up to the maximum.
 const COOL_DOWN: Duration = Duration::from_millis(100);

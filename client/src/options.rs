@@ -7,6 +7,9 @@ use crate::{Client, Error};
 /// The most writes that one client keeps in flight. The servers keep the results of 1024 per session.
 pub(crate) const MAX_IN_FLIGHT: usize = 512;
 
+/// No time is longer: with more, a clock could not tell when it is over.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Options of a [`Client`]; also its builder.
 ///
 /// ```no_run
@@ -73,16 +76,16 @@ impl Options {
         self
     }
 
-    /// How long one request may take, all retries together. Default 10 s.
+    /// How long one request may take, all retries together. Default 10 s; at most a year.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = deadline.min(LONGEST);
         self
     }
 
     /// How long to wait for one node's answer before asking again, so that a node that hangs does not eat the
     /// deadline. Default 2.5 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
-        self.attempt_timeout = timeout;
+        self.attempt_timeout = timeout.min(LONGEST);
         self
     }
 

@@ -2,6 +2,7 @@
 
 use futures::{Stream, StreamExt};
 use prost::Message;
+use std::task::Poll;
 use std::time::Duration;
 use tonic::{Status, Streaming};
 
@@ -11,8 +12,9 @@ use crate::proto::{
 
 /// Requests of one stream under way at once; beyond them the stream is not read.
 const UNDER_WAY: usize = 1024;
-/// Answers in one message.
+/// Answers in one message, and their bytes: the last one may exceed them.
 const ANSWERS: usize = 128;
+const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Answers the calls of a stream as they are done, in any order. `serve` answers one; its time is `None` where the
 /// client gave none. Ends with the stream of requests, once all are answered; dropping it drops what is under way.
@@ -36,7 +38,28 @@ where
             Answer { id, kind: Some(result.unwrap_or_else(|status| answer::Kind::Failed(failed(&status)))) }
         }
     });
-    answers.buffer_unordered(UNDER_WAY).ready_chunks(ANSWERS).map(|answers| Ok(BatchResponse { answers }))
+    gathered(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(BatchResponse { answers }))
+}
+
+/// What is ready goes into one message, within its bounds: the receiver refuses a message that is too long, and all that is on
+/// the stream with it.
+fn gathered(answers: impl Stream<Item = Answer> + Send) -> impl Stream<Item = Vec<Answer>> + Send {
+    let mut answers = Box::pin(answers.fuse());
+    futures::stream::poll_fn(move |context| {
+        let (mut message, mut bytes) = (Vec::new(), 0);
+        while message.len() < ANSWERS && bytes < MESSAGE_BYTES {
+            match answers.as_mut().poll_next(context) {
+                Poll::Ready(Some(answer)) => {
+                    bytes += answer.encoded_len();
+                    message.push(answer);
+                }
+                Poll::Ready(None) if message.is_empty() => return Poll::Ready(None),
+                Poll::Pending if message.is_empty() => return Poll::Pending,
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Some(message))
+    })
 }
 
 fn failed(status: &Status) -> Failed {
@@ -45,5 +68,36 @@ fn failed(status: &Status) -> Failed {
         code: status.code() as i32,
         message: status.message().to_owned(),
         detail: detail.and_then(|bytes| ErrorDetail::decode(bytes).ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(id: u64, bytes: usize) -> Answer {
+        let failed = Failed { code: 2, message: "x".repeat(bytes), detail: None };
+        Answer { id, kind: Some(answer::Kind::Failed(failed)) }
+    }
+
+    fn messages(answers: Vec<Answer>) -> Vec<Vec<Answer>> {
+        futures::executor::block_on(gathered(futures::stream::iter(answers)).collect())
+    }
+
+    /// The story: many large values were read at once and were all ready in the same moment. The message that carried them was
+    /// longer than the client takes, and ended the stream with everything on it.
+    #[test]
+    fn what_is_ready_goes_into_messages_that_are_not_too_long() {
+        let told = messages((0..100).map(|id| answer(id, 300_000)).collect());
+        assert!(
+            told.iter()
+                .all(|message| message.iter().map(Message::encoded_len).sum::<usize>()
+                    < MESSAGE_BYTES + 310_000)
+        );
+        assert!(told.iter().rev().skip(1).all(|message| message.len() == 4));
+        let ids: Vec<u64> = told.iter().flatten().map(|answer| answer.id).collect();
+        assert_eq!(ids, (0..100).collect::<Vec<_>>());
+        assert_eq!(messages((0..300).map(|id| answer(id, 1)).collect()).len(), 3);
+        assert!(messages(vec![]).is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! The engine's handle: what callers may ask, and the rules that each request is held to.
 
+use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::install::Installer;
 use crate::io::Directory;
@@ -60,8 +61,8 @@ impl Engine {
         let opened = open::open(directory.as_ref(), expected, options).await?;
         let shared = opened.shared;
         let captured = shared.state.lock().checkpoints.sequence;
-        tokio::spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());
-        tokio::spawn(syncer::run(shared.clone()));
+        shared.spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());
+        shared.spawn(syncer::run(shared.clone()));
         Ok(Engine { _ends: Arc::new(EndOnDrop(shared.clone())), shared })
     }
 
@@ -99,6 +100,8 @@ impl Engine {
     /// `Failed`, `Closed`.
     pub async fn set_active(&self) -> Result<()> {
         self.shared.state.lock().check_open()?;
+        // What was applied may still be on its way to the device.
+        self.barrier().await?;
         self.shared.sync_now().await?;
         self.shared.update_superblock(|s| s.standing = Standing::Active).await?;
         *self.shared.standing.lock() = Standing::Active;
@@ -237,10 +240,12 @@ impl Engine {
 impl Shared {
     /// Reads a value, from memory while its write is under way.
     pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        if let Some(value) = self.state.lock().unwritten.get(&at.offset)
-            && value.len() == at.len as usize
+        // The caller looked the place up before, and it may be another value's by now.
+        let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
+        if let Some(value) =
+            unwritten.filter(|value| value.len() == at.len as usize && hash(value) == at.hash)
         {
-            return Ok(value.clone());
+            return Ok(value);
         }
         read_value(self.devices.data.as_ref(), at, log_id).await
     }
@@ -265,7 +270,12 @@ impl Shared {
             if state.checkpoints.completed >= target {
                 return Some(Ok(()));
             }
-            state.failed.clone().map(Err)
+            if let Some(error) = state.failed.clone() {
+                return Some(Err(error));
+            }
+            let idle = state.closing && !state.checkpoints.running;
+            drop(state);
+            (idle && shared.progress.lock().writer_ended).then_some(Err(Error::Closed))
         })
         .await
     }

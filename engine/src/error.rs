@@ -73,6 +73,19 @@ pub enum Error {
         /// Bytes of the data area.
         capacity: u64,
     },
+    /// The keys, the log's records and what is remembered of clients would not fit into a checkpoint.
+    #[error(
+        "the index is full: {needed} bytes needed, {used} used of the {capacity} that a checkpoint area has; delete keys or \
+             format a larger data directory"
+    )]
+    IndexFull {
+        /// Bytes the write needs.
+        needed: u64,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes of a checkpoint area.
+        capacity: u64,
+    },
     /// The device failed a write or a sync. Final: the engine refuses all further writes.
     #[error("{location}: {operation} failed on file `{}`: {reason}. The engine has stopped, since what reached the \
              device is unknown", file.name())]

@@ -217,6 +217,13 @@ impl Engine {
                 extent.log_id
             )));
         }
+        // Whoever asks may give up waiting, and a failed sync is told only once: this goes on.
+        let (engine, extent, bytes) = (self.clone(), extent.clone(), Bytes::copy_from_slice(bytes));
+        let mending = tokio::spawn(async move { engine.mend_with(group, &extent, &bytes).await });
+        mending.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn mend_with(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
         let shared = self.shared();
         let _one_at_a_time = shared.mending.lock().await;
         let _pinned = View::new(shared, group);

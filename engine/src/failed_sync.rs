@@ -39,7 +39,7 @@ impl Shared {
         }
         let acknowledged = {
             let progress = self.progress.lock();
-            if self.options.mode == Mode::Sync { progress.synced } else { progress.written }
+            if self.mode() == Mode::Sync { progress.synced } else { progress.written }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {

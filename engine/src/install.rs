@@ -7,6 +7,7 @@ use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::{AlignedBuf, FileKind};
+use crate::room::fits_state;
 use crate::shared::{Shared, State};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, ValueRef};
 use bytes::Bytes;
@@ -153,9 +154,13 @@ impl Installer {
     ///
     /// # After a crash
     /// During this call: the old state or the new one, whole. After it: the new one; a checkpoint holds it, synced.
+    ///
+    /// # Errors
+    /// `IndexFull`, and nothing is replaced; `Full`, `Failed`, `Closed`.
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
         self.flush().await?;
         let shared = self.shared.clone();
+        fits_state(self.keys.checkpoint_bytes() + image.encoded_bytes(), shared.checkpoint_capacity)?;
         let target = shared
             .wait_until(|shared| {
                 let mut state = shared.state.lock();

@@ -60,6 +60,7 @@ pub use engine::Engine;
 pub use error::{Corruption, CorruptionKind, Error, Result};
 pub use extent::{Extent, Owner};
 pub use install::Installer;
+pub use room::Need;
 pub use scrub::{Checked, Pace, ScrubMark};
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,

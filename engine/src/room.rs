@@ -1,46 +1,70 @@
-//! Whether there is room in the data area, asked before anything is begun that cannot be undone.
+//! Whether there is room, asked before anything is begun that cannot be undone.
 //!
-//! A value lies in one piece, so bytes that are free in pieces are no room for it. A leader asks for a client's write and
-//! keeps a reserve; a follower asks for what the leader sends, down to the last block, and takes it later if it must: an append
-//! that meets a full data area ends replication.
+//! In the data area a value lies in one piece, so bytes that are free in pieces are no room for it. In a checkpoint area all
+//! keys, the log's records and the machine's image must fit at any time: without a checkpoint nothing can be purged. A leader
+//! asks for a client's write and keeps reserves; a follower asks for what the leader sends, down to the last block, and takes
+//! it later if it must: an append that meets a full data area, and a checkpoint that does not fit, end replication.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::group::checkpoint_bytes;
 use crate::io::BLOCK;
+use crate::shared::State;
+
+/// The parts of a checkpoint area, in hundredths, that the state may take, and the state with the log: before puts are
+/// refused, all clients' writes, what a leader sends. The rest is for what the later ones are asked to carry.
+const STATE_PERCENT: u64 = 70;
+const CLIENT_PERCENT: u64 = 94;
+const LEADER_PERCENT: u64 = 98;
+
+/// What a write takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of its values and keys.
+    pub bytes: u64,
+    /// The longest value, if it has any.
+    pub longest: Option<u64>,
+    /// Bytes of its record in a checkpoint: [`Engine::index_bytes`].
+    pub index_bytes: u64,
+}
 
 impl Engine {
-    /// Whether a client's write of `bytes` should be taken, of which the longest value has `longest`. A reserve is kept for
-    /// the log itself, so that deletes, membership and purging always find room, and for followers that pack worse.
+    /// Whether a client's write should be taken. Of the data area a reserve is kept for the log itself, so that deletes,
+    /// membership and purging always find room, and for followers that pack worse; of a checkpoint area, for the log.
     ///
     /// # Errors
-    /// `Full`, `Failed`, `Closed`.
-    pub fn admit(&self, bytes: u64, longest: u64) -> Result<()> {
+    /// `Full`, `IndexFull`, `Failed`, `Closed`.
+    pub fn admit(&self, need: Need) -> Result<()> {
         let shared = self.shared();
         let mut state = shared.state.lock();
         state.check_open()?;
-        let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        let reserve = state.space.reserve_bytes();
-        if free < bytes.saturating_add(reserve) {
-            return Err(Error::Full { needed: bytes, free: free.saturating_sub(reserve), capacity });
+        let area = shared.checkpoint_capacity;
+        if let Some(longest) = need.longest {
+            let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
+            let reserve = state.space.reserve_bytes();
+            if free < need.bytes.saturating_add(reserve) {
+                let free = free.saturating_sub(reserve);
+                return Err(Error::Full { needed: need.bytes, free, capacity });
+            }
+            if !state.space.fits_unreserved(longest) {
+                return Err(Error::Full { needed: longest, free, capacity });
+            }
+            fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
         }
-        if !state.space.fits_unreserved(longest) {
-            return Err(Error::Full { needed: longest, free, capacity });
-        }
-        let (index, area) = (state.checkpoint_bytes(), shared.checkpoint_capacity);
-        if index > area / 10 * 9 {
-            return Err(Error::Full { needed: bytes, free: 0, capacity: area });
-        }
-        Ok(())
+        fits_index(state.index_bytes(), need.index_bytes, area, CLIENT_PERCENT)
     }
 
-    /// Whether values of these lengths all find room, put one after another. `bytes`: what they take if each begins a block,
-    /// as [`Engine::bytes_in_blocks`] adds it up; the lengths are asked for only where that does not tell.
+    /// Whether what a leader sends has room: its records in a checkpoint, and values of these lengths, put one after another.
+    /// `bytes`: what they take if each begins a block, as [`Engine::bytes_in_blocks`] adds it up; the lengths are asked for
+    /// only where that does not tell.
     ///
     /// # Errors
-    /// `Full`.
-    pub fn has_room(&self, bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
-        let state = self.shared().state.lock();
-        match state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
+    /// `Full`, `IndexFull`.
+    pub fn has_room(&self, bytes: u64, index_bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
+        let shared = self.shared();
+        let state = shared.state.lock();
+        fits_index(state.index_bytes(), index_bytes, shared.checkpoint_capacity, LEADER_PERCENT)?;
+        match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
             true => Ok(()),
             false => {
                 let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
@@ -54,5 +78,29 @@ impl Engine {
     pub fn bytes_in_blocks(lengths: &[u64]) -> u64 {
         let block = BLOCK as u64;
         lengths.iter().fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
+    }
+
+    /// What an entry with so many values and such a meta takes in a checkpoint.
+    #[must_use]
+    pub fn index_bytes(values: usize, meta_len: usize) -> u64 {
+        checkpoint_bytes(values, meta_len)
+    }
+}
+
+/// Whether a state of so many bytes, received whole, fits into a checkpoint area.
+pub(crate) fn fits_state(bytes: u64, capacity: u64) -> Result<()> {
+    fits_index(0, bytes, capacity, LEADER_PERCENT)
+}
+
+impl State {
+    fn index_bytes(&self) -> u64 {
+        self.checkpoint_state_bytes() + self.checkpoint_log_bytes()
+    }
+}
+
+fn fits_index(used: u64, needed: u64, capacity: u64, percent: u64) -> Result<()> {
+    match used.saturating_add(needed) <= capacity / 100 * percent {
+        true => Ok(()),
+        false => Err(Error::IndexFull { needed, used, capacity }),
     }
 }

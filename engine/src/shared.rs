@@ -11,8 +11,10 @@ use crate::space::SpaceMap;
 use crate::superblock::{Clean, SuperblockStore};
 use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Mode, Options, SharedImage, Standing};
 use bytes::Bytes;
+use futures::FutureExt;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -150,9 +152,15 @@ impl State {
         self.space.waits_for_journal() || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
 
-    /// Estimated bytes of a checkpoint taken now.
-    pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        self.groups.values().map(|g| g.keys.checkpoint_bytes() + g.log.len() as u64 * 128).sum()
+    /// Bytes that a checkpoint taken now needs for everything but the log.
+    pub(crate) fn checkpoint_state_bytes(&self) -> u64 {
+        let image = |group: &Group| group.image.as_ref().map_or(0, |image| image.encoded_bytes());
+        self.groups.values().map(|group| group.keys.checkpoint_bytes() + image(group)).sum()
+    }
+
+    /// Bytes that it needs for the log.
+    pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
+        self.groups.values().map(|group| group.log.checkpoint_bytes()).sum()
     }
 }
 
@@ -274,6 +282,18 @@ impl Shared {
         }
     }
 
+    /// Runs a task of the engine. If it panics the engine fails, so that nobody waits for it without an end.
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.clone();
+        tokio::spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                let reason = std::io::Error::other("a task of the engine ended by a panic");
+                shared.fail(shared.device_error(FileKind::Journal, "write", &reason));
+                std::panic::resume_unwind(panic);
+            }
+        });
+    }
+
     /// Ends the engine: nothing is written any more, and everybody who waits is told why.
     pub(crate) fn fail(&self, error: Error) {
         let queue = {
@@ -326,7 +346,7 @@ impl Shared {
     }
 
     /// Syncs what is written and reports how far that reaches, with the checksum of the block there. A failure ends the
-    /// engine.
+    /// engine, and is told only once: never call this where the future may be dropped.
     pub(crate) async fn sync_now(&self) -> Result<Clean> {
         let _one_at_a_time = self.syncing.lock().await;
         let (target, checksum, bytes, since) = {
@@ -401,7 +421,10 @@ impl Shared {
             free_bytes: state.space.free_bytes(),
             keys: state.groups.values().map(|g| g.keys.len() as u64).sum(),
             live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
-            journal_used_blocks: written - state.checkpoints.previous,
+            index_bytes: state.checkpoint_state_bytes() + state.checkpoint_log_bytes(),
+            index_log_bytes: state.checkpoint_log_bytes(),
+            index_capacity_bytes: self.checkpoint_capacity,
+            journal_used_blocks: written.saturating_sub(state.checkpoints.previous),
             journal_blocks: self.ring.blocks(),
             checkpoint_sequence: state.checkpoints.sequence,
             checkpoints: state.checkpoints.completed,

@@ -246,11 +246,18 @@ pub struct Transition {
 pub trait MachineImage: Send + Sync + 'static {
     /// Its bytes, as [`View::machine`](crate::View::machine) returns them after a restart.
     fn encode(&self) -> Vec<u8>;
+
+    /// How many bytes that is, or some more. Asked often.
+    fn encoded_bytes(&self) -> u64;
 }
 
 impl MachineImage for Vec<u8> {
     fn encode(&self) -> Vec<u8> {
         self.clone()
+    }
+
+    fn encoded_bytes(&self) -> u64 {
+        self.len() as u64
     }
 }
 
@@ -319,6 +326,12 @@ pub struct EngineStatus {
     pub keys: u64,
     /// Bytes of values and keys under live keys.
     pub live_bytes: u64,
+    /// What a checkpoint taken now needs, about.
+    pub index_bytes: u64,
+    /// The log's part of that.
+    pub index_log_bytes: u64,
+    /// Bytes of a checkpoint area.
+    pub index_capacity_bytes: u64,
     /// Journal blocks in use.
     pub journal_used_blocks: u64,
     /// Journal blocks in all.

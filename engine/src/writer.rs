@@ -199,7 +199,7 @@ impl Writer {
         }
         if let Some(capture) = gathering.capture {
             self.captured = sequence;
-            tokio::spawn(checkpoint::run(self.shared.clone(), capture, sequence, self.chain));
+            self.shared.spawn(checkpoint::run(self.shared.clone(), capture, sequence, self.chain));
         }
     }
 

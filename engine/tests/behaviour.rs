@@ -7,7 +7,7 @@ mod support;
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    BootId, Change, CorruptionKind, Engine, Error, GroupId, ListQuery, LogId, Mode, NewEntry, Options,
+    BootId, Change, CorruptionKind, Engine, Error, GroupId, ListQuery, LogId, Mode, Need, NewEntry, Options,
     Promise, SharedImage, Transition,
 };
 use std::sync::Arc;
@@ -117,10 +117,10 @@ fn overwriting_goes_on_for_many_laps_of_journal_and_data() {
         let (disk, engine) = fresh(Mode::Replicated).await;
         // 40 MB through 4 MiB of data, 2000 blocks through 256 of journal.
         for i in 0..2000u64 {
-            let mut admitted = engine.admit(20_000, 20_000);
+            let mut admitted = engine.admit(need(20_000, 20_000));
             while admitted.is_err() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                admitted = engine.admit(20_000, 20_000);
+                admitted = engine.admit(need(20_000, 20_000));
             }
             put_one(&engine, i, &format!("k{}", i % 5), filled(20_000, i)).await.unwrap();
             if i % 20 == 19 {
@@ -145,7 +145,7 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
         let (_, engine) = fresh(Mode::Replicated).await;
         let mut index = 0;
         let refused = loop {
-            if let Err(error) = engine.admit(100_000, 100_000) {
+            if let Err(error) = engine.admit(need(100_000, 100_000)) {
                 break error;
             }
             put_one(&engine, index, &format!("k{index}"), filled(100_000, index)).await.unwrap();
@@ -165,7 +165,7 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
         }
         engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
         let mut waited = 0;
-        while engine.admit(100_000, 100_000).is_err() {
+        while engine.admit(need(100_000, 100_000)).is_err() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             waited += 1;
             assert!(waited < 5000, "space does not come back: {:?}", engine.status());
@@ -325,8 +325,12 @@ fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damage
     });
 }
 
+fn need(bytes: u64, longest: u64) -> Need {
+    Need { bytes, longest: Some(longest), index_bytes: 0 }
+}
+
 fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_room(Engine::bytes_in_blocks(lengths), || lengths.to_vec()).is_ok()
+    engine.has_room(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
 }
 
 /// The story: a follower was told to store an entry for whose value there was no room in one piece. Replication had taken
@@ -363,8 +367,46 @@ fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
         }
         assert!(has_room(&engine, &[50_000; 20]));
         assert!(!has_room(&engine, &[500_000]));
-        assert!(matches!(engine.admit(500_000, 500_000), Err(Error::Full { .. })));
-        assert!(engine.admit(500_000, 50_000).is_ok(), "many values, each of which fits");
+        assert!(matches!(engine.admit(need(500_000, 500_000)), Err(Error::Full { .. })));
+        assert!(engine.admit(need(500_000, 50_000)).is_ok(), "many values, each of which fits");
+    });
+}
+
+/// The story: batches of many small values made long records. The log outgrew the checkpoint area long before the data area was
+/// full, the next checkpoint failed, and with it every member, for good: without a checkpoint nothing could be purged.
+#[test]
+fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Replicated).await;
+        let values = || vec![Bytes::from_static(b"tiny"); 128];
+        let record = Engine::index_bytes(128, 4);
+        let client = Need { bytes: 512, longest: Some(4), index_bytes: record };
+        let (mut index, mut refused_to_clients) = (0, None);
+        while engine.has_room(0, record, Vec::new).is_ok() {
+            let meta = Bytes::from_static(b"meta");
+            append(&engine, vec![NewEntry { id: id(index), meta, values: values() }]).await.unwrap();
+            if refused_to_clients.is_none() && engine.admit(client).is_err() {
+                refused_to_clients = Some(index);
+            }
+            index += 1;
+            // What is applied shows the record as it is read back from a checkpoint.
+            engine
+                .apply(GROUP, vec![Transition { applied: id(index - 1), changes: vec![] }], image(0))
+                .unwrap();
+        }
+        let refused_to_clients = refused_to_clients.expect("clients are refused first");
+        assert!(index > 200 && refused_to_clients < index && engine.status().free_bytes > 1 << 20);
+        assert!(matches!(engine.admit(client), Err(Error::IndexFull { .. })));
+        let none = Need { index_bytes: record, ..Need::default() };
+        assert!(matches!(engine.admit(none), Err(Error::IndexFull { .. })), "nor a write without values");
+        engine.checkpoint().await.unwrap();
+        assert!(engine.status().index_bytes > engine.status().index_capacity_bytes / 10 * 9);
+        drop(engine);
+        let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(index - 1)));
+        engine.purge(GROUP, id(index - 1)).await.unwrap();
+        engine.admit(client).unwrap();
+        assert_eq!(engine.status().index_log_bytes, 0);
     });
 }
 

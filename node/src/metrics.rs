@@ -121,6 +121,13 @@ impl Collector for NodeGauges {
             engine.free_bytes,
         )?;
         out.gauge("data_capacity", "Bytes of the data area", Some(Unit::Bytes), engine.data_bytes)?;
+        out.gauge("index", "Bytes that a checkpoint taken now needs", Some(Unit::Bytes), engine.index_bytes)?;
+        out.gauge(
+            "index_capacity",
+            "Bytes that a checkpoint can have",
+            Some(Unit::Bytes),
+            engine.index_capacity_bytes,
+        )?;
         out.gauge("journal_blocks", "Blocks of the journal", None, engine.journal_blocks)?;
         out.gauge("journal_used_blocks", "Blocks of the journal in use", None, engine.journal_used_blocks)?;
         out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;

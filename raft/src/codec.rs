@@ -23,6 +23,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use cairn_engine::Run;
 use prost::Message;
 
+/// The engine takes no more values in an entry.
+const MAX_VALUES: usize = u16::MAX as usize;
 /// The engine takes no larger meta.
 pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 
@@ -279,6 +281,11 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
     }
 }
 
+/// Whether the engine can keep such a key.
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    !key.is_empty() && u16::try_from(key.len()).is_ok()
+}
+
 /// As [`decode_payload`], with the command checked and its values counted: for entries from the network.
 pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
     if meta.len() > MAX_META_BYTES {
@@ -288,10 +295,16 @@ pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malfo
     if let Payload::Normal(proposal) = &payload
         && !is_internal(&proposal.meta)
     {
-        let mut puts = 0;
-        parse_command(&proposal.meta, |kind, _, _| puts += usize::from(kind == StoredKind::Put))?;
-        if puts != proposal.values.len() {
-            return Err(Malformed("not as many values as puts"));
+        let (mut puts, mut keys_fit) = (0, true);
+        parse_command(&proposal.meta, |kind, key, _| {
+            puts += usize::from(kind == StoredKind::Put);
+            keys_fit &= is_key(key);
+        })?;
+        if !keys_fit {
+            return Err(Malformed("a key that is empty or too long"));
+        }
+        if puts != proposal.values.len() || puts > MAX_VALUES {
+            return Err(Malformed("not as many values as puts, or too many"));
         }
     }
     Ok(payload)

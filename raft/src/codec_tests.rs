@@ -7,6 +7,11 @@ use proptest::option;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What an engine can keep.
+fn key() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(any::<u8>(), 1..40).prop_map(Bytes::from)
+}
+
 fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..max).prop_map(Bytes::from)
 }
@@ -22,13 +27,13 @@ fn condition() -> impl Strategy<Value = Condition> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        (bytes(40), bytes(100), condition()).prop_map(|(key, value, condition)| Operation::Put {
+        (key(), bytes(100), condition()).prop_map(|(key, value, condition)| Operation::Put {
             key,
             value,
             condition
         }),
-        (bytes(40), condition()).prop_map(|(key, condition)| Operation::Delete { key, condition }),
-        (bytes(40), condition()).prop_map(|(key, condition)| Operation::Check { key, condition }),
+        (key(), condition()).prop_map(|(key, condition)| Operation::Delete { key, condition }),
+        (key(), condition()).prop_map(|(key, condition)| Operation::Check { key, condition }),
     ]
 }
 
@@ -122,6 +127,26 @@ fn a_membership_is_read_back_as_it_was_written() {
 fn an_empty_membership_is_read_back_as_it_was_written() {
     let (meta, values) = encode_payload(Payload::Membership(Membership::default()));
     assert_eq!(validate(meta, values).unwrap(), Payload::Membership(Membership::default()));
+}
+
+#[test]
+fn an_entry_with_a_key_or_with_values_that_no_engine_can_keep_is_refused() {
+    let entry = |keys: Vec<Vec<u8>>| {
+        let put = |key: Vec<u8>| Operation::Put {
+            key: key.into(),
+            value: Bytes::new(),
+            condition: Condition::None,
+        };
+        let command =
+            Command { synced: false, session: None, operations: keys.into_iter().map(put).collect() };
+        let Proposal { meta, values } = encode_command(command, 100);
+        validate(meta, values).map(drop)
+    };
+    assert_eq!(entry(vec![vec![1; 65_535]]), Ok(()));
+    assert_eq!(entry(vec![vec![1; 65_536]]), Err(Malformed("a key that is empty or too long")));
+    assert_eq!(entry(vec![vec![]]), Err(Malformed("a key that is empty or too long")));
+    assert_eq!(entry(vec![vec![1]; 65_535]), Ok(()));
+    assert_eq!(entry(vec![vec![1]; 65_536]), Err(Malformed("not as many values as puts, or too many")));
 }
 
 #[test]

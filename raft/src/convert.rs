@@ -15,8 +15,15 @@ pub(crate) fn log_id_to_proto(id: &RaftLogId) -> proto::LogId {
     proto::LogId { term: id.committed_leader_id().term, index: id.index() }
 }
 
-pub(crate) fn log_id_from_proto(id: proto::LogId) -> RaftLogId {
-    RaftLogId::new_term_index(id.term, id.index)
+/// No cluster ever reaches a term or an index as large as this. With one from a broken member it could never elect anybody
+/// again: terms only rise, and the next one must exist.
+const BOUND: u64 = 1 << 62;
+
+pub(crate) fn log_id_from_proto(id: proto::LogId) -> Result<RaftLogId, Malformed> {
+    match id.term < BOUND && id.index < BOUND {
+        true => Ok(RaftLogId::new_term_index(id.term, id.index)),
+        false => Err(Malformed("a position that no log reaches")),
+    }
 }
 
 pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
@@ -26,6 +33,9 @@ pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
 
 pub(crate) fn vote_from_proto(vote: Option<proto::Vote>) -> Result<Vote, Malformed> {
     let vote = vote.ok_or(Malformed("no vote"))?;
+    if vote.term >= BOUND {
+        return Err(Malformed("a term that no cluster reaches"));
+    }
     let node_id = NodeId::from_u64(vote.node_id);
     Ok(match vote.committed {
         true => Vote::new_committed(vote.term, node_id),
@@ -118,30 +128,27 @@ pub(crate) fn append_from_proto(message: proto::AppendRequest) -> Result<AppendR
         return Err(Malformed("an append by a member that does not lead"));
     }
     let mut term = message.previous.map_or(0, |id| id.term);
-    let mut next = match message.previous {
-        None => 0,
-        Some(id) => id.index.checked_add(1).ok_or(Malformed("an index without a successor"))?,
-    };
+    let prev_log_id = message.previous.map(log_id_from_proto).transpose()?;
+    let first = prev_log_id.map_or(0, |id| id.index() + 1);
     if term > vote.leader_id().term() {
         return Err(Malformed("terms out of order"));
     }
     let mut entries = Vec::with_capacity(message.entries.len());
-    for entry in message.entries {
+    for (next, entry) in (first..).zip(message.entries) {
         if entry.index != next {
             return Err(Malformed("a hole in the entries"));
         }
         if entry.term < term || entry.term > vote.leader_id().term() {
             return Err(Malformed("terms out of order"));
         }
-        next = next.checked_add(1).ok_or(Malformed("an index without a successor"))?;
         term = entry.term;
         entries.push(entry_from_proto(entry)?);
     }
     Ok(AppendRequest {
         vote,
-        prev_log_id: message.previous.map(log_id_from_proto),
+        prev_log_id,
         entries,
-        leader_commit: message.committed.map(log_id_from_proto),
+        leader_commit: message.committed.map(log_id_from_proto).transpose()?,
     })
 }
 
@@ -160,9 +167,9 @@ pub(crate) fn snapshot_meta_from_proto(
     let meta = meta.ok_or(Malformed("no snapshot named"))?;
     let last = meta.last_log_id.ok_or(Malformed("a snapshot without a last entry"))?;
     let membership = membership_from_proto(meta.membership.unwrap_or_default())?;
-    let membership_log_id = meta.membership_log_id.map(log_id_from_proto);
+    let membership_log_id = meta.membership_log_id.map(log_id_from_proto).transpose()?;
     let named = SnapshotMeta {
-        last_log_id: Some(log_id_from_proto(last)),
+        last_log_id: Some(log_id_from_proto(last)?),
         last_membership: StoredMembership::new(membership_log_id, membership),
     };
     Ok((cairn_engine::LogId { term: last.term, index: last.index }, named))

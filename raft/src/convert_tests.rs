@@ -70,6 +70,19 @@ fn an_index_at_the_end_of_numbers_is_refused() {
     assert!(append_from_proto(request(Some((3, u64::MAX - 1)), vec![blank(3, u64::MAX)])).is_err());
 }
 
+/// The story: one message with the last of all terms. It was stored and passed on, and no later term exists.
+#[test]
+fn a_term_or_position_that_leaves_no_room_for_later_ones_is_refused() {
+    let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }));
+    assert!(vote((1 << 62) - 1).is_ok() && vote(1 << 62).is_err() && vote(u64::MAX).is_err());
+    let id = |term, index| log_id_from_proto(proto::LogId { term, index });
+    assert!(id((1 << 62) - 1, (1 << 62) - 1).is_ok());
+    assert!(id(1 << 62, 1).is_err() && id(1, u64::MAX).is_err());
+    assert!(append_from_proto(request(Some((3, u64::MAX - 1)), vec![])).is_err());
+    let committed = Some(proto::LogId { term: 3, index: u64::MAX });
+    assert!(append_from_proto(proto::AppendRequest { committed, ..request(None, vec![]) }).is_err());
+}
+
 #[test]
 fn an_append_is_read_back_as_it_was_written() {
     let command = Command {

@@ -75,13 +75,14 @@ impl Maintained {
         let checkpointed = self.progress.last_checkpointed();
         let bounds = self.engine.log_bounds(GROUP);
         let status = self.engine.status();
-        let limits = Limits::new(&self.config, status.data_bytes);
+        let limits = Limits::new(&self.config, status.data_bytes, status.index_capacity_bytes);
         // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
-        let tight = status.free_bytes < status.data_bytes / 4;
+        let tight = status.free_bytes < status.data_bytes / 4
+            || status.index_log_bytes > status.index_capacity_bytes / 4;
         let full = status.free_bytes < status.data_bytes / 8;
         let purgeable = match tight {
             true => bounds.last.map(|last| last.index),
-            false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP)),
+            false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP), status.index_log_bytes),
         };
         let due = self.engine.purge_due(GROUP);
         let purgeable = purgeable.max(due.map(|due| due.index));
@@ -162,20 +163,24 @@ impl Maintained {
             || status.journal_used_blocks.saturating_mul(100)
                 >= status.journal_blocks.saturating_mul(self.config.checkpoint_journal_percent)
             || entries(bounds) > limits.retain_entries.saturating_mul(2)
+            || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
     }
 }
 
-/// The configured sizes, kept small on a small disk: the log may take a quarter of the data area at most.
+/// The configured sizes, kept small on a small disk: the log may take a quarter of the data area at most, and its records an
+/// eighth of a checkpoint area, for which they are checkpointed in time.
 struct Limits {
     retain_bytes: u64,
+    retain_index_bytes: u64,
     retain_entries: u64,
     checkpoint_bytes: u64,
 }
 
 impl Limits {
-    fn new(config: &ReplicaConfig, data_bytes: u64) -> Limits {
+    fn new(config: &ReplicaConfig, data_bytes: u64, index_capacity_bytes: u64) -> Limits {
         Limits {
             retain_bytes: config.log_retain_bytes.min(data_bytes / 8),
+            retain_index_bytes: index_capacity_bytes / 8,
             retain_entries: config.log_retain_entries,
             checkpoint_bytes: config.checkpoint_bytes.min(data_bytes / 8),
         }
@@ -183,13 +188,15 @@ impl Limits {
 
     /// The index through which the log should go so that about as much is kept as is to be retained; `None` while it
     /// is larger than that by less than an eighth. Bytes are taken to be spread evenly over the entries.
-    fn purge_target(&self, bounds: &LogBounds, bytes: u64) -> Option<u64> {
+    fn purge_target(&self, bounds: &LogBounds, bytes: u64, index_bytes: u64) -> Option<u64> {
         let (last, entries) = (bounds.last?.index, entries(bounds));
-        let by_bytes = match bytes {
+        let within = |limit: u64, bytes: u64| match bytes {
             0 => entries,
-            _ => (u128::from(entries) * u128::from(self.retain_bytes) / u128::from(bytes)) as u64,
+            _ => (u128::from(entries) * u128::from(limit) / u128::from(bytes)) as u64,
         };
-        let keep = by_bytes.min(self.retain_entries);
+        let keep = within(self.retain_bytes, bytes)
+            .min(within(self.retain_index_bytes, index_bytes))
+            .min(self.retain_entries);
         let surplus = entries.saturating_sub(keep);
         (surplus > keep / 8).then(|| last.saturating_sub(keep))
     }
@@ -207,10 +214,14 @@ mod tests {
     use cairn_engine::Mode;
     use std::collections::BTreeMap;
 
+    fn limits(config: &ReplicaConfig, data_bytes: u64) -> Limits {
+        Limits::new(config, data_bytes, 8000)
+    }
+
     fn target(bounds: LogBounds, log_bytes: u64) -> Option<u64> {
         let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         (config.log_retain_bytes, config.log_retain_entries) = (1000, 100);
-        Limits::new(&config, 1 << 30).purge_target(&bounds, log_bytes)
+        limits(&config, 1 << 30).purge_target(&bounds, log_bytes, log_bytes)
     }
 
     fn bounds(purged: Option<u64>, last: Option<u64>) -> LogBounds {
@@ -241,9 +252,18 @@ mod tests {
     }
 
     #[test]
+    fn a_log_whose_records_fill_a_checkpoint_area_loses_its_beginning() {
+        // An eighth of the area is 1000 bytes; 100 entries whose records take 2000.
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        config.log_retain_bytes = 1 << 20;
+        let target = |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index);
+        assert_eq!((target(2000), target(1000)), (Some(49), None));
+    }
+
+    #[test]
     fn on_a_small_disk_less_is_retained() {
         let config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
-        let limits = Limits::new(&config, 80 << 20);
+        let limits = limits(&config, 80 << 20);
         assert_eq!((limits.retain_bytes, limits.checkpoint_bytes), (10 << 20, 10 << 20));
     }
 

@@ -26,10 +26,10 @@ use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
 use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
-use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Run, Standing, View};
-use openraft::RaftMetrics;
+use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Need, Run, Standing, View};
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
+use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,8 +161,19 @@ impl Replica {
         runtime::spawn(scrubber.clone().run());
         let barrier = ReadBarrier::start(raft.clone(), progress, patience);
         let room = Room::new(engine.clone());
-        let shared =
-            Arc::new(Shared { identity, engine, raft, gate, redundancy, receiver, steward, room, recovery });
+        let contradicted = AtomicBool::new(false);
+        let shared = Arc::new(Shared {
+            identity,
+            engine,
+            raft,
+            gate,
+            redundancy,
+            receiver,
+            steward,
+            room,
+            recovery,
+            contradicted,
+        });
         Ok(Replica { inner: Arc::new(Inner { shared, maintained, barrier, scrubber, outcast, stopping }) })
     }
 
@@ -178,18 +189,36 @@ impl Replica {
     /// # Errors
     /// See [`WriteError`], which tells of each case whether anything was proposed.
     pub async fn write(&self, command: Command) -> Result<WriteOutcome, WriteError> {
+        self.write_holding(command, ()).await
+    }
+
+    /// The same; `held` is dropped when the command is applied or given up, however long its caller waits.
+    ///
+    /// # Errors
+    /// As [`Replica::write`].
+    pub async fn write_holding(
+        &self,
+        command: Command,
+        held: impl Send + 'static,
+    ) -> Result<WriteOutcome, WriteError> {
         if command.operations.is_empty() {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
-        let values = command.operations.iter().filter_map(|operation| operation.value());
-        let longest = values.map(|value| value.len() as u64).max();
-        let room = longest.map(|longest| self.inner.shared.room.propose(command.bytes(), longest));
-        let _proposed = room.transpose().map_err(refused)?;
+        let bytes = command.bytes();
         let proposal = codec::encode_command(command, self.inner.maintained.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {
             return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
         }
-        let (reply, answer) = Reply::pair();
+        // Another member's room is not this one's to judge.
+        let leads = look_at(&self.inner.shared.raft, |metrics| metrics.state == ServerState::Leader);
+        let need = Need {
+            bytes,
+            longest: proposal.values.iter().map(|value| value.len() as u64).max(),
+            index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len()),
+        };
+        let proposed = leads.then(|| self.inner.shared.room.propose(need)).transpose().map_err(refused)?;
+        // Whoever asked may give up waiting; what it takes is taken until openraft is done with it.
+        let (reply, answer) = Reply::pair(Box::new((proposed, held)));
         let raft = &self.inner.shared.raft;
         if let Err(fatal) = raft.client_write_ff(proposal, Some(reply)).await {
             return Err(WriteError::Stopped(self.reason(&fatal)));
@@ -390,7 +419,9 @@ fn matched(metrics: &RaftMetrics<TypeConfig>, follower: NodeId, leadership: &Vot
 
 fn refused(error: cairn_engine::Error) -> WriteError {
     match error {
-        cairn_engine::Error::Full { .. } => WriteError::Full(error.to_string()),
+        cairn_engine::Error::Full { .. } | cairn_engine::Error::IndexFull { .. } => {
+            WriteError::Full(error.to_string())
+        }
         error => WriteError::Stopped(error.to_string()),
     }
 }

@@ -97,11 +97,53 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
     let mut later = append.clone();
     later.vote.as_mut().unwrap().term = 2;
     assert!(service.append_one(Request::new(later)).await.is_err(), "another term has not admitted it");
+    assert!(gate.knocked().is_some_and(|(_, vote)| vote.leader_id.term == 2));
+    let mut earlier = append.clone();
+    earlier.vote.as_mut().unwrap().term = 0;
+    assert!(service.append_one(Request::new(earlier)).await.is_err());
+    assert_eq!(gate.knocked(), None, "a late message of an earlier leader is not asked about");
     assert!(service.append_one(Request::new(append)).await.is_ok());
     // The status follows a moment later.
     while replica.status().term != 1 {
         tokio::task::yield_now().await;
     }
+}
+
+/// The story: an operator gave up what a missing member still held, and it came back. The new leader's entries at the same
+/// positions were taken for known, since they were applied: two histories stood behind each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_takes_nothing_beside_what_it_has_applied_otherwise() {
+    let (_folder, replica, service) = replica().await;
+    let blank = |term, index| proto::Entry { term, index, meta: vec![0].into(), values: vec![] };
+    let append = |term, previous: Option<(u64, u64)>, entries| {
+        let id = |(term, index)| proto::LogId { term, index };
+        Request::new(AppendRequest {
+            envelope: envelope(),
+            vote: Some(Vote { term, node_id: other().as_u64(), committed: true }),
+            previous: previous.map(id),
+            committed: Some(proto::LogId { term, index: 1 }),
+            entries,
+            ..Default::default()
+        })
+    };
+    service.append_one(append(2, None, vec![blank(2, 0), blank(2, 1)])).await.unwrap();
+    while replica.status().applied.is_none_or(|applied| applied.index < 1) {
+        tokio::task::yield_now().await;
+    }
+    for contradicting in
+        [append(3, Some((2, 0)), vec![blank(3, 1), blank(3, 2)]), append(3, Some((3, 1)), vec![blank(3, 2)])]
+    {
+        let refused = service.append_one(contradicting).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("cairn recover"), "{refused}");
+    }
+    let answer = service.append_one(append(1, None, vec![blank(1, 0)])).await.unwrap().into_inner();
+    assert!(
+        matches!(answer.kind, Some(proto::append_response::Kind::HigherVote(_))),
+        "a deposed leader hears why"
+    );
+    service.append_one(append(3, Some((2, 1)), vec![blank(3, 2)])).await.unwrap();
+    assert_eq!(replica.status().last_log, Some(LogId { term: 3, index: 2 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -101,18 +101,22 @@ pub(crate) enum Answer {
 }
 
 /// Where an answer is awaited. Nobody has to.
-pub(crate) struct Reply<T>(tokio::sync::oneshot::Sender<T>);
+pub(crate) struct Reply<T> {
+    sender: tokio::sync::oneshot::Sender<T>,
+    /// What is taken for as long as openraft has the request.
+    _held: Box<dyn Send>,
+}
 
 impl<T> Reply<T> {
-    pub(crate) fn pair() -> (Reply<T>, tokio::sync::oneshot::Receiver<T>) {
+    pub(crate) fn pair(held: Box<dyn Send>) -> (Reply<T>, tokio::sync::oneshot::Receiver<T>) {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        (Reply(sender), receiver)
+        (Reply { sender, _held: held }, receiver)
     }
 }
 
 impl<T: Send + 'static> openraft::raft::responder::Responder<TypeConfig, T> for Reply<T> {
     fn on_complete(self, result: T) {
         // A caller that went away does not want it.
-        self.0.send(result).ok();
+        self.sender.send(result).ok();
     }
 }

@@ -1,10 +1,13 @@
 //! The log namespace: entries without holes, the newest ones' values cached for replication and apply.
 
-use crate::journal::{Body, decode_body, encode_body};
+use crate::journal::{Body, VALUE_REF_BYTES, decode_body, encode_body};
 use crate::types::{LogBounds, LogId, ValueRef};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Bytes of an entry in a checkpoint beside its values' references and its meta.
+const ENTRY_RECORD_BYTES: usize = 4 + 16 + 1 + VALUE_REF_BYTES + 2;
 
 /// An entry's record in memory.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,10 +39,20 @@ impl LogEntry {
         self.values.iter().chain(self.spilled.as_ref())
     }
 
+    /// Bytes that a checkpoint needs for it.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        checkpoint_bytes(self.values.len(), self.meta.len())
+    }
+
     /// Bytes of its values and meta.
     pub(crate) fn bytes(&self) -> u64 {
         self.meta.len() as u64 + self.values.iter().map(|v| u64::from(v.len)).sum::<u64>()
     }
+}
+
+/// Bytes that a checkpoint needs for an entry of so many values and such a meta.
+pub(crate) fn checkpoint_bytes(values: usize, meta_len: usize) -> u64 {
+    (ENTRY_RECORD_BYTES + values * VALUE_REF_BYTES + meta_len) as u64
 }
 
 /// A group's log. Index arithmetic stays in here.
@@ -50,6 +63,7 @@ pub(crate) struct Log {
     first: u64,
     entries: VecDeque<Arc<LogEntry>>,
     bytes: u64,
+    checkpoint_bytes: u64,
     /// Values of the last entries, the last one at the back.
     cache: VecDeque<Arc<[Bytes]>>,
     cache_bytes: u64,
@@ -64,8 +78,9 @@ impl Log {
         self.bytes
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    /// Bytes that a checkpoint needs for it.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint_bytes
     }
 
     /// The index that the next entry must have; `None` if any will do.
@@ -101,6 +116,7 @@ impl Log {
             self.first = entry.id.index;
         }
         self.bytes += entry.bytes();
+        self.checkpoint_bytes += entry.checkpoint_bytes();
         match values {
             Some(values) => {
                 self.cache_bytes += entry.bytes();
@@ -122,6 +138,7 @@ impl Log {
         let mut removed = Vec::new();
         while let Some(entry) = self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last)) {
             self.bytes -= entry.bytes();
+            self.checkpoint_bytes -= entry.checkpoint_bytes();
             if self.cache.pop_back().is_some() {
                 self.cache_bytes -= entry.bytes();
             }
@@ -141,6 +158,7 @@ impl Log {
                 break;
             };
             self.bytes -= entry.bytes();
+            self.checkpoint_bytes -= entry.checkpoint_bytes();
             self.first = entry.id.index + 1;
             removed.push(entry);
         }
@@ -199,6 +217,7 @@ mod tests {
         assert_eq!(log.bounds().purged.unwrap().index, 3);
         assert_eq!(log.bounds().last.unwrap().index, 7);
         assert_eq!(log.bytes(), 40);
+        assert_eq!(log.checkpoint_bytes(), 4 * super::checkpoint_bytes(1, 0));
         log.truncate_after(None);
         assert_eq!(log.bounds().last.unwrap().index, 3);
         assert_eq!(log.next_index(), Some(4));
@@ -211,6 +230,6 @@ mod tests {
         assert_eq!(log.next_index(), Some(51));
         log.push(entry(51), values(51), 1000);
         assert_eq!(log.get(51).unwrap().id.index, 51);
-        assert_eq!(log.len(), 1);
+        assert_eq!(log.entries().count(), 1);
     }
 }

@@ -4,7 +4,7 @@ mod keys;
 mod log;
 
 pub(crate) use keys::Keys;
-pub(crate) use log::{Log, LogEntry};
+pub(crate) use log::{Log, LogEntry, checkpoint_bytes};
 
 use crate::types::{LogId, SharedImage};
 

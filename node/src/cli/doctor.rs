@@ -15,7 +15,7 @@ const DEFAULT_VOTERS: usize = 3;
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
     /// Data directory: formatted, empty, or not there yet. Not needed with --config
-    dir: Option<PathBuf>,
+    dir: Option<String>,
 
     /// Configuration that the directory is meant for: gives its place, its size and the number of voters
     #[arg(short, long, env = "CAIRN_CONFIG")]
@@ -50,7 +50,7 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
         None => None,
     };
     let from_config = config.as_ref().map(|config| config.data_directory.clone());
-    let directory = args.dir.or(from_config).ok_or_else(|| {
+    let directory = args.dir.map(PathBuf::from).or(from_config).ok_or_else(|| {
         UsageError("which directory? `cairn doctor DIR`, or --config with the server's configuration".into())
     })?;
     let plan = Plan {

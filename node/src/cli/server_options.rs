@@ -21,7 +21,7 @@ pub(crate) struct ServerOptions {
 
     /// Data directory
     #[arg(long)]
-    pub dir: Option<PathBuf>,
+    pub dir: Option<String>,
 
     /// Any other key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -42,7 +42,7 @@ impl ServerOptions {
         let flags = [
             ("cluster", "--cluster", self.cluster.clone()),
             ("slot", "--slot", self.slot.map(|slot| slot.to_string())),
-            ("data_dir", "--dir", self.dir.as_ref().map(|dir| dir.display().to_string())),
+            ("data_dir", "--dir", self.dir.clone()),
         ];
         for (key, flag, value) in flags {
             if let Some(value) = value {

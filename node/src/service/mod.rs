@@ -42,7 +42,6 @@ pub(crate) struct KvService {
 struct Inner {
     config: NodeConfig,
     durability: Durability,
-    node_id: NodeId,
     replica: Replica,
     engine: Engine,
     admission: Admission,
@@ -59,7 +58,6 @@ impl KvService {
     ) -> KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
-            node_id: replica.node_id(),
             admission: Admission::new(&config.limits),
             engine,
             replica,

@@ -17,8 +17,6 @@ pub(crate) struct Checked {
     pub command: Command,
     /// Bytes of keys and values.
     pub bytes: usize,
-    /// Bytes of values to be stored, `None` where nothing is put.
-    pub put_bytes: Option<usize>,
 }
 
 /// Checks a key alone.
@@ -54,7 +52,6 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
     }
     let session = request.session.map(session).transpose()?;
     let mut bytes = 0_usize;
-    let mut put_bytes = None;
     let mut operations = Vec::with_capacity(count);
     for (position, operation) in request.operations.into_iter().enumerate() {
         let Some(kind) = operation.kind else {
@@ -67,7 +64,6 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
                 key(limits, &put.key)?;
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
-                put_bytes = Some(put_bytes.unwrap_or(0_usize).saturating_add(put.value.len()));
                 Operation::Put { key: put.key, value: put.value, condition: condition(put.condition) }
             }
             OperationKind::Delete(delete) => {
@@ -88,7 +84,7 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
         );
         return Err(over_limit(Reason::RequestTooLarge, message, limit, bytes));
     }
-    Ok(Checked { command: Command { synced: request.synced, session, operations }, bytes, put_bytes })
+    Ok(Checked { command: Command { synced: request.synced, session, operations }, bytes })
 }
 
 fn key_of(operation: &Operation) -> &Bytes {

@@ -12,28 +12,11 @@ pub(super) async fn write(
     budget: Duration,
 ) -> Result<proto::WriteResponse, Status> {
     let checked = validate::write(&inner.config.limits, request)?;
-    if let Some(bytes) = checked.put_bytes {
-        admit(inner, bytes)?;
-    }
-    let _place = inner.admission.enter(checked.bytes)?;
-    match tokio::time::timeout(budget, inner.replica.write(checked.command)).await {
+    let place = inner.admission.enter(checked.bytes)?;
+    match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, place)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
         Ok(Err(error)) => Err(refusal::of_write(error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!("no quorum within {} ms", budget.as_millis()))),
-    }
-}
-
-/// Refuses a put that the leader has no room for. Another node's room is not this node's to judge: there the replica
-/// answers with the leader.
-fn admit(inner: &Inner, bytes: usize) -> Result<(), Status> {
-    let leads = inner.replica.leader().is_some_and(|(id, _)| id == inner.node_id);
-    if !leads {
-        return Ok(());
-    }
-    match inner.engine.admit(bytes as u64, 0) {
-        Ok(()) => Ok(()),
-        Err(error @ cairn_engine::Error::Full { .. }) => Err(refusal::full(error)),
-        Err(error) => Err(refusal::stopped(error)),
     }
 }
 

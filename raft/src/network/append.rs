@@ -30,8 +30,8 @@ pub(super) const WINDOW: usize = 32;
 /// What openraft learns from an answer.
 pub(super) fn outcome(answer: proto::AppendResponse) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
     Ok(match answer.kind.ok_or(Malformed("an empty answer"))? {
-        Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto)),
-        Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous))),
+        Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto).transpose()?),
+        Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous)?)),
         Kind::HigherVote(vote) => Err(StreamAppendError::HigherVote(convert::vote_from_proto(Some(vote))?)),
     })
 }

@@ -239,7 +239,7 @@ impl PeerNetwork {
         self.may_campaign()?;
         Ok(VoteResponse::new(
             convert::vote_from_proto(answer.vote).map_err(malformed)?,
-            answer.last_log_id.map(convert::log_id_from_proto),
+            answer.last_log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?,
             answer.granted,
         ))
     }
@@ -425,7 +425,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
         }
         if let Some(actual) = answer.log_not_flushed {
-            let actual = actual.log_id.map(convert::log_id_from_proto);
+            let actual = actual.log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?;
             return Ok(Err(TransferLeaderError::LogNotFlushed {
                 expected: rpc.last_log_id().copied(),
                 actual,

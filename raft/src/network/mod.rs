@@ -34,4 +34,4 @@ pub(crate) use starts::{Starts, StartsImage, log_start};
 
 /// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
 /// it. To be set on both sides.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 68 << 20;

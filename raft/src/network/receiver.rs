@@ -5,7 +5,7 @@
 
 use super::proto;
 use crate::GROUP;
-use crate::codec::Malformed;
+use crate::codec::{self, Malformed};
 use crate::convert;
 use crate::runtime;
 use crate::state_machine::{Incoming, Snapshot, SnapshotData};
@@ -44,7 +44,9 @@ pub(super) enum Standing {
 
 fn engine_status(error: cairn_engine::Error) -> Status {
     match error {
-        cairn_engine::Error::Full { .. } => Status::resource_exhausted(error.to_string()),
+        cairn_engine::Error::Full { .. } | cairn_engine::Error::IndexFull { .. } => {
+            Status::resource_exhausted(error.to_string())
+        }
         _ => Status::internal(error.to_string()),
     }
 }
@@ -104,27 +106,27 @@ impl SnapshotReceiver {
         items: Vec<proto::SnapshotItem>,
     ) -> Result<u64, Status> {
         let mut slot = self.partial.lock().await;
-        let Some(partial) = slot.as_mut().filter(|partial| partial.last_log_id == last) else {
-            return Err(Status::aborted("no such snapshot is being received; ask for the offset"));
-        };
-        if chunk != partial.next_chunk {
-            return Ok(partial.next_chunk);
+        match slot.as_ref().filter(|partial| partial.last_log_id == last) {
+            None => return Err(Status::aborted("no such snapshot is being received; ask for the offset")),
+            Some(partial) if chunk != partial.next_chunk => return Ok(partial.next_chunk),
+            Some(_) => {}
         }
+        // Where this ends early, by an error or because the sender waits no longer, part of the piece is in, and part of an
+        // earlier one may be lost: only a new beginning is certain.
+        let Some(mut partial) = slot.take() else {
+            return Err(Status::aborted("no snapshot is being received"));
+        };
         check(&partial.last_key, &items)?;
         let mut last_key = partial.last_key.clone();
         for item in items {
             last_key = item.key.clone();
             let version = LogId { term: item.term, index: item.index };
-            if let Err(error) = partial.installer.put(item.key, version, item.value).await {
-                // Part of the piece is in: only a new beginning is certain.
-                *slot = None;
-                return Err(engine_status(error));
-            }
+            partial.installer.put(item.key, version, item.value).await.map_err(engine_status)?;
         }
         partial.last_key = last_key;
         partial.next_chunk += 1;
         partial.used = runtime::now();
-        Ok(partial.next_chunk)
+        Ok(slot.insert(partial).next_chunk)
     }
 
     /// Gives out a snapshot whose pieces have all arrived, to be installed. `None`: needless by now.
@@ -168,6 +170,9 @@ impl SnapshotReceiver {
 fn check(last_key: &Bytes, items: &[proto::SnapshotItem]) -> Result<(), Status> {
     let mut before = last_key;
     for item in items {
+        if !codec::is_key(&item.key) {
+            return Err(invalid(Malformed("a key that is empty or too long")));
+        }
         if item.key <= before {
             return Err(invalid(Malformed("a snapshot's keys out of order")));
         }

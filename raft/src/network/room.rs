@@ -6,7 +6,7 @@
 //! with what is asked next.
 
 use super::proto;
-use cairn_engine::Engine;
+use cairn_engine::{Engine, Need};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,14 +20,17 @@ const LONG_META_BYTES: usize = 512;
 pub(crate) struct Room {
     engine: Engine,
     promised: Mutex<Promised>,
-    /// Bytes of clients' writes on their way into the log.
+    /// Clients' writes on their way into the log: their bytes, and what they take in a checkpoint.
     proposed: AtomicU64,
+    proposed_index: AtomicU64,
 }
 
 #[derive(Default)]
 struct Promised {
     /// If each value begins a block.
     bytes: u64,
+    /// In a checkpoint.
+    index_bytes: u64,
     requests: VecDeque<Request>,
     next: u64,
 }
@@ -35,25 +38,31 @@ struct Promised {
 struct Request {
     number: u64,
     bytes: u64,
+    index_bytes: u64,
     lengths: Vec<u64>,
 }
 
 /// The promises of one stream, in order. What is left of them ends with it.
 pub(super) struct Claims {
     room: Arc<Room>,
-    /// The number of each request, if it has values.
+    /// The number of each request, if it has entries.
     requests: Mutex<VecDeque<Option<u64>>>,
 }
 
 /// Room for one write of a client, until it is in the log or was given up.
 pub(crate) struct Proposed {
     room: Arc<Room>,
-    bytes: u64,
+    need: Need,
 }
 
 impl Room {
     pub(crate) fn new(engine: Engine) -> Arc<Room> {
-        Arc::new(Room { engine, promised: Mutex::default(), proposed: AtomicU64::new(0) })
+        Arc::new(Room {
+            engine,
+            promised: Mutex::default(),
+            proposed: AtomicU64::new(0),
+            proposed_index: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn claims(self: &Arc<Room>) -> Arc<Claims> {
@@ -61,25 +70,33 @@ impl Room {
     }
 
     /// Claims room for a client's write, beside those that are on their way.
-    pub(crate) fn propose(self: &Arc<Room>, bytes: u64, longest: u64) -> cairn_engine::Result<Proposed> {
-        let before = self.proposed.fetch_add(bytes, Ordering::Relaxed);
-        let proposed = Proposed { room: self.clone(), bytes };
-        self.engine.admit(bytes.saturating_add(before), longest)?;
+    pub(crate) fn propose(self: &Arc<Room>, need: Need) -> cairn_engine::Result<Proposed> {
+        let before = self.proposed.fetch_add(need.bytes, Ordering::Relaxed);
+        let before_index = self.proposed_index.fetch_add(need.index_bytes, Ordering::Relaxed);
+        let proposed = Proposed { room: self.clone(), need };
+        self.engine.admit(Need {
+            bytes: need.bytes.saturating_add(before),
+            longest: need.longest,
+            index_bytes: need.index_bytes.saturating_add(before_index),
+        })?;
         Ok(proposed)
     }
 
-    fn promise(&self, lengths: Vec<u64>) -> Result<u64, Status> {
+    fn promise(&self, lengths: Vec<u64>, index_bytes: u64) -> Result<u64, Status> {
         let bytes = Engine::bytes_in_blocks(&lengths);
         let mut promised = self.promised.lock();
         let all = || {
             promised.requests.iter().flat_map(|request| &request.lengths).chain(&lengths).copied().collect()
         };
-        let room = self.engine.has_room(promised.bytes.saturating_add(bytes), all);
+        let (all_bytes, all_index) =
+            (promised.bytes.saturating_add(bytes), promised.index_bytes.saturating_add(index_bytes));
+        let room = self.engine.has_room(all_bytes, all_index, all);
         room.map_err(|error| Status::resource_exhausted(error.to_string()))?;
         let number = promised.next;
         promised.next += 1;
         promised.bytes += bytes;
-        promised.requests.push_back(Request { number, bytes, lengths });
+        promised.index_bytes += index_bytes;
+        promised.requests.push_back(Request { number, bytes, index_bytes, lengths });
         Ok(number)
     }
 
@@ -89,12 +106,13 @@ impl Room {
             && let Some(request) = promised.requests.remove(at)
         {
             promised.bytes -= request.bytes;
+            promised.index_bytes -= request.index_bytes;
         }
     }
 }
 
 impl Claims {
-    /// Claims room for the values of a request, if there is enough.
+    /// Claims room for the entries of a request, if there is enough.
     pub(super) fn claim(&self, request: &proto::AppendRequest) -> Result<(), Status> {
         let of = |entry: &proto::Entry| {
             let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
@@ -102,7 +120,10 @@ impl Claims {
         };
         let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
         let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
-        let number = if lengths.is_empty() { None } else { Some(self.room.promise(lengths)?) };
+        let index = |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
+        let index_bytes = request.entries.iter().map(index).sum();
+        let promise = || self.room.promise(lengths, index_bytes);
+        let number = if request.entries.is_empty() { None } else { Some(promise()?) };
         self.requests.lock().push_back(number);
         Ok(())
     }
@@ -125,6 +146,7 @@ impl Drop for Claims {
 
 impl Drop for Proposed {
     fn drop(&mut self) {
-        self.room.proposed.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.proposed.fetch_sub(self.need.bytes, Ordering::Relaxed);
+        self.room.proposed_index.fetch_sub(self.need.index_bytes, Ordering::Relaxed);
     }
 }

@@ -15,7 +15,7 @@ use crate::metrics::look_at;
 use crate::rebirth::{Applicant, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
-use crate::types::{AppendRequest, Raft, TypeConfig, Vote};
+use crate::types::{AppendRequest, Raft, TypeConfig, Vote, engine_log_id};
 use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
@@ -26,6 +26,7 @@ use openraft::raft::{
 use parking_lot::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Answers the other members. Made by [`Replica::peer_service`](crate::Replica::peer_service).
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) steward: Arc<Steward>,
     pub(crate) room: Arc<Room>,
     pub(crate) recovery: Recovery,
+    /// A leader sent what contradicts what was applied here; for the log, which says so once.
+    pub(crate) contradicted: AtomicBool,
 }
 
 /// Longest address that is taken into the membership.
@@ -111,6 +114,31 @@ impl Shared {
         }
     }
 
+    /// A leader's log holds everything that was ever applied anywhere. One that does not was made leader by an operator who
+    /// gave up what this member still holds: what it sends would stand beside what contradicts it.
+    fn refuse_contradiction(&self, request: &AppendRequest) -> Result<(), Status> {
+        let Some(applied) = self.engine.applied(GROUP) else { return Ok(()) };
+        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
+        let known = |id: &cairn_engine::LogId| id.index <= applied.index;
+        for id in sent.map(engine_log_id).take_while(known) {
+            let held = self.engine.log_id_at(GROUP, id.index);
+            let purged = || self.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
+            let contradicted = held.or_else(purged).filter(|held| *held != id);
+            // A deposed leader's entries are openraft's to refuse.
+            if let Some(held) = contradicted.filter(|_| request.vote >= self.own_vote()) {
+                let reason = format!(
+                    "a leader sends entry {id} where this member has applied {held}: what it holds was given up with \
+                     `cairn recover`; keep its data directory if that matters, and give it an empty one"
+                );
+                if !self.contradicted.swap(true, Ordering::SeqCst) {
+                    tracing::error!(node = %self.identity.id(), reason);
+                }
+                return Err(Status::failed_precondition(reason));
+            }
+        }
+        Ok(())
+    }
+
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
         let (vote, leads) = look_at(&self.raft, |metrics| {
@@ -147,7 +175,8 @@ impl Shared {
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
-        let mut rpc = VoteRequest::new(vote, request.last_log_id.map(convert::log_id_from_proto));
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
+        let mut rpc = VoteRequest::new(vote, last);
         rpc.leadership_transfer = request.leadership_transfer;
         Ok((sender, run, rpc))
     }
@@ -239,6 +268,7 @@ impl Peer for PeerService {
                     let request = append_request(from, message)?;
                     shared.admit(from, &request.vote)?;
                     shared.remembers(from, &request.vote, matched)?;
+                    shared.refuse_contradiction(&request)?;
                     shared.redundancy.follow(regime);
                     Ok((from, request))
                 });
@@ -276,6 +306,7 @@ impl Peer for PeerService {
         let request = append_request(sender, message)?;
         self.shared.admit(sender, &request.vote)?;
         self.shared.remembers(sender, &request.vote, matched)?;
+        self.shared.refuse_contradiction(&request)?;
         self.shared.redundancy.follow(regime);
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
@@ -374,7 +405,7 @@ impl Peer for PeerService {
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
         shared.open_gate()?;
         let from = convert::vote_from_proto(request.from).map_err(invalid)?;
-        let last = request.last_log_id.map(convert::log_id_from_proto);
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
             proto::TransferLeaderResponse { envelope: shared.identity.to(sender), ..Default::default() };

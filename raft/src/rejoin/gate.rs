@@ -26,7 +26,7 @@ pub(crate) struct Gate {
 struct Closed {
     /// The leadership that has agreed to bring this member up to date.
     admitted: Option<Vote>,
-    /// The last leader whose appends were turned away.
+    /// The last leader whose appends were turned away, of a later leadership than the one that was admitted.
     knocked: Option<(NodeId, Vote)>,
     /// The only member that may be voted for, in the run that an operator has seen.
     mandate: Option<Mandate>,
@@ -101,7 +101,8 @@ impl Gate {
         }
         let mut closed = self.closed.lock();
         let admitted = closed.admitted.as_ref() == Some(vote);
-        if !admitted {
+        // Of an earlier leadership's late messages no note is taken: it would be asked in place of the one that helps.
+        if closed.admitted.as_ref().is_none_or(|known| known < vote) {
             closed.knocked = Some((leader, *vote));
         }
         admitted

@@ -99,7 +99,7 @@ impl<'k, K: Keys> Batch<'k, K> {
             Admission::New => {
                 let (changes, recorded) = self.run(id, command);
                 let answer = recorded.answer();
-                self.image.sessions.record(&stored.session, Arc::new(recorded));
+                self.image.sessions.record(&stored, Arc::new(recorded));
                 Ok((changes, answer))
             }
         }

@@ -39,7 +39,7 @@ impl Image {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Image, Malformed> {
         let message = proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
-        let log_id = message.membership_log_id.map(convert::log_id_from_proto);
+        let log_id = message.membership_log_id.map(convert::log_id_from_proto).transpose()?;
         let marks = message.marks.into_iter().map(|mark| {
             let node = NodeId::from_u64(mark.node_id);
             (node.slot(), Mark { node, run: mark.run, loss: mark.loss })
@@ -56,6 +56,10 @@ impl Image {
         })
     }
 }
+
+/// More than a mark, a start or a retired identity takes, and than a membership does.
+const ITEM_BYTES: u64 = 64;
+const MEMBERSHIP_BYTES: u64 = 16 << 10;
 
 impl MachineImage for Image {
     fn encode(&self) -> Vec<u8> {
@@ -81,6 +85,11 @@ impl MachineImage for Image {
                 .collect(),
         };
         message.encode_to_vec()
+    }
+
+    fn encoded_bytes(&self) -> u64 {
+        let fixed = (self.retired.len() + self.starts.len() + self.marks.len()) as u64;
+        self.sessions.bytes() + fixed * ITEM_BYTES + MEMBERSHIP_BYTES
     }
 }
 

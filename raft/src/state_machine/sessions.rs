@@ -6,7 +6,8 @@
 //! in the table and whose session began before it may have been one of those.
 //!
 //! What holds here: every step depends on the table and the command alone, so all replicas remember and forget the same;
-//! the table is bounded in clients and in results per client; a copy is O(1).
+//! the table is bounded in clients, in results per client, and in bytes, so that it fits into a message and a checkpoint; a
+//! copy is O(1).
 
 use crate::codec::{Malformed, StoredSession};
 use crate::command::{OperationResult, Session};
@@ -21,10 +22,20 @@ use std::sync::Arc;
 /// Results kept per client; clients keep fewer writes in flight.
 const MAX_RESULTS: usize = 1024;
 
+/// What a client, a result and an operation's result take at most in the image.
+const CLIENT_BYTES: u64 = 48;
+const RESULT_BYTES: u64 = 48;
+const OPERATION_BYTES: u64 = 20;
+/// The bytes of the table: so many for each client that it may hold, and no more than fit into one message.
+const BYTES_PER_SESSION: u64 = 4096;
+const MAX_BYTES: u64 = 32 << 20;
+
 /// The table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sessions {
     clients: OrdMap<u128, Arc<Client>>,
+    /// What all of them take.
+    bytes: u64,
     /// The newest use of any session that was forgotten.
     evicted_through: u64,
 }
@@ -47,6 +58,10 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
+    fn bytes(&self) -> u64 {
+        RESULT_BYTES + OPERATION_BYTES * self.results.len() as u64
+    }
+
     pub(crate) fn answer(&self) -> Answer {
         Answer::Outcome {
             term: self.id.term,
@@ -78,9 +93,13 @@ impl Sessions {
             }
             self.make_room(stored.max_sessions);
         }
-        let client = Arc::make_mut(self.clients.entry(client_id).or_default());
+        let known = self.clients.entry(client_id).or_insert_with(|| {
+            self.bytes += CLIENT_BYTES;
+            Arc::default()
+        });
+        let client = Arc::make_mut(known);
         client.last_used = index;
-        client.forget_below(lowest_pending);
+        self.bytes -= client.forget_below(lowest_pending);
         if sequence < client.lowest_pending {
             return Admission::Expired;
         }
@@ -91,18 +110,26 @@ impl Sessions {
     }
 
     /// Keeps what was answered to an admitted command.
-    pub(crate) fn record(&mut self, session: &Session, recorded: Arc<Recorded>) {
+    pub(crate) fn record(&mut self, stored: &StoredSession, recorded: Arc<Recorded>) {
+        let session = &stored.session;
         let Some(client) = self.clients.get_mut(&session.client_id) else {
             return;
         };
         let client = Arc::make_mut(client);
         if let Err(place) = client.find(session.sequence) {
+            self.bytes += recorded.bytes();
             client.results.insert(place, (session.sequence, recorded));
         }
         while client.results.len() > MAX_RESULTS {
-            if let Some((sequence, _)) = client.results.pop_front() {
+            if let Some((sequence, forgotten)) = client.results.pop_front() {
+                self.bytes -= forgotten.bytes();
                 client.lowest_pending = client.lowest_pending.max(sequence.saturating_add(1));
             }
+        }
+        let most = stored.max_sessions.saturating_mul(BYTES_PER_SESSION).min(MAX_BYTES);
+        if self.bytes > most {
+            // One client's results are within its own bound.
+            self.evict(|sessions, id| sessions.bytes > most / 8 * 7 && id != session.client_id);
         }
     }
 
@@ -113,14 +140,27 @@ impl Sessions {
         if self.clients.len() < max {
             return;
         }
-        let surplus = self.clients.len() - max + 1;
+        let rest = (max - 1).min(self.clients.len() - max / 8);
+        self.evict(|sessions, _| sessions.clients.len() > rest);
+    }
+
+    /// Forgets sessions, the least recently used first, while `surplus` says so of the table and the next one.
+    fn evict(&mut self, surplus: impl Fn(&Sessions, u128) -> bool) {
         let mut by_use: Vec<(u64, u128)> =
             self.clients.iter().map(|(id, client)| (client.last_used, *id)).collect();
         by_use.sort_unstable();
-        for (last_used, id) in by_use.into_iter().take(surplus.max(max / 8)) {
-            self.clients.remove(&id);
+        for (last_used, id) in by_use {
+            if !surplus(self, id) {
+                break;
+            }
+            self.bytes -= self.clients.remove(&id).map_or(0, |client| client.bytes());
             self.evicted_through = self.evicted_through.max(last_used);
         }
+    }
+
+    /// What the table takes in the image, at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub(super) fn to_proto(&self) -> (u64, Vec<proto::SessionImage>) {
@@ -132,14 +172,18 @@ impl Sessions {
         evicted_through: u64,
         clients: Vec<proto::SessionImage>,
     ) -> Result<Sessions, Malformed> {
-        let mut sessions = Sessions { clients: OrdMap::new(), evicted_through };
+        let mut sessions = Sessions { evicted_through, ..Sessions::default() };
         for client in clients {
             let id: [u8; 16] = client
                 .client_id
                 .as_ref()
                 .try_into()
                 .map_err(|_| Malformed("a client id of another length"))?;
-            sessions.clients.insert(u128::from_be_bytes(id), Arc::new(Client::from_proto(client)?));
+            let client = Client::from_proto(client)?;
+            sessions.bytes += client.bytes();
+            if sessions.clients.insert(u128::from_be_bytes(id), Arc::new(client)).is_some() {
+                return Err(Malformed("a client twice"));
+            }
         }
         Ok(sessions)
     }
@@ -158,14 +202,22 @@ impl Client {
         }
     }
 
-    fn forget_below(&mut self, lowest_pending: u64) {
+    /// Forgets the results below; how many bytes they took.
+    fn forget_below(&mut self, lowest_pending: u64) -> u64 {
+        let mut bytes = 0;
         if lowest_pending <= self.lowest_pending {
-            return;
+            return bytes;
         }
         self.lowest_pending = lowest_pending;
-        while self.results.front().is_some_and(|(sequence, _)| *sequence < lowest_pending) {
-            self.results.pop_front();
+        while let Some((_, forgotten)) = self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending)
+        {
+            bytes += forgotten.bytes();
         }
+        bytes
+    }
+
+    fn bytes(&self) -> u64 {
+        CLIENT_BYTES + self.results.iter().map(|(_, recorded)| recorded.bytes()).sum::<u64>()
     }
 
     fn to_proto(&self, id: u128) -> proto::SessionImage {

@@ -20,7 +20,7 @@ fn recorded(index: u64) -> Arc<Recorded> {
 fn write(sessions: &mut Sessions, index: u64, stored: StoredSession) -> Admission {
     let admission = sessions.admit(index, &stored);
     if admission == Admission::New {
-        sessions.record(&stored.session, recorded(index));
+        sessions.record(&stored, recorded(index));
     }
     admission
 }
@@ -49,6 +49,31 @@ fn a_result_that_will_not_be_asked_for_again_is_forgotten_and_never_applied_agai
     assert_eq!(write(&mut sessions, 10, stored(1, 1, 1, 9, 100)), Admission::New);
     assert_eq!(write(&mut sessions, 11, stored(1, 2, 2, 9, 100)), Admission::New);
     assert_eq!(write(&mut sessions, 12, stored(1, 1, 1, 9, 100)), Admission::Expired);
+}
+
+/// The story: few clients, each of whose last writes had many results that nobody asked to forget. The table had room for
+/// thousands of clients more, and did not fit into a message any more: no member could be brought up to date.
+#[test]
+fn the_table_is_bounded_in_bytes_and_forgets_whoever_was_silent_longest() {
+    let many = |index| {
+        let result = OperationResult { condition_held: true, existed: true, version: u64::MAX };
+        Arc::new(Recorded { id: LogId { term: u64::MAX, index }, applied: true, results: vec![result; 128] })
+    };
+    let mut sessions = Sessions::default();
+    for index in 1..=20_000_u64 {
+        let (client, sequence) = (u128::from(index % 40), index / 40 + 1);
+        let stored = stored(client, sequence, 1, index - 1, 1000);
+        if sessions.admit(index, &stored) == Admission::New {
+            sessions.record(&stored, many(index));
+        }
+    }
+    let encoded: usize = sessions.to_proto().1.iter().map(prost::Message::encoded_len).sum();
+    assert!(encoded as u64 <= sessions.bytes() && sessions.bytes() <= 1000 * BYTES_PER_SESSION);
+    assert!(encoded as u64 > sessions.bytes() / 4 * 3, "{encoded} of {}", sessions.bytes());
+    assert!(sessions.evicted_through > 0, "somebody was forgotten");
+    assert_eq!(sessions.admit(20_001, &stored(0, 600, 1, 20_000, 1000)), Admission::New, "the last to write");
+    let (evicted_through, clients) = sessions.to_proto();
+    assert_eq!(Sessions::from_proto(evicted_through, clients), Ok(sessions));
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn whole(cluster: &Cluster) -> bool {
 }
 
 fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_room(Engine::bytes_in_blocks(lengths), || lengths.to_vec()).is_ok()
+    engine.has_room(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
 }
 
 /// Scrubs every member that anything was done to, until nothing is found; then every key reads alike on all of them, and every

@@ -15,6 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use load::{Bound, Plan};
 use std::time::Duration;
 
+/// No configuration allows longer values.
+const MAX_SIZE: usize = 64 << 20;
+
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Requests under way at any time
@@ -62,7 +65,9 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit> {
-    let size = usize::try_from(args.size).map_err(|_| UsageError("--size is too large".into()))?;
+    let too_large =
+        || UsageError(format!("--size {}: no cluster takes values above {MAX_SIZE} bytes", args.size));
+    let size = usize::try_from(args.size).ok().filter(|size| *size <= MAX_SIZE).ok_or_else(too_large)?;
     let plan = Plan {
         clients: args.clients,
         size,
