@@ -6,6 +6,8 @@
 //! starts; what was started is stopped again when a later step fails.
 
 #[cfg(not(madsim))]
+mod contract;
+#[cfg(not(madsim))]
 mod http;
 #[cfg(not(madsim))]
 mod real;
@@ -35,7 +37,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use world::{address_of, bind, serve_clients, serve_peers, serve_watchers};
+use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, watch_device};
 
 /// Room beside keys and values in a request.
 const REQUEST_FRAME_BYTES: usize = 1 << 20;
@@ -251,6 +253,7 @@ async fn assemble(
     let stopping: Stop = stopping.shared();
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
+    others.extend(watch_device(&config, &durability, replica.engine()));
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     for remark in durability.remarks() {

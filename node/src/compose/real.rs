@@ -90,6 +90,18 @@ pub(super) fn serve_watchers(
     })
 }
 
+/// In mode `device`, whoever looks after its contract.
+pub(super) fn watch_device(
+    config: &NodeConfig,
+    durability: &Durability,
+    engine: &Engine,
+) -> Option<JoinHandle<()>> {
+    let directory = config.data_directory.clone();
+    let ask = move || crate::doctor::cache(&directory);
+    let contract = durability.contract?;
+    Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::PAUSE, ask)))
+}
+
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.
 pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

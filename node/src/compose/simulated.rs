@@ -41,6 +41,14 @@ pub(super) fn serve_watchers(
     None
 }
 
+pub(super) fn watch_device(
+    _config: &NodeConfig,
+    _durability: &Durability,
+    _engine: &Engine,
+) -> Option<JoinHandle<()>> {
+    None
+}
+
 pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     std::future::pending().await
 }

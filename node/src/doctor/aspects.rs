@@ -48,6 +48,7 @@ fn medium(layers: &[Layer]) -> Medium {
 
 pub(super) fn cache(layers: &[Layer]) -> Cache {
     let of = |layer: &Layer| match (&layer.nvme, layer.queue.write_cache.as_deref()) {
+        (Some(Ok(facts)), _) if facts.backup_failed => Cache::Unprotected,
         // An operator can write "write through" over what the drive told the kernel; the drive itself is believed first.
         (Some(Ok(facts)), _) if facts.volatile_cache => Cache::Volatile,
         (_, Some("write back")) => Cache::Volatile,
@@ -55,7 +56,9 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
         _ => Cache::Unknown,
     };
     let caches: Vec<Cache> = layers.iter().map(of).collect();
-    if caches.contains(&Cache::Volatile) {
+    if caches.contains(&Cache::Unprotected) {
+        Cache::Unprotected
+    } else if caches.contains(&Cache::Volatile) {
         Cache::Volatile
     } else if caches.is_empty() || caches.contains(&Cache::Unknown) {
         Cache::Unknown

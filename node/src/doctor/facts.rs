@@ -70,13 +70,10 @@ impl Facts {
         if let Ok(found) = &mut filesystem {
             found.room = io::room(&place.examined).ok();
         }
-        let mut stack = match &filesystem {
+        let stack = match &filesystem {
             Ok(found) => stack(roots, found),
             Err(_) => Err("the filesystem is not known".into()),
         };
-        for layer in stack.iter_mut().flatten().filter(|layer| layer.kind == LayerKind::NvmeDrive) {
-            layer.nvme = Some(identify(&roots.dev.join(&layer.name)));
-        }
         let files = probe(&place);
         Ok(Facts { kernel: Kernel::read(roots), place, filesystem, stack, files })
     }
@@ -117,14 +114,23 @@ fn state(directory: &Path) -> std::io::Result<State> {
     Ok(State::Empty)
 }
 
+/// The devices under a directory that is there, from the filesystem down.
+pub(super) fn layers(roots: &Roots, directory: &Path) -> Result<Vec<Layer>, String> {
+    stack(roots, &filesystem::holding(roots, directory)?)
+}
+
+/// The devices from the filesystem down, each NVMe drive asked.
 fn stack(roots: &Roots, filesystem: &Filesystem) -> Result<Vec<Layer>, String> {
-    if !filesystem.number.starts_with("0:") {
-        return device::stack(roots, &filesystem.number);
+    let number = match filesystem.number.starts_with("0:") {
+        false => filesystem.number.clone(),
+        true => device::number_of(roots, &filesystem.source)
+            .ok_or_else(|| format!("{} is not on a block device that can be seen", filesystem.name))?,
+    };
+    let mut stack = device::stack(roots, &number)?;
+    for layer in stack.iter_mut().filter(|layer| layer.kind == LayerKind::NvmeDrive) {
+        layer.nvme = Some(identify(&roots.dev.join(&layer.name)));
     }
-    match device::number_of(roots, &filesystem.source) {
-        Some(number) => device::stack(roots, &number),
-        None => Err(format!("{} is not on a block device that can be seen", filesystem.name)),
-    }
+    Ok(stack)
 }
 
 fn identify(device: &Path) -> Result<NvmeFacts, String> {

@@ -351,6 +351,12 @@ fn nvme(layer: &Layer) -> Vec<Finding> {
                 why_cache,
             ),
             finding(
+                name("NVMe health"),
+                if facts.backup_failed { "the backup of its cache has failed" } else { "no failed backup" },
+                good_if(!facts.backup_failed),
+                "what keeps the drive's cache through a power cut may wear out; the drive tells when it has",
+            ),
+            finding(
                 name("NVMe AWUPF"),
                 format!("{} bytes", facts.atomic_power_fail_bytes),
                 good_if(facts.keeps_blocks_whole()),

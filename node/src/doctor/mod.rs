@@ -94,5 +94,13 @@ pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
     Ok(Report::new(facts, plan))
 }
 
+/// Whether completed writes can be lost from a cache below this directory, as the devices say now.
+///
+/// # Errors
+/// Why they cannot be asked.
+pub(crate) fn cache(directory: &Path) -> Result<Cache, String> {
+    facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! What an NVMe drive says of its cache and of the writes that a power cut leaves whole, read from the data structures of
-//! Identify (NVM Express Base Specification, Identify Controller and NVM Command Set Identify Namespace).
+//! Identify (NVM Express Base Specification, Identify Controller and NVM Command Set Identify Namespace) and from its log page
+//! SMART / Health Information.
 
 use cairn_engine::io::NvmeIdentify;
 
@@ -21,12 +22,17 @@ const NABO_AT: usize = 42;
 const NABSPF_AT: usize = 44;
 const LBAF_AT: usize = 128;
 const LBAF_BYTES: usize = 4;
+/// Of the health log.
+const CRITICAL_WARNING_AT: usize = 0;
+const BACKUP_FAILED: u8 = 1 << 4;
 
 /// What the drive said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmeFacts {
     /// VWC: it has a cache that a power cut empties.
     pub volatile_cache: bool,
+    /// Critical Warning, bit 4: what keeps its cache through a power cut has failed.
+    pub backup_failed: bool,
     /// The namespace's logical block.
     pub block_bytes: u64,
     /// NAWUN or AWUN: the largest write that no other command sees in part.
@@ -68,6 +74,10 @@ impl NvmeFacts {
         };
         Ok(NvmeFacts {
             volatile_cache: controller.byte(VWC_AT)? & VWC_PRESENT != 0,
+            backup_failed: match &identify.health {
+                Some(health) => Bytes(health).byte(CRITICAL_WARNING_AT)? & BACKUP_FAILED != 0,
+                None => false,
+            },
             block_bytes,
             atomic_bytes: figure(NAWUN_AT, AWUN_AT)?,
             atomic_power_fail_bytes: figure(NAWUPF_AT, AWUPF_AT)?,
@@ -101,7 +111,8 @@ mod tests {
 
     /// Blocks of 512 bytes, no cache, no atomic writes beyond a block.
     fn plain() -> NvmeIdentify {
-        let mut identify = NvmeIdentify { controller: vec![0; 4096], namespace: vec![0; 4096] };
+        let mut identify =
+            NvmeIdentify { controller: vec![0; 4096], namespace: vec![0; 4096], health: Some(vec![0; 512]) };
         identify.namespace[LBAF_AT + 2] = 9;
         identify
     }
@@ -150,6 +161,21 @@ mod tests {
         assert!(NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
         identify.namespace[NABO_AT] = 1;
         assert!(!NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
+    }
+
+    #[test]
+    fn a_failed_backup_of_the_cache_is_read_from_the_drives_health() {
+        let mut identify = plain();
+        let failed = |identify: &NvmeIdentify| NvmeFacts::read(identify).map(|facts| facts.backup_failed);
+        assert_eq!(failed(&identify), Ok(false));
+        identify.health = Some(vec![0b1110_1111; 512]);
+        assert_eq!(failed(&identify), Ok(false), "the other warnings are about other things");
+        identify.health = Some(vec![0b0001_0000; 512]);
+        assert_eq!(failed(&identify), Ok(true));
+        identify.health = None;
+        assert_eq!(failed(&identify), Ok(false));
+        identify.health = Some(Vec::new());
+        assert!(failed(&identify).is_err());
     }
 
     #[test]

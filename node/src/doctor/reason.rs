@@ -17,6 +17,7 @@ pub enum Reason {
     Memory,
     DeviceUnknown,
     VolatileCache,
+    BackupFailed,
     CacheUnknown,
     NotAtomic,
     AtomicityUnknown,
@@ -128,6 +129,11 @@ impl Reason {
                 "volatile_cache",
                 "the device has a volatile write cache, so a completed write can be lost with the power",
                 "use a drive with power-loss protection, which reports `write through` (NVMe: VWC 0)",
+            ),
+            Reason::BackupFailed => (
+                "backup_failed",
+                "the drive reports that what keeps its cache through a power cut has failed",
+                "replace the drive",
             ),
             Reason::CacheUnknown => (
                 "cache_unknown",

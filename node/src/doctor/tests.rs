@@ -167,6 +167,7 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
     let told = |volatile_cache, atomic_power_fail_bytes| NvmeFacts {
         volatile_cache,
+        backup_failed: false,
         atomic_power_fail_bytes,
         block_bytes: 512,
         atomic_bytes: 512,
@@ -175,6 +176,9 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     // The drive itself is believed before what an operator wrote into the kernel's queue settings.
     let overruled = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(true, 4096))));
     assert_eq!(overruled, [Reason::VolatileCache]);
+    let worn = NvmeFacts { backup_failed: true, ..told(false, 4096) };
+    let worn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(worn)));
+    assert_eq!(worn, [Reason::BackupFailed]);
     let torn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(false, 512))));
     assert_eq!(torn, [Reason::NotAtomic]);
 

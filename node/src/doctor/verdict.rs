@@ -38,6 +38,8 @@ pub enum Cache {
     None,
     /// Some layer says that it has one.
     Volatile,
+    /// Some drive says that what keeps its cache through a power cut has failed.
+    Unprotected,
     /// Some layer does not say.
     Unknown,
 }
@@ -223,7 +225,11 @@ fn those<const N: usize>(cases: [(bool, Reason); N]) -> Vec<Reason> {
 /// What refuses every mode: even votes could not be kept.
 fn any_mode(aspects: &Aspects, asserted: bool) -> Vec<Reason> {
     // Where completed writes survive the power, nothing hangs on emptying the cache.
-    let cache_matters = aspects.cache != Cache::None && !asserted;
+    let cache_matters = match aspects.cache {
+        Cache::None => false,
+        Cache::Volatile | Cache::Unknown => !asserted,
+        Cache::Unprotected => true,
+    };
     those([
         (!aspects.kernel_supported, Reason::KernelUnsupported),
         (!aspects.writable, Reason::ReadOnly),
@@ -246,6 +252,7 @@ fn device(aspects: &Aspects) -> Vec<Reason> {
     let memory = aspects.overwrite == Overwrite::Memory && aspects.medium != Medium::Memory;
     let rest = those([
         (aspects.cache == Cache::Volatile, Reason::VolatileCache),
+        (aspects.cache == Cache::Unprotected, Reason::BackupFailed),
         (aspects.cache == Cache::Unknown, Reason::CacheUnknown),
         (aspects.atomicity == Atomicity::Torn, Reason::NotAtomic),
         (aspects.atomicity == Atomicity::Unknown, Reason::AtomicityUnknown),

@@ -11,7 +11,7 @@ const MEDIA: [Medium; 7] = [
     Medium::Memory,
     Medium::Unknown,
 ];
-const CACHES: [Cache; 3] = [Cache::None, Cache::Volatile, Cache::Unknown];
+const CACHES: [Cache; 4] = [Cache::None, Cache::Volatile, Cache::Unprotected, Cache::Unknown];
 const ATOMICITIES: [Atomicity; 3] = [Atomicity::Whole, Atomicity::Torn, Atomicity::Unknown];
 const OVERWRITES: [Overwrite; 6] = [
     Overwrite::InPlace,
@@ -100,6 +100,7 @@ fn a_statement_is_about_the_device_and_never_about_what_the_filesystem_is_seen_t
                 || matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
                 || matches!(aspects.transfer, Transfer::Buffered | Transfer::Fails)
                 || aspects.medium == Medium::Memory
+                || aspects.cache == Cache::Unprotected
                 || aspects.flush == Flush::Dropped
                 || !aspects.kernel_supported
                 || !aspects.writable;
@@ -129,7 +130,9 @@ fn sync_is_justified_wherever_a_write_and_a_sync_work_and_reach_the_device() {
     for_all(|aspects, _, asserted, verdict| {
         let reaches = match aspects.flush {
             Flush::Sent => true,
-            Flush::Suppressed => aspects.cache == Cache::None || asserted,
+            Flush::Suppressed => {
+                aspects.cache == Cache::None || asserted && aspects.cache != Cache::Unprotected
+            }
             Flush::Dropped => false,
         };
         let works = aspects.kernel_supported && aspects.writable && aspects.transfer != Transfer::Fails;

@@ -4,7 +4,7 @@ use super::{Inner, refusal, scrub, standing};
 use crate::doctor::Contract;
 use crate::durability::Durability;
 use cairn_client::proto;
-use cairn_engine::LogId;
+use cairn_engine::{LogId, Mode};
 use cairn_raft::ReplicaStatus;
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
@@ -65,7 +65,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             lazy: engine.lazy,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        durability: Some(durability(&inner.durability)),
+        durability: Some(durability(&inner.durability, engine.mode)),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
@@ -83,12 +83,22 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     }
 }
 
-fn durability(durability: &Durability) -> proto::Durability {
+/// `mode` is what the engine promises now: a device can take its contract back.
+fn durability(durability: &Durability, mode: Mode) -> proto::Durability {
+    let contract = durability.contract.filter(|_| mode == durability.mode);
+    let mut warnings: Vec<_> =
+        durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
+    if mode != durability.mode {
+        warnings.push(format!(
+            "the device reports that it keeps completed writes no longer: mode `{}` has ended",
+            durability.mode
+        ));
+    }
     proto::Durability {
-        mode: durability.mode.name().to_string(),
+        mode: mode.name().to_string(),
         chosen: durability.chosen.name().to_string(),
-        device_contract: durability.contract.map(Contract::words).unwrap_or_default().to_string(),
-        warnings: durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect(),
+        device_contract: contract.map(Contract::words).unwrap_or_default().to_string(),
+        warnings,
     }
 }
 

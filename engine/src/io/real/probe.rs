@@ -64,13 +64,15 @@ pub struct Room {
     pub block_bytes: u64,
 }
 
-/// The data structures of the NVMe command Identify, 4096 bytes each, as the drive gave them.
+/// What an NVMe drive says of itself, as it gave it: the data structures of the command Identify, 4096 bytes each, and its health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeIdentify {
     /// Of the controller (CNS 01h).
     pub controller: Vec<u8>,
     /// Of the namespace (CNS 00h).
     pub namespace: Vec<u8>,
+    /// The log page SMART / Health Information (02h), 512 bytes; `None` where the drive does not give it.
+    pub health: Option<Vec<u8>>,
 }
 
 /// Probes an existing file, without changing it.
@@ -115,7 +117,7 @@ pub fn room(path: &Path) -> io::Result<Room> {
     system::room(path)
 }
 
-/// Asks the NVMe drive behind a block device to identify itself.
+/// Asks the NVMe drive behind a block device to identify itself, and for its health.
 ///
 /// # Errors
 /// The system's, such as `PermissionDenied`, and `InvalidInput` if `device` is no block device.
@@ -128,6 +130,7 @@ pub fn nvme_identify(device: &Path) -> io::Result<NvmeIdentify> {
     Ok(NvmeIdentify {
         controller: system::nvme_identify(&file, system::IDENTIFY_CONTROLLER, 0)?,
         namespace: system::nvme_identify(&file, system::IDENTIFY_NAMESPACE, namespace)?,
+        health: system::nvme_health(&file).ok(),
     })
 }
 

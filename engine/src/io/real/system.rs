@@ -177,7 +177,12 @@ impl Extents {
 
 const NVME_IOCTL_ID: libc::Ioctl = 0x4E40;
 const NVME_IOCTL_ADMIN_CMD: libc::Ioctl = 0xC048_4E41_u32 as libc::Ioctl;
+const NVME_ADMIN_GET_LOG_PAGE: u8 = 0x02;
 const NVME_ADMIN_IDENTIFY: u8 = 0x06;
+/// Of the whole subsystem.
+const NVME_ALL_NAMESPACES: u32 = u32::MAX;
+const NVME_LOG_HEALTH: u32 = 0x02;
+const HEALTH_BYTES: usize = 512;
 const NVME_TIMEOUT_MS: u32 = 5000;
 const IDENTIFY_BYTES: usize = 4096;
 /// Identify: the namespace given.
@@ -220,22 +225,43 @@ pub(super) fn nvme_namespace(device: &File) -> io::Result<u32> {
 
 /// One data structure of the command Identify, which only reads.
 pub(super) fn nvme_identify(device: &File, structure: u32, namespace: u32) -> io::Result<Vec<u8>> {
-    let mut data = AlignedBuf::zeroed(IDENTIFY_BYTES);
-    let mut command = NvmeAdminCommand {
+    let command = NvmeAdminCommand {
         opcode: NVME_ADMIN_IDENTIFY,
         namespace,
-        data: data.as_mut_ptr() as u64,
-        data_bytes: IDENTIFY_BYTES as u32,
         cdw10: structure,
-        timeout_ms: NVME_TIMEOUT_MS,
         ..NvmeAdminCommand::default()
     };
+    nvme_read(device, command, IDENTIFY_BYTES)
+}
+
+/// The log page SMART / Health Information, which is only read.
+pub(super) fn nvme_health(device: &File) -> io::Result<Vec<u8>> {
+    // The number of dwords, less one, stands in the upper half.
+    let dwords = (HEALTH_BYTES / 4 - 1) as u32;
+    let command = NvmeAdminCommand {
+        opcode: NVME_ADMIN_GET_LOG_PAGE,
+        namespace: NVME_ALL_NAMESPACES,
+        cdw10: dwords << 16 | NVME_LOG_HEALTH,
+        ..NvmeAdminCommand::default()
+    };
+    nvme_read(device, command, HEALTH_BYTES)
+}
+
+/// Sends one of the two commands above, which transfer so many bytes to the host.
+fn nvme_read(device: &File, command: NvmeAdminCommand, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut data = AlignedBuf::zeroed(bytes);
+    let mut command = NvmeAdminCommand {
+        data: data.as_mut_ptr() as u64,
+        data_bytes: bytes as u32,
+        timeout_ms: NVME_TIMEOUT_MS,
+        ..command
+    };
     // SAFETY: the descriptor is open for the length of the call; `command` has the layout that this request expects (its
-    // size is asserted above) and names `data`, which is live, as long as it says, and borrowed by nobody else. The
-    // command Identify transfers exactly that many bytes to it, and the call returns when that is over.
+    // size is asserted above) and names `data`, which is live, at least as long as it says, and borrowed by nobody else.
+    // Both commands transfer exactly that many bytes to it, and the call returns when that is over.
     let status = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) };
     match status {
-        0 => Ok(data.to_vec()),
+        0 => Ok(data.get(..bytes).unwrap_or_default().to_vec()),
         1.. => Err(io::Error::other(format!("the drive answered with status {status:#x}"))),
         _ => Err(io::Error::last_os_error()),
     }
