@@ -150,17 +150,26 @@ impl Installer {
         Ok(base)
     }
 
+    /// Whether a checkpoint can hold what was put, with a machine image of so many bytes.
+    ///
+    /// # Errors
+    /// `IndexFull`.
+    pub fn fits(&self, image_bytes: u64) -> Result<()> {
+        let bytes = self.keys.checkpoint_bytes().saturating_add(image_bytes);
+        fits_state(bytes, self.shared.checkpoint_capacity)
+    }
+
     /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.
     ///
     /// # After a crash
     /// During this call: the old state or the new one, whole. After it: the new one; a checkpoint holds it, synced.
+    /// To be asked before: [`Installer::fits`].
     ///
     /// # Errors
-    /// `IndexFull`, and nothing is replaced; `Full`, `Failed`, `Closed`.
+    /// `Full`, `Failed`, `Closed`.
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
         self.flush().await?;
         let shared = self.shared.clone();
-        fits_state(self.keys.checkpoint_bytes() + image.encoded_bytes(), shared.checkpoint_capacity)?;
         let target = shared
             .wait_until(|shared| {
                 let mut state = shared.state.lock();

@@ -210,7 +210,12 @@ impl Replica {
             return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
         }
         // Another member's room is not this one's to judge.
-        let leads = look_at(&self.inner.shared.raft, |metrics| metrics.state == ServerState::Leader);
+        let (leads, runs) = look_at(&self.inner.shared.raft, |metrics| {
+            (metrics.state == ServerState::Leader, metrics.running_state.is_ok())
+        });
+        if !runs && let Some(reason) = self.stopped() {
+            return Err(WriteError::Stopped(reason));
+        }
         let need = Need {
             bytes,
             longest: proposal.values.iter().map(|value| value.len() as u64).max(),

@@ -72,7 +72,8 @@ impl Free {
         self.run.is_some_and(|run| run.end - run.cursor >= u64::from(len))
     }
 
-    /// Room for `len` bytes, more than none, in the open run or at the beginning of a new one: whoever asks has closed one that is too short.
+    /// Room for `len` bytes, more than none, in the open run or at the beginning of a new one: whoever asks has closed one
+    /// that is too short.
     pub(super) fn allocate(&mut self, len: u32) -> Option<u64> {
         if !self.runs_on(len) {
             assert!(self.run.is_none(), "a run is given up that may have a block half given out");

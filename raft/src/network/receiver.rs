@@ -147,6 +147,7 @@ impl SnapshotReceiver {
             Some(mut partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
                 // Room that is missing is said here: met while the state is replaced, it would end replication.
                 partial.installer.flush().await.map_err(engine_status)?;
+                partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta).map_err(invalid)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
             }
