@@ -3,7 +3,7 @@
 use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::install::Installer;
-use crate::io::Directory;
+use crate::io::{Directory, FileKind};
 use crate::open;
 use crate::shared::Shared;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
@@ -137,10 +137,21 @@ impl Engine {
             // Within the lock, under which each append is told what it promises.
             self.shared.distrusted.store(true, Ordering::SeqCst);
         }
-        // What was acknowledged without a sync is either written by now, or waits for its turn with the rest.
-        self.barrier().await?;
-        self.shared.sync_now().await?;
-        self.shared.update_superblock(|s| s.mode = Some(Mode::Sync)).await
+        // Whoever asks may end first, and a failed sync is told only once.
+        let engine = self.clone();
+        let syncing = tokio::spawn(async move {
+            // What was acknowledged without a sync is either written by now, or waits for its turn with the rest.
+            engine.barrier().await?;
+            engine.shared.sync_now().await?;
+            engine.shared.update_superblock(|s| s.mode = Some(Mode::Sync)).await
+        });
+        syncing.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Neither completed writes nor syncs of this device are worth anything any more: the engine fails, as after a failed sync.
+    pub fn give_device_up(&self, reason: &str) {
+        let error = std::io::Error::other(reason);
+        self.shared.fail(self.shared.device_error(FileKind::Data, "sync", &error));
     }
 
     /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything

@@ -39,7 +39,8 @@ impl Shared {
         }
         let acknowledged = {
             let progress = self.progress.lock();
-            if self.mode() == Mode::Sync { progress.synced } else { progress.written }
+            // By what the directory says: so the next opening takes it.
+            if superblock.current().mode == Some(Mode::Sync) { progress.synced } else { progress.written }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {

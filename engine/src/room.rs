@@ -7,14 +7,17 @@
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::group::checkpoint_bytes;
+use crate::group::{KEY_RECORD_BYTES, checkpoint_bytes};
 use crate::io::BLOCK;
 use crate::shared::State;
+use std::sync::atomic::Ordering;
 
-/// The parts of a checkpoint area, in hundredths, that the state may take, and the state with the log: before puts are
-/// refused, all clients' writes, what a leader sends. The rest is for what the later ones are asked to carry.
-const STATE_PERCENT: u64 = 70;
-const CLIENT_PERCENT: u64 = 94;
+/// The parts of a checkpoint area, in hundredths, beyond which is refused: puts, by the state alone, and by the state with the
+/// log; clients' other writes; what a leader sends. The rest is for what those that come later are asked to carry: an entry is
+/// counted with what it leaves in the state only until it is applied, and a follower may hold more of the log than its leader.
+const STATE_PERCENT: u64 = 60;
+const PUT_PERCENT: u64 = 85;
+const CLIENT_PERCENT: u64 = 92;
 const LEADER_PERCENT: u64 = 98;
 
 /// What a write takes.
@@ -24,7 +27,8 @@ pub struct Need {
     pub bytes: u64,
     /// The longest value, if it has any.
     pub longest: Option<u64>,
-    /// Bytes of its record in a checkpoint: [`Engine::index_bytes`].
+    /// Bytes of its record in a checkpoint, [`Engine::index_bytes`], and of what it leaves there when it is applied:
+    /// [`Engine::applied_bytes`], and what is remembered of its client.
     pub index_bytes: u64,
 }
 
@@ -35,6 +39,12 @@ impl Engine {
     /// # Errors
     /// `Full`, `IndexFull`, `Failed`, `Closed`.
     pub fn admit(&self, need: Need) -> Result<()> {
+        let admitted = self.judge(need);
+        self.count_refusal(&admitted);
+        admitted
+    }
+
+    fn judge(&self, need: Need) -> Result<()> {
         let shared = self.shared();
         let mut state = shared.state.lock();
         state.check_open()?;
@@ -50,6 +60,7 @@ impl Engine {
                 return Err(Error::Full { needed: longest, free, capacity });
             }
             fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
+            return fits_index(state.index_bytes(), need.index_bytes, area, PUT_PERCENT);
         }
         fits_index(state.index_bytes(), need.index_bytes, area, CLIENT_PERCENT)
     }
@@ -63,13 +74,22 @@ impl Engine {
     pub fn has_room(&self, bytes: u64, index_bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
         let shared = self.shared();
         let state = shared.state.lock();
-        fits_index(state.index_bytes(), index_bytes, shared.checkpoint_capacity, LEADER_PERCENT)?;
+        let fits = fits_index(state.index_bytes(), index_bytes, shared.checkpoint_capacity, LEADER_PERCENT);
+        self.count_refusal(&fits);
+        fits?;
         match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
             true => Ok(()),
             false => {
                 let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
                 Err(Error::Full { needed: bytes, free, capacity })
             }
+        }
+    }
+
+    /// Whoever looks after the log hears of it: with less log there may be room.
+    fn count_refusal(&self, result: &Result<()>) {
+        if matches!(result, Err(Error::IndexFull { .. })) {
+            self.shared().counters.index_refusals.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -84,6 +104,12 @@ impl Engine {
     #[must_use]
     pub fn index_bytes(values: usize, meta_len: usize) -> u64 {
         checkpoint_bytes(values, meta_len)
+    }
+
+    /// What an entry that puts so many keys leaves in a checkpoint at most, the keys' own bytes not counted.
+    #[must_use]
+    pub fn applied_bytes(puts: usize) -> u64 {
+        puts as u64 * KEY_RECORD_BYTES
     }
 }
 

@@ -234,6 +234,7 @@ pub(crate) struct Counters {
     pub syncs: AtomicU64,
     pub corrupt_values: AtomicU64,
     pub mended_values: AtomicU64,
+    pub index_refusals: AtomicU64,
 }
 
 pub(crate) struct Devices {
@@ -424,6 +425,7 @@ impl Shared {
             index_bytes: state.checkpoint_state_bytes() + state.checkpoint_log_bytes(),
             index_log_bytes: state.checkpoint_log_bytes(),
             index_capacity_bytes: self.checkpoint_capacity,
+            index_refusals: self.counters.index_refusals.load(Ordering::Relaxed),
             journal_used_blocks: written.saturating_sub(state.checkpoints.previous),
             journal_blocks: self.ring.blocks(),
             checkpoint_sequence: state.checkpoints.sequence,

@@ -332,6 +332,8 @@ pub struct EngineStatus {
     pub index_log_bytes: u64,
     /// Bytes of a checkpoint area.
     pub index_capacity_bytes: u64,
+    /// How often something was refused since no checkpoint could have held it.
+    pub index_refusals: u64,
     /// Journal blocks in use.
     pub journal_used_blocks: u64,
     /// Journal blocks in all.

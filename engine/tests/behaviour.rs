@@ -410,6 +410,38 @@ fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
     });
 }
 
+/// The story of the test above, with what applying leaves behind: keys that were new.
+#[test]
+fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        let keys = |index: u64| (0..100).map(move |n| format!("{index:08}-{n:03}-{}", "k".repeat(40)));
+        let meta = Bytes::from(vec![0; 100 * 60]);
+        let index_bytes =
+            Engine::index_bytes(100, meta.len()) + Engine::applied_bytes(100) + meta.len() as u64;
+        let need = Need { bytes: 0, longest: Some(0), index_bytes };
+        let mut index = 0;
+        while engine.admit(need).is_ok() {
+            let values = vec![Bytes::new(); 100];
+            append(&engine, vec![NewEntry { id: id(index), meta: meta.clone(), values }]).await.unwrap();
+            let change = |(n, key): (usize, String)| Change::Put { key: key.into(), value: n };
+            let changes = keys(index).enumerate().map(change).collect();
+            engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image(index)).unwrap();
+            index += 1;
+            if index % 10 == 0 {
+                engine.purge(GROUP, id(index - 1)).await.unwrap();
+            }
+        }
+        let status = engine.status();
+        let used = status.index_bytes * 100 / status.index_capacity_bytes;
+        assert!((55..=75).contains(&used), "{used} hundredths are used after {index} entries");
+        engine.checkpoint().await.unwrap();
+        assert!(engine.status().index_refusals > 0);
+        let delete = Need { index_bytes: 200, ..Need::default() };
+        engine.admit(delete).unwrap();
+    });
+}
+
 #[test]
 fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
     run(async {

@@ -37,13 +37,24 @@ const CATCHING_UP: Duration = Duration::from_secs(10);
 /// How often a checkpoint is taken for no other reason than that the data area is nearly full.
 const RELIEF: Duration = Duration::from_secs(5);
 
+/// How often for no other reason than that something was refused for want of room in a checkpoint area.
+const INDEX_RELIEF: Duration = Duration::from_millis(500);
+
+/// When the data area, and a checkpoint area, were last relieved, and how often the latter had refused something by then.
+struct Relieved {
+    data: runtime::Instant,
+    index: runtime::Instant,
+    refusals: u64,
+}
+
 /// How far each follower was when it was last seen to advance.
 type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
 /// Looks after the replica until it is gone or `stopped` says so.
 pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + Send + 'static) {
     let mut followers = Followers::new();
-    let mut relieved = runtime::now();
+    let now = runtime::now();
+    let mut relieved = Relieved { data: now, index: now, refusals: 0 };
     loop {
         let Some(pause) = maintained.upgrade().map(|it| Duration::from_millis(it.config.maintenance_ms))
         else {
@@ -70,15 +81,18 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
 }
 
 impl Maintained {
-    async fn tend(&self, followers: &mut Followers, relieved: &mut runtime::Instant) -> Result<(), ()> {
+    async fn tend(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
         self.observe(followers);
         let checkpointed = self.progress.last_checkpointed();
         let bounds = self.engine.log_bounds(GROUP);
         let status = self.engine.status();
         let limits = Limits::new(&self.config, status.data_bytes, status.index_capacity_bytes);
         // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
+        // What was refused for want of room in a checkpoint area may find it once the log is gone.
+        let refused = status.index_refusals > relieved.refusals;
         let tight = status.free_bytes < status.data_bytes / 4
-            || status.index_log_bytes > status.index_capacity_bytes / 4;
+            || status.index_log_bytes > status.index_capacity_bytes / 4
+            || refused;
         let full = status.free_bytes < status.data_bytes / 8;
         let purgeable = match tight {
             true => bounds.last.map(|last| last.index),
@@ -88,16 +102,21 @@ impl Maintained {
         let purgeable = purgeable.max(due.map(|due| due.index));
         let needless = self.mender.needless_through();
         let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
-        let relief =
-            full && *relieved + RELIEF <= runtime::now() && self.engine.applied(GROUP) > checkpointed;
+        let (now, applied) = (runtime::now(), self.engine.applied(GROUP));
+        let relief = full && relieved.data + RELIEF <= now && applied > checkpointed;
+        let index_relief = refused && relieved.index + INDEX_RELIEF <= now && applied > checkpointed;
         if !self.progress.is_building()
             && (relief
+                || index_relief
                 || due > checkpointed
                 || needless.is_some_and(|index| checkpointed.is_none_or(|covered| covered.index < index))
                 || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
         {
             if relief {
-                *relieved = runtime::now();
+                relieved.data = now;
+            }
+            if index_relief {
+                relieved.index = now;
             }
             self.raft.trigger().snapshot().await.map_err(drop)?;
         }
@@ -107,7 +126,11 @@ impl Maintained {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
                 self.raft.trigger().purge_log(through).await.map_err(drop)?;
+            } else if applied > checkpointed {
+                return Ok(());
             }
+            // Gone, or nothing more can go: whoever is refused again says so.
+            relieved.refusals = status.index_refusals;
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Mandate, Recovery};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
-use crate::state_machine::{PinnedSnapshot, StateMachine};
+use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
 use crate::status::ReplicaStatus;
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
 use crate::{GROUP, state_hash, status};
@@ -39,6 +39,9 @@ use std::time::Duration;
 const LEADER_ALIVE: Duration = Duration::from_secs(5);
 /// How often [`Replica::wait_stopped`] looks.
 const STOPPED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The part of a checkpoint area that the table of sessions may take.
+const SESSIONS_PART: u64 = 8;
 
 /// A running replica. Clones share it.
 #[derive(Clone)]
@@ -70,6 +73,10 @@ impl Replica {
     /// # Errors
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
+        // The table of sessions shares a checkpoint area with the keys.
+        let sessions = engine.status().index_capacity_bytes / SESSIONS_PART / sessions::BYTES_PER_SESSION;
+        let max_sessions = config.max_sessions.min(usize::try_from(sessions).unwrap_or(usize::MAX)).max(1);
+        let config = ReplicaConfig { max_sessions, ..config };
         let (starts, retired) = (Starts::default(), Retired::default());
         let identity = PeerIdentity::of(&engine, starts.clone(), retired.clone());
         let id = identity.id();
@@ -205,6 +212,7 @@ impl Replica {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
         let bytes = command.bytes();
+        let remembered = command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
         let proposal = codec::encode_command(command, self.inner.maintained.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {
             return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
@@ -219,7 +227,10 @@ impl Replica {
         let need = Need {
             bytes,
             longest: proposal.values.iter().map(|value| value.len() as u64).max(),
-            index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len()),
+            index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len())
+                + Engine::applied_bytes(proposal.values.len())
+                + proposal.meta.len() as u64
+                + remembered,
         };
         let proposed = leads.then(|| self.inner.shared.room.propose(need)).transpose().map_err(refused)?;
         // Whoever asked may give up waiting; what it takes is taken until openraft is done with it.

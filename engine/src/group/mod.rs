@@ -3,7 +3,7 @@
 mod keys;
 mod log;
 
-pub(crate) use keys::Keys;
+pub(crate) use keys::{KEY_RECORD_BYTES, Keys};
 pub(crate) use log::{Log, LogEntry, checkpoint_bytes};
 
 use crate::types::{LogId, SharedImage};

@@ -1,7 +1,7 @@
 //! In mode `device`: watches that the device goes on keeping completed writes through a power cut. Real builds only.
 //!
-//! What holds here: once a device reports that they can be lost, nothing more is acknowledged before it is synced. What cannot be
-//! asked has reported nothing.
+//! What holds here: once a device reports that they can be lost, nothing more is acknowledged before it is synced, or at all
+//! where no sync reaches the device. What cannot be asked has reported nothing.
 
 use crate::doctor::{Cache, Contract, Reason};
 use cairn_engine::Engine;
@@ -14,13 +14,13 @@ pub(super) const PAUSE: Duration = Duration::from_secs(60);
 /// What the device has taken back. Of what an operator states in its place, only the drive's own word does.
 fn taken_back(contract: Contract, cache: Cache) -> Option<Reason> {
     match (contract, cache) {
-        (_, Cache::Unprotected) => Some(Reason::BackupFailed),
+        (_, Cache::Unprotected | Cache::Unsyncable) => Some(Reason::BackupFailed),
         (Contract::Shown, Cache::Volatile) => Some(Reason::VolatileCache),
         _ => None,
     }
 }
 
-/// Runs until the contract is taken back and the engine syncs first.
+/// Runs until the contract is taken back, and the engine syncs first or has failed.
 pub(super) async fn watch(
     engine: Engine,
     contract: Contract,
@@ -42,6 +42,11 @@ pub(super) async fn watch(
         };
         asked = true;
         let Some(reason) = taken_back(contract, cache) else { continue };
+        if cache == Cache::Unsyncable {
+            error!("{}, and syncs do not reach it: the node stops. {}", reason.sentence(), reason.way_out());
+            engine.give_device_up(reason.sentence());
+            return;
+        }
         error!(
             "mode `device` ends: {}. From now on every write is synced before it is acknowledged, as in mode `sync`. \
              {} and restart the node",

@@ -48,7 +48,10 @@ fn medium(layers: &[Layer]) -> Medium {
 
 pub(super) fn cache(layers: &[Layer]) -> Cache {
     let of = |layer: &Layer| match (&layer.nvme, layer.queue.write_cache.as_deref()) {
-        (Some(Ok(facts)), _) if facts.backup_failed => Cache::Unprotected,
+        (Some(Ok(facts)), Some("write back")) if facts.backup_failed && facts.volatile_cache => {
+            Cache::Unprotected
+        }
+        (Some(Ok(facts)), _) if facts.backup_failed => Cache::Unsyncable,
         // An operator can write "write through" over what the drive told the kernel; the drive itself is believed first.
         (Some(Ok(facts)), _) if facts.volatile_cache => Cache::Volatile,
         (_, Some("write back")) => Cache::Volatile,
@@ -56,7 +59,9 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
         _ => Cache::Unknown,
     };
     let caches: Vec<Cache> = layers.iter().map(of).collect();
-    if caches.contains(&Cache::Unprotected) {
+    if caches.contains(&Cache::Unsyncable) {
+        Cache::Unsyncable
+    } else if caches.contains(&Cache::Unprotected) {
         Cache::Unprotected
     } else if caches.contains(&Cache::Volatile) {
         Cache::Volatile

@@ -38,8 +38,10 @@ pub enum Cache {
     None,
     /// Some layer says that it has one.
     Volatile,
-    /// Some drive says that what keeps its cache through a power cut has failed.
+    /// Some drive says that what keeps its cache through a power cut has failed; syncs still empty it.
     Unprotected,
+    /// The same, and the kernel sends it no syncs, since the drive says that it has no cache that needs them.
+    Unsyncable,
     /// Some layer does not say.
     Unknown,
 }
@@ -228,12 +230,13 @@ fn any_mode(aspects: &Aspects, asserted: bool) -> Vec<Reason> {
     let cache_matters = match aspects.cache {
         Cache::None => false,
         Cache::Volatile | Cache::Unknown => !asserted,
-        Cache::Unprotected => true,
+        Cache::Unprotected | Cache::Unsyncable => true,
     };
     those([
         (!aspects.kernel_supported, Reason::KernelUnsupported),
         (!aspects.writable, Reason::ReadOnly),
         (aspects.transfer == Transfer::Fails, Reason::TransferFails),
+        (aspects.cache == Cache::Unsyncable, Reason::BackupFailed),
         (aspects.flush == Flush::Dropped, Reason::SyncDropped),
         (aspects.flush == Flush::Suppressed && cache_matters, Reason::FlushSuppressed),
     ])

@@ -11,7 +11,8 @@ const MEDIA: [Medium; 7] = [
     Medium::Memory,
     Medium::Unknown,
 ];
-const CACHES: [Cache; 4] = [Cache::None, Cache::Volatile, Cache::Unprotected, Cache::Unknown];
+const CACHES: [Cache; 5] =
+    [Cache::None, Cache::Volatile, Cache::Unprotected, Cache::Unsyncable, Cache::Unknown];
 const ATOMICITIES: [Atomicity; 3] = [Atomicity::Whole, Atomicity::Torn, Atomicity::Unknown];
 const OVERWRITES: [Overwrite; 6] = [
     Overwrite::InPlace,
@@ -100,7 +101,7 @@ fn a_statement_is_about_the_device_and_never_about_what_the_filesystem_is_seen_t
                 || matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
                 || matches!(aspects.transfer, Transfer::Buffered | Transfer::Fails)
                 || aspects.medium == Medium::Memory
-                || aspects.cache == Cache::Unprotected
+                || matches!(aspects.cache, Cache::Unprotected | Cache::Unsyncable)
                 || aspects.flush == Flush::Dropped
                 || !aspects.kernel_supported
                 || !aspects.writable;

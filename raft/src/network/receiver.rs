@@ -123,6 +123,8 @@ impl SnapshotReceiver {
             let version = LogId { term: item.term, index: item.index };
             partial.installer.put(item.key, version, item.value).await.map_err(engine_status)?;
         }
+        // What no checkpoint can hold need not be sent to its end.
+        partial.installer.fits(0).map_err(engine_status)?;
         partial.last_key = last_key;
         partial.next_chunk += 1;
         partial.used = runtime::now();

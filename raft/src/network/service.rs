@@ -123,7 +123,9 @@ impl Shared {
         for id in sent.map(engine_log_id).take_while(known) {
             let held = self.engine.log_id_at(GROUP, id.index);
             let purged = || self.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
-            let contradicted = held.or_else(purged).filter(|held| *held != id);
+            // Terms never fall: no log has a later term before what was applied, purged or not.
+            let later = || Some(applied).filter(|applied| id.term > applied.term);
+            let contradicted = held.or_else(purged).or_else(later).filter(|held| *held != id);
             // A deposed leader's entries are openraft's to refuse.
             if let Some(held) = contradicted.filter(|_| request.vote >= self.own_vote()) {
                 let reason = format!(

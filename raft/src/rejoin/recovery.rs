@@ -104,7 +104,12 @@ impl Recovery {
             if let Some((leader, vote, at)) = asked
                 && runtime::now() - at > PATIENCE
             {
-                asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
+                // Its mark may have been lost on the way. It does not knock again, so it is asked until it has been overtaken.
+                if self.ask(leader, vote).await || self.gate.admitted() == Some(vote) {
+                    asked = Some((leader, vote, runtime::now()));
+                } else {
+                    asked = None;
+                }
             }
             if self.gate.mandate() == Some(Mandate { candidate: node, run }) {
                 mark.loss = true;

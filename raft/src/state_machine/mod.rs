@@ -5,7 +5,7 @@
 
 mod apply;
 mod image;
-mod sessions;
+pub(crate) mod sessions;
 mod snapshot;
 
 pub(crate) use image::Image;

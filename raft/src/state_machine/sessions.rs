@@ -27,7 +27,7 @@ const CLIENT_BYTES: u64 = 48;
 const RESULT_BYTES: u64 = 48;
 const OPERATION_BYTES: u64 = 20;
 /// The bytes of the table: so many for each client that it may hold, and no more than fit into one message.
-const BYTES_PER_SESSION: u64 = 4096;
+pub(crate) const BYTES_PER_SESSION: u64 = 4096;
 const MAX_BYTES: u64 = 32 << 20;
 
 /// The table.
@@ -81,6 +81,11 @@ pub(crate) enum Admission {
     Repeated(Arc<Recorded>),
     /// It may have been applied before, and the table no longer knows.
     Expired,
+}
+
+/// What a write with a session leaves in the image at most.
+pub(crate) fn write_bytes(operations: usize) -> u64 {
+    CLIENT_BYTES + RESULT_BYTES + OPERATION_BYTES * operations as u64
 }
 
 impl Sessions {
