@@ -136,7 +136,10 @@ fn sync_is_justified_wherever_a_write_and_a_sync_work_and_reach_the_device() {
             }
             Flush::Dropped => false,
         };
-        let works = aspects.kernel_supported && aspects.writable && aspects.transfer != Transfer::Fails;
+        let works = aspects.kernel_supported
+            && aspects.writable
+            && aspects.transfer != Transfer::Fails
+            && aspects.cache != Cache::Unsyncable;
         assert_eq!(verdict.of(Mode::Sync).justified(), works && reaches, "{aspects:?}");
     });
 }
