@@ -139,8 +139,10 @@ impl Free {
             // Packed they may still fit.
             return self.try_all(lengths());
         }
-        let in_one =
-            |needed| self.scan(self.hint, self.blocks, needed).or_else(|| self.scan(0, self.hint, needed));
+        let in_one = |needed| {
+            let from_hint = self.scan(self.hint, self.blocks, needed, needed);
+            from_hint.or_else(|| self.scan(0, self.hint, needed, needed))
+        };
         u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some()) || self.try_all(lengths())
     }
 
@@ -167,14 +169,17 @@ impl Free {
     /// Whether a value of this length would find room in one piece without the reserve.
     pub(super) fn fits_unreserved(&mut self, len: u64) -> bool {
         u32::try_from(len.div_ceil(BLOCK_BYTES))
-            .is_ok_and(|needed| needed == 0 || self.unreserved(needed).is_some())
+            .is_ok_and(|needed| needed == 0 || self.unreserved(needed, needed).is_some())
     }
 
-    fn unreserved(&mut self, needed: u32) -> Option<(u32, u32)> {
+    /// A free run outside the reserve of `needed` blocks; looked at no further than `enough`.
+    fn unreserved(&mut self, needed: u32, enough: u32) -> Option<(u32, u32)> {
         if needed >= self.unfit {
             return None;
         }
-        let found = self.scan(self.hint, self.reserve, needed).or_else(|| self.scan(0, self.reserve, needed));
+        let found = self
+            .scan(self.hint, self.reserve, needed, enough)
+            .or_else(|| self.scan(0, self.reserve, needed, enough));
         if found.is_none() {
             self.unfit = needed;
         }
@@ -187,7 +192,7 @@ impl Free {
         if needed > self.free {
             return None;
         }
-        let (start, len) = match self.unreserved(needed) {
+        let (start, len) = match self.unreserved(needed, needed.max(RUN_BLOCKS)) {
             Some((start, len)) => {
                 self.hint = start + len;
                 (start, len)
@@ -195,14 +200,14 @@ impl Free {
             None => {
                 let before =
                     (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count() as u32;
-                (self.scan(self.reserve - before, self.blocks, needed)?.0, needed)
+                (self.scan(self.reserve - before, self.blocks, needed, needed)?.0, needed)
             }
         };
         Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
     }
 
-    fn scan(&self, from: u32, to: u32, needed: u32) -> Option<(u32, u32)> {
-        let want = needed.max(RUN_BLOCKS);
+    /// The first free run of at least `needed` blocks, and at most `enough`.
+    fn scan(&self, from: u32, to: u32, needed: u32, enough: u32) -> Option<(u32, u32)> {
         let (mut start, mut len, mut block) = (from, 0, from);
         while block < to {
             if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX) {
@@ -218,7 +223,7 @@ impl Free {
                 start = block + 1;
             } else {
                 len += 1;
-                if len == want {
+                if len == enough {
                     break;
                 }
             }
