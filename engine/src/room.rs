@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::group::{KEY_RECORD_BYTES, checkpoint_bytes};
 use crate::io::BLOCK;
-use crate::shared::State;
 use std::sync::atomic::Ordering;
 
 /// The parts of a checkpoint area, in hundredths, beyond which is refused: puts, by the state alone, and by the state with the
@@ -106,22 +105,16 @@ impl Engine {
         checkpoint_bytes(values, meta_len)
     }
 
-    /// What an entry that puts so many keys leaves in a checkpoint at most, the keys' own bytes not counted.
+    /// What an entry that puts so many keys, which its meta names, leaves in a checkpoint at most.
     #[must_use]
-    pub fn applied_bytes(puts: usize) -> u64 {
-        puts as u64 * KEY_RECORD_BYTES
+    pub fn applied_bytes(puts: usize, meta_len: usize) -> u64 {
+        puts as u64 * KEY_RECORD_BYTES + meta_len as u64
     }
 }
 
 /// Whether a state of so many bytes, received whole, fits into a checkpoint area.
 pub(crate) fn fits_state(bytes: u64, capacity: u64) -> Result<()> {
     fits_index(0, bytes, capacity, LEADER_PERCENT)
-}
-
-impl State {
-    fn index_bytes(&self) -> u64 {
-        self.checkpoint_state_bytes() + self.checkpoint_log_bytes()
-    }
 }
 
 fn fits_index(used: u64, needed: u64, capacity: u64, percent: u64) -> Result<()> {

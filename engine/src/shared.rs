@@ -162,6 +162,11 @@ impl State {
     pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
         self.groups.values().map(|group| group.log.checkpoint_bytes()).sum()
     }
+
+    /// Bytes that it needs for everything.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.checkpoint_state_bytes() + self.checkpoint_log_bytes()
+    }
 }
 
 /// An operation whose write is under way, in journal order.
@@ -422,7 +427,7 @@ impl Shared {
             free_bytes: state.space.free_bytes(),
             keys: state.groups.values().map(|g| g.keys.len() as u64).sum(),
             live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
-            index_bytes: state.checkpoint_state_bytes() + state.checkpoint_log_bytes(),
+            index_bytes: state.index_bytes(),
             index_log_bytes: state.checkpoint_log_bytes(),
             index_capacity_bytes: self.checkpoint_capacity,
             index_refusals: self.counters.index_refusals.load(Ordering::Relaxed),

@@ -228,8 +228,7 @@ impl Replica {
             bytes,
             longest: proposal.values.iter().map(|value| value.len() as u64).max(),
             index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len())
-                + Engine::applied_bytes(proposal.values.len())
-                + proposal.meta.len() as u64
+                + Engine::applied_bytes(proposal.values.len(), proposal.meta.len())
                 + remembered,
         };
         let proposed = leads.then(|| self.inner.shared.room.propose(need)).transpose().map_err(refused)?;

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+pub mod store;
 pub mod workload;
 
 use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};

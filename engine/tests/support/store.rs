@@ -1,0 +1,64 @@
+//! A small store, and a few words for putting things into it.
+
+use super::{Disk, geometry, identity};
+use bytes::Bytes;
+use cairn_engine::{
+    BootId, Change, Engine, GroupId, LogId, Mode, Need, NewEntry, Options, Promise, SharedImage, Transition,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+pub const GROUP: GroupId = GroupId(0);
+
+pub fn options(mode: Mode) -> Options {
+    let mut options = Options::new(mode, BootId(1), 1);
+    options.sync_interval = Duration::from_millis(1);
+    options
+}
+
+pub fn id(index: u64) -> LogId {
+    LogId { term: 1, index }
+}
+
+pub fn image(n: u64) -> SharedImage {
+    Arc::new(n.to_le_bytes().to_vec())
+}
+
+pub async fn fresh(mode: Mode) -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = Engine::open(Arc::new(disk.clone()), None, options(mode)).await.unwrap();
+    (disk, engine)
+}
+
+pub async fn append(engine: &Engine, entries: Vec<NewEntry>) -> cairn_engine::Result<()> {
+    let (done, written) = oneshot::channel();
+    engine.append(GROUP, entries, Promise::Mode, Box::new(move |r| drop(done.send(r)))).await?;
+    written.await.unwrap()
+}
+
+pub fn entry(index: u64, value: Bytes) -> NewEntry {
+    NewEntry { id: id(index), meta: Bytes::from_static(b"meta"), values: vec![value] }
+}
+
+pub fn put(index: u64, key: &str) -> Transition {
+    Transition {
+        applied: id(index),
+        changes: vec![Change::Put { key: Bytes::from(key.to_owned()), value: 0 }],
+    }
+}
+
+pub async fn put_one(engine: &Engine, index: u64, key: &str, value: Bytes) -> cairn_engine::Result<()> {
+    append(engine, vec![entry(index, value)]).await?;
+    engine.apply(GROUP, vec![put(index, key)], image(index))
+}
+
+pub fn filled(len: usize, with: u64) -> Bytes {
+    Bytes::from((0..len).map(|i| (with as usize * 31 + i) as u8).collect::<Vec<_>>())
+}
+
+/// What a client asks for.
+pub fn need(bytes: u64, longest: u64) -> Need {
+    Need { bytes, longest: Some(longest), index_bytes: 0 }
+}
