@@ -221,6 +221,10 @@ pub(crate) async fn open(
         synced: recovered.end,
     };
     let chain = begin_epoch(devices.journal.as_ref(), ring, &location, &header).await?;
+    if recovered.end == 0 {
+        // No checkpoint covers any of the journal: without this an empty one would pass for it.
+        superblock.update(|s| s.clean = Clean { sequence: written, checksum: chain }).await?;
+    }
     let counters = Counters::default();
     let votes = superblock.current().votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
     let shared = Shared {

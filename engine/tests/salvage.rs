@@ -163,6 +163,48 @@ fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_pre
     });
 }
 
+/// A journal that a checkpoint, or an opening, says must hold something, replaced by an empty or a foreign one: with nothing
+/// behind it, it would pass for a tail that a crash cut.
+#[test]
+fn a_journal_that_was_replaced_is_damage_however_the_machine_was_left() {
+    run(async {
+        for checkpointed in [true, false] {
+            for (rebooted, fill) in [(false, 0_u8), (true, 0), (true, 0xa5)] {
+                let what = format!("checkpointed: {checkpointed}, power cut: {rebooted}, filled with {fill}");
+                let (disk, engine) = filled_after(checkpointed).await;
+                drop(engine);
+                disk.kill(|| 0);
+                disk.damage(FileKind::Journal, |bytes| bytes.fill(fill));
+                let boot = BootId(if rebooted { 2 } else { 1 });
+                let mode = Mode::Sync;
+                let open = async |salvage| {
+                    let options = Options { boot, mode, ..options(salvage) };
+                    Engine::open(Arc::new(disk.clone()), None, options).await
+                };
+                assert!(matches!(open(false).await, Err(Error::Corrupt(_))), "{what}: it has no peers");
+                let engine = open(true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(engine.standing(), Standing::Recovering, "{what}");
+            }
+        }
+    });
+}
+
+/// Entries 0 to 9 in mode `sync`, all covered by a checkpoint but the last, or none.
+async fn filled_after(checkpointed: bool) -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let options = Options { mode: Mode::Sync, ..options(false) };
+    let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
+    for index in 0..10 {
+        append(&engine, entry(index, 10)).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        if index == 8 && checkpointed {
+            engine.checkpoint().await.unwrap();
+        }
+    }
+    (disk, engine)
+}
+
 #[test]
 fn without_any_checkpoint_everything_but_identity_and_vote_is_given_up() {
     run(async {

@@ -122,6 +122,9 @@ pub(crate) async fn recover(
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
     }
+    if let Err(error) = reaches_checkpoint(&header, ring, &scan, end) {
+        salvage.accept(error)?;
+    }
     if let Some(acknowledged) = left.reaches.filter(|acknowledged| *acknowledged > end) {
         let expected = format!(
             "written when a sync failed, as all through block {acknowledged}, which may have been acknowledged"
@@ -203,10 +206,21 @@ fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: 
     let gone = clean.sequence > end
         || (clean.sequence > covered && scan.checksum(clean.sequence) != Some(clean.checksum));
     if gone {
-        let expected = format!("the journal's end at the last clean shutdown, block {}", clean.sequence);
+        let expected =
+            format!("the journal's end when it was last known to be whole, block {}", clean.sequence);
         return Err(damaged_block(ring, end.min(clean.sequence) + 1, expected));
     }
     Ok(())
+}
+
+/// A checkpoint is written once the last block that it covers is synced, and that block is written over only when others are
+/// behind it: a journal that ends there without it is not the one that the checkpoint goes with.
+fn reaches_checkpoint(header: &Header, ring: Ring, scan: &Scan, end: u64) -> Result<()> {
+    let covered = header.sequence;
+    if covered == 0 || end > covered || scan.checksum(covered) == Some(header.chain) || scan.rots_alone(covered) {
+        return Ok(());
+    }
+    Err(damaged_block(ring, covered, format!("the last one that checkpoint {} covers", header.number)))
 }
 
 fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {

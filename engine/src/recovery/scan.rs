@@ -106,6 +106,12 @@ impl Scan {
         }
     }
 
+    /// Whether the slot of `sequence` is damaged, and its neighbours are not: nothing but this one block is gone.
+    pub(super) fn rots_alone(&self, sequence: u64) -> bool {
+        let damaged = |sequence| matches!(self.slot(sequence), Slot::Garbage | Slot::Unreadable);
+        damaged(sequence) && !damaged(sequence + 1) && self.checksum(sequence - 1).is_some()
+    }
+
     /// The highest sequence that any block says must be there, and the block that says so: what was written, where
     /// completed writes stay; else what was synced.
     pub(super) fn said_done(&self, left: Left) -> Option<(u64, u64)> {
