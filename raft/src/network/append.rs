@@ -3,6 +3,10 @@
 //! What holds here: answers come in the order of the requests; at most [`WINDOW`] requests are unanswered; a follower
 //! that answers nothing for as long as it was given ends the stream with an error. One future drives both directions,
 //! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
+//!
+//! openraft takes an answer for one to every request that ends at the entry it names, and the follower for somebody who
+//! followed when the last of those was sent. So an answer is not passed on while a request without an entry, which ends where
+//! the one before it does, is unanswered behind it: an answer given long ago would confirm a leadership of now, and a read.
 
 use super::acknowledged::Acknowledged;
 use super::client::Client;
@@ -18,6 +22,7 @@ use crate::types::{AppendRequest, TypeConfig};
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +61,8 @@ pub(super) struct Session<S> {
     /// Where they go; `None` when there are no more.
     pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
     pub(super) answers: Streaming<proto::AppendResponse>,
-    pub(super) unanswered: usize,
+    /// The unanswered requests, the oldest first: whether each is without an entry.
+    pub(super) unanswered: VecDeque<bool>,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
@@ -77,7 +83,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     /// The next answer; `None` when every request is answered and there are no more.
     pub(super) async fn next(&mut self) -> Option<Result<StreamAppendResult<TypeConfig>, Status>> {
         loop {
-            if self.unanswered == 0 && self.requests.is_none() {
+            if self.unanswered.is_empty() && self.requests.is_none() {
                 return None;
             }
             let step = match self.step().await {
@@ -98,7 +104,11 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                     }
                     self.send(request);
                 }
-                Step::Answer(answer) => return Some(self.answered(answer)),
+                Step::Answer(answer) => match self.answered(answer) {
+                    // The next one's answer says the same, and was given later.
+                    Ok(Ok(_)) if self.unanswered.front() == Some(&true) => {}
+                    answered => return Some(answered),
+                },
             }
         }
     }
@@ -106,7 +116,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     async fn step(&mut self) -> Result<Step, Status> {
         let answer = self.answers.next();
         let request = match &mut self.requests {
-            Some(requests) if self.unanswered < WINDOW => requests.next(),
+            Some(requests) if self.unanswered.len() < WINDOW => requests.next(),
             _ => return waited(self.patience, self.since, answer).await.map(Step::Answer),
         };
         let either = async {
@@ -115,9 +125,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                 Either::Right((request, _)) => Step::Request(request),
             }
         };
-        match self.unanswered {
-            0 => Ok(either.await),
-            _ => waited(self.patience, self.since, either).await,
+        match self.unanswered.is_empty() {
+            true => Ok(either.await),
+            false => waited(self.patience, self.since, either).await,
         }
     }
 
@@ -127,10 +137,10 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             false => (self.identity.to(self.target), self.acknowledged.by(self.target, &request.vote)),
         };
         self.first_sent = true;
-        if self.unanswered == 0 {
+        if self.unanswered.is_empty() {
             self.since = runtime::now();
         }
-        self.unanswered += 1;
+        self.unanswered.push_back(request.entries.is_empty());
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
@@ -154,8 +164,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
             self.first_answered = true;
         }
-        self.unanswered =
-            self.unanswered.checked_sub(1).ok_or_else(|| Status::internal("an answer to nothing"))?;
+        self.unanswered.pop_front().ok_or_else(|| Status::internal("an answer to nothing"))?;
         self.since = runtime::now();
         outcome(answer).map_err(|error| Status::internal(error.to_string()))
     }

@@ -24,7 +24,7 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -284,7 +284,7 @@ impl PeerNetwork {
             requests: Some(requests),
             outlet: Some(outlet),
             answers,
-            unanswered: 0,
+            unanswered: VecDeque::new(),
             empty: 0,
             first_sent: false,
             first_answered: false,
