@@ -25,7 +25,7 @@ const WINDOW: usize = 1000;
 /// A client's sessions: the current one, and what the next one needs.
 pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
-    /// The greatest log index seen committed.
+    /// The greatest log index seen committed, since the servers last forgot a session.
     committed: AtomicU64,
     permits: Semaphore,
     /// Held while an expired session is being replaced, so that many writes ask for one fresh base.
@@ -98,7 +98,8 @@ impl Sessions {
     ) -> Result<(), E> {
         let _one_at_a_time = self.renewal.lock().await;
         if self.is_current(ticket) {
-            self.observe(fresh_base.await?);
+            // Not the greatest ever seen: that may be of a history that was given up, and is no base in this one.
+            self.committed.store(fresh_base.await?, Ordering::Relaxed);
             if self.is_current(ticket) {
                 *self.current.lock() = None;
             }
@@ -248,6 +249,16 @@ mod tests {
         assert_eq!(sessions.begin(&random).to_proto().client_id, anew.client_id);
         assert_ne!(anew.client_id, first.to_proto().client_id);
         assert_eq!(anew.base_index, 70);
+    }
+
+    /// The story: an operator gave up what no member held any more, and the client went on with an index of what was lost.
+    #[tokio::test]
+    async fn a_new_session_begins_at_the_fresh_base_though_greater_ones_were_seen_before() {
+        let (sessions, random) = sessions();
+        sessions.observe(1000);
+        let ticket = sessions.begin(&random);
+        sessions.renew(&ticket, async { Ok::<u64, ()>(905) }).await.unwrap();
+        assert_eq!(sessions.begin(&random).to_proto().base_index, 905);
     }
 
     #[tokio::test]

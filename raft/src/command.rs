@@ -41,7 +41,7 @@ pub struct Session {
     pub sequence: u64,
     /// Results below this will not be asked for again.
     pub lowest_pending: u64,
-    /// An applied index seen when the session began.
+    /// An applied index seen when the session began: every write of it has a greater one.
     pub base_index: u64,
 }
 

@@ -332,7 +332,8 @@ impl Replica {
     }
 
     /// An operator has seen what every member holds, accepts that acknowledged writes may be lost, and names who shall
-    /// lead. To be given to the candidate and to the other recovering members. Forgotten by a restart.
+    /// lead. To be given to the candidate and to the other recovering members. Votes are given by it for
+    /// [`Mandate::LIFETIME`]; forgotten by a restart.
     ///
     /// # Errors
     /// Says why it is not needed here, or does not fit.

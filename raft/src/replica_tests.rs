@@ -74,6 +74,70 @@ async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
     assert!(replica.engine().vote(GROUP).is_none(), "nothing was promised");
 }
 
+fn mandate() -> Mandate {
+    Mandate { candidate: other(), run: Run { start: 1, nonce: 1 } }
+}
+
+/// The story: an operator's decision led to no leader, and stood. The member that was missing came back, and the others
+/// elected without what it held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
+    let (_folder, replica, service) = replica().await;
+    replica.inner.shared.gate.close();
+    replica.mandate(Mandate { run: Run { start: 1, nonce: 2 }, ..mandate() }).unwrap();
+    assert!(
+        service.vote(Request::new(candidacy(1))).await.is_err(),
+        "another run than the one that was named"
+    );
+    replica.mandate(mandate()).unwrap();
+    assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    replica.inner.shared.gate.end_mandate();
+    assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
+    assert!(service.vote(Request::new(candidacy(2))).await.is_err());
+    replica.mandate(mandate()).unwrap();
+    assert!(
+        service.vote(Request::new(candidacy(2))).await.unwrap().into_inner().granted,
+        "it is given again"
+    );
+}
+
+/// The story: one member led, two came back by its mandate, and the second after others had elected a leader by
+/// themselves: one decision was counted as two losses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() {
+    let (_folder, replica, service) = replica().await;
+    let shared = &replica.inner.shared;
+    shared.gate.close();
+    let told = |leader: NodeId, term| {
+        let vote = Vote { term, node_id: leader.as_u64(), committed: true };
+        shared.recovery.by_mandate(leader, &crate::convert::vote_from_proto(Some(vote)).unwrap())
+    };
+    assert!(!told(other(), 1));
+    replica.mandate(mandate()).unwrap();
+    assert!(told(other(), 1), "whether this member's own vote was needed or not");
+    assert!(!told(NodeId::new(3, 3), 1), "somebody else leads");
+    service.vote(Request::new(candidacy(1))).await.unwrap();
+    shared.gate.end_mandate();
+    assert!(told(other(), 1), "what it was elected by stays true");
+    assert!(!told(other(), 2), "elected again, by others");
+    assert!(!told(NodeId::new(3, 3), 1));
+}
+
+/// Elected in the last moment of its mandate, it is brought back under its own leadership.
+#[tokio::test(flavor = "multi_thread")]
+async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() {
+    let (_folder, replica, _service) = replica().await;
+    let gate = &replica.inner.shared.gate;
+    gate.close();
+    let own = replica.node_id();
+    assert!(!gate.may_campaign(own) && !gate.named(own));
+    replica.mandate(Mandate { candidate: own, run: replica.engine().run() }).unwrap();
+    assert!(gate.may_campaign(own) && gate.named(own));
+    gate.end_mandate();
+    assert!(!gate.may_campaign(own) && gate.named(own));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_the_member_alone() {
     let (_folder, replica, service) = replica().await;

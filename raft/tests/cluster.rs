@@ -148,7 +148,7 @@ async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_repeated_at_the_next_leader_has_the_first_outcome() {
     let mut cluster = Cluster::started(3, |_| ()).await;
-    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: u64::MAX };
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let operation = Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };
     let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;

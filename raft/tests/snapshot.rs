@@ -78,7 +78,7 @@ async fn a_member_keeps_a_snapshot_over_a_crash_after_it() {
 async fn sessions_come_with_the_snapshot() {
     let mut cluster = Cluster::started(3, keep_little).await;
     let (follower, last) = away(&mut cluster).await;
-    let session = Session { client_id: 5, sequence: 1, lowest_pending: 1, base_index: u64::MAX };
+    let session = Session { client_id: 5, sequence: 1, lowest_pending: 1, base_index: 0 };
     let operation = Operation::Put { key: "once".into(), value: "1".into(), condition: Condition::Absent };
     let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;

@@ -3,13 +3,13 @@
 use super::ConnectOptions;
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table};
-use anyhow::bail;
-use cairn_client::{Client, NodeStatus};
+use anyhow::{Context, anyhow, bail};
+use cairn_client::{Client, Member, NodeStatus};
 use cairn_engine::Standing;
-use cairn_raft::NodeId;
+use cairn_raft::{Mandate, NodeId};
 use clap::Args;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the cluster may take to elect the chosen member and to bring the others back.
 const ELECTION_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
+/// What follows for clients: indexes stand for other writes than before.
+const VOID: &str = "Every version that a client read before is void: read again before a conditional write.";
 
 #[derive(Args)]
 pub(crate) struct RecoverArgs {
@@ -28,7 +30,7 @@ pub(crate) struct RecoverArgs {
     #[arg(long)]
     accept_loss: bool,
 
-    /// Do so although some members cannot be reached; what they alone hold is given up too
+    /// Do so although some members cannot be reached, or came with another directory; what they alone held is given up too
     #[arg(long, requires = "accept_loss")]
     allow_missing: bool,
 
@@ -39,19 +41,23 @@ pub(crate) struct RecoverArgs {
 
 /// What was found.
 struct Found {
-    /// Those that answered, the one that should lead first.
+    /// The voters that answered as themselves, the one that should lead first.
     nodes: Vec<(String, NodeStatus)>,
-    /// Those that did not, with their reasons.
+    /// Whoever leads.
+    leader: Option<(String, NodeStatus)>,
+    /// Whoever knows of the latest membership.
+    newest: Option<(String, NodeStatus)>,
+    /// Its voters by slot: in the middle of a replacement a slot has two, one in each half of the configuration.
+    slots: BTreeMap<u16, BTreeSet<u64>>,
+    /// Who did not answer: endpoints, and voters in whose place nobody or somebody else did; with reasons.
     missing: Vec<String>,
-    /// Voters in all.
-    voters: usize,
 }
 
 pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Exit> {
     let timeout = args.connect.timeout().min(NODE_TIMEOUT);
     let client = args.connect.options()?.deadline(timeout).build()?;
     let found = look(&client).await;
-    if let Some((endpoint, leader)) = found.nodes.iter().find(|(_, node)| node.role == "leader") {
+    if let Some((endpoint, leader)) = &found.leader {
         let id = NodeId::from_u64(leader.node_id);
         output.either(
             || json!({ "needed": false, "leader": id.to_string() }),
@@ -59,67 +65,30 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
         )?;
         return Ok(Exit::Done);
     }
-    let recovering =
-        found.nodes.iter().filter(|(_, node)| node.standing == Standing::Recovering.name()).count();
-    let Some((_, chosen)) = found.nodes.first() else {
-        bail!("no node answered: {}", found.missing.join("; "));
-    };
-    if found.nodes.len() - recovering > found.voters / 2 {
-        bail!(
-            "{} of {} voters remember everything they acknowledged: they elect a leader by themselves once they reach \
-             one another; look at the network between them",
-            found.nodes.len() - recovering,
-            found.voters
-        );
-    }
-    if let Some((endpoint, newer)) = found.nodes.iter().find(|(_, node)| node.membership > chosen.membership)
-    {
-        bail!(
-            "node {} at {endpoint} knows of a later membership ({}-{}) than node {}, whose log reaches furthest ({}-{}): \
-             others of that membership may go on by themselves; start them, or look at the network between them",
-            NodeId::from_u64(newer.node_id),
-            newer.membership.0,
-            newer.membership.1,
-            NodeId::from_u64(chosen.node_id),
-            chosen.last_log_term,
-            chosen.last_log_index
-        );
-    }
+    let chosen = found.chosen()?;
     if !args.accept_loss {
         output.either(|| found.json(chosen, false), || found.explained(chosen))?;
         return Ok(Exit::Unavailable);
     }
-    if found.nodes.len() <= found.voters / 2 {
-        bail!(
-            "{} of {} voters answered; a majority must: {}",
-            found.nodes.len(),
-            found.voters,
-            found.missing.join("; ")
-        );
-    }
-    if !found.missing.is_empty() && !args.allow_missing {
-        return Err(UsageError(format!(
-            "not all members can be reached, and one of them may hold writes that the others lost: start them, or add \
-             --allow-missing to give up what they alone hold ({})",
-            found.missing.join("; ")
-        ))
-        .into());
-    }
+    found.may_be_accepted(args.allow_missing)?;
     if !args.yes && !confirmed(&found, chosen)? {
         bail!("nothing was changed");
     }
-    for (endpoint, node) in found.nodes.iter().rev() {
-        if node.standing == Standing::Recovering.name() {
-            client.mandate(endpoint, chosen.node_id, chosen.run).await?;
-        }
+    // Whoever was asked took their time: a member may be back, or have started again and forgotten more.
+    if !look(&client).await.is_as(&found) {
+        bail!(
+            "not all members are as they were a moment ago, and nothing was changed: look with `cairn recover`, and decide \
+             again"
+        );
     }
-    wait_for_leader(&client, chosen.node_id).await?;
-    let after = look(&client).await;
+    give_mandates(&client, &found, chosen).await?;
+    let after = wait_for_leader(&client, chosen.node_id).await?;
+    after.counts_loss_since(chosen)?;
     output.either(
         || after.json(chosen, true),
         || {
             format!(
-                "{}\nnode {} leads; acknowledged writes that no member held are lost, and `cairn status` counts the loss",
+                "{}\nnode {} leads; acknowledged writes that no member held are lost, and `cairn status` counts the loss\n{VOID}",
                 after.text(),
                 NodeId::from_u64(chosen.node_id)
             )
@@ -132,28 +101,123 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
 async fn look(client: &Client) -> Found {
     // Learns the members beyond the endpoints given; whoever does not answer is named below.
     let _ = client.members().await;
-    let (mut nodes, mut missing) = (Vec::new(), Vec::new());
+    let (mut answers, mut silent) = (Vec::new(), Vec::new());
     for (endpoint, answer) in client.statuses().await {
         match answer {
-            Ok(node) => nodes.push((endpoint, node)),
-            Err(reason) => missing.push(reason.to_string()),
+            Ok(node) => answers.push((endpoint, node)),
+            Err(reason) => silent.push((endpoint, reason.to_string())),
         }
     }
-    // One that is about to take a slot, or has lost it, has no say.
-    nodes.retain(|(_, node)| node.standing != "joining" && node.standing != "retired");
-    nodes.sort_by_key(|(_, node)| std::cmp::Reverse((node.last_log_term, node.last_log_index, node.node_id)));
-    nodes.dedup_by_key(|(_, node)| node.node_id);
-    // In the middle of a replacement a slot has two voters, one in each half of the configuration.
-    let slots = |node: &NodeStatus| -> BTreeSet<u32> {
-        node.members.iter().filter(|member| member.voter).map(|member| u32::from(member.slot)).collect()
-    };
-    let newest = nodes.iter().max_by_key(|(_, node)| node.membership);
-    let voters = newest.map(|(_, node)| slots(node).len());
-    let voters = voters.unwrap_or(0).max(nodes.len());
-    Found { nodes, missing, voters }
+    Found::of(answers, &silent)
 }
 
 impl Found {
+    fn of(mut answers: Vec<(String, NodeStatus)>, silent: &[(String, String)]) -> Found {
+        answers.sort_by_key(|(_, node)| {
+            std::cmp::Reverse((node.last_log_term, node.last_log_index, node.node_id))
+        });
+        // A node may be reached at two addresses, and its log may have grown between the answers.
+        let mut seen = BTreeSet::new();
+        answers.retain(|(_, node)| seen.insert(node.node_id));
+        // One that is about to take a slot, or has lost it, has no say.
+        let has_say = |node: &NodeStatus| node.standing != "joining" && node.standing != "retired";
+        let members = || answers.iter().filter(|(_, node)| has_say(node));
+        let leader = members().find(|(_, node)| node.role == "leader").cloned();
+        let newest = members().max_by_key(|(_, node)| node.membership).cloned();
+        let mut slots: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
+        let mut missing = Vec::new();
+        let known = newest.iter().flat_map(|(_, node)| &node.members);
+        for voter in known.filter(|member| member.voter) {
+            slots.entry(voter.slot).or_default().insert(voter.node_id);
+            if !members().any(|(_, node)| node.node_id == voter.node_id) {
+                missing.push(absence(voter, &answers, silent));
+            }
+        }
+        let named = |endpoint: &str| {
+            let mut known = newest.iter().flat_map(|(_, node)| &node.members);
+            known.any(|member| member.voter && member.client_address == endpoint)
+        };
+        missing.extend(silent.iter().filter(|(endpoint, _)| !named(endpoint)).map(|(_, why)| why.clone()));
+        let votes = |node: &NodeStatus| slots.values().any(|voters| voters.contains(&node.node_id));
+        let nodes = members().filter(|(_, node)| votes(node)).cloned().collect();
+        Found { nodes, leader, newest, slots, missing }
+    }
+
+    /// Slots of which every voter answered and is `such`: a majority of them is one in both halves of a configuration, since
+    /// one slot at most has two voters.
+    fn slots_with(&self, such: impl Fn(&NodeStatus) -> bool) -> usize {
+        let is_such = |id: &u64| self.nodes.iter().any(|(_, node)| node.node_id == *id && such(node));
+        self.slots.values().filter(|voters| voters.iter().all(is_such)).count()
+    }
+
+    /// The voter whose log reaches furthest, where a decision is needed.
+    fn chosen(&self) -> anyhow::Result<&NodeStatus> {
+        let Some((_, chosen)) = self.nodes.first() else {
+            bail!("no voter answered; name more members with --endpoints: {}", self.missing.join("; "));
+        };
+        let remember = self.slots_with(|node| node.standing != Standing::Recovering.name());
+        if remember > self.slots.len() / 2 {
+            bail!(
+                "{remember} of {} voters remember everything they acknowledged: they elect a leader by themselves once they \
+                 reach one another; look at the network between them",
+                self.slots.len()
+            );
+        }
+        if let Some((endpoint, newer)) =
+            self.newest.as_ref().filter(|(_, n)| n.membership > chosen.membership)
+        {
+            bail!(
+                "node {} at {endpoint} knows of a later membership ({}-{}) than node {}, whose log reaches furthest ({}-{}): \
+                 others of that membership may go on by themselves; start them, or look at the network between them",
+                NodeId::from_u64(newer.node_id),
+                newer.membership.0,
+                newer.membership.1,
+                NodeId::from_u64(chosen.node_id),
+                chosen.last_log_term,
+                chosen.last_log_index
+            );
+        }
+        Ok(chosen)
+    }
+
+    fn may_be_accepted(&self, allow_missing: bool) -> anyhow::Result<()> {
+        let (answered, voters) = (self.slots_with(|_| true), self.slots.len());
+        if answered <= voters / 2 {
+            bail!("{answered} of {voters} voters answered; a majority must: {}", self.missing.join("; "));
+        }
+        if !self.missing.is_empty() && !allow_missing {
+            return Err(UsageError(format!(
+                "not all members can be reached, and one of them may hold writes that the others lost: start them, each with \
+                 the data directory that it had, or add --allow-missing to give up what they alone hold ({})",
+                self.missing.join("; ")
+            ))
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Whether the same members answered, in the same runs, with the same one to lead.
+    fn is_as(&self, before: &Found) -> bool {
+        let first = |found: &Found| found.nodes.first().map(|(_, node)| node.node_id);
+        let runs = |found: &Found| -> BTreeSet<(u64, (u64, u64))> {
+            found.nodes.iter().map(|(_, node)| (node.node_id, node.run)).collect()
+        };
+        self.leader.is_none() && first(self) == first(before) && runs(self) == runs(before)
+    }
+
+    /// The loss is counted by the marks of the members that came back. One that votes, and is started again before it asks for
+    /// its mark, comes back without knowing of the mandate.
+    fn counts_loss_since(&self, chosen: &NodeStatus) -> anyhow::Result<()> {
+        if self.nodes.iter().any(|(_, node)| node.last_loss_index > chosen.last_log_index) {
+            return Ok(());
+        }
+        bail!(
+            "node {} leads, but no loss was counted, as where a member was started again while it came back: acknowledged \
+             writes may be lost all the same, and `cairn status` will not tell; make a note of it. {VOID}",
+            NodeId::from_u64(chosen.node_id)
+        )
+    }
+
     fn text(&self) -> String {
         let head = ["NODE", "ENDPOINT", "STANDING", "ROLE", "TERM", "LAST LOG", "APPLIED"];
         let mut rows = vec![head.map(str::to_string).to_vec()];
@@ -211,6 +275,17 @@ impl Found {
     }
 }
 
+/// Why a voter counts as missing.
+fn absence(voter: &Member, answers: &[(String, NodeStatus)], silent: &[(String, String)]) -> String {
+    let address = &voter.client_address;
+    let other = answers.iter().find(|(endpoint, _)| endpoint == address).map(|(_, node)| {
+        format!("node {} answers there, which is {}", NodeId::from_u64(node.node_id), node.standing)
+    });
+    let failed = || silent.iter().find(|(endpoint, _)| endpoint == address).map(|(_, why)| why.clone());
+    let why = other.or_else(failed).unwrap_or_else(|| "not asked; name it with --endpoints".into());
+    format!("node {} at {address}: {why}", NodeId::from_u64(voter.node_id))
+}
+
 /// Asks on the terminal.
 fn confirmed(found: &Found, chosen: &NodeStatus) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
@@ -227,25 +302,41 @@ fn confirmed(found: &Found, chosen: &NodeStatus) -> anyhow::Result<bool> {
     Ok(answer.trim() == "yes")
 }
 
-/// Waits until the chosen member leads and everybody who answered is active.
-async fn wait_for_leader(client: &Client, chosen: u64) -> anyhow::Result<()> {
+/// Gives every member that recovers its mandate, the chosen one last.
+async fn give_mandates(client: &Client, found: &Found, chosen: &NodeStatus) -> anyhow::Result<()> {
+    for (endpoint, node) in found.nodes.iter().rev() {
+        if node.standing == Standing::Recovering.name() {
+            let given = client.mandate(endpoint, chosen.node_id, chosen.run).await;
+            given.with_context(|| format!("not every member took its mandate; {}", mandates_end()))?;
+        }
+    }
+    Ok(())
+}
+
+fn mandates_end() -> String {
+    format!("mandates end by themselves after {} s", Mandate::LIFETIME.as_secs())
+}
+
+/// Waits until the chosen member leads and every voter that answers is active.
+async fn wait_for_leader(client: &Client, chosen: u64) -> anyhow::Result<Found> {
     let ready = async {
         loop {
             let found = look(client).await;
             let leads = found.nodes.iter().any(|(_, node)| node.node_id == chosen && node.role == "leader");
             let active = found.nodes.iter().all(|(_, node)| node.standing != Standing::Recovering.name());
             if leads && active {
-                return;
+                return found;
             }
             tokio::time::sleep(POLL).await;
         }
     };
-    if tokio::time::timeout(ELECTION_LIMIT, ready).await.is_err() {
-        bail!(
-            "node {} does not lead all members yet after {} s; look at `cairn status`",
+    tokio::time::timeout(ELECTION_LIMIT, ready).await.map_err(|_| {
+        anyhow!(
+            "node {} does not lead all members yet after {} s; {}: if no member leads by then, \
+             look at `cairn status`, and decide again",
             NodeId::from_u64(chosen),
-            ELECTION_LIMIT.as_secs()
-        );
-    }
-    Ok(())
+            ELECTION_LIMIT.as_secs(),
+            mandates_end()
+        )
+    })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks `leader`, expected at `address`. Returns the leadership in which it agreed.
+/// Asks `leader`, expected at `address`; `mandated` if it leads by an operator's mandate. Returns the leadership in which it agreed.
 pub(crate) async fn ask_to_recover(
     identity: &PeerIdentity,
     leader: NodeId,

@@ -1,8 +1,11 @@
 //! The gate between a member and its votes.
 //!
 //! What holds here: while it is closed nothing that promises leaves the member, and appends pass only from the
-//! leadership that admitted it. One thing opens it by a crack: an operator who has accepted what was lost names the one
-//! run of the one member that may lead, and it alone may be voted for.
+//! leadership that admitted it. One thing opens it by a crack, and for a while: an operator who has accepted what was lost
+//! names the one run of the one member that may lead, and it alone may be voted for.
+//!
+//! The story behind the while: nobody could be elected with a mandate, the operator saw to something else, and a missing
+//! member came back that held what the others had lost. A mandate that stands for ever would still elect without it.
 
 use crate::ids::NodeId;
 use crate::runtime;
@@ -28,8 +31,8 @@ struct Closed {
     admitted: Option<Vote>,
     /// The last leader whose appends were turned away, of a later leadership than the one that was admitted.
     knocked: Option<(NodeId, Vote)>,
-    /// The only member that may be voted for, in the run that an operator has seen.
-    mandate: Option<Mandate>,
+    /// The only member that may be voted for, in the run that an operator has seen; and since when.
+    mandate: Option<(Mandate, runtime::Instant)>,
 }
 
 /// An operator's choice of who leads after too many forgot.
@@ -39,6 +42,11 @@ pub struct Mandate {
     pub candidate: NodeId,
     /// Its run, so that it cannot have forgotten more since it was chosen.
     pub run: Run,
+}
+
+impl Mandate {
+    /// How long it is voted by. Whoever was elected meanwhile leads on.
+    pub const LIFETIME: Duration = Duration::from_secs(60);
 }
 
 impl Gate {
@@ -81,7 +89,13 @@ impl Gate {
     }
 
     pub(crate) fn mandate(&self) -> Option<Mandate> {
-        self.closed.lock().mandate
+        let given = self.closed.lock().mandate;
+        given.filter(|(_, at)| runtime::now() - *at < Mandate::LIFETIME).map(|(mandate, _)| mandate)
+    }
+
+    /// Whether a mandate has named this member, be it over by now: not to vote by, but to know what an election was won by.
+    pub(crate) fn named(&self, member: NodeId) -> bool {
+        self.closed.lock().mandate.is_some_and(|(mandate, _)| mandate.candidate == member)
     }
 
     /// Whether a leader has sent something within this time.
@@ -90,7 +104,15 @@ impl Gate {
     }
 
     pub(crate) fn give_mandate(&self, mandate: Mandate) {
-        self.closed.lock().mandate = Some(mandate);
+        self.closed.lock().mandate = Some((mandate, runtime::now()));
+    }
+
+    /// Its time is over.
+    #[cfg(test)]
+    pub(crate) fn end_mandate(&self) {
+        if let Some((_, at)) = &mut self.closed.lock().mandate {
+            *at -= Mandate::LIFETIME;
+        }
     }
 
     /// Whether appends and snapshots of this leadership may be taken; takes note of one that may not.

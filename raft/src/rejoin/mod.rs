@@ -21,8 +21,8 @@
 //!
 //! Where so many members forgot that none can be elected, all of them wait. What they hold together may lack writes that
 //! were acknowledged, and no rule can tell; an operator decides, and names the member whose log reaches furthest in a
-//! [`Mandate`]. The others then vote for that one run alone; it leads, brings itself and them back with marks as above, and
-//! its mark counts the loss.
+//! [`Mandate`]. The others then vote for that one run alone, for a minute; it leads, brings itself and them back with marks
+//! as above, and the marks of its leadership count the loss.
 
 mod gate;
 mod recovery;

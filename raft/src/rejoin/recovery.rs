@@ -1,6 +1,6 @@
 //! The way back of a member that recovers in place.
 
-use super::{Gate, Mandate};
+use super::Gate;
 use crate::codec::{self, Mark};
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
@@ -94,7 +94,10 @@ impl Recovery {
             if self.progress.has_mark(mark) {
                 return self.end(mark).await;
             }
-            if self.leads() && !self.gate.may_campaign(node) {
+            // A mandate ends by itself; whoever was elected by it leads on.
+            self.raft.runtime_config().elect(self.gate.may_campaign(node));
+            let bidden = self.gate.named(node);
+            if self.leads() && !self.gate.may_campaign(node) && !bidden {
                 // It won an election while it was told.
                 leadership::hand_over(&self.raft, PATIENCE).await;
             }
@@ -111,7 +114,7 @@ impl Recovery {
                     asked = None;
                 }
             }
-            if self.gate.mandate() == Some(Mandate { candidate: node, run }) {
+            if bidden {
                 mark.loss = true;
                 let due = proposed.is_none_or(|at| runtime::now() - at > PATIENCE);
                 if self.leads() && due {
@@ -135,7 +138,7 @@ impl Recovery {
             tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
             return false;
         };
-        match ask_to_recover(&self.identity, leader, &address, self.gate.mandate().is_some()).await {
+        match ask_to_recover(&self.identity, leader, &address, self.by_mandate(leader, &vote)).await {
             Ok(agreed) if agreed == vote => {
                 if self.gate.admitted() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader brings this member up to date");
@@ -150,6 +153,18 @@ impl Recovery {
                 false
             }
         }
+    }
+
+    /// Whether a mandate made this leadership, as far as this member can tell: it is in force and names the leader, or
+    /// it has ended and this member has voted for this leadership by it. Another's leadership, or one that came about
+    /// without this vote after the mandate had ended, gives up nothing.
+    pub(crate) fn by_mandate(&self, leader: NodeId, vote: &Vote) -> bool {
+        let in_force = self.gate.mandate().is_some_and(|mandate| mandate.candidate == leader);
+        let voted = || {
+            let own = log_store::stored_vote(&self.engine).ok().flatten();
+            own.is_some_and(|own| own.leader_id == vote.leader_id)
+        };
+        in_force || self.gate.named(leader) && voted()
     }
 
     fn address(&self, leader: NodeId) -> Option<String> {

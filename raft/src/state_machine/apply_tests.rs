@@ -151,7 +151,7 @@ fn an_entry_sees_the_entries_before_it_in_its_batch() {
 
 #[test]
 fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
-    let mut model = Model::default();
+    let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let command = Command {
         synced: false,
@@ -161,24 +161,24 @@ fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
     let first = model.apply(vec![command.clone()]).remove(0);
     model.one(vec![put("a", "theirs", Condition::None)]);
     assert_eq!(model.apply(vec![command]).remove(0), first);
-    assert_eq!(parts(&first), (0, true, vec![(true, false, 0)]));
+    assert_eq!(parts(&first), (1, true, vec![(true, false, 0)]));
     assert_eq!(model.value("a"), Some("theirs"));
 }
 
 #[test]
 fn a_repeat_in_the_same_batch_changes_nothing() {
-    let mut model = Model::default();
+    let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let command =
         Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
     let answers = model.apply(vec![command.clone(), command]);
     assert_eq!(answers[0], answers[1]);
-    assert_eq!(model.keys[b"a".as_slice()].0, 0);
+    assert_eq!(model.keys[b"a".as_slice()].0, 1);
 }
 
 #[test]
 fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
-    let mut model = Model::default();
+    let mut model = Model { next: 1, ..Model::default() };
     model.one(vec![put("a", "1", Condition::None)]);
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let command =
@@ -191,7 +191,7 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
 
 #[test]
 fn an_expired_session_changes_nothing() {
-    let mut model = Model::default();
+    let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 2, base_index: 0 };
     let command =
         Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
@@ -229,7 +229,8 @@ proptest! {
     /// How entries are cut into batches differs between replicas; the state must not.
     #[test]
     fn batches_do_not_matter(commands in proptest::collection::vec(any_command(), 0..40), size in 1usize..10) {
-        let (mut single, mut batched) = (Model::default(), Model::default());
+        let begun = || Model { next: 1, ..Model::default() };
+        let (mut single, mut batched) = (begun(), begun());
         let one_by_one: Vec<Answer> =
             commands.iter().flat_map(|command| single.apply(vec![command.clone()])).collect();
         let in_batches: Vec<Answer> =

@@ -5,6 +5,11 @@
 //! be a repeat may be applied at all. `evicted_through` is the newest use of any forgotten session: a client that is not
 //! in the table and whose session began before it may have been one of those.
 //!
+//! The other story: after an operator gave up what no member held, indexes stand for other entries than before. A client
+//! whose base is of the history that was lost would seem to have begun after everything that is forgotten, also where it
+//! did not. In one history an entry lies after the base of its session; one that does not is refused until it does, from
+//! where on bases tell again who began when.
+//!
 //! What holds here: every step depends on the table and the command alone, so all replicas remember and forget the same;
 //! the table is bounded in clients, in results per client, and in bytes, so that it fits into a message and a checkpoint; a
 //! copy is O(1).
@@ -79,7 +84,8 @@ pub(crate) enum Admission {
     New,
     /// It was applied before.
     Repeated(Arc<Recorded>),
-    /// It may have been applied before, and the table no longer knows.
+    /// It may have been applied before, and the table no longer knows; or its base cannot tell, being of a history that
+    /// was given up.
     Expired,
 }
 
@@ -93,7 +99,7 @@ impl Sessions {
     pub(crate) fn admit(&mut self, index: u64, stored: &StoredSession) -> Admission {
         let Session { client_id, sequence, lowest_pending, base_index } = stored.session;
         if !self.clients.contains_key(&client_id) {
-            if base_index < self.evicted_through {
+            if base_index < self.evicted_through || base_index >= index {
                 return Admission::Expired;
             }
             self.make_room(stored.max_sessions);

@@ -124,6 +124,22 @@ fn an_evicted_client_can_begin_anew() {
     assert_eq!(write(&mut sessions, 12, stored(1, 7, 7, 11, 1)), Admission::New);
 }
 
+/// The story: a client saw index 1000, an operator gave up what came after 900, and the client's write was applied at 905
+/// with its answer lost. It was forgotten, its base lay after everything forgotten, and its repeat was applied again.
+#[test]
+fn a_base_of_a_history_that_was_given_up_admits_nothing_before_it() {
+    let mut sessions = Sessions::default();
+    let before = sessions.clone();
+    for index in [905, 1000] {
+        assert_eq!(write(&mut sessions, index, stored(1, 1, 1, 1000, 1)), Admission::Expired);
+        assert_eq!(sessions, before, "it leaves no trace");
+    }
+    // Behind it: whoever forgets the client from here on forgets it after its base.
+    assert_eq!(write(&mut sessions, 1001, stored(1, 1, 1, 1000, 1)), Admission::New);
+    assert_eq!(write(&mut sessions, 1002, stored(2, 1, 1, 1001, 1)), Admission::New);
+    assert_eq!(write(&mut sessions, 1003, stored(1, 1, 1, 1000, 1)), Admission::Expired);
+}
+
 #[derive(Clone, Debug)]
 struct Attempt {
     client: u128,
@@ -143,15 +159,16 @@ fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
 proptest! {
     /// Whatever is repeated, forgotten and evicted: no (client, sequence) is ever new twice.
     #[test]
-    fn nothing_is_applied_twice(attempts in attempts(), max in 1u64..5) {
+    fn nothing_is_applied_twice(attempts in attempts(), max in 1u64..5, lost in 0u64..20) {
         let mut sessions = Sessions::default();
         let mut first = BTreeMap::new();
-        // A client's base is an applied index from before its first command, and stays.
+        // A client's base is an applied index from before its first command, and stays. It may be of a history of which
+        // the last `lost` entries were given up since.
         let mut base = BTreeMap::new();
         let mut lowest = BTreeMap::new();
         for (index, attempt) in attempts.into_iter().enumerate() {
             let index = index as u64 + 1;
-            let base_index = *base.entry(attempt.client).or_insert(index - 1);
+            let base_index = *base.entry(attempt.client).or_insert(index - 1 + lost);
             let lowest = lowest.entry(attempt.client).or_insert(1u64);
             *lowest += attempt.advance / 2;
             let sequence = *lowest + attempt.sequence;

@@ -153,7 +153,7 @@ impl Cluster {
             client_id: xxhash_rust::xxh3::xxh3_128(key.as_bytes()),
             sequence: 1,
             lowest_pending: 1,
-            base_index: u64::MAX,
+            base_index: 0,
         };
         let operation =
             Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
