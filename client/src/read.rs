@@ -5,12 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::Status;
 
+use crate::convert;
 use crate::failure::Failure;
 use crate::limits::check_key;
 use crate::node::Stub;
 use crate::pool::Target;
 use crate::proto;
 use crate::retry::Attempts;
+use crate::status::unavailable;
 use crate::types::{KeyValue, Version};
 use crate::{Client, Error};
 
@@ -52,6 +54,25 @@ impl Client {
     /// As [`Client::get`].
     pub async fn get_stale(&self, key: impl Into<Bytes>) -> Result<Option<KeyValue>, Error> {
         self.get_with(key, ReadOptions::stale()).await
+    }
+
+    /// The value and version of a key as the node at `endpoint` (`host:port`) has it, however old; no other node is asked.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not answer or may not be read now, with its reason; [`Error::InvalidOptions`] if
+    /// `endpoint` is no address.
+    pub async fn get_stale_at(
+        &self,
+        endpoint: &str,
+        key: impl Into<Bytes>,
+    ) -> Result<Option<KeyValue>, Error> {
+        let key = key.into();
+        check_key(self.inner.pool.limits(), &key)?;
+        let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
+        let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
+        let answer = self.ask_one(endpoint, call).await?;
+        let got = answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?;
+        Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
     }
 
     /// The version of a key, `None` if it does not exist. Linearizable; the value is not read.
