@@ -217,7 +217,11 @@ fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: 
 /// behind it: a journal that ends there without it is not the one that the checkpoint goes with.
 fn reaches_checkpoint(header: &Header, ring: Ring, scan: &Scan, end: u64) -> Result<()> {
     let covered = header.sequence;
-    if covered == 0 || end > covered || scan.checksum(covered) == Some(header.chain) || scan.rots_alone(covered) {
+    if covered == 0
+        || end > covered
+        || scan.checksum(covered) == Some(header.chain)
+        || scan.rots_alone(covered)
+    {
         return Ok(());
     }
     Err(damaged_block(ring, covered, format!("the last one that checkpoint {} covers", header.number)))
