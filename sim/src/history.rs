@@ -75,6 +75,8 @@ pub enum Action {
     Get(Key),
     /// One key from any node's state, however old.
     StaleGet(Key),
+    /// One key's version.
+    Version(Key),
     /// A page.
     List(ListSpec),
 }
@@ -111,6 +113,8 @@ pub enum Outcome {
     },
     /// A get.
     Found(Option<(Value, Version)>),
+    /// A key's version.
+    FoundVersion(Option<Version>),
     /// A list: items in the asked order.
     Listed(Vec<Item>),
     /// It failed and certainly had no effect.
@@ -128,6 +132,8 @@ pub struct Record {
     pub group: u32,
     /// What was asked.
     pub action: Action,
+    /// Whether a write was to be synced on a majority before its answer.
+    pub synced: bool,
     /// When it was asked.
     pub invoked: u64,
     /// When the answer came; meaningless for [`Outcome::Unknown`].

@@ -73,7 +73,7 @@ mod tests {
             None => Outcome::Unknown,
         };
         let action = Action::Write(vec![WriteOperation { key: 0, change, condition: Condition::None }]);
-        Record { client: 0, group: 0, action, invoked: 0, returned: 1, outcome }
+        Record { client: 0, group: 0, action, synced: false, invoked: 0, returned: 1, outcome }
     }
 
     fn lost(records: Vec<Record>, end: Option<Version>) -> bool {

@@ -51,7 +51,7 @@ type Keys = u8;
 fn keys_of(record: &Record) -> Keys {
     match &record.action {
         Action::Write(operations) => operations.iter().fold(0, |keys, operation| keys | 1 << operation.key),
-        Action::Get(key) | Action::StaleGet(key) => 1 << key,
+        Action::Get(key) | Action::StaleGet(key) | Action::Version(key) => 1 << key,
         Action::List(_) => Keys::MAX,
     }
 }

@@ -5,7 +5,7 @@ use crate::history::{Change, Condition, Item, Key, ListSpec, Value, Version, Wri
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 fn record(client: u32, invoked: u64, returned: u64, action: Action, outcome: Outcome) -> Record {
-    Record { client, group: 0, action, invoked, returned, outcome }
+    Record { client, group: 0, action, synced: false, invoked, returned, outcome }
 }
 
 fn operation(key: Key, change: Change) -> WriteOperation {

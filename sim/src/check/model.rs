@@ -161,6 +161,9 @@ impl State {
                 let agreed = next.agrees(*key, found.map(|(_, version)| version), versions);
                 (agreed && value == found.map(|(value, _)| value)).then_some(next)
             }
+            (Action::Version(key), Outcome::FoundVersion(found)) => {
+                next.agrees(*key, *found, versions).then_some(next)
+            }
             (Action::List(spec), Outcome::Listed(items)) => next.lists(spec, items, versions).then_some(next),
             _ => Some(next),
         }

@@ -48,12 +48,28 @@ mod tests {
     fn put(value: Value) -> Record {
         let operation = WriteOperation { key: 0, change: Change::Put(value), condition: Condition::None };
         let action = Action::Write(vec![operation]);
-        Record { client: 1, group: 0, action, invoked: 5, returned: 5, outcome: Outcome::Unknown }
+        Record {
+            client: 1,
+            group: 0,
+            action,
+            synced: false,
+            invoked: 5,
+            returned: 5,
+            outcome: Outcome::Unknown,
+        }
     }
 
     fn stale(invoked: u64, key: Key, value: Value, version: Version) -> Record {
         let outcome = Outcome::Found(Some((value, version)));
-        Record { client: 2, group: 0, action: Action::StaleGet(key), invoked, returned: invoked + 1, outcome }
+        Record {
+            client: 2,
+            group: 0,
+            action: Action::StaleGet(key),
+            synced: false,
+            invoked,
+            returned: invoked + 1,
+            outcome,
+        }
     }
 
     fn count(records: Vec<Record>) -> usize {

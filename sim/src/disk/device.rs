@@ -188,6 +188,17 @@ impl SimDisk {
         core.decay(decay, kind, count, rng)
     }
 
+    /// See [`Core::decay_block`].
+    pub fn decay_block(&self, decay: Decay, kind: FileKind, number: u64) -> bool {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.decay_block(decay, kind, number, rng)
+    }
+
+    /// See [`Core::erase`].
+    pub fn erase(&self, kind: FileKind) {
+        self.inner.lock().core.erase(kind);
+    }
+
     /// See [`Core::flip`].
     pub fn flip(&self, kind: FileKind, offset: u64) -> bool {
         self.inner.lock().core.flip(kind, offset)

@@ -103,6 +103,21 @@ impl Core {
         done
     }
 
+    /// Does this to one block of a file, however new. False where it would change nothing.
+    pub fn decay_block(&mut self, decay: Decay, kind: FileKind, number: u64, rng: &mut StdRng) -> bool {
+        let done = self.files.get_mut(&kind).is_some_and(|file| file.decay(decay, &[number], rng));
+        self.note(b'o', kind, number, u64::from(done));
+        done
+    }
+
+    /// Overwrites a file with zeros, as a person may.
+    pub fn erase(&mut self, kind: FileKind) {
+        if let Some(file) = self.files.get_mut(&kind) {
+            file.replace();
+        }
+        self.note(b'z', kind, 0, 0);
+    }
+
     /// Flips a bit of the byte at `offset` of a file. False where it is not synced.
     pub fn flip(&mut self, kind: FileKind, offset: u64) -> bool {
         let flipped = self.files.get_mut(&kind).is_some_and(|file| file.flip(offset, 1));

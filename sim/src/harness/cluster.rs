@@ -102,6 +102,11 @@ impl Cluster {
         self.members.values().map(|address| address.client.clone()).collect()
     }
 
+    /// Where clients ask one member.
+    pub(super) fn endpoint(&self, slot: u16) -> Option<String> {
+        self.members.get(&slot).map(|address| address.client.clone())
+    }
+
     /// Makes an empty disk a data directory of a member that never was.
     pub(super) async fn format(&self, machine: &Machine, incarnation: u64) -> Result<(), EngineError> {
         let identity = Identity { cluster: CLUSTER.into(), slot: machine.slot, incarnation };
@@ -212,7 +217,7 @@ impl Cluster {
         };
         let Some(host) = self.host(machine) else { return };
         let (cluster, slot) = (self.clone(), machine.slot);
-        match self.config(slot) {
+        match self.config(machine) {
             Ok(config) => {
                 drop(host.spawn(async move { cluster.live(slot, life, config, environment).await }))
             }
@@ -220,12 +225,19 @@ impl Cluster {
         }
     }
 
-    fn config(&self, slot: u16) -> Result<NodeConfig, String> {
+    fn config(&self, machine: &Machine) -> Result<NodeConfig, String> {
+        let slot = machine.slot;
         let members = self.members.clone();
         let directory = PathBuf::from(format!("/simulated/{slot}"));
         let mut config =
             NodeConfig::new(CLUSTER, slot, directory, members).map_err(|error| error.to_string())?;
-        config.mode = Some(self.plan.mode);
+        config.mode = machine.state.lock().mode.or(Some(self.plan.mode));
+        if let Some((min, max)) = self.plan.election {
+            (config.timing.election_min, config.timing.election_max) = (min, max);
+        }
+        if let Some(sessions) = self.plan.max_sessions {
+            config.limits.max_sessions = sessions;
+        }
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.validate().map_err(|error| error.to_string())?;

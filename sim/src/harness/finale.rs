@@ -12,6 +12,7 @@ use crate::history::GROUP_KEYS;
 use crate::workload::{Recorder, encode_key, read_everything};
 use cairn_client::Client;
 use cairn_engine::{Engine, Standing};
+use cairn_node::Node;
 use cairn_raft::{GROUP, Mandate, Role};
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -24,6 +25,8 @@ use std::time::Duration;
 const LIVENESS: &str = "a healed cluster serves and converges";
 /// The event of a cluster that waits for a person.
 pub(super) const STOPPED: &str = "stopped for a person";
+/// The event of a person who decided.
+pub(super) const MANDATED: &str = "operator's mandates";
 /// Bounds, in virtual time.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -216,21 +219,11 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
 pub(super) async fn decide(cluster: &Arc<Cluster>) {
     let nodes: Vec<_> =
         cluster.machines.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
-    let furthest = nodes.iter().max_by_key(|node| node.replica().status().last_log);
-    let Some(chosen) = furthest.filter(|_| nodes.len() == cluster.machines.len()) else {
+    if nodes.len() < cluster.machines.len() {
         cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to look at"));
         return;
-    };
-    cluster.decide();
-    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
-    for node in &nodes {
-        if node.replica().standing() == Standing::Recovering
-            && let Err(reason) = node.replica().mandate(mandate)
-        {
-            cluster.violation(Violation::new("an operator can decide", reason));
-        }
     }
-    cluster.count_event("operator's mandates");
+    let Some(chosen) = mandate(cluster, &nodes) else { return };
     let back = || {
         let leads = chosen.replica().status().role == Role::Leader;
         let active = nodes.iter().all(|node| node.replica().standing() == Standing::Active);
@@ -246,7 +239,45 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
             "it does not",
         ));
         describe(cluster);
+        return;
     }
+    remember_the_loss(cluster, chosen.replica().losses().count).await;
+}
+
+/// The loss is told for ever, also after all have started again.
+async fn remember_the_loss(cluster: &Arc<Cluster>, losses: u64) {
+    for machine in &cluster.machines {
+        cluster.end(machine, Death::Killed);
+    }
+    tokio::time::sleep(POLL).await;
+    for machine in &cluster.machines {
+        cluster.start(machine);
+    }
+    let told = || {
+        let nodes = cluster.machines.iter().map(|machine| machine.node().map(|(_, node)| node));
+        nodes.flatten().filter(|node| node.replica().losses().count == losses).count()
+    };
+    if !wait_until(START_LIMIT, || told() == cluster.machines.len()).await {
+        let detail = format!("{losses} losses are told by {} of {}", told(), cluster.machines.len());
+        cluster.violation(Violation::new("a loss is told for ever", detail));
+        describe(cluster);
+    }
+}
+
+/// Lets the one of these lead whose log reaches furthest.
+pub(super) fn mandate(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
+    let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?;
+    cluster.decide();
+    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
+    for node in nodes {
+        if node.replica().standing() == Standing::Recovering
+            && let Err(reason) = node.replica().mandate(mandate)
+        {
+            cluster.violation(Violation::new("an operator can decide", reason));
+        }
+    }
+    cluster.count_event(MANDATED);
+    Some(chosen.clone())
 }
 
 /// All machines lose power once the cluster is idle: that takes nothing in any mode.

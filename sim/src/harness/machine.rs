@@ -1,6 +1,7 @@
 //! One machine: a simulated host, a disk that outlives everything, and what became of the node that runs there.
 
 use crate::disk::SimDisk;
+use cairn_engine::Mode;
 use cairn_node::Node;
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
@@ -48,6 +49,8 @@ pub(super) struct State {
     pub(super) forgetful: bool,
     /// The life in which the node stopped by itself because its device had failed.
     pub(super) stopped: Option<u32>,
+    /// In which mode the node starts, if not the run's.
+    pub(super) mode: Option<Mode>,
     /// The errors of its device that are accounted for by stopped or ended nodes.
     pub(super) errors: u64,
 }
@@ -67,6 +70,7 @@ impl State {
             stale: false,
             forgetful: false,
             stopped: None,
+            mode: None,
             errors: 0,
         }
     }
@@ -104,6 +108,11 @@ impl Machine {
     /// Whether nothing has happened to the machine since `change`.
     pub(super) fn unchanged(&self, change: u64) -> bool {
         self.change() == change
+    }
+
+    /// A person has changed the mode in its configuration.
+    pub(super) fn configure(&self, mode: Mode) {
+        self.state.lock().mode = Some(mode);
     }
 
     /// Whether its node may have forgotten what it acknowledged.

@@ -17,6 +17,7 @@
 //!    ├── whole     what a node starts with can be read
 //!    ├── script    told instead of drawn: scenarios
 //!    ├── observe   looks at every node all the time
+//!    ├── probe     asks those that must not answer
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
 
@@ -35,6 +36,7 @@ mod machine;
 mod network;
 mod observe;
 mod plan;
+mod probe;
 mod report;
 mod run;
 mod script;

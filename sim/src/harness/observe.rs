@@ -41,10 +41,10 @@ pub(super) struct Seen {
 pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        if cluster.decided() {
-            return;
-        }
         for machine in &cluster.machines {
+            if cluster.decided() {
+                return;
+            }
             if let Some(engine) = look(&cluster, machine, &seen) {
                 read_log(&cluster, machine, &engine, &seen).await;
             }

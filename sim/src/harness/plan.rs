@@ -26,6 +26,10 @@ pub struct Plan {
     pub geometry: Geometry,
     /// Applied entries that a node keeps in its log.
     pub log_retain_entries: u64,
+    /// The least and the longest silence before an election, if not the usual.
+    pub election: Option<(Duration, Duration)>,
+    /// Sessions that the state machine keeps, if not the usual number: so few that those of live clients are forgotten.
+    pub max_sessions: Option<usize>,
     /// How often unsynced writes are synced.
     pub sync_interval: Duration,
     /// Clients.
@@ -88,6 +92,8 @@ impl Plan {
             honours_contract: mode == Mode::Device,
             geometry,
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
+            election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
+            max_sessions: variant(seed, "sessions", 8).then_some(3),
             sync_interval: millis(match rng.random_range(0..10) {
                 0..=2 => 200,
                 3..=7 => 1000,
@@ -134,6 +140,14 @@ impl Plan {
         }
     }
 
+    /// Whether nothing but losses of power takes from a disk what it had synced.
+    pub fn keeps_disks(&self) -> bool {
+        use FaultKind::{LoseDisk, Misread, OldDisk, StaleDisk};
+        let takes =
+            |kind: &FaultKind| matches!(kind, LoseDisk | OldDisk | StaleDisk | Misread | FaultKind::FailSync);
+        self.decays.is_empty() && !self.faults.iter().any(takes)
+    }
+
     /// A generator for one part of the run, independent of the others.
     pub fn rng(&self, part: u64) -> StdRng {
         StdRng::seed_from_u64(
@@ -157,6 +171,12 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
         geometry.data_bytes = FILLED_BYTES;
     }
     decays
+}
+
+/// True in one of so many seeds, for each name in others; drawn apart as well.
+fn variant(seed: u64, name: &str, one_of: u32) -> bool {
+    let name = name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ name).random_ratio(1, one_of)
 }
 
 /// In a third of the seeds messages arrive twice; drawn apart as well.

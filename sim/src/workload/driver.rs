@@ -55,15 +55,27 @@ impl Recorder {
     }
 
     /// Does `action` and records it.
-    async fn perform(&self, number: u32, client: &Client, group: u32, action: Action) -> Record {
+    async fn perform(
+        &self,
+        number: u32,
+        client: &Client,
+        (group, action): (u32, Action),
+        synced: bool,
+    ) -> Record {
         let invoked = self.trace.now();
         let outcome = match &action {
+            Action::Write(operations) if synced => self.write(&client.synced(), group, operations).await,
             Action::Write(operations) => self.write(client, group, operations).await,
             Action::Get(key) => self.get(client.get(encode_key(group, *key)).await),
             Action::StaleGet(key) => self.get(client.get_stale(encode_key(group, *key)).await),
+            Action::Version(key) => match client.version(encode_key(group, *key)).await {
+                Ok(found) => Outcome::FoundVersion(found.map(u64::from)),
+                Err(error) => self.no_effect(&error),
+            },
             Action::List(spec) => self.list(client, group, spec).await,
         };
-        let record = Record { client: number, group, action, invoked, returned: self.trace.now(), outcome };
+        let returned = self.trace.now();
+        let record = Record { client: number, group, action, synced, invoked, returned, outcome };
         self.trace.event(format!("{record}"));
         self.records.lock().push(record.clone());
         record
@@ -192,7 +204,8 @@ pub async fn run_client(
 ) {
     while !stop.load(Ordering::Relaxed) {
         let (group, action) = generator.next_action();
-        let record = recorder.perform(number, &client, group, action).await;
+        let synced = generator.wants_synced(&action);
+        let record = recorder.perform(number, &client, (group, action), synced).await;
         generator.learn(&record);
         tokio::time::sleep(generator.think()).await;
     }
@@ -217,7 +230,7 @@ pub async fn read_everything(number: u32, client: Client, groups: u32, recorder:
     let record = loop {
         let put = Change::Put(((u64::from(number) + 1) << 32) + attempt);
         let write = vec![WriteOperation { key: 0, change: put, condition: Condition::None }];
-        let record = recorder.perform(number, &client, 0, Action::Write(write)).await;
+        let record = recorder.perform(number, &client, (0, Action::Write(write)), false).await;
         // A full disk refuses, and clears by itself with the next syncs and checkpoints.
         if !matches!(record.outcome, Outcome::NoEffect) || attempt == REFUSALS {
             break record;
@@ -229,7 +242,7 @@ pub async fn read_everything(number: u32, client: Client, groups: u32, recorder:
     let keys: Vec<(u32, Key)> =
         (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key))).collect();
     for (group, key) in keys {
-        let record = recorder.perform(number, &client, group, Action::Get(key)).await;
+        let record = recorder.perform(number, &client, (group, Action::Get(key)), false).await;
         if let Outcome::Found(found) = record.outcome {
             end.keys.insert((group, key), found.map(|(_, version)| version));
         } else {

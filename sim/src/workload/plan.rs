@@ -69,11 +69,17 @@ impl Generator {
             return (group, Action::Write(self.write(group, key)));
         }
         let action = match self.rng.random_range(0..10) {
-            0..=5 => Action::Get(key),
+            0..=4 => Action::Get(key),
+            5 => Action::Version(key),
             6..=8 => Action::List(self.page()),
             _ => Action::StaleGet(key),
         };
         (group, action)
+    }
+
+    /// Whether a write shall be synced before it is answered, whatever the mode.
+    pub fn wants_synced(&mut self, action: &Action) -> bool {
+        matches!(action, Action::Write(_)) && self.rng.random_range(0..8) == 0
     }
 
     fn key(&mut self) -> Key {
@@ -178,7 +184,7 @@ mod tests {
                     }
                 }
                 Action::List(_) => lists += 1,
-                Action::Get(_) | Action::StaleGet(_) => {}
+                Action::Get(_) | Action::StaleGet(_) | Action::Version(_) => {}
             }
         }
         assert!(batches > 10 && lists > 10 && deletes > 10);

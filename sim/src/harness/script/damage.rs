@@ -1,10 +1,14 @@
 //! Bits that flip: in the log and the state of one member, in different values of all, and where only a stale peer could help.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, members, three};
+use super::{Scenario, in_mode, members, three};
+use crate::check::Violation;
+use crate::disk::Decay;
+use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
 use crate::harness::scrub;
-use cairn_engine::io::FileKind;
+use cairn_engine::Mode;
+use cairn_engine::io::{BLOCK, FileKind};
 
 /// Blocks that rot in each file.
 const MANY: usize = 6;
@@ -25,6 +29,22 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             ..members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
         },
         script: |stage| Box::pin(minority(stage)),
+    },
+    Scenario {
+        name: "journal-erased",
+        parts: &["erased", "told from a torn tail"],
+        seeds: 6,
+        may_stop: false,
+        plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
+        script: |stage| Box::pin(journal_erased(stage)),
+    },
+    Scenario {
+        name: "newest-block-gone",
+        parts: &["unreadable", "lost while idle", "told from a torn tail"],
+        seeds: 6,
+        may_stop: false,
+        plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
+        script: |stage| Box::pin(newest_block_gone(stage)),
     },
     Scenario {
         name: "disjoint-damage-on-all",
@@ -72,6 +92,61 @@ async fn minority(mut stage: Stage) -> Played {
     }
     stage.reached("all active again");
     stage.acknowledged(5).await
+}
+
+/// The journal of one member is overwritten with zeros between two of its lives. An empty journal passes for one whose tail a
+/// crash cut: the member would be active, and vote, with less than it acknowledged.
+async fn journal_erased(mut stage: Stage) -> Played {
+    for round in 0..2 {
+        let (leader, member, _) = stage.cast().await?;
+        let member = if stage.seed % 3 == 0 { leader } else { member };
+        stage.acknowledged(if round == 0 { 5 } else { 60 }).await?;
+        let death = if stage.seed % 4 < 2 { Death::Killed } else { Death::PowerCut };
+        stage.end(member, death);
+        stage.machine(member)?.disk.erase(FileKind::Journal);
+        stage.machine(member)?.damage();
+        stage.reached("erased");
+        told_from_a_torn_tail(&stage, member).await?;
+    }
+    stage.acknowledged(5).await
+}
+
+/// The newest block that one member synced can no longer be read, or is as it was before, after a power cut that took nothing.
+async fn newest_block_gone(mut stage: Stage) -> Played {
+    if stage.cluster.plan.mode == Mode::Replicated {
+        stage.ahead(&stage.all()).await?;
+    }
+    let (_, member, _) = stage.cast().await?;
+    stage.acknowledged(10).await?;
+    let idle = stage.seed.is_multiple_of(2);
+    if idle {
+        stage.quiet();
+        stage.until("a clear mark", || !stage.is_lazy(member)).await?;
+    }
+    let node = stage.node(member).ok_or("a node")?;
+    let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
+    let newest = || node.engine().status().written_sequence % blocks;
+    stage.cut(member);
+    let disk = stage.machine(member)?.disk.clone();
+    let decay = if idle { Decay::Lost } else { Decay::Wear };
+    if disk.decay_block(decay, FileKind::Journal, newest()) {
+        stage.machine(member)?.damage();
+        stage.reached(if idle { "lost while idle" } else { "unreadable" });
+        told_from_a_torn_tail(&stage, member).await?;
+    }
+    Ok(())
+}
+
+/// Starts a member that lacks what it acknowledged: it recovers before it is anything else.
+async fn told_from_a_torn_tail(stage: &Stage, member: usize) -> Played {
+    stage.start(&[member]).await;
+    stage.until("a node that serves", || stage.node(member).is_some()).await?;
+    if stage.is_active(member) {
+        let detail = format!("member {member} is active, with a journal that lacks what it acknowledged");
+        stage.cluster.violation(Violation::new("damage is never taken for a torn tail", detail));
+    }
+    stage.reached_if(stage.is_recovering(member), "told from a torn tail");
+    stage.active(&[member]).await
 }
 
 /// Of every value the copy of one member is damaged, each member having its share: everything is still there.

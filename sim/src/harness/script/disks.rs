@@ -2,6 +2,7 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, five, three, three_or_five};
+use crate::check::Violation;
 use cairn_raft::Role;
 use rand::RngExt;
 
@@ -43,7 +44,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "older-copy-of-the-running-start",
-        parts: &["an older copy in its place", "told by the leader", RECOVERED],
+        parts: &["an older copy in its place", "told by the leader", "told, and started again", RECOVERED],
         seeds: 6,
         may_stop: false,
         plan: three_or_five,
@@ -186,6 +187,20 @@ async fn copy_of_this_start(mut stage: Stage) -> Played {
     stage.machine(follower)?.restored(true);
     stage.start(&[follower]).await;
     stage.recovering(follower).await?;
+    if stage.seed.is_multiple_of(2) && stage.is_recovering(follower) {
+        // Nobody tells it again in its next life.
+        stage.isolate(&[follower]);
+        stage.pass(500, 1_000).await;
+        stage.kill(follower);
+        stage.start(&[follower]).await;
+        stage.until("a node that serves", || stage.node(follower).is_some()).await?;
+        if stage.is_active(follower) {
+            let detail = format!("member {follower} was told that it forgot, and does not know it any more");
+            stage.cluster.violation(Violation::new("a restart makes no forgetful member whole", detail));
+        }
+        stage.reached_if(stage.is_recovering(follower), "told, and started again");
+        stage.heal();
+    }
     stage.machine(follower)?.restored(false);
     stage.reached_if(stage.leads(&[leader]).is_some(), "told by the leader");
     stage.active(&[follower]).await?;

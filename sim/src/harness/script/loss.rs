@@ -15,18 +15,29 @@ const SYNC_TAKES: Duration = Duration::from_millis(500);
 
 /// The event of a loss that somebody could notice.
 pub(super) const GIVEN_UP: &str = "acknowledged writes given up";
+/// What such a member logs.
+pub(in crate::harness) const TOLD: &str = "what it holds was given up with `cairn recover`";
+/// The event of a member that refused what contradicts what it has applied.
+pub(in crate::harness) const CONTRADICTED: &str = "a member keeps what was given up apart";
 
-/// Judges what the recovered cluster answered against the history before it.
-pub(in crate::harness) fn judge(cluster: &Cluster, records: Vec<Record>, end: &FinalKeys, cut: Duration) {
+/// Judges what the recovered cluster answered against the history before it: what was acknowledged earlier than a window
+/// before the cut is there, where one cut is known to have taken it, and what was synced before its answer always.
+pub(in crate::harness) fn judge(
+    cluster: &Cluster,
+    records: Vec<Record>,
+    end: &FinalKeys,
+    cut: Option<Duration>,
+) {
     let window = cluster.plan.sync_interval + SYNC_TAKES;
-    let safe = u64::try_from(cut.saturating_sub(window).as_nanos()).unwrap_or_default();
-    let before = records.iter().filter(|record| record.returned <= safe && is_applied(record)).count();
-    cluster.trace.event(format!("{before} writes were acknowledged before the window"));
+    let safe = cut.map_or(0, |cut| cut.saturating_sub(window).as_nanos());
+    let is_safe = |record: &Record| record.synced || u128::from(record.returned) <= safe;
+    let before = records.iter().filter(|record| is_safe(record) && is_applied(record)).count();
+    cluster.trace.event(format!("{before} writes were synced, or acknowledged before the window"));
     if !acknowledged::check(&History::new(records.clone()), end).is_empty() {
         cluster.count_event(GIVEN_UP);
     }
     // A later one may be gone, or may have taken an earlier one's place.
-    let open = records.into_iter().map(|record| match record.returned > safe && is_applied(&record) {
+    let open = records.into_iter().map(|record| match !is_safe(&record) && is_applied(&record) {
         true => Record { outcome: Outcome::Unknown, ..record },
         false => record,
     });

@@ -27,7 +27,7 @@ mod recovery;
 mod stage;
 mod storage;
 
-pub(super) use loss::judge as judge_loss;
+pub(super) use loss::{CONTRADICTED, TOLD, judge as judge_loss};
 pub(super) use stage::{Signals, Stage};
 
 use super::plan::Plan;
@@ -109,6 +109,8 @@ fn members(seed: u64, nodes: u16) -> Plan {
         geometry: Geometry { journal_bytes: 8 * mib, checkpoint_bytes: 4 * mib, data_bytes: 64 * mib },
         log_retain_entries: 100_000,
         sync_interval: Duration::from_secs(1),
+        election: None,
+        max_sessions: None,
         profile: Profile {
             clients: 3,
             tasks_per_client: 2,

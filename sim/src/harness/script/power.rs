@@ -1,6 +1,6 @@
 //! Machines that lose power: one, all, one after another, at every disk operation.
 
-use super::loss::GIVEN_UP;
+use super::loss::{CONTRADICTED, GIVEN_UP};
 use super::stage::{Played, Stage};
 use super::{Scenario, five, in_mode, one_workload, three, three_or_five};
 use crate::check::Violation;
@@ -14,6 +14,7 @@ use std::time::Duration;
 const FORGOT: &str = "unsynced blocks forgotten";
 const RECOVERED: &str = "forgetful member active again";
 const NOBODY_LEFT: &str = "nobody left";
+const REPLACED: &str = "an empty disk takes its place";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -31,6 +32,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: true,
         plan: three_or_five,
         script: |stage| Box::pin(total_cut(stage)),
+    },
+    Scenario {
+        name: "given-up-while-a-member-was-missing",
+        parts: &[
+            FORGOT,
+            "operator's mandates",
+            "a missing member holds what was given up",
+            CONTRADICTED,
+            REPLACED,
+        ],
+        seeds: 8,
+        may_stop: true,
+        plan: three_or_five,
+        script: |stage| Box::pin(missing_member(stage)),
     },
     Scenario {
         name: "total-cut-in-mode-sync",
@@ -156,6 +171,52 @@ async fn total_cut(mut stage: Stage) -> Played {
     stage.reached_if(forgot, FORGOT);
     stage.pass(0, 500).await;
     stage.start(&stage.all()).await;
+    Ok(())
+}
+
+/// The followers lose power at once, under load, and the leader that alone remembers is out of reach. A person lets one of
+/// those that forgot lead all the same. When the old leader is back, what it applied contradicts what the others wrote since:
+/// it takes nothing of that beside its own, and an empty disk takes its place.
+async fn missing_member(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.pass(1_000, 3_000).await;
+    stage.acknowledged(1).await?;
+    let missing = stage.leader().await?;
+    let others = stage.others(&[missing]);
+    let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
+    let forgot = stage.cut_together(&others) > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.kill(missing);
+    // Nobody asks from here on, and nobody waits for an answer any more.
+    stage.quiet();
+    tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+    stage.start(&others).await;
+    for member in &others {
+        stage.recovering(*member).await?;
+    }
+    let end = stage.decide(&others)?;
+    let back = || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
+    stage.until("members that a person brought back", back).await?;
+    stage.start(&[missing]).await;
+    stage.until("a node that serves", || stage.node(missing).is_some()).await?;
+    // What it has not applied it may exchange for what the others hold.
+    let held = applied(&stage);
+    stage.pass(2_000, 4_000).await;
+    if held > end {
+        stage.reached("a missing member holds what was given up");
+        let now = applied(&stage);
+        if now.map(|id| id.term) != held.map(|id| id.term) || stage.leads(&[missing]).is_some() {
+            let detail = format!("member {missing} had applied {held:?}, and now {now:?}");
+            stage
+                .cluster
+                .violation(Violation::new("what was given up is not mixed with what came after", detail));
+        }
+        stage.lose_disk(missing).await?;
+        stage.start(&[missing]).await;
+        let votes = || stage.node(missing).is_some_and(|node| node.replica().votes());
+        stage.until("a newcomer that votes", votes).await?;
+        stage.reached(REPLACED);
+    }
     Ok(())
 }
 

@@ -2,8 +2,10 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, five, one_workload, three_or_five};
+use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::machine::Death;
+use cairn_engine::Mode;
 use std::time::Duration;
 
 const FORGOT: &str = "unsynced blocks forgotten";
@@ -17,6 +19,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: one_workload,
         script: |stage| Box::pin(restart_at_a_step(stage)),
+    },
+    Scenario {
+        name: "mode-changed-after-a-cut",
+        parts: &[FORGOT, "recovers in its new mode", RECOVERED],
+        seeds: 4,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(mode_changed(stage)),
     },
     Scenario {
         name: "recovering-member-cut-again",
@@ -67,6 +77,28 @@ async fn restart_at_a_step(mut stage: Stage) -> Played {
     let death = if stage.seed.is_multiple_of(2) { Death::Killed } else { Death::PowerCut };
     stage.end(member, death);
     stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A member that forgot is started in a mode that promises to forget nothing: what it did before is judged by the mode of then.
+async fn mode_changed(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
+    let forgot = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(forgot, FORGOT);
+    let mode = if stage.seed.is_multiple_of(3) { Mode::Device } else { Mode::Sync };
+    stage.machine(member)?.configure(mode);
+    stage.start(&[member]).await;
+    stage.until("a node that serves", || stage.node(member).is_some()).await?;
+    if forgot && stage.is_active(member) {
+        let detail =
+            format!("member {member} is active in mode {mode}, and has forgotten in mode replicated");
+        stage.cluster.violation(Violation::new("who forgot recovers, whatever its mode now", detail));
+    }
+    stage.reached_if(stage.is_recovering(member), "recovers in its new mode");
     stage.active(&[member]).await?;
     stage.reached_if(forgot, RECOVERED);
     stage.acknowledged(5).await

@@ -8,13 +8,14 @@ use crate::disk::{Decay, Files, Moment};
 use crate::harness::cluster::{Cluster, virtual_time};
 use crate::harness::decay::{UNREADABLE, read_all};
 use crate::harness::faults::FUNERAL;
+use crate::harness::finale;
 use crate::harness::machine::{Condition, Death, Machine};
 use crate::harness::network::Links;
 use crate::history::{GROUP_KEYS, Outcome};
 use crate::workload::{Recorder, encode_key};
 use bytes::Bytes;
-use cairn_engine::Standing;
 use cairn_engine::io::FileKind;
+use cairn_engine::{LogId, Standing};
 use cairn_node::Node;
 use cairn_raft::{GROUP, ReplicaStatus, Role};
 use madsim::task::NodeId as Host;
@@ -252,8 +253,20 @@ impl Stage {
 
     /// All machines lose power at once.
     pub(super) fn cut_all(&self) -> u64 {
+        self.cut_together(&self.all())
+    }
+
+    /// So many machines lose power at once that acknowledged writes may be lost.
+    pub(super) fn cut_together(&self, members: &[usize]) -> u64 {
         self.signals.all_cut.lock().get_or_insert(virtual_time());
-        self.all().into_iter().map(|member| self.cut(member)).sum()
+        members.iter().map(|member| self.cut(*member)).sum()
+    }
+
+    /// A person lets the one of these lead whose log reaches furthest, whatever the others may hold. Returns its end.
+    pub(super) fn decide(&self, among: &[usize]) -> Result<Option<LogId>, String> {
+        let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
+        let chosen = finale::mandate(&self.cluster, &nodes).ok_or("somebody to decide for")?;
+        Ok(chosen.replica().status().last_log)
     }
 
     /// A member's process is killed.

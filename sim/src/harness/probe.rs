@@ -1,0 +1,60 @@
+//! Asks members that may have forgotten, or were not given everything yet: they must answer no read, not even a stale one.
+
+use super::cluster::Cluster;
+use super::machine::Machine;
+use crate::check::Violation;
+use crate::workload::encode_key;
+use cairn_client::Options;
+use cairn_engine::Standing;
+use madsim::runtime::Handle;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time between two rounds.
+const INTERVAL: Duration = Duration::from_millis(150);
+/// How long one answer may take.
+const DEADLINE: Duration = Duration::from_millis(300);
+/// The event of a read that was refused.
+const REFUSED: &str = "reads refused by a member that may lack something";
+
+/// Asks from a host of its own until the run ends.
+pub(super) fn spawn(cluster: &Arc<Cluster>) {
+    let host = Handle::current().create_node().name("probe").ip(Ipv4Addr::new(10, 0, 2, 2).into()).build();
+    let cluster = cluster.clone();
+    drop(host.spawn(async move {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            for machine in &cluster.machines {
+                ask(&cluster, machine).await;
+            }
+        }
+    }));
+}
+
+/// The life in which a member serves though it must not be read, if it does.
+fn unreadable(machine: &Machine) -> Option<u32> {
+    let (life, node) = machine.node()?;
+    let replica = node.replica();
+    (replica.standing() == Standing::Recovering || !replica.votes()).then_some(life)
+}
+
+async fn ask(cluster: &Cluster, machine: &Machine) {
+    let Some(before) = unreadable(machine) else { return };
+    let Some(endpoint) = cluster.endpoint(machine.slot) else { return };
+    let options = Options::new(vec![endpoint.clone()]).deadline(DEADLINE).attempt_timeout(DEADLINE).seed(1);
+    let Ok(client) = options.build() else { return };
+    let answer = client.get_stale_at(&endpoint, encode_key(0, 0)).await;
+    // It may have come back while it was asked.
+    if unreadable(machine) != Some(before) {
+        return;
+    }
+    match answer {
+        Ok(found) => {
+            let found = found.map(|found| found.version);
+            let detail = format!("node {} answered {found:?}", machine.slot);
+            cluster.violation(Violation::new("who may lack something answers no read", detail));
+        }
+        Err(_) => cluster.count_event(REFUSED),
+    }
+}
