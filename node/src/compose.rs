@@ -10,6 +10,8 @@ mod contract;
 #[cfg(not(madsim))]
 mod http;
 #[cfg(not(madsim))]
+mod moved;
+#[cfg(not(madsim))]
 mod real;
 #[cfg(madsim)]
 mod simulated;
@@ -37,7 +39,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, watch_device};
+use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, tell_moved, watch_device};
 
 /// Room beside keys and values in a request.
 const REQUEST_FRAME_BYTES: usize = 1 << 20;
@@ -254,6 +256,7 @@ async fn assemble(
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
+    others.extend(tell_moved(&config, &replica));
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     for remark in durability.remarks() {

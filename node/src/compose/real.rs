@@ -102,6 +102,11 @@ pub(super) fn watch_device(
     Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::PAUSE, ask)))
 }
 
+/// Whoever says which members are configured elsewhere than the log has them.
+pub(super) fn tell_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(moved::tell(replica.clone(), config.clone())))
+}
+
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.
 pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

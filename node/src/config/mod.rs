@@ -13,7 +13,7 @@ pub use keys::{format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 
 use cairn_engine::Mode;
-use cairn_raft::MemberAddress;
+use cairn_raft::{MemberAddress, NodeId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -259,6 +259,11 @@ impl NodeConfig {
             return conflict("limits.max_in_flight_bytes must hold at least limits.max_request_bytes".into());
         }
         Ok(())
+    }
+
+    /// Where a member is reached: as configured here, since an operator who moves one says so there; else as the log has it.
+    pub(crate) fn address_of<'a>(&'a self, id: NodeId, logged: &'a MemberAddress) -> &'a MemberAddress {
+        self.members.get(&id.slot()).unwrap_or(logged)
     }
 
     /// The addresses under which other machines reach this node.

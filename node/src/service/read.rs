@@ -101,7 +101,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
     if stale {
         return Ok(());
     }
-    inner.replica.read_barrier().await.map_err(refusal::of_read)
+    inner.replica.read_barrier().await.map_err(|error| refusal::of_read(&inner.config, error))
 }
 
 async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
