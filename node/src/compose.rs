@@ -10,6 +10,8 @@ mod contract;
 #[cfg(not(madsim))]
 mod http;
 #[cfg(not(madsim))]
+mod incoming;
+#[cfg(not(madsim))]
 mod moved;
 #[cfg(not(madsim))]
 mod real;

@@ -36,6 +36,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let config = NodeConfig::from_layers(&layers)?;
     logging::start(&LogConfig::from_layers(&layers)?)?;
+    cairn_node::platform::raise_descriptors();
 
     if config.storage.format_empty && is_empty(&config.data_directory)? {
         let identity = format(&config).await?;

@@ -114,6 +114,12 @@ pub(crate) const KEYS: &[Key] = &[
         "most bytes of write requests under way; more are answered as overloaded",
     ),
     key(
+        "limits.max_connections",
+        Kind::Integer(1, 1_000_000),
+        Some("10000"),
+        "most connections of clients at once, and at most three quarters of the files that the process may open; more are closed",
+    ),
+    key(
         "limits.max_sessions",
         Kind::Integer(1, 1_000_000),
         Some("10000"),

@@ -66,6 +66,8 @@ pub struct Limits {
     pub max_in_flight_writes: usize,
     /// Most bytes of write requests under way.
     pub max_in_flight_bytes: usize,
+    /// Most connections of clients at once.
+    pub max_connections: usize,
     /// Most client sessions kept by the state machine; the same on every member.
     pub max_sessions: usize,
 }
@@ -294,6 +296,7 @@ fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
         max_list_bytes: layers.read("limits.max_list_bytes", parse_size)?,
         max_in_flight_writes: count("limits.max_in_flight_writes")?,
         max_in_flight_bytes: size("limits.max_in_flight_bytes")?,
+        max_connections: count("limits.max_connections")?,
         max_sessions: count("limits.max_sessions")?,
     })
 }
