@@ -19,7 +19,10 @@ pub enum Error {
         reason: String,
     },
     /// The directory belongs to another cluster or slot than the caller expects.
-    #[error("{location} belongs to {found}, but {expected} was asked for; nothing was changed")]
+    #[error(
+        "{location} belongs to {found}, but {expected} was asked for; nothing was changed. Correct the \
+             cluster, the slot or the directory in the configuration"
+    )]
     Foreign {
         /// The directory.
         location: String,
@@ -39,7 +42,7 @@ pub enum Error {
         supported: u32,
     },
     /// Another process uses the directory.
-    #[error("{location} is in use by another process")]
+    #[error("{location} is in use by another process; stop that one, or use another directory")]
     InUse {
         /// The directory.
         location: String,

@@ -228,7 +228,10 @@ async fn open_engine(
         ..Options::new(durability.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
-    Ok(Engine::open(Arc::clone(&environment.directory), expected, options).await?)
+    let directory = &environment.directory;
+    Engine::open(Arc::clone(directory), expected, options)
+        .await
+        .map_err(|error| Error::of_open(error, directory.location(), config.members.len() > 1))
 }
 
 async fn assemble(
