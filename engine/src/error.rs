@@ -18,6 +18,15 @@ pub enum Error {
         /// What was missing.
         reason: String,
     },
+    /// A formatted directory lacks a file.
+    #[error("{location}: file `{}` of this data directory is missing. Restore the file, or move the directory away, format it \
+             anew and let the node rejoin", file.name())]
+    MissingFile {
+        /// The directory.
+        location: String,
+        /// The file.
+        file: FileKind,
+    },
     /// The directory belongs to another cluster or slot than the caller expects.
     #[error(
         "{location} belongs to {found}, but {expected} was asked for; nothing was changed. Correct the \
