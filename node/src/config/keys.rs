@@ -51,9 +51,11 @@ const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc:
     Key { name, kind, default, doc }
 }
 
-/// The greatest key that fits a journal record with room to spare.
-const KEY_BYTES_MAX: u64 = 2048;
-const VALUE_BYTES_MAX: u64 = 16 << 20;
+/// The greatest key that fits a journal record with room to spare. A key that is there may be so long, whatever the limit
+/// for new ones is now.
+pub const KEY_BYTES_MAX: u64 = 2048;
+/// The greatest value that any limit allows.
+pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 /// All keys, in the order in which `config print` shows them.
 pub(crate) const KEYS: &[Key] = &[
@@ -80,7 +82,7 @@ pub(crate) const KEYS: &[Key] = &[
         Some("127.0.0.1:7402"),
         "where /live, /ready and /metrics are served; none: nowhere",
     ),
-    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key"),
+    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key of a put"),
     key("limits.max_value_bytes", Kind::Size(1, VALUE_BYTES_MAX), Some("1MiB"), "longest value"),
     key(
         "limits.max_batch_operations",

@@ -9,7 +9,7 @@ mod layers;
 mod members;
 
 pub use error::ConfigError;
-pub use keys::{format_size, parse_size};
+pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 
 use cairn_engine::Mode;
