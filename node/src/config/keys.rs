@@ -3,6 +3,7 @@
 //!
 //! What holds here: each default passes its own kind's check (a test), and no two keys share an environment variable.
 
+use cairn_engine::Geometry;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("timing.shutdown", Kind::Time, Some("10s"), "time given to requests under way when the server stops"),
     key(
         "storage.size",
-        Kind::Size(16 << 20, 1 << 46),
+        Kind::Size(16 << 20, Geometry::MAX_TOTAL_BYTES),
         Some("10GiB"),
         "bytes of the data directory; used by `cairn format` only",
     ),
@@ -329,6 +330,12 @@ mod tests {
                 assert_eq!(key.kind.check(default), Ok(()), "{}", key.name);
             }
         }
+    }
+
+    #[test]
+    fn every_size_that_passes_can_be_formatted() {
+        let Some(Kind::Size(min, max)) = find("storage.size").map(|key| key.kind) else { panic!("a size") };
+        assert!(Geometry::for_total(min).is_ok() && Geometry::for_total(max).is_ok());
     }
 
     #[test]
