@@ -86,7 +86,7 @@ pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Ident
 }
 
 /// Resolves when servers should stop accepting.
-type Stop = Shared<oneshot::Receiver<()>>;
+pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
 
 /// A running member.
 pub struct Node {
@@ -254,10 +254,11 @@ async fn assemble(
 
     let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let metrics = Arc::new(Metrics::new(replica.clone()));
-    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), Arc::clone(&metrics));
-
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
+    let (counted, told) = (Arc::clone(&metrics), stopping.clone());
+    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), counted, told);
+
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
