@@ -169,6 +169,21 @@ fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_that_the_directory_does_not_have_is_told() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    let config = cluster.config(0).to_string();
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(!cluster.logs().contains("storage.size"), "{}", cluster.logs());
+    assert_eq!(cluster.stop_node(0), 0);
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    std::fs::write(&config, text.replace("64MiB", "128MiB")).expect("a file");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(cluster.logs().contains("storage.size is 128MiB"), "{}", cluster.logs());
+}
+
 #[test]
 fn a_directory_that_was_never_formatted_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
