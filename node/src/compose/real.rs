@@ -14,6 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How often the health service looks at the replica.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Calls of one connection under way at once: a request takes memory before it can be refused. More wait at the client, and
+/// what shares a stream is one call.
+const CLIENT_STREAMS: u32 = 128;
+
 /// In hundredths of the descriptors of the process, the most that each port takes; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
 const PEERS: Places = Places { percent: 12, most: 1024 };
@@ -49,7 +53,8 @@ pub(super) async fn serve_clients(
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(report_health(health, replica));
-    let mut router = server().add_service(kv_server(&config, service)).add_service(health_service);
+    let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let mut router = server.add_service(kv_server(&config, service)).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
