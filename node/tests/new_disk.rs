@@ -15,12 +15,14 @@ fn value(number: usize) -> Vec<u8> {
     format!("value {number} ").repeat(1 + number % 300).into_bytes()
 }
 
-/// Waits until the node of this slot is an active voter under another identity than before.
+/// Waits until the node of this slot is an active voter under another identity than before, and the one before is no member: in
+/// the change that replaces it both vote.
 async fn wait_replaced(cluster: &Cluster, before: &NodeStatus) -> NodeStatus {
     let began = Instant::now();
     loop {
         let all = cluster.statuses().await;
         let own = all.iter().find(|status| status.slot == before.slot);
+        let own = own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id));
         if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
             return own.clone();
         }
