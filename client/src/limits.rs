@@ -5,8 +5,16 @@ use crate::convert::key_and_value;
 use crate::proto;
 use crate::types::Limits;
 
-/// Checks a key. Without limits known, only that it is not empty.
+/// Checks a key that may be there: the limit may have been higher when it was put, and the server knows how long it can be.
 pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
+    match key.is_empty() {
+        true => check_new_key(limits, key),
+        false => Ok(()),
+    }
+}
+
+/// Checks the key of a put. Without limits known, only that it is not empty.
+fn check_new_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
     let limit = limits.map_or(0, |limits| u64::from(limits.max_key_bytes));
     let actual = key.len() as u64;
     if actual == 0 || (limit != 0 && actual > limit) {
@@ -23,7 +31,10 @@ pub(crate) fn check_operations(limits: Option<Limits>, operations: &[proto::Oper
     let mut total = 0u64;
     for operation in operations {
         let (key, value) = key_and_value(operation);
-        check_key(limits, key)?;
+        match &operation.kind {
+            Some(proto::operation::Kind::Put(_)) => check_new_key(limits, key)?,
+            _ => check_key(limits, key)?,
+        }
         let actual = value.len() as u64;
         if let Some(limit) = limits.map(|limits| u64::from(limits.max_value_bytes))
             && actual > limit
@@ -66,6 +77,8 @@ mod tests {
         let check = |sizes: &[(usize, usize)]| check_operations(Some(LIMITS), &puts(sizes));
         assert_eq!(check(&[(4, 8), (4, 4)]), Ok(()));
         assert_eq!(check(&[(5, 0)]), Err(Error::InvalidKey { limit: 4, actual: 5 }));
+        let long = delete(vec![1; 5].into(), Condition::None);
+        assert_eq!(check_operations(Some(LIMITS), &[long]), Ok(()), "put under a higher limit");
         assert_eq!(check(&[(0, 0)]), Err(Error::InvalidKey { limit: 4, actual: 0 }));
         assert_eq!(check(&[(1, 9)]), Err(Error::ValueTooLarge { limit: 8, actual: 9 }));
         let too_many = Error::RequestTooLarge { unit: "operations", limit: 3, actual: 4 };

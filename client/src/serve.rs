@@ -1,5 +1,6 @@
 //! The server's end of the shared stream of small requests. For Cairn's own server, and for tests of the client.
 
+use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use prost::Message;
 use std::task::Poll;
@@ -17,15 +18,17 @@ const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Answers the calls of a stream as they are done, in any order. `serve` answers one; its time is `None` where the
-/// client gave none. Ends with the stream of requests, once all are answered; dropping it drops what is under way.
+/// client gave none. Ends with the stream of requests or when `stopping` does, once all that was taken is answered; dropping it
+/// drops what is under way.
 pub fn batch<F>(
     requests: Streaming<BatchRequest>,
+    stopping: impl Future<Output = ()> + Send + 'static,
     serve: impl Fn(call::Kind, Option<Duration>) -> F + Send + 'static,
 ) -> impl Stream<Item = Result<BatchResponse, Status>> + Send
 where
     F: Future<Output = Result<answer::Kind, Status>> + Send + 'static,
 {
-    let calls = requests
+    let calls = until(requests, stopping)
         .take_while(|message| futures::future::ready(message.is_ok()))
         .flat_map(|message| futures::stream::iter(message.map(|message| message.calls).unwrap_or_default()));
     let answers = calls.map(move |Call { id, timeout_ms, kind }| {
@@ -39,6 +42,15 @@ where
         }
     });
     gathered(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(BatchResponse { answers }))
+}
+
+/// Ends with `stopping` too. That is looked at when it wakes the stream, and not whenever there may be a message.
+fn until<S: Stream>(
+    stream: S,
+    stopping: impl Future<Output = ()> + Send + 'static,
+) -> impl Stream<Item = S::Item> {
+    let stopping: FuturesUnordered<_> = std::iter::once(stopping).collect();
+    stream.take_until(stopping.into_future())
 }
 
 /// What is ready goes into one message, within its bounds: the receiver refuses a message that is too long, and all that is on
@@ -82,6 +94,17 @@ mod tests {
 
     fn messages(answers: Vec<Answer>) -> Vec<Vec<Answer>> {
         futures::executor::block_on(gathered(futures::stream::iter(answers)).collect())
+    }
+
+    #[test]
+    fn what_was_taken_before_the_server_stops_is_kept_and_the_stream_ends() {
+        let (stop, stopping) = futures::channel::oneshot::channel::<()>();
+        let endless = futures::stream::iter([1, 2]).chain(futures::stream::pending());
+        let mut taken = Box::pin(until(endless, async { stopping.await.unwrap_or_default() }));
+        let next = |taken: &mut _| futures::executor::block_on(StreamExt::next(taken));
+        assert_eq!((next(&mut taken), next(&mut taken)), (Some(1), Some(2)));
+        stop.send(()).ok();
+        assert_eq!(next(&mut taken), None);
     }
 
     /// The story: many large values were read at once and were all ready in the same moment. The message that carried them was

@@ -213,7 +213,7 @@ async fn what_passes_a_limit_is_refused_before_it_is_sent() {
     assert_eq!(error, Error::ValueTooLarge { limit: 1024, actual: 1025 });
     assert_eq!(error.to_string(), "value too large: 1025 bytes, the limit is 1024 bytes");
     assert_eq!(client.put("", "1").await, Err(Error::InvalidKey { limit: 64, actual: 0 }));
-    assert_eq!(client.delete(vec![0; 65]).await, Err(Error::InvalidKey { limit: 64, actual: 65 }));
+    assert_eq!(client.put(vec![0; 65], "1").await, Err(Error::InvalidKey { limit: 64, actual: 65 }));
     let batch = (0..9).fold(client.batch(), |batch, i| batch.delete(vec![i]));
     let too_large = Error::RequestTooLarge { unit: "operations", limit: 8, actual: 9 };
     assert_eq!(batch.commit().await, Err(too_large));

@@ -18,8 +18,20 @@ pub enum Error {
         /// What was missing.
         reason: String,
     },
+    /// A formatted directory lacks a file.
+    #[error("{location}: file `{}` of this data directory is missing. Restore the file, or move the directory away, format it \
+             anew and let the node rejoin", file.name())]
+    MissingFile {
+        /// The directory.
+        location: String,
+        /// The file.
+        file: FileKind,
+    },
     /// The directory belongs to another cluster or slot than the caller expects.
-    #[error("{location} belongs to {found}, but {expected} was asked for; nothing was changed")]
+    #[error(
+        "{location} belongs to {found}, but {expected} was asked for; nothing was changed. Correct the \
+             cluster, the slot or the directory in the configuration"
+    )]
     Foreign {
         /// The directory.
         location: String,
@@ -39,7 +51,7 @@ pub enum Error {
         supported: u32,
     },
     /// Another process uses the directory.
-    #[error("{location} is in use by another process")]
+    #[error("{location} is in use by another process; stop that one, or use another directory")]
     InUse {
         /// The directory.
         location: String,

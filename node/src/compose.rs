@@ -10,6 +10,10 @@ mod contract;
 #[cfg(not(madsim))]
 mod http;
 #[cfg(not(madsim))]
+mod incoming;
+#[cfg(not(madsim))]
+mod moved;
+#[cfg(not(madsim))]
 mod real;
 #[cfg(madsim)]
 mod simulated;
@@ -37,7 +41,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tracing::{info, warn};
-use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, watch_device};
+use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, tell_moved, watch_device};
 
 /// Room beside keys and values in a request.
 const REQUEST_FRAME_BYTES: usize = 1 << 20;
@@ -82,7 +86,7 @@ pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Ident
 }
 
 /// Resolves when servers should stop accepting.
-type Stop = Shared<oneshot::Receiver<()>>;
+pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
 
 /// A running member.
 pub struct Node {
@@ -224,7 +228,10 @@ async fn open_engine(
         ..Options::new(durability.mode, environment.boot, environment.seed)
     };
     let expected = Some((config.cluster.clone(), config.slot));
-    Ok(Engine::open(Arc::clone(&environment.directory), expected, options).await?)
+    let directory = &environment.directory;
+    Engine::open(Arc::clone(directory), expected, options)
+        .await
+        .map_err(|error| Error::of_open(error, directory.location(), config.members.len() > 1))
 }
 
 async fn assemble(
@@ -247,13 +254,15 @@ async fn assemble(
 
     let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let metrics = Arc::new(Metrics::new(replica.clone()));
-    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), Arc::clone(&metrics));
-
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
+    let (counted, told) = (Arc::clone(&metrics), stopping.clone());
+    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), counted, told);
+
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
+    others.extend(tell_moved(&config, &replica));
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     for remark in durability.remarks() {

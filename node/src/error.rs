@@ -13,6 +13,16 @@ pub enum Error {
     /// The data directory cannot be used.
     #[error(transparent)]
     Engine(#[from] cairn_engine::Error),
+    /// The data directory is damaged in a way that nothing on this machine mends.
+    #[error("data directory {directory} is damaged: {damage}; {way_out}")]
+    Damaged {
+        /// The data directory.
+        directory: String,
+        /// What the engine found.
+        damage: Box<cairn_engine::Error>,
+        /// What can be done.
+        way_out: &'static str,
+    },
     /// Replication could not be started or stopped.
     #[error(transparent)]
     Replica(#[from] cairn_raft::Error),
@@ -58,4 +68,26 @@ pub enum Error {
     /// The system is too old, or not Linux.
     #[error("{0}")]
     Platform(String),
+}
+
+/// What to do about a damaged directory whose data other members have.
+const REPLACED: &str = "the other members have its data: move it away and run `cairn format`, and the node takes its place again \
+                        by itself";
+/// The same of a cluster of one.
+const ONLY: &str = "nobody else has its data: keep it as it is and restore a copy of it, or give up what it held with `cairn format` \
+                    in another place";
+
+impl Error {
+    /// Why an engine did not open, told to whoever has to act.
+    pub(crate) fn of_open(error: cairn_engine::Error, directory: String, others: bool) -> Error {
+        use cairn_engine::Error::{Corrupt, Invalid};
+        match error {
+            Corrupt(_) | Invalid(_) => Error::Damaged {
+                directory,
+                damage: Box::new(error),
+                way_out: if others { REPLACED } else { ONLY },
+            },
+            error => Error::Engine(error),
+        }
+    }
 }

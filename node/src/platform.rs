@@ -1,5 +1,7 @@
 //! What the server needs of the machine: Linux 5.15 or newer. The client library has no such need.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// The oldest kernel that the server runs on.
 const KERNEL_MIN: (u32, u32) = (5, 15);
 
@@ -14,6 +16,23 @@ pub fn check() -> Result<(), String> {
 /// The running kernel's release, such as `6.1.0-13-amd64`.
 pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Raises the number of descriptors that this process may open as far as the system lets it: each connection takes one, and
+/// the limit that a process begins with is meant for other programs.
+pub fn raise_descriptors() {
+    let before = descriptors();
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    match raised {
+        Ok(()) => tracing::debug!(before, now = descriptors(), "the limit of open files was raised"),
+        Err(error) => tracing::info!(limit = before, %error, "the limit of open files cannot be raised"),
+    }
+}
+
+/// Descriptors that this process may open.
+pub(crate) fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 fn check_release(os: &str, release: &str) -> Result<(), String> {
@@ -47,6 +66,12 @@ mod tests {
         for release in ["5.15.0", "5.15.0-91-generic", "6.1.0-13-amd64", "6.18.1", "10.0", "odd"] {
             assert_eq!(check_release("linux", release), Ok(()), "{release}");
         }
+    }
+
+    #[test]
+    fn all_descriptors_that_the_system_allows_may_be_used() {
+        raise_descriptors();
+        assert_eq!(Some(descriptors()), getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX)));
     }
 
     #[test]

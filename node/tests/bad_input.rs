@@ -115,11 +115,11 @@ async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
     assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
 
     let in_use = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
-    refused(&in_use, 1, &["in use by another process"]);
+    refused(&in_use, 1, &["in use by another process", "stop that one"]);
     assert_eq!(cluster.stop_node(0), 0);
 
     let other = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--cluster", "other"]);
-    refused(&other, 1, &["belongs to", "tested", "other", "nothing was changed"]);
+    refused(&other, 1, &["belongs to", "tested", "other", "nothing was changed", "Correct the cluster"]);
     let members = "members=7=127.0.0.1:1/127.0.0.1:2";
     let arguments = ["serve", "--config", cluster.config(0), "--slot", "7", "--set", members];
     refused(&run(cluster.folder.path(), &arguments), 1, &["belongs to", "nothing was changed"]);
@@ -151,6 +151,37 @@ async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
     cluster.start_node(0);
     cluster.wait_ready().await;
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+/// The story: of a damaged directory an operator was told file and offset, but neither which directory nor what to do.
+#[test]
+fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
+    for (members, way_out) in [(1, "nobody else has its data"), (3, "run `cairn format`")] {
+        let cluster = Cluster::format(members, "64MiB", "");
+        let path = cluster.data(0).join("superblock");
+        let file = OpenOptions::new().write(true).open(path).expect("the superblock");
+        for copy in 0..3 {
+            file.write_all_at(b"damage", copy * (16 << 10) + 100).expect("damaged");
+        }
+        let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+        let directory = cluster.data(0).display().to_string();
+        refused(&ran, 1, &[&directory, "is damaged", "`superblock`", way_out]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_that_the_directory_does_not_have_is_told() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    let config = cluster.config(0).to_string();
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(!cluster.logs().contains("storage.size"), "{}", cluster.logs());
+    assert_eq!(cluster.stop_node(0), 0);
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    std::fs::write(&config, text.replace("64MiB", "128MiB")).expect("a file");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(cluster.logs().contains("storage.size is 128MiB"), "{}", cluster.logs());
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A node whose data directory is lost, with real processes: it formats an empty one, takes its place by itself, and the
-//! cluster can spare another node from then on.
+//! A node whose data directory is lost, or whose addresses change, with real processes: it takes its place by itself, and
+//! the cluster can spare another node from then on.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -15,12 +15,14 @@ fn value(number: usize) -> Vec<u8> {
     format!("value {number} ").repeat(1 + number % 300).into_bytes()
 }
 
-/// Waits until the node of this slot is an active voter under another identity than before.
+/// Waits until the node of this slot is an active voter under another identity than before, and the one before is no member: in
+/// the change that replaces it both vote.
 async fn wait_replaced(cluster: &Cluster, before: &NodeStatus) -> NodeStatus {
     let began = Instant::now();
     loop {
         let all = cluster.statuses().await;
         let own = all.iter().find(|status| status.slot == before.slot);
+        let own = own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id));
         if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
             return own.clone();
         }
@@ -78,4 +80,32 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     client.put("undisturbed", "1").await.expect("two of three serve");
+}
+
+/// The story: two members got other addresses. The others went on looking for them where the log of the cluster's first day
+/// had them, and so did the two for each other: without the third there was no majority.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_found_where_the_configuration_has_them_and_not_where_the_log_does() {
+    let mut cluster = Cluster::start(3, "64MiB", "").await;
+    cluster.client().put("kept", "1").await.expect("written");
+    for node in 0..3 {
+        assert_eq!(cluster.stop_node(node), 0);
+    }
+    cluster.move_node(1);
+    cluster.move_node(2);
+    for node in 0..3 {
+        cluster.start_node(node);
+    }
+    cluster.wait_ready().await;
+    cluster.kill_node(0);
+    let client = cluster.client();
+    assert_eq!(client.get("kept").await.expect("readable").expect("there").value, "1");
+    client.put("after", "1").await.expect("two of three serve");
+
+    let endpoints = cluster.endpoints();
+    for status in cluster.statuses().await {
+        let told: Vec<_> = status.members.iter().map(|member| member.client_address.clone()).collect();
+        assert_eq!(told, endpoints);
+    }
+    assert!(cluster.logs().contains("the configuration goes before"), "{}", cluster.logs());
 }

@@ -98,6 +98,19 @@ async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
     );
 }
 
+/// The story: the stream of a client that stayed connected was waited for until the time of a clean stop was up, at each stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connected_client_does_not_hold_up_a_clean_stop() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    let client = cluster.client();
+    client.put("kept", "1").await.expect("written");
+    assert_eq!(cluster.stop_node(0), 0);
+    assert!(!cluster.logs().contains("their time was up"), "{}", cluster.logs());
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(client.get("kept").await.expect("readable").expect("there").value, "1");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_are_served() {
     let cluster = Cluster::start(1, "64MiB", "").await;

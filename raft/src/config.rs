@@ -10,7 +10,8 @@ use std::time::Duration;
 pub struct ReplicaConfig {
     /// What an acknowledgement promises; the same as the engine's.
     pub mode: Mode,
-    /// The members by slot, this one included, from configuration. Used once, to form the cluster.
+    /// The members by slot, this one included, from configuration. They form the cluster once; later their addresses go before
+    /// those in the log.
     pub initial_members: BTreeMap<u16, MemberAddress>,
     /// How often a leader shows that it is alive.
     pub heartbeat_ms: u64,

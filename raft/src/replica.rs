@@ -12,7 +12,7 @@ use crate::maintenance::{self, Maintained};
 use crate::metrics::{look, look_at};
 use crate::network::{
     Acknowledged, Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver,
-    Starts, is_blank,
+    Starts, addresses, is_blank,
 };
 use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
@@ -31,6 +31,7 @@ use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -90,12 +91,14 @@ impl Replica {
             .map_err(|error| Error::State(error.to_string()))?;
         let redundancy = Arc::new(Redundancy::new(engine.clone()));
         let (acknowledged, gate) = (Acknowledged::default(), Arc::new(Gate::new(engine.standing())));
+        let configured = Arc::new(config.initial_members.clone());
         let connections = Connections::new(
             identity.clone(),
             redundancy.clone(),
             acknowledged.clone(),
             gate.clone(),
             pinned.clone(),
+            configured.clone(),
             patience,
         );
         let raft =
@@ -103,7 +106,7 @@ impl Replica {
                 .await
                 .map_err(|fatal| Error::State(fatal.to_string()))?;
         let metrics = raft.metrics();
-        mender.know(Box::new(move || look(&metrics, others)));
+        mender.know(Box::new(move || look(&metrics, |seen| others(seen, &configured))));
         let metrics = raft.metrics();
         acknowledged
             .ask(Box::new(move |follower, vote| look(&metrics, |seen| matched(seen, follower, vote))));
@@ -421,10 +424,18 @@ impl Replica {
     }
 }
 
-/// The other members of the membership that is in force, with their addresses.
-fn others(metrics: &RaftMetrics<TypeConfig>) -> Vec<(NodeId, String)> {
+/// The other members of the membership that is in force, with where each can be.
+fn others(
+    metrics: &RaftMetrics<TypeConfig>,
+    configured: &BTreeMap<u16, MemberAddress>,
+) -> Vec<(NodeId, String)> {
     let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
-    nodes.map(|(id, address)| (*id, address.peer.clone())).collect()
+    let places = |(id, logged): (&NodeId, &MemberAddress)| {
+        let id = *id;
+        let addresses = addresses(configured, id, logged).into_iter().map(str::to_owned);
+        addresses.map(move |address| (id, address)).collect::<Vec<_>>()
+    };
+    nodes.flat_map(places).collect()
 }
 
 /// What a follower has acknowledged to this member in this leadership.

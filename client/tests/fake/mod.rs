@@ -194,7 +194,7 @@ impl Kv for Node {
 
     async fn batch(&self, request: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
         let node = self.clone();
-        let answers = serve::batch(request.into_inner(), move |kind, timeout| {
+        let answers = serve::batch(request.into_inner(), std::future::pending(), move |kind, timeout| {
             let node = node.clone();
             async move {
                 fn within<M>(message: M, timeout: Option<Duration>) -> Request<M> {

@@ -227,7 +227,9 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         return Err(Error::NewerFormat { location: location.to_owned(), found, supported: VERSION });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
-        let reason = "no superblock was found".to_owned();
+        let reason =
+            "its superblock is empty, as a format leaves it that did not end; if so, remove its files"
+                .to_owned();
         return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }
     Err(Error::Corrupt(Corruption {

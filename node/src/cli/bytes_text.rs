@@ -6,6 +6,7 @@
 use super::exit::UsageError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cairn_node::config::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::Read;
@@ -64,17 +65,31 @@ pub(crate) fn value_bytes(text: OsString, literal: bool) -> anyhow::Result<Vec<u
         return Ok(bytes);
     }
     if bytes == b"-" {
-        let mut value = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut value)?;
-        return Ok(value);
+        return Ok(bounded(std::io::stdin().lock(), "standard input")?);
     }
     if let Some(path) = bytes.strip_prefix(b"@") {
         let path = std::path::PathBuf::from(OsString::from_vec(path.to_vec()));
-        return std::fs::read(&path).map_err(|error| {
-            UsageError(format!("cannot read the value from {}: {error}", path.display())).into()
-        });
+        let name = path.display().to_string();
+        let file = std::fs::File::open(&path).map_err(|error| unreadable(&name, &error))?;
+        return Ok(bounded(file, &name)?);
     }
     Ok(bytes)
+}
+
+/// A whole value, but not more than any server takes: what is read has no end of its own.
+fn bounded(from: impl Read, name: &str) -> Result<Vec<u8>, UsageError> {
+    let mut value = Vec::new();
+    from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value).map_err(|error| unreadable(name, &error))?;
+    if value.len() as u64 > VALUE_BYTES_MAX {
+        return Err(UsageError(format!(
+            "the value from {name} has more than {VALUE_BYTES_MAX} bytes, which no server takes; split it over several keys"
+        )));
+    }
+    Ok(value)
+}
+
+fn unreadable(name: &str, error: &std::io::Error) -> UsageError {
+    UsageError(format!("cannot read the value from {name}: {error}"))
 }
 
 /// Adds `name` as text where the bytes are UTF-8, else `name_base64`.
@@ -99,6 +114,13 @@ mod tests {
         let text = "Zoë \\ 日本";
         assert_eq!(escape(text.as_bytes()), "Zoë \\\\ 日本");
         assert_eq!(unescape(escape(text.as_bytes()).as_bytes()).expect("our own"), text.as_bytes());
+    }
+
+    #[test]
+    fn a_value_without_end_is_refused() {
+        let error = bounded(std::io::repeat(7), "standard input").expect_err("too long");
+        assert!(error.0.contains("standard input") && error.0.contains("16777216"), "{error}");
+        assert_eq!(bounded(&b"v"[..], "standard input").expect("short").as_slice(), b"v");
     }
 
     #[test]

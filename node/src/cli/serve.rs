@@ -5,7 +5,8 @@ use super::format::format;
 use super::logging;
 use super::server_options::ServerOptions;
 use anyhow::Context;
-use cairn_node::config::LogConfig;
+use cairn_engine::Geometry;
+use cairn_node::config::{Layers, LogConfig, Source, format_size};
 use cairn_node::{Environment, Error, Node, NodeConfig};
 use cairn_raft::NodeId;
 use clap::Args;
@@ -36,6 +37,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let config = NodeConfig::from_layers(&layers)?;
     logging::start(&LogConfig::from_layers(&layers)?)?;
+    cairn_node::platform::raise_descriptors();
 
     if config.storage.format_empty && is_empty(&config.data_directory)? {
         let identity = format(&config).await?;
@@ -44,6 +46,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let environment = Environment::from_files(&config)?;
     let node = Node::start(config, environment).await?;
+    if let Some(sentence) = other_size(&layers, &node)? {
+        warn!("{sentence}");
+    }
     let asked = async {
         tokio::select! {
             biased;
@@ -65,6 +70,27 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             Ok(Exit::Done)
         }
     }
+}
+
+/// What to say where a size is configured that the directory does not have: it was formatted with another one.
+fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
+    let given = layers
+        .settings()
+        .into_iter()
+        .any(|setting| setting.key == "storage.size" && setting.source != Source::Default);
+    let config = node.config();
+    let size = config.storage.size_bytes;
+    let (there, told) = (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
+    let differs = given && there != told;
+    Ok(differs.then(|| {
+        format!(
+            "storage.size is {}, and {} was formatted with another size, of which {} hold data: the size of a data \
+             directory never changes; format another one, or correct storage.size",
+            format_size(size),
+            config.data_directory.display(),
+            format_size(there)
+        )
+    }))
 }
 
 /// Whether there is nothing in the directory, or no directory; a filesystem's own `lost+found` counts as nothing.

@@ -1,17 +1,27 @@
 //! Files, sockets and signals, and the services that only real sockets can carry.
 
+use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places};
 use super::*;
 use crate::config::DiskBackend;
+use crate::platform;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Geometry, Identity};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tonic::transport::server::TcpIncoming;
 
 /// How often the health service looks at the replica.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Calls of one connection under way at once: a request takes memory before it can be refused. More wait at the client, and
+/// what shares a stream is one call.
+const CLIENT_STREAMS: u32 = 128;
+
+/// In hundredths of the descriptors of the process, the most that each port takes; the rest is for files.
+const CLIENTS_PERCENT: u64 = 75;
+const PEERS: Places = Places { percent: 12, most: 1024 };
+const WATCHERS: Places = Places { percent: 6, most: 64 };
 
 /// An incarnation has 48 bits.
 const INCARNATION_MASK: u64 = (1 << 48) - 1;
@@ -30,8 +40,8 @@ pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
 }
 
-fn incoming(listener: Listener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
+fn incoming(listener: Listener, served: (&'static str, &'static str), places: &Places) -> Incoming {
+    Incoming::new(listener, served, places.of(platform::descriptors()), PREFACE_BYTES, BEGIN)
 }
 
 pub(super) async fn serve_clients(
@@ -43,7 +53,8 @@ pub(super) async fn serve_clients(
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(report_health(health, replica));
-    let mut router = server().add_service(kv_server(&config, service)).add_service(health_service);
+    let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
+    let mut router = server.add_service(kv_server(&config, service)).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -52,7 +63,9 @@ pub(super) async fn serve_clients(
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
-    let end = router.serve_with_incoming_shutdown(incoming(listener), stopping.map(|_| ())).await;
+    let places = Places { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
+    let incoming = incoming(listener, ("clients", "listen.client"), &places).stream();
+    let end = router.serve_with_incoming_shutdown(incoming, stopping.map(|_| ())).await;
     watcher.abort();
     log_end("clients", end);
 }
@@ -72,7 +85,8 @@ async fn report_health(health: tonic_health::server::HealthReporter, replica: Re
 
 pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
     let router = server().add_service(replica.peer_service());
-    log_end("the other members", router.serve_with_incoming(incoming(listener)).await);
+    let incoming = incoming(listener, ("the other members", "listen.peer"), &PEERS).stream();
+    log_end("the other members", router.serve_with_incoming(incoming).await);
 }
 
 pub(super) fn serve_watchers(
@@ -82,8 +96,11 @@ pub(super) fn serve_watchers(
 ) -> Option<JoinHandle<()>> {
     let router = http::router(replica.clone(), metrics);
     listener.map(|listener| {
+        // HTTP/1 has no preface.
+        let places = WATCHERS.of(platform::descriptors());
+        let incoming = Incoming::new(listener, ("HTTP", "listen.http"), places, 1, BEGIN);
         tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
+            if let Err(error) = axum::serve(incoming, router).await {
                 tracing::error!(%error, "the HTTP server ended");
             }
         })
@@ -100,6 +117,11 @@ pub(super) fn watch_device(
     let ask = move || crate::doctor::cache(&directory);
     let contract = durability.contract?;
     Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::PAUSE, ask)))
+}
+
+/// Whoever says which members are configured elsewhere than the log has them.
+pub(super) fn tell_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(moved::tell(replica.clone(), config.clone())))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.

@@ -49,6 +49,10 @@ pub(super) fn watch_device(
     None
 }
 
+pub(super) fn tell_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
+    None
+}
+
 pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     std::future::pending().await
 }

@@ -3,6 +3,7 @@
 //!
 //! What holds here: each default passes its own kind's check (a test), and no two keys share an environment variable.
 
+use cairn_engine::Geometry;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
@@ -51,9 +52,11 @@ const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc:
     Key { name, kind, default, doc }
 }
 
-/// The greatest key that fits a journal record with room to spare.
-const KEY_BYTES_MAX: u64 = 2048;
-const VALUE_BYTES_MAX: u64 = 16 << 20;
+/// The greatest key that fits a journal record with room to spare. A key that is there may be so long, whatever the limit
+/// for new ones is now.
+pub const KEY_BYTES_MAX: u64 = 2048;
+/// The greatest value that any limit allows.
+pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 /// All keys, in the order in which `config print` shows them.
 pub(crate) const KEYS: &[Key] = &[
@@ -80,7 +83,7 @@ pub(crate) const KEYS: &[Key] = &[
         Some("127.0.0.1:7402"),
         "where /live, /ready and /metrics are served; none: nowhere",
     ),
-    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key"),
+    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key of a put"),
     key("limits.max_value_bytes", Kind::Size(1, VALUE_BYTES_MAX), Some("1MiB"), "longest value"),
     key(
         "limits.max_batch_operations",
@@ -114,6 +117,12 @@ pub(crate) const KEYS: &[Key] = &[
         "most bytes of write requests under way; more are answered as overloaded",
     ),
     key(
+        "limits.max_connections",
+        Kind::Integer(1, 1_000_000),
+        Some("10000"),
+        "most connections of clients at once, and at most three quarters of the files that the process may open; more are closed",
+    ),
+    key(
         "limits.max_sessions",
         Kind::Integer(1, 1_000_000),
         Some("10000"),
@@ -131,7 +140,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("timing.shutdown", Kind::Time, Some("10s"), "time given to requests under way when the server stops"),
     key(
         "storage.size",
-        Kind::Size(16 << 20, 1 << 46),
+        Kind::Size(16 << 20, Geometry::MAX_TOTAL_BYTES),
         Some("10GiB"),
         "bytes of the data directory; used by `cairn format` only",
     ),
@@ -321,6 +330,12 @@ mod tests {
                 assert_eq!(key.kind.check(default), Ok(()), "{}", key.name);
             }
         }
+    }
+
+    #[test]
+    fn every_size_that_passes_can_be_formatted() {
+        let Some(Kind::Size(min, max)) = find("storage.size").map(|key| key.kind) else { panic!("a size") };
+        assert!(Geometry::for_total(min).is_ok() && Geometry::for_total(max).is_ok());
     }
 
     #[test]

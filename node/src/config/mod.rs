@@ -9,11 +9,11 @@ mod layers;
 mod members;
 
 pub use error::ConfigError;
-pub use keys::{format_size, parse_size};
+pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 
 use cairn_engine::Mode;
-use cairn_raft::MemberAddress;
+use cairn_raft::{MemberAddress, NodeId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,6 +66,8 @@ pub struct Limits {
     pub max_in_flight_writes: usize,
     /// Most bytes of write requests under way.
     pub max_in_flight_bytes: usize,
+    /// Most connections of clients at once.
+    pub max_connections: usize,
     /// Most client sessions kept by the state machine; the same on every member.
     pub max_sessions: usize,
 }
@@ -261,6 +263,11 @@ impl NodeConfig {
         Ok(())
     }
 
+    /// Where a member is reached: as configured here, since an operator who moves one says so there; else as the log has it.
+    pub(crate) fn address_of<'a>(&'a self, id: NodeId, logged: &'a MemberAddress) -> &'a MemberAddress {
+        self.members.get(&id.slot()).unwrap_or(logged)
+    }
+
     /// The addresses under which other machines reach this node.
     pub fn advertised(&self) -> Option<&MemberAddress> {
         self.members.get(&self.slot)
@@ -289,6 +296,7 @@ fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
         max_list_bytes: layers.read("limits.max_list_bytes", parse_size)?,
         max_in_flight_writes: count("limits.max_in_flight_writes")?,
         max_in_flight_bytes: size("limits.max_in_flight_bytes")?,
+        max_connections: count("limits.max_connections")?,
         max_sessions: count("limits.max_sessions")?,
     })
 }

@@ -1,11 +1,12 @@
 //! What the node says of itself: to a client that begins, and to an operator.
 
 use super::{Inner, refusal, scrub, standing};
+use crate::config::NodeConfig;
 use crate::doctor::Contract;
 use crate::durability::Durability;
 use cairn_client::proto;
 use cairn_engine::{LogId, Mode};
-use cairn_raft::ReplicaStatus;
+use cairn_raft::{MemberAddress, NodeId, ReplicaStatus};
 
 pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
     let limits = &inner.config.limits;
@@ -20,8 +21,8 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
             max_request_bytes: bounded(limits.max_request_bytes),
         }),
         applied_index: index(status.applied),
-        members: members(&status),
-        leader: status.leader.map(refusal::leader_message),
+        members: members(&inner.config, &status),
+        leader: leader(&inner.config, &status),
         server_version: env!("CARGO_PKG_VERSION").to_string(),
     }
 }
@@ -41,8 +42,8 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         committed_index: index(status.committed),
         applied_index: index(status.applied),
         purged_index: index(status.purged),
-        members: members(&status),
-        leader: status.leader.map(refusal::leader_message),
+        members: members(&inner.config, &status),
+        leader: leader(&inner.config, &status),
         storage: Some(proto::Storage {
             mode: engine.mode.name().to_string(),
             backend: engine.backend.to_string(),
@@ -102,15 +103,36 @@ fn durability(durability: &Durability, mode: Mode) -> proto::Durability {
     }
 }
 
-fn members(status: &ReplicaStatus) -> Vec<proto::Member> {
-    let member = |member: &cairn_raft::Member| proto::Member {
-        node_id: member.id.as_u64(),
-        slot: u32::from(member.id.slot()),
-        client_address: member.address.client.clone(),
-        peer_address: member.address.peer.clone(),
-        voter: member.voter,
+fn members(config: &NodeConfig, status: &ReplicaStatus) -> Vec<proto::Member> {
+    let member = |member: &cairn_raft::Member| {
+        let address = address(config, status, member.id, &member.address);
+        proto::Member {
+            node_id: member.id.as_u64(),
+            slot: u32::from(member.id.slot()),
+            client_address: address.client.clone(),
+            peer_address: address.peer.clone(),
+            voter: member.voter,
+        }
     };
     status.members.iter().map(member).collect()
+}
+
+fn leader(config: &NodeConfig, status: &ReplicaStatus) -> Option<proto::Leader> {
+    let (id, logged) = status.leader.as_ref()?;
+    Some(refusal::leader_message((*id, address(config, status, *id, logged).clone())))
+}
+
+/// A configuration that names this member alone says where it listens, not how a cluster reaches it.
+fn address<'a>(
+    config: &'a NodeConfig,
+    status: &ReplicaStatus,
+    id: NodeId,
+    logged: &'a MemberAddress,
+) -> &'a MemberAddress {
+    match id.slot() == config.slot && config.members.len() == 1 && status.members.len() > 1 {
+        true => logged,
+        false => config.address_of(id, logged),
+    }
 }
 
 fn index(id: Option<LogId>) -> u64 {

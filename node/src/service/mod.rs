@@ -17,6 +17,7 @@ mod standing;
 mod validate;
 mod write;
 
+use crate::compose::Stop;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
@@ -25,7 +26,7 @@ use cairn_client::proto::{self, answer, call};
 use cairn_client::serve;
 use cairn_engine::{Engine, Run};
 use cairn_raft::{Mandate, NodeId, Replica};
-use futures::Stream;
+use futures::{FutureExt, Stream};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ struct Inner {
     admission: Admission,
     metrics: Arc<Metrics>,
     started: Instant,
+    stopping: Stop,
 }
 
 impl KvService {
@@ -55,6 +57,7 @@ impl KvService {
         durability: Durability,
         replica: Replica,
         metrics: Arc<Metrics>,
+        stopping: Stop,
     ) -> KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
@@ -63,6 +66,7 @@ impl KvService {
             replica,
             metrics,
             started: Instant::now(),
+            stopping,
             durability,
             config,
         };
@@ -128,7 +132,8 @@ impl proto::kv_server::Kv for KvService {
         request: Request<Streaming<proto::BatchRequest>>,
     ) -> Result<Response<Self::BatchStream>, Status> {
         let service = self.clone();
-        let answers = serve::batch(request.into_inner(), move |kind, timeout| {
+        let stopping = service.inner.stopping.clone().map(|_| ());
+        let answers = serve::batch(request.into_inner(), stopping, move |kind, timeout| {
             let service = service.clone();
             async move { service.call(kind, timeout).await }
         });

@@ -22,7 +22,7 @@ pub(super) async fn get(
     request: proto::GetRequest,
     budget: Duration,
 ) -> Result<proto::GetResponse, Status> {
-    validate::key(&inner.config.limits, &request.key)?;
+    validate::key(&request.key)?;
     in_time(budget, async {
         barrier(inner, request.stale).await?;
         if request.version_only {
@@ -48,7 +48,7 @@ pub(super) async fn list(
     let limits = &inner.config.limits;
     for (name, key) in [("prefix", &request.prefix), ("start_after", &request.start_after)] {
         if !key.is_empty() {
-            validate::key(limits, key)
+            validate::key(key)
                 .map_err(|status| Status::invalid_argument(format!("{name}: {}", status.message())))?;
         }
     }
@@ -101,7 +101,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
     if stale {
         return Ok(());
     }
-    inner.replica.read_barrier().await.map_err(refusal::of_read)
+    inner.replica.read_barrier().await.map_err(|error| refusal::of_read(&inner.config, error))
 }
 
 async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {

@@ -1,6 +1,7 @@
 //! Error statuses: a gRPC code, a sentence that names the input and the way out, and an [`ErrorDetail`] in the trailing
 //! metadata for programs.
 
+use crate::config::NodeConfig;
 use bytes::Bytes;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::{ERROR_DETAIL_KEY, ErrorDetail, Leader};
@@ -90,7 +91,8 @@ pub(crate) fn read_late(waited_ms: u128) -> Status {
     Status::deadline_exceeded(format!("no quorum confirmed the leader within {waited_ms} ms; retry"))
 }
 
-fn not_leader(leader: Option<(NodeId, MemberAddress)>) -> Status {
+fn not_leader(config: &NodeConfig, leader: Option<(NodeId, MemberAddress)>) -> Status {
+    let leader = leader.map(|(id, logged)| (id, config.address_of(id, &logged).clone()));
     let message = match &leader {
         Some((id, address)) => format!("node {id} at {} is the leader; ask it", address.client),
         None => "another node is the leader; ask any other member".to_string(),
@@ -105,9 +107,9 @@ pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
 }
 
 /// What a failed write is to the client.
-pub(crate) fn of_write(error: WriteError) -> Status {
+pub(crate) fn of_write(config: &NodeConfig, error: WriteError) -> Status {
     match error {
-        WriteError::NotLeader { leader } => not_leader(leader),
+        WriteError::NotLeader { leader } => not_leader(config, leader),
         WriteError::NoLeader => no_leader(),
         WriteError::OutcomeUnknown(why) => outcome_unknown(why),
         WriteError::SessionExpired => {
@@ -123,9 +125,9 @@ pub(crate) fn of_write(error: WriteError) -> Status {
 }
 
 /// What a failed barrier is to the client.
-pub(crate) fn of_read(error: ReadError) -> Status {
+pub(crate) fn of_read(config: &NodeConfig, error: ReadError) -> Status {
     match error {
-        ReadError::NotLeader { leader } => not_leader(leader),
+        ReadError::NotLeader { leader } => not_leader(config, leader),
         ReadError::NoLeader => no_leader(),
         ReadError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),

@@ -1,7 +1,7 @@
 //! From a request to a [`Command`], or a refusal that names the input and the limit.
 
 use super::refusal::over_limit;
-use crate::config::Limits;
+use crate::config::{KEY_BYTES_MAX, Limits};
 use bytes::Bytes;
 use cairn_client::proto;
 use cairn_client::proto::condition::Kind as ConditionKind;
@@ -19,16 +19,24 @@ pub(crate) struct Checked {
     pub bytes: usize,
 }
 
-/// Checks a key alone.
-pub(crate) fn key(limits: &Limits, key: &[u8]) -> Result<(), Status> {
-    let limit = limits.max_key_bytes;
+/// Checks the key of a put.
+pub(crate) fn new_key(limits: &Limits, key: &[u8]) -> Result<(), Status> {
+    within(key, limits.max_key_bytes, " (`limits.max_key_bytes`)")
+}
+
+/// Checks a key that may be there: the limit may have been higher when it was put.
+pub(crate) fn key(key: &[u8]) -> Result<(), Status> {
+    within(key, KEY_BYTES_MAX as usize, "")
+}
+
+fn within(key: &[u8], limit: usize, named: &str) -> Result<(), Status> {
     if key.is_empty() {
         let message = format!("the key is empty; use 1 to {limit} bytes");
         return Err(over_limit(Reason::KeyInvalid, message, limit, 0));
     }
     if key.len() > limit {
         let message = format!(
-            "key `{}…` has {} bytes; at most {limit} are allowed (`limits.max_key_bytes`)",
+            "key `{}…` has {} bytes; at most {limit} are allowed{named}",
             key.get(..32).unwrap_or(key).escape_ascii(),
             key.len()
         );
@@ -61,7 +69,7 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
         };
         let operation = match kind {
             OperationKind::Put(put) => {
-                key(limits, &put.key)?;
+                new_key(limits, &put.key)?;
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
                 Operation::Put { key: put.key, value: put.value, condition: condition(put.condition) }
@@ -73,7 +81,7 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
                 Operation::Check { key: check.key, condition: condition(check.condition) }
             }
         };
-        key(limits, key_of(&operation))?;
+        key(key_of(&operation))?;
         bytes = bytes.saturating_add(key_of(&operation).len());
         operations.push(operation);
     }

@@ -184,6 +184,18 @@ impl Cluster {
         finish(process).code
     }
 
+    /// Gives a stopped node other addresses, in every node's configuration.
+    pub fn move_node(&mut self, node: usize) {
+        for key in ["listen.client", "listen.peer"] {
+            let (old, new) = (value_of(self.config(node), key), free_addresses(1).remove(0));
+            for server in &self.nodes {
+                let text = std::fs::read_to_string(&server.config).expect("a configuration");
+                std::fs::write(&server.config, text.replace(&old, &new)).expect("a file");
+            }
+        }
+        self.nodes[node].client_address = value_of(self.config(node), "listen.client");
+    }
+
     pub fn len(&self) -> usize {
         self.nodes.len()
     }

@@ -26,7 +26,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -48,18 +48,64 @@ pub(crate) struct Connections {
     acknowledged: Acknowledged,
     gate: Arc<Gate>,
     pinned: PinnedSnapshot,
+    /// Where the configuration says that each slot's member is.
+    configured: Arc<BTreeMap<u16, MemberAddress>>,
     /// How long a follower may take to answer an append.
     patience: Duration,
     peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
 }
 
-/// Two connections to one member: heartbeats and votes must not queue behind entries.
+/// One member: the ways to it, of which one is taken until it fails.
 #[derive(Clone)]
 struct Peer {
-    bulk: Result<Client, String>,
-    control: Result<Client, String>,
+    ways: Arc<[Way]>,
+    taken: Arc<AtomicUsize>,
     /// Whether the last append stream could be opened; for the log, which says so once.
     reachable: Arc<AtomicBool>,
+}
+
+/// Two connections to one address: heartbeats and votes must not queue behind entries.
+struct Way {
+    bulk: Result<Client, String>,
+    control: Result<Client, String>,
+}
+
+impl Peer {
+    fn at(addresses: &[&str]) -> Peer {
+        let way = |address: &&str| Way { bulk: connect(address), control: connect(address) };
+        Peer {
+            ways: addresses.iter().map(way).collect(),
+            taken: Arc::default(),
+            reachable: Arc::new(AtomicBool::new(true)),
+        }
+    }
+
+    /// A connection of the way that is taken, and which way that is.
+    fn client(&self, of: impl Fn(&Way) -> &Result<Client, String>) -> Rpc<(usize, Client)> {
+        let taken = self.taken.load(Ordering::Relaxed);
+        let client = self.ways.get(taken).map_or_else(|| Err("no address".into()), |way| of(way).clone());
+        client.map(|client| (taken, client)).map_err(|reason| {
+            self.failed(taken);
+            Unreachable::from_string(reason).into()
+        })
+    }
+
+    /// The next attempt takes another way, if there is one and nobody else has turned to it already.
+    fn failed(&self, way: usize) {
+        let next = (way + 1).checked_rem(self.ways.len()).unwrap_or(0);
+        self.taken.compare_exchange(way, next, Ordering::Relaxed, Ordering::Relaxed).ok();
+    }
+}
+
+/// Where a member can be: as configured, since an operator who moves it says so there, and as the log has it, since that may
+/// know of a member that took its slot elsewhere. Whoever answers is checked for who it is.
+pub(crate) fn addresses<'a>(
+    configured: &'a BTreeMap<u16, MemberAddress>,
+    target: NodeId,
+    logged: &'a MemberAddress,
+) -> Vec<&'a str> {
+    let configured = configured.get(&target.slot()).filter(|address| address.peer != logged.peer);
+    configured.into_iter().chain([logged]).map(|address| address.peer.as_str()).collect()
 }
 
 /// A client of whoever listens at `address`.
@@ -85,33 +131,27 @@ impl Connections {
         acknowledged: Acknowledged,
         gate: Arc<Gate>,
         pinned: PinnedSnapshot,
+        configured: Arc<BTreeMap<u16, MemberAddress>>,
         patience: Duration,
     ) -> Connections {
-        Connections { identity, redundancy, acknowledged, gate, pinned, patience, peers: Arc::default() }
+        let peers = Arc::default();
+        Connections { identity, redundancy, acknowledged, gate, pinned, configured, patience, peers }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
+        let connect = || Peer::at(&addresses(&self.configured, target, address));
         let mut peers = self.peers.lock();
-        if peers.get(&target).is_none_or(|(known, _)| known != address) {
-            let peer = Peer {
-                bulk: connect(&address.peer),
-                control: connect(&address.peer),
-                reachable: Arc::new(AtomicBool::new(true)),
-            };
-            peers.insert(target, (address.clone(), peer));
+        let (known, peer) = peers.entry(target).or_insert_with(|| (address.clone(), connect()));
+        if known != address {
+            (*known, *peer) = (address.clone(), connect());
         }
-        let unknown = || Peer {
-            bulk: Err("no connection".into()),
-            control: Err("no connection".into()),
-            reachable: Arc::default(),
-        };
         PeerNetwork {
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
             acknowledged: self.acknowledged.clone(),
             gate: self.gate.clone(),
             target,
-            peer: peers.get(&target).map_or_else(unknown, |(_, peer)| peer.clone()),
+            peer: peer.clone(),
             pipelined,
             not_before: None,
             patience: self.patience,
@@ -167,16 +207,31 @@ fn malformed(error: Malformed) -> RPCError<TypeConfig> {
 }
 
 impl PeerNetwork {
-    fn control(&self) -> Rpc<Client> {
-        self.peer.control.clone().map_err(|reason| Unreachable::from_string(reason).into())
+    fn control(&self) -> Rpc<(usize, Client)> {
+        self.peer.client(|way| &way.control)
     }
 
-    fn bulk(&self) -> Rpc<Client> {
-        self.peer.bulk.clone().map_err(|reason| Unreachable::from_string(reason).into())
+    fn bulk(&self) -> Rpc<(usize, Client)> {
+        self.peer.client(|way| &way.bulk)
     }
 
     /// A unary call with an end, its answer checked for who gave it.
     async fn call<T>(
+        &self,
+        action: openraft::RPCTypes,
+        within: Duration,
+        way: usize,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>> + Send,
+        envelope: impl Fn(&T) -> Option<&proto::Envelope>,
+    ) -> Rpc<T> {
+        let answer = self.answer(action, within, call, envelope).await;
+        if answer.is_err() {
+            self.peer.failed(way);
+        }
+        answer
+    }
+
+    async fn answer<T>(
         &self,
         action: openraft::RPCTypes,
         within: Duration,
@@ -207,7 +262,7 @@ impl PeerNetwork {
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
         self.may_campaign()?;
-        let mut client = self.control()?;
+        let (way, mut client) = self.control()?;
         let request = proto::VoteRequest {
             envelope: self.identity.to(self.target),
             vote: Some(convert::vote_to_proto(&rpc.vote)),
@@ -231,7 +286,7 @@ impl PeerNetwork {
             }
         };
         let answer = self
-            .call(openraft::RPCTypes::Vote, option.hard_ttl(), call, |answer: &proto::VoteResponse| {
+            .call(openraft::RPCTypes::Vote, option.hard_ttl(), way, call, |answer: &proto::VoteResponse| {
                 answer.envelope.as_ref()
             })
             .await?;
@@ -245,7 +300,7 @@ impl PeerNetwork {
     }
 
     /// As [`PeerNetwork::try_open`], but not at once after a failure: openraft itself tries again with every entry.
-    async fn open<S>(&mut self, requests: S) -> Rpc<Session<S>> {
+    async fn open<S>(&mut self, requests: S) -> Rpc<(usize, Session<S>)> {
         if let Some(at) = self.not_before.take() {
             let now = runtime::now();
             if at > now {
@@ -266,15 +321,16 @@ impl PeerNetwork {
         opened
     }
 
-    async fn try_open<S>(&self, requests: S) -> Rpc<Session<S>> {
-        let mut client = self.bulk()?;
+    async fn try_open<S>(&self, requests: S) -> Rpc<(usize, Session<S>)> {
+        let (way, mut client) = self.bulk()?;
         let (outlet, stream) = append::outlet();
         let opened = runtime::timeout(self.patience, client.append(stream)).await;
         let answers = opened
             .unwrap_or_else(|| Err(Status::deadline_exceeded("the follower does not answer")))
+            .inspect_err(|_| self.peer.failed(way))
             .map_err(|status| rpc_error(&status))?
             .into_inner();
-        Ok(Session {
+        let session = Session {
             client,
             identity: self.identity.clone(),
             redundancy: self.redundancy.clone(),
@@ -289,7 +345,8 @@ impl PeerNetwork {
             first_sent: false,
             first_answered: false,
             since: runtime::now(),
-        })
+        };
+        Ok((way, session))
     }
 }
 
@@ -302,7 +359,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
-        let mut client = self.control()?;
+        let (way, mut client) = self.control()?;
         let regime = self.redundancy.told(&rpc.vote);
         let matched = self.acknowledged.by(self.target, &rpc.vote);
         let message = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
@@ -317,6 +374,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             .call(
                 openraft::RPCTypes::AppendEntries,
                 option.hard_ttl(),
+                way,
                 call,
                 |answer: &proto::AppendResponse| answer.envelope.as_ref(),
             )
@@ -341,10 +399,15 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             return openraft::network::stream_append_sequential(self, input, option);
         }
         Box::pin(async move {
-            let session = self.open(input).await?;
-            let answers = futures::stream::unfold(Some(session), |session| async move {
+            let (way, session) = self.open(input).await?;
+            let peer = &self.peer;
+            let answers = futures::stream::unfold(Some(session), move |session| async move {
                 let mut session = session?;
                 let answer = session.next().await?.map_err(|status| rpc_error(&status));
+                if answer.is_err() && !session.first_answered {
+                    // It may be somebody else who listens there.
+                    peer.failed(way);
+                }
                 // A conflict, a higher vote or a failure is the stream's last word.
                 let rest = matches!(&answer, Ok(Ok(_))).then_some(session);
                 Some((answer, rest))
@@ -380,7 +443,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             return Err(NetworkError::from_string("only a snapshot of this member can be sent").into());
         };
         let transfer = sender::Transfer {
-            client: self.bulk()?,
+            client: self.bulk()?.1,
             identity: self.identity.clone(),
             target: self.target,
             vote,
@@ -399,7 +462,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
-        let mut client = self.control()?;
+        let (way, mut client) = self.control()?;
         let request = proto::TransferLeaderRequest {
             envelope: self.identity.to(self.target),
             from: Some(convert::vote_to_proto(rpc.from_leader())),
@@ -416,6 +479,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             .call(
                 openraft::RPCTypes::TransferLeader,
                 option.hard_ttl(),
+                way,
                 call,
                 |answer: &proto::TransferLeaderResponse| answer.envelope.as_ref(),
             )
@@ -432,5 +496,39 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             }));
         }
         Ok(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str) -> MemberAddress {
+        MemberAddress { peer: format!("{host}:2"), client: format!("{host}:1") }
+    }
+
+    #[test]
+    fn the_configured_address_goes_before_the_one_in_the_log() {
+        let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
+        let of = |slot, logged| addresses(&configured, NodeId::new(slot, 7), &at(logged)).join(" ");
+        assert_eq!(of(1, "a"), "a:2");
+        assert_eq!(of(2, "old"), "new:2 old:2");
+        assert_eq!(of(3, "c"), "c:2");
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_the_other_way_is_taken_once_however_many_fail() {
+        let peer = Peer::at(&["new:2", "old:2"]);
+        let taken = || peer.client(|way| &way.bulk).map(|(way, _)| way).unwrap();
+        assert_eq!(taken(), 0);
+        peer.failed(0);
+        peer.failed(0);
+        assert_eq!(taken(), 1);
+        peer.failed(1);
+        assert_eq!(taken(), 0);
+        let only = Peer::at(&["a:2"]);
+        only.failed(0);
+        assert!(only.client(|way| &way.control).is_ok());
+        assert!(Peer::at(&["no address"]).client(|way| &way.control).is_err());
     }
 }

@@ -20,7 +20,7 @@ mod service;
 mod starts;
 
 pub(crate) use acknowledged::Acknowledged;
-pub(crate) use client::Connections;
+pub(crate) use client::{Connections, addresses};
 pub(crate) use fetch::fetch_value;
 pub(crate) use hello::hello;
 pub(crate) use identity::{OUTCAST, PeerIdentity};

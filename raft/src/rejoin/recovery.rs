@@ -167,10 +167,11 @@ impl Recovery {
         in_force || self.gate.named(leader) && voted()
     }
 
+    /// As configured, since an operator who moves a member says so there; else as the log has it.
     fn address(&self, leader: NodeId) -> Option<String> {
         look_at(&self.raft, |metrics| {
-            let known = metrics.membership_config.get_node(&leader);
-            known.or_else(|| self.members.get(&leader.slot())).map(|address| address.peer.clone())
+            let logged = || metrics.membership_config.get_node(&leader);
+            self.members.get(&leader.slot()).or_else(logged).map(|address| address.peer.clone())
         })
     }
 

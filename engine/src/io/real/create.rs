@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, SUPERBLOCK_BYTES};
 use crate::types::Geometry;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -89,13 +89,29 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
         }
     }
     ours.sort_unstable();
-    let reason = match (ours.contains(&FileKind::Superblock.name()), ours.is_empty(), foreign) {
-        (true, ..) => format!("it already is a Cairn data directory ({})", ours.join(", ")),
-        (false, false, _) => format!("it holds files of a format that did not end ({})", ours.join(", ")),
+    let files = ours.join(", ");
+    let reason = match (has_superblock(path), ours.is_empty(), foreign) {
+        (true, ..) => format!("it already is a Cairn data directory ({files})"),
+        (false, false, _) => {
+            format!("it holds files as a format leaves them that did not end; if so, remove them ({files})")
+        }
         (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),
         (false, true, 0) => return Ok(()),
     };
     Err(failed(path, "format", format!("{reason}; nothing was changed")))
+}
+
+/// Whether anything was written to the superblock's file, which is the last step of a format. What cannot be read counts.
+pub(super) fn has_superblock(directory: &Path) -> bool {
+    let file = match File::open(directory.join(FileKind::Superblock.name())) {
+        Err(error) => {
+            return error.kind() != io::ErrorKind::NotFound && error.kind() != io::ErrorKind::NotADirectory;
+        }
+        Ok(file) => file,
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(SUPERBLOCK_BYTES).read_to_end(&mut bytes);
+    read.is_err() || bytes.iter().any(|byte| *byte != 0)
 }
 
 fn refuse_unless_room(path: &Path, existing: &Path, total: u64) -> Result<()> {

@@ -62,7 +62,7 @@ impl FileDirectory {
     /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by file.
     ///
     /// # Errors
-    /// [`Error::NotFormatted`] if a file is missing; [`Error::Io`] if one cannot be opened, or if `backend` is
+    /// [`Error::NotFormatted`] if a file is missing and no superblock was written, [`Error::MissingFile`] if one was; [`Error::Io`] if one cannot be opened, or if `backend` is
     /// [`Backend::IoUring`] and io_uring is not to be had.
     pub fn open(path: &Path, backend: Backend) -> Result<FileDirectory> {
         let mut direct = true;
@@ -137,9 +137,10 @@ fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
     let not_formatted =
         |reason: String| Error::NotFormatted { location: directory.display().to_string(), reason };
     let (file, direct) = open_file(&path, false).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            not_formatted(format!("file `{}` is missing", kind.name()))
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if create::has_superblock(directory) => {
+            Error::MissingFile { location: directory.display().to_string(), file: kind }
         }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_formatted(missing(directory, kind)),
         _ => failed(&path, "open", error),
     })?;
     let metadata = file.metadata().map_err(|error| failed(&path, "stat", error))?;
@@ -147,6 +148,20 @@ fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
         return Err(not_formatted(format!("`{}` is not a regular file", kind.name())));
     }
     Ok(direct)
+}
+
+/// What a directory is that lacks a file and a superblock.
+fn missing(directory: &Path, kind: FileKind) -> String {
+    let name = kind.name();
+    let left: Vec<&str> =
+        FileKind::ALL.iter().map(|kind| kind.name()).filter(|name| directory.join(name).exists()).collect();
+    match left.is_empty() {
+        true => format!("file `{name}` is missing"),
+        false => format!(
+            "file `{name}` is missing, as a format leaves it that did not end; if so, remove its files ({})",
+            left.join(", ")
+        ),
+    }
 }
 
 fn start(path: &Path, backend: Backend) -> Result<Running> {

@@ -46,6 +46,20 @@ fn a_key_over_the_limit_is_refused_and_one_at_the_limit_passes() {
     assert!(write(&limits(), request(vec![put(vec![b'k'; 1024], "v")])).is_ok());
 }
 
+/// The story: an operator lowered the limit, and keys that were longer could neither be read nor deleted any more.
+#[test]
+fn a_key_that_was_put_under_a_higher_limit_can_be_read_deleted_and_checked() {
+    let long = vec![b'k'; 2048];
+    assert!(key(&long).is_ok());
+    let delete = proto::Delete { key: long.clone().into(), condition: None };
+    let check = proto::Check { key: long.clone().into(), condition: None };
+    let kinds = [OperationKind::Delete(delete), OperationKind::Check(check)];
+    let operations = kinds.map(|kind| proto::Operation { kind: Some(kind) });
+    assert!(write(&limits(), request(operations.into())).is_ok());
+    assert!(write(&limits(), request(vec![put(long, "v")])).is_err());
+    assert!(key(&[b'k'; 2049]).is_err());
+}
+
 #[test]
 fn a_value_over_the_limit_is_refused_naming_its_key() {
     let limit = 1 << 20;

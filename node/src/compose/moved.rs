@@ -1,0 +1,61 @@
+//! Says once, when the members are known, which of them the log has elsewhere than the configuration: the configuration goes
+//! before, and a member that another one still looks for at its old place cannot be found by it.
+
+use super::*;
+use cairn_raft::{Member, MemberAddress};
+use std::collections::BTreeMap;
+
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Waits for the members to be known.
+pub(super) async fn tell(replica: Replica, config: NodeConfig) {
+    let members = loop {
+        match replica.status().members {
+            none if none.is_empty() => tokio::time::sleep(PAUSE).await,
+            members => break members,
+        }
+    };
+    for sentence in differences(&members, &config.members) {
+        warn!(node = %replica.node_id(), "{sentence}");
+    }
+}
+
+fn differences(members: &[Member], configured: &BTreeMap<u16, MemberAddress>) -> Vec<String> {
+    if configured.len() == 1 && members.len() > 1 {
+        // It says where this member listens, not how a cluster reaches it.
+        return Vec::new();
+    }
+    let differs = |member: &Member| {
+        let now = configured.get(&member.id.slot()).filter(|now| **now != member.address)?;
+        let (id, slot, then) = (member.id, member.id.slot(), &member.address);
+        Some(format!(
+            "the log has member {id} at {} for members and {} for clients, the configuration at {} and {}: the \
+             configuration goes before; give `members.{slot}` the same addresses in every member's configuration",
+            then.peer, then.client, now.peer, now.client
+        ))
+    };
+    members.iter().filter_map(differs).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_raft::NodeId;
+
+    fn at(host: &str) -> MemberAddress {
+        MemberAddress { peer: format!("{host}:2"), client: format!("{host}:1") }
+    }
+
+    #[test]
+    fn a_member_that_the_log_has_elsewhere_is_named_with_both_places() {
+        let member = |slot, host| Member { id: NodeId::new(slot, 7), address: at(host), voter: true };
+        let members = [member(1, "a"), member(2, "old"), member(3, "c")];
+        let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
+        let told = differences(&members, &configured);
+        let [sentence] = told.as_slice() else { panic!("one member has moved: {told:?}") };
+        for words in ["2.7", "old:2", "old:1", "new:2", "new:1", "`members.2`"] {
+            assert!(sentence.contains(words), "`{words}` is not in: {sentence}");
+        }
+        assert!(differences(&members, &BTreeMap::from([(2, at("here"))])).is_empty());
+    }
+}
