@@ -247,6 +247,12 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
 /// The loss is told for ever, also after all have started again.
 async fn remember_the_loss(cluster: &Arc<Cluster>, losses: u64) {
     for machine in &cluster.machines {
+        // From here on it is no entry of the log that tells it.
+        if let Some((_, node)) = machine.node()
+            && let Err(error) = node.engine().checkpoint().await
+        {
+            cluster.violation(Violation::new(LIVENESS, format!("a checkpoint: {error}")));
+        }
         cluster.end(machine, Death::Killed);
     }
     tokio::time::sleep(POLL).await;

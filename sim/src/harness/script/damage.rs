@@ -3,12 +3,13 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, members, three};
 use crate::check::Violation;
-use crate::disk::Decay;
+use crate::disk::{Decay, Moment};
 use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
 use crate::harness::scrub;
 use cairn_engine::Mode;
 use cairn_engine::io::{BLOCK, FileKind};
+use rand::RngExt;
 
 /// Blocks that rot in each file.
 const MANY: usize = 6;
@@ -32,8 +33,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "journal-erased",
-        parts: &["erased", "told from a torn tail"],
-        seeds: 6,
+        parts: &["erased", "cut while it opened", "told from a torn tail"],
+        seeds: 16,
         may_stop: false,
         plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
         script: |stage| Box::pin(journal_erased(stage)),
@@ -106,7 +107,7 @@ async fn journal_erased(mut stage: Stage) -> Played {
         stage.machine(member)?.disk.erase(FileKind::Journal);
         stage.machine(member)?.damage();
         stage.reached("erased");
-        told_from_a_torn_tail(&stage, member).await?;
+        told_from_a_torn_tail(&mut stage, member).await?;
     }
     stage.acknowledged(5).await
 }
@@ -132,13 +133,21 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     if disk.decay_block(decay, FileKind::Journal, newest()) {
         stage.machine(member)?.damage();
         stage.reached(if idle { "lost while idle" } else { "unreadable" });
-        told_from_a_torn_tail(&stage, member).await?;
+        told_from_a_torn_tail(&mut stage, member).await?;
     }
     Ok(())
 }
 
 /// Starts a member that lacks what it acknowledged: it recovers before it is anything else.
-async fn told_from_a_torn_tail(stage: &Stage, member: usize) -> Played {
+async fn told_from_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
+    if stage.rng.random_bool(0.6) {
+        // It dies while it opens: what is left then is judged anew.
+        stage.start(&[member]).await;
+        let steps = stage.rng.random_range(1..60);
+        stage.disk(member, Moment::Operation, steps).await?;
+        stage.reached_if(stage.node(member).is_none(), "cut while it opened");
+        stage.cut(member);
+    }
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;
     if stage.is_active(member) {

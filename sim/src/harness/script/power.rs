@@ -42,7 +42,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             CONTRADICTED,
             REPLACED,
         ],
-        seeds: 8,
+        seeds: 16,
         may_stop: true,
         plan: three_or_five,
         script: |stage| Box::pin(missing_member(stage)),
