@@ -158,6 +158,8 @@ async fn lost_disk_back(mut stage: Stage) -> Played {
     stage.start(&[lost]).await;
     reborn(&stage, lost).await?;
     let new = stage.exchange_disk(lost, files).await?;
+    // It lost power when it was lost, and may say so before it is told.
+    stage.machine(lost)?.lose();
     stage.start(&[lost]).await;
     let told = || stage.node(lost).is_some_and(|node| node.replica().outcast().is_some());
     stage.until("an identity that is told", told).await?;
