@@ -21,6 +21,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "bits flipped in the log",
             "bits flipped in a snapshot",
             "the leader's too",
+            "dies while it opens",
             "all active again",
         ],
         seeds: 6,
@@ -33,7 +34,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "journal-erased",
-        parts: &["erased", "cut while it opened", "told from a torn tail"],
+        parts: &["erased", "dies while it opens", "told from a torn tail"],
         seeds: 16,
         may_stop: false,
         plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
@@ -79,12 +80,18 @@ async fn minority(mut stage: Stage) -> Played {
         let snapshots = [FileKind::Checkpoint0, FileKind::Checkpoint1];
         let in_snapshot: usize = snapshots.into_iter().map(|file| stage.rot(member, file, MANY)).sum();
         stage.rot(member, FileKind::Data, MANY);
+        let reached = journal_end(&stage, member);
         stage.reached_if(in_log > 0, "bits flipped in the log");
         stage.reached_if(in_snapshot > 0, "bits flipped in a snapshot");
         stage.reached_if(stage.leads(&[member]).is_some(), "the leader's too");
         stage.kill(member);
         stage.pass(0, 300).await;
+        die_while_opening(&mut stage, member).await?;
         stage.start(&[member]).await;
+        stage.until("a node that serves", || stage.node(member).is_some()).await?;
+        if stage.is_active(member) && journal_end(&stage, member) < reached {
+            cut_like_a_torn_tail(&stage, member);
+        }
         stage.pass(0, 3_000).await;
         stage.active(&[member]).await?;
         stage.read_all(member).await?;
@@ -102,6 +109,11 @@ async fn journal_erased(mut stage: Stage) -> Played {
         let (leader, member, _) = stage.cast().await?;
         let member = if stage.seed % 3 == 0 { leader } else { member };
         stage.acknowledged(if round == 0 { 5 } else { 60 }).await?;
+        if stage.rng.random_bool(0.5) {
+            // What was recorded at its last start says nothing of the journal any more.
+            let node = stage.node(member).ok_or("a node")?;
+            node.engine().checkpoint().await.map_err(|error| error.to_string())?;
+        }
         let death = if stage.seed % 4 < 2 { Death::Killed } else { Death::PowerCut };
         stage.end(member, death);
         stage.machine(member)?.disk.erase(FileKind::Journal);
@@ -138,24 +150,39 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     Ok(())
 }
 
-/// Starts a member that lacks what it acknowledged: it recovers before it is anything else.
-async fn told_from_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
+/// A member dies while it opens, mostly: what is left then is judged anew.
+async fn die_while_opening(stage: &mut Stage, member: usize) -> Played {
     if stage.rng.random_bool(0.6) {
-        // It dies while it opens: what is left then is judged anew.
         stage.start(&[member]).await;
         let steps = stage.rng.random_range(1..60);
         stage.disk(member, Moment::Operation, steps).await?;
-        stage.reached_if(stage.node(member).is_none(), "cut while it opened");
-        stage.cut(member);
+        stage.reached_if(stage.node(member).is_none(), "dies while it opens");
+        let death = if stage.rng.random_bool(0.5) { Death::Killed } else { Death::PowerCut };
+        stage.end(member, death);
     }
+    Ok(())
+}
+
+/// Starts a member that lacks what it acknowledged: it recovers before it is anything else.
+async fn told_from_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
+    die_while_opening(stage, member).await?;
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;
     if stage.is_active(member) {
-        let detail = format!("member {member} is active, with a journal that lacks what it acknowledged");
-        stage.cluster.violation(Violation::new("damage is never taken for a torn tail", detail));
+        cut_like_a_torn_tail(stage, member);
     }
     stage.reached_if(stage.is_recovering(member), "told from a torn tail");
     stage.active(&[member]).await
+}
+
+fn cut_like_a_torn_tail(stage: &Stage, member: usize) {
+    let detail = format!("member {member} is active, with a journal that lacks what it acknowledged");
+    stage.cluster.violation(Violation::new("damage is never taken for a torn tail", detail));
+}
+
+/// The last block of a member's journal that is written.
+fn journal_end(stage: &Stage, member: usize) -> u64 {
+    stage.node(member).map_or(0, |node| node.engine().status().written_sequence)
 }
 
 /// Of every value the copy of one member is damaged, each member having its share: everything is still there.

@@ -6,6 +6,8 @@ use super::{Scenario, five, in_mode, one_workload, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::finale::STOPPED;
+use crate::harness::plan::Plan;
+use crate::workload::Profile;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
@@ -32,6 +34,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: true,
         plan: three_or_five,
         script: |stage| Box::pin(total_cut(stage)),
+    },
+    Scenario {
+        name: "synced-write-then-total-cut",
+        parts: &["a synced write was answered", FORGOT],
+        seeds: 12,
+        may_stop: true,
+        plan: busy,
+        script: |stage| Box::pin(synced_then_cut(stage)),
     },
     Scenario {
         name: "given-up-while-a-member-was-missing",
@@ -167,6 +177,32 @@ async fn total_cut(mut stage: Stage) -> Played {
     // Enough to be safe and enough not to be.
     stage.pass(1_000, 4_000).await;
     stage.acknowledged(1).await?;
+    let forgot = stage.cut_all() > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.pass(0, 500).await;
+    stage.start(&stage.all()).await;
+    Ok(())
+}
+
+/// Three members and so many requests that several share an append.
+fn busy(seed: u64) -> Plan {
+    let plan = three(seed);
+    let profile = Profile {
+        tasks_per_client: 4,
+        think_max: Duration::from_millis(8),
+        write_percent: 90,
+        ..plan.profile
+    };
+    Plan { profile, ..plan }
+}
+
+/// All machines lose power the moment that a write is answered which was to be synced before. It is there afterwards, whatever
+/// else is given up.
+async fn synced_then_cut(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.pass(0, 1_500).await;
+    stage.synced_write().await?;
+    stage.reached("a synced write was answered");
     let forgot = stage.cut_all() > 0;
     stage.reached_if(forgot, FORGOT);
     stage.pass(0, 500).await;

@@ -191,6 +191,16 @@ impl Stage {
         self.until("acknowledged writes", || self.recorder.acknowledged() >= before + count).await
     }
 
+    /// Waits until one more write is acknowledged that was to be synced before.
+    pub(super) async fn synced_write(&self) -> Played {
+        let count = || {
+            let records = self.recorder.records();
+            records.iter().filter(|one| one.synced && matches!(one.outcome, Outcome::Applied { .. })).count()
+        };
+        let before = count();
+        self.until("a synced write", || count() > before).await
+    }
+
     /// Whether a client was told, later than at this time, of a write at such an index.
     pub(super) fn answered(&self, after: u64, at: impl Fn(u64) -> bool) -> bool {
         self.recorder.records().iter().any(|record| match record.outcome {
