@@ -196,18 +196,15 @@ fn busy(seed: u64) -> Plan {
     Plan { profile, ..plan }
 }
 
-/// All machines lose power the moment that a write is answered which was to be synced before. It is there afterwards, whatever
-/// else is given up.
+/// The followers lose power the moment that a write is answered which was to be synced before, and the leader is out of reach.
+/// It is there afterwards, whatever else is given up.
 async fn synced_then_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(0, 1_500).await;
+    let leader = stage.leader().await?;
     stage.synced_write().await?;
     stage.reached("a synced write was answered");
-    let forgot = stage.cut_all() > 0;
-    stage.reached_if(forgot, FORGOT);
-    stage.pass(0, 500).await;
-    stage.start(&stage.all()).await;
-    Ok(())
+    give_up_without(stage, leader).await
 }
 
 /// The followers lose power at once, under load, and the leader that alone remembers is out of reach. A person lets one of
@@ -218,6 +215,10 @@ async fn missing_member(mut stage: Stage) -> Played {
     stage.pass(1_000, 3_000).await;
     stage.acknowledged(1).await?;
     let missing = stage.leader().await?;
+    give_up_without(stage, missing).await
+}
+
+async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
     let others = stage.others(&[missing]);
     let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
     let forgot = stage.cut_together(&others) > 0;
