@@ -115,7 +115,6 @@ fn state(directory: &Path) -> std::io::Result<State> {
 }
 
 /// The devices under a directory that is there, from the filesystem down.
-#[cfg(not(madsim))]
 pub(super) fn layers(roots: &Roots, directory: &Path) -> Result<Vec<Layer>, String> {
     stack(roots, &filesystem::holding(roots, directory)?)
 }

@@ -98,8 +98,7 @@ pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
 ///
 /// # Errors
 /// Why they cannot be asked.
-#[cfg(not(madsim))]
-pub(crate) fn cache(directory: &Path) -> Result<Cache, String> {
+pub fn cache(directory: &Path) -> Result<Cache, String> {
     facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
 }
 
