@@ -3,6 +3,7 @@
 use super::acknowledged::Acknowledged;
 use super::append::{self, Session};
 use super::identity::PeerIdentity;
+use super::peer::{Peer, addresses};
 use super::proto::peer_client::PeerClient;
 use super::repeat::again;
 use super::{MAX_MESSAGE_BYTES, proto, sender};
@@ -26,7 +27,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -53,59 +54,6 @@ pub(crate) struct Connections {
     /// How long a follower may take to answer an append.
     patience: Duration,
     peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
-}
-
-/// One member: the ways to it, of which one is taken until it fails.
-#[derive(Clone)]
-struct Peer {
-    ways: Arc<[Way]>,
-    taken: Arc<AtomicUsize>,
-    /// Whether the last append stream could be opened; for the log, which says so once.
-    reachable: Arc<AtomicBool>,
-}
-
-/// Two connections to one address: heartbeats and votes must not queue behind entries.
-struct Way {
-    bulk: Result<Client, String>,
-    control: Result<Client, String>,
-}
-
-impl Peer {
-    fn at(addresses: &[&str]) -> Peer {
-        let way = |address: &&str| Way { bulk: connect(address), control: connect(address) };
-        Peer {
-            ways: addresses.iter().map(way).collect(),
-            taken: Arc::default(),
-            reachable: Arc::new(AtomicBool::new(true)),
-        }
-    }
-
-    /// A connection of the way that is taken, and which way that is.
-    fn client(&self, of: impl Fn(&Way) -> &Result<Client, String>) -> Rpc<(usize, Client)> {
-        let taken = self.taken.load(Ordering::Relaxed);
-        let client = self.ways.get(taken).map_or_else(|| Err("no address".into()), |way| of(way).clone());
-        client.map(|client| (taken, client)).map_err(|reason| {
-            self.failed(taken);
-            Unreachable::from_string(reason).into()
-        })
-    }
-
-    /// The next attempt takes another way, if there is one and nobody else has turned to it already.
-    fn failed(&self, way: usize) {
-        let next = (way + 1).checked_rem(self.ways.len()).unwrap_or(0);
-        self.taken.compare_exchange(way, next, Ordering::Relaxed, Ordering::Relaxed).ok();
-    }
-}
-
-/// Where a member can be: as configured, since an operator who moves it says so there, and as the log has it, since that may
-/// know of a member that took its slot elsewhere. Whoever answers is checked for who it is.
-pub(crate) fn addresses<'a>(
-    configured: &'a BTreeMap<u16, MemberAddress>,
-    target: NodeId,
-    logged: &'a MemberAddress,
-) -> Vec<&'a str> {
-    let configured = configured.get(&target.slot()).filter(|address| address.peer != logged.peer);
-    configured.into_iter().chain([logged]).map(|address| address.peer.as_str()).collect()
 }
 
 /// A client of whoever listens at `address`.
@@ -496,39 +444,5 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             }));
         }
         Ok(Ok(()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(host: &str) -> MemberAddress {
-        MemberAddress { peer: format!("{host}:2"), client: format!("{host}:1") }
-    }
-
-    #[test]
-    fn the_configured_address_goes_before_the_one_in_the_log() {
-        let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
-        let of = |slot, logged| addresses(&configured, NodeId::new(slot, 7), &at(logged)).join(" ");
-        assert_eq!(of(1, "a"), "a:2");
-        assert_eq!(of(2, "old"), "new:2 old:2");
-        assert_eq!(of(3, "c"), "c:2");
-    }
-
-    #[tokio::test]
-    async fn after_a_failure_the_other_way_is_taken_once_however_many_fail() {
-        let peer = Peer::at(&["new:2", "old:2"]);
-        let taken = || peer.client(|way| &way.bulk).map(|(way, _)| way).unwrap();
-        assert_eq!(taken(), 0);
-        peer.failed(0);
-        peer.failed(0);
-        assert_eq!(taken(), 1);
-        peer.failed(1);
-        assert_eq!(taken(), 0);
-        let only = Peer::at(&["a:2"]);
-        only.failed(0);
-        assert!(only.client(|way| &way.control).is_ok());
-        assert!(Peer::at(&["no address"]).client(|way| &way.control).is_err());
     }
 }
