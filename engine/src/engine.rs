@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::install::Installer;
 use crate::io::{Directory, FileKind};
 use crate::open;
+use crate::rebirth;
 use crate::shared::Shared;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::syncer;
@@ -46,6 +47,19 @@ impl Engine {
     /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing file, `Failed`.
     pub async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
         open::format(directory, geometry, identity).await
+    }
+
+    /// Gives a directory whose identity cannot be read ([`Error::is_identity_lost`]) another one, with what can be verified of what
+    /// the member of incarnation `before` wrote there as a head start. To be called only where others hold what that member
+    /// acknowledged, and may replace it. A directory whose identity can be read after all is left as it is. Ends synced.
+    ///
+    /// # After a crash
+    /// During this call: a directory without an identity, with less to inherit, or one of the new identity.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, `Failed`.
+    pub async fn rebirth(directory: &dyn Directory, identity: &Identity, before: u64) -> Result<()> {
+        rebirth::rebirth(directory, identity, before).await
     }
 
     /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written, and a directory that is

@@ -130,6 +130,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the directory's identity cannot be read, and with it its votes: its member may only come back as another one.
+    pub fn is_identity_lost(&self) -> bool {
+        matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))
+    }
+
     /// Whether a sync failed: what it should have covered may be gone.
     pub(crate) fn is_failed_sync(&self) -> bool {
         matches!(self, Error::Failed { operation: "sync", .. })

@@ -1,18 +1,18 @@
 //! Making a directory an engine's, and opening it.
 
-use crate::checkpoint::{self, Place, file_of};
+use crate::checkpoint::{self, Place};
 use crate::error::{Error, Result};
-use crate::failed_sync::write_again;
 use crate::group::{Group, LogEntry};
-use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
+use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};
 use crate::journal::{self, Ring};
 use crate::lazy::LazyMark;
+use crate::rebirth;
 use crate::recovery::{Left, Recovered, recover};
-use crate::scrub::ScrubMark;
-use crate::shared::{Capture, CapturedGroup, Checkpoints, Counters, Devices, Progress, Shared, State};
+use crate::settle::{begin_epoch, settle};
+use crate::shared::{Capture, Checkpoints, Counters, Devices, Progress, Shared, State};
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, Options, Standing};
+use crate::types::{Geometry, GroupId, Identity, Mode, Options, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,8 +24,6 @@ use tokio::time::Instant;
 
 const MAX_CLUSTER_BYTES: usize = 64;
 const MAX_INCARNATION: u64 = (1 << 48) - 1;
-/// Journal blocks cleared in one write.
-const CLEAR_BLOCKS: u64 = 256;
 
 /// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
 pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
@@ -39,26 +37,11 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
     let [first, _] = &devices.checkpoints;
     checkpoint::write(first.as_ref(), FileKind::Checkpoint0, &location, &capture, place, async { Ok(()) })
         .await?;
-    let first = Superblock {
-        revision: 1,
-        identity: identity.clone(),
-        geometry,
-        lazy: false,
-        mode: None,
-        boot: BootId::default(),
-        epoch: 0,
-        clean: Clean::default(),
-        standing: Standing::Active,
-        run: 0,
-        lineage: Lineage::default(),
-        scrub: ScrubMark::default(),
-        failed_sync: None,
-        votes: BTreeMap::new(),
-    };
+    let first = Superblock::first(identity.clone(), geometry);
     SuperblockStore::create(superblock, location, first).await.map(|_| ())
 }
 
-fn check_identity(identity: &Identity) -> Result<()> {
+pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
     let len = identity.cluster.len();
     if len == 0 || len > MAX_CLUSTER_BYTES {
         return Err(Error::Invalid(format!(
@@ -73,7 +56,7 @@ fn check_identity(identity: &Identity) -> Result<()> {
     Ok(())
 }
 
-fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
+pub(crate) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
     directory.open(kind).map_err(|e| {
         let location = directory.location();
         match e.kind() {
@@ -90,7 +73,7 @@ fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device
     })
 }
 
-fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
+pub(crate) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
     let sized = |kind: FileKind, expected: u64| {
         let device = open_file(directory, kind)?;
         if device.size() != expected {
@@ -128,9 +111,13 @@ pub(crate) async fn open(
         let (file, found) = (FileKind::Superblock, device.size());
         return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
     }
-    let mut superblock = SuperblockStore::read(device, location.clone()).await?;
+    let read = SuperblockStore::read(device.clone(), location.clone()).await;
+    let mut superblock = match read {
+        Ok(superblock) => superblock,
+        Err(error) => return Err(rebirth::judge(directory, device.as_ref(), expected.as_ref(), error).await),
+    };
     let known = superblock.current().clone();
-    check_expected(&location, &known.identity, expected)?;
+    check_expected(&location, &known.identity, expected.as_ref())?;
     let devices = open_devices(directory, &known.geometry)?;
     let power_cut = known.boot != options.boot;
     let ring = Ring::new(known.geometry.journal_blocks());
@@ -292,9 +279,13 @@ fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
     }
 }
 
-fn check_expected(location: &str, found: &Identity, expected: Option<(String, u16)>) -> Result<()> {
+pub(crate) fn check_expected(
+    location: &str,
+    found: &Identity,
+    expected: Option<&(String, u16)>,
+) -> Result<()> {
     match expected {
-        Some((cluster, slot)) if cluster != found.cluster || slot != found.slot => Err(Error::Foreign {
+        Some((cluster, slot)) if *cluster != found.cluster || *slot != found.slot => Err(Error::Foreign {
             location: location.to_owned(),
             found: format!("slot {} of cluster `{}`", found.slot, found.cluster),
             expected: format!("slot {slot} of cluster `{cluster}`"),
@@ -328,7 +319,7 @@ fn state(recovered: Recovered, space: SpaceMap) -> State {
 }
 
 /// Counts every reference of index and log.
-fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
+pub(crate) fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
     let mut space = SpaceMap::new(geometry.data_blocks());
     for group in groups.values() {
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
@@ -341,101 +332,4 @@ fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Resu
         }
     }
     Ok(space)
-}
-
-/// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
-/// ring if the crash came when it was nearly full.
-async fn settle(
-    devices: &Devices,
-    ring: Ring,
-    location: &str,
-    recovered: &mut Recovered,
-    doubtful: bool,
-    incarnation: u64,
-) -> Result<()> {
-    let failed = |file: FileKind, operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
-    if doubtful {
-        write_again(devices, location, recovered).await?;
-    }
-    let mut leftovers = recovered.leftovers.as_slice();
-    while let Some(first) = leftovers.first() {
-        // Neighbours in one write: after damage it may be the whole ring.
-        let most = ring.contiguous(*first, (leftovers.len() as u64).min(CLEAR_BLOCKS));
-        let run = leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
-        let (result, _) = devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
-        result.map_err(failed(FileKind::Journal, "write"))?;
-        leftovers = leftovers.get(run..).unwrap_or_default();
-    }
-    devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
-    devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
-    if recovered.other_is_void {
-        let other = 1 - recovered.area;
-        let device = devices.checkpoints.get(other).ok_or(Error::Closed)?;
-        checkpoint::void(device.as_ref(), file_of(other), location).await?;
-    }
-    if recovered.damage.is_some() || doubtful {
-        // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
-        // behind the damage, whose space is used again, nor needs journal blocks that may be in a cache only.
-        for _ in 0..2 {
-            write_checkpoint(devices, location, recovered, incarnation).await?;
-        }
-        return Ok(());
-    }
-    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
-        return Ok(());
-    }
-    recovered.previous = recovered.checkpoint.sequence;
-    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
-        return Ok(());
-    }
-    write_checkpoint(devices, location, recovered, incarnation).await
-}
-
-/// Writes what was recovered into the area that it did not come from; everything that it refers to is synced.
-async fn write_checkpoint(
-    devices: &Devices,
-    location: &str,
-    recovered: &mut Recovered,
-    incarnation: u64,
-) -> Result<()> {
-    let area = 1 - recovered.area;
-    let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let number = recovered.checkpoint.number + 1;
-    let place = Place { incarnation, number, sequence: recovered.end, chain: recovered.chain };
-    let capture =
-        Capture { replaces: false, groups: recovered.groups.iter().map(CapturedGroup::of).collect() };
-    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) }).await?;
-    recovered.area = area;
-    recovered.checkpoint.number = number;
-    recovered.checkpoint.sequence = recovered.end;
-    recovered.previous = recovered.end;
-    Ok(())
-}
-
-/// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
-/// on no longer continues the chain. Returns its checksum.
-async fn begin_epoch(
-    journal: &dyn Device,
-    ring: Ring,
-    location: &str,
-    header: &journal::Header,
-) -> Result<u128> {
-    let mut buf = AlignedBuf::zeroed(BLOCK);
-    let checksum = journal::encode_into(&mut buf, header, &[]);
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file: FileKind::Journal,
-            operation,
-            reason: e.to_string(),
-        }
-    };
-    let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
-    result.map_err(failed("write"))?;
-    journal.sync().await.map_err(failed("sync"))?;
-    Ok(checksum)
 }

@@ -9,3 +9,4 @@ mod salvage;
 mod scan;
 
 pub(crate) use replay::{Left, Recovered, recover};
+pub(crate) use scan::is_written;

@@ -158,6 +158,12 @@ impl Scan {
     }
 }
 
+/// Whether anything was ever written to a journal.
+pub(crate) async fn is_written(device: &dyn Device) -> bool {
+    let blocks = device.size() / BLOCK as u64;
+    blocks > 0 && Scan::read(device, Ring::new(blocks), 0).await.slots.iter().any(|slot| *slot != Slot::Empty)
+}
+
 async fn read_slot(device: &dyn Device, offset: u64, incarnation: u64) -> Slot {
     let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
     match result {

@@ -65,6 +65,26 @@ pub(crate) enum Unusable {
 }
 
 impl Superblock {
+    /// Of a directory that was never opened under this identity.
+    pub(crate) fn first(identity: Identity, geometry: Geometry) -> Superblock {
+        Superblock {
+            revision: 1,
+            identity,
+            geometry,
+            lazy: false,
+            mode: None,
+            boot: BootId::default(),
+            epoch: 0,
+            clean: Clean::default(),
+            standing: Standing::Active,
+            run: 0,
+            scrub: ScrubMark::default(),
+            failed_sync: None,
+            votes: BTreeMap::new(),
+            lineage: Lineage::default(),
+        }
+    }
+
     /// One block of bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);

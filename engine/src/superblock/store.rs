@@ -193,6 +193,11 @@ impl SuperblockStore {
     }
 }
 
+/// The copies that can be read, where no two of them need agree: no identity, but word of one.
+pub(crate) async fn readable_copies(device: &dyn Device) -> Vec<Superblock> {
+    read_copies(device).await.into_iter().flatten().collect()
+}
+
 async fn read_copies(device: &dyn Device) -> Vec<std::result::Result<Superblock, Unusable>> {
     let mut copies = Vec::new();
     for offset in offsets() {

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+pub mod sixty;
 pub mod store;
 pub mod workload;
 

@@ -1,0 +1,111 @@
+//! What was recovered is made safe before anything is built on it: synced, cleared of what a crash left behind it, and
+//! where it is doubtful or less than there was, written anew.
+
+use crate::checkpoint::{self, Place, file_of};
+use crate::error::{Error, Result};
+use crate::failed_sync::write_again;
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::journal::{self, Ring};
+use crate::recovery::Recovered;
+use crate::shared::{Capture, CapturedGroup, Devices};
+use std::io;
+
+/// Journal blocks cleared in one write.
+const CLEAR_BLOCKS: u64 = 256;
+
+/// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
+/// ring if the crash came when it was nearly full.
+pub(crate) async fn settle(
+    devices: &Devices,
+    ring: Ring,
+    location: &str,
+    recovered: &mut Recovered,
+    doubtful: bool,
+    incarnation: u64,
+) -> Result<()> {
+    let failed = |file: FileKind, operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
+    };
+    if doubtful {
+        write_again(devices, location, recovered).await?;
+    }
+    let mut leftovers = recovered.leftovers.as_slice();
+    while let Some(first) = leftovers.first() {
+        // Neighbours in one write: after damage it may be the whole ring.
+        let most = ring.contiguous(*first, (leftovers.len() as u64).min(CLEAR_BLOCKS));
+        let run = leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
+        let (result, _) = devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
+        result.map_err(failed(FileKind::Journal, "write"))?;
+        leftovers = leftovers.get(run..).unwrap_or_default();
+    }
+    devices.data.sync().await.map_err(failed(FileKind::Data, "sync"))?;
+    devices.journal.sync().await.map_err(failed(FileKind::Journal, "sync"))?;
+    if recovered.other_is_void {
+        let other = 1 - recovered.area;
+        let device = devices.checkpoints.get(other).ok_or(Error::Closed)?;
+        checkpoint::void(device.as_ref(), file_of(other), location).await?;
+    }
+    if recovered.damage.is_some() || doubtful {
+        // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
+        // behind the damage, whose space is used again, nor needs journal blocks that may be in a cache only.
+        for _ in 0..2 {
+            write_checkpoint(devices, location, recovered, incarnation).await?;
+        }
+        return Ok(());
+    }
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
+        return Ok(());
+    }
+    recovered.previous = recovered.checkpoint.sequence;
+    if ring.free(recovered.end + 1, recovered.previous) >= ring.blocks() / 3 {
+        return Ok(());
+    }
+    write_checkpoint(devices, location, recovered, incarnation).await
+}
+
+/// Writes what was recovered into the area that it did not come from; everything that it refers to is synced.
+async fn write_checkpoint(
+    devices: &Devices,
+    location: &str,
+    recovered: &mut Recovered,
+    incarnation: u64,
+) -> Result<()> {
+    let area = 1 - recovered.area;
+    let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
+    let number = recovered.checkpoint.number + 1;
+    let place = Place { incarnation, number, sequence: recovered.end, chain: recovered.chain };
+    let capture =
+        Capture { replaces: false, groups: recovered.groups.iter().map(CapturedGroup::of).collect() };
+    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) }).await?;
+    recovered.area = area;
+    recovered.checkpoint.number = number;
+    recovered.checkpoint.sequence = recovered.end;
+    recovered.previous = recovered.end;
+    Ok(())
+}
+
+/// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
+/// on no longer continues the chain. Returns its checksum.
+pub(crate) async fn begin_epoch(
+    journal: &dyn Device,
+    ring: Ring,
+    location: &str,
+    header: &journal::Header,
+) -> Result<u128> {
+    let mut buf = AlignedBuf::zeroed(BLOCK);
+    let checksum = journal::encode_into(&mut buf, header, &[]);
+    let failed = |operation: &'static str| {
+        let location = location.to_owned();
+        move |e: io::Error| Error::Failed {
+            location,
+            file: FileKind::Journal,
+            operation,
+            reason: e.to_string(),
+        }
+    };
+    let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
+    result.map_err(failed("write"))?;
+    journal.sync().await.map_err(failed("sync"))?;
+    Ok(checksum)
+}

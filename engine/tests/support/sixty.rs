@@ -1,0 +1,103 @@
+//! A directory that holds sixty entries, and what of them must be there after damage.
+
+use super::{Disk, geometry, identity};
+use bytes::Bytes;
+use cairn_engine::{
+    BootId, Change, Engine, Error, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage, Transition,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+pub const GROUP: GroupId = GroupId(0);
+
+pub fn options(salvage: bool) -> Options {
+    let sync_interval = Duration::from_millis(1);
+    Options { sync_interval, salvage, log_cache_bytes: 0, ..Options::new(Mode::Replicated, BootId(1), 1) }
+}
+
+pub async fn open(disk: &Disk, salvage: bool) -> cairn_engine::Result<Engine> {
+    Engine::open(Arc::new(disk.clone()), None, options(salvage)).await
+}
+
+pub fn id(index: u64) -> LogId {
+    LogId { term: 1, index }
+}
+
+pub fn image(n: u64) -> SharedImage {
+    Arc::new(n.to_le_bytes().to_vec())
+}
+
+pub fn key(index: u64) -> Bytes {
+    format!("k{}", index % 20).into()
+}
+
+pub fn value(index: u64) -> Bytes {
+    Bytes::from((0..3000).map(|i| (index as usize * 31 + i) as u8).collect::<Vec<_>>())
+}
+
+pub fn entry(index: u64, meta: usize) -> NewEntry {
+    NewEntry { id: id(index), meta: vec![index as u8; meta].into(), values: vec![value(index)] }
+}
+
+pub fn transition(index: u64) -> Transition {
+    Transition { applied: id(index), changes: vec![Change::Put { key: key(index), value: 0 }] }
+}
+
+pub async fn append(engine: &Engine, entry: NewEntry) {
+    let (done, written) = oneshot::channel();
+    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    written.await.unwrap().unwrap();
+}
+
+/// Entries 0 to 59, with checkpoints at 20 and 40, all applied; every fifth has a body of its own in the data area.
+pub async fn filled() -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open(&disk, false).await.unwrap();
+    for index in 0..60 {
+        append(&engine, entry(index, if index % 5 == 0 { 2000 } else { 10 })).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        if index == 20 || index == 40 {
+            engine.checkpoint().await.unwrap();
+        }
+    }
+    engine.save_vote(GROUP, b"the vote").await.unwrap();
+    (disk, engine)
+}
+
+pub async fn stopped() -> Disk {
+    let (disk, engine) = filled().await;
+    engine.close().await.unwrap();
+    drop(engine);
+    disk.kill(|| 0);
+    disk
+}
+
+/// What is there is a prefix of what was written, and the engine can be used from there on.
+pub async fn check_prefix(engine: &Engine, what: &str) -> u64 {
+    let bounds = engine.log_bounds(GROUP);
+    let next = bounds.last.map_or(0, |last| last.index + 1);
+    assert!(next <= 60, "{what}");
+    let applied = engine.applied(GROUP);
+    assert!(applied <= bounds.last, "{what}: applied {applied:?} of {bounds:?}");
+    assert!(engine.applied_before_restart(GROUP) <= bounds.last, "{what}");
+    for (found, _) in engine.read_metas(GROUP, 0..60, 60) {
+        assert_eq!(found, id(found.index), "{what}");
+    }
+    let again: Vec<Transition> = (applied.map_or(0, |a| a.index + 1)..next).map(transition).collect();
+    if let Some(last) = again.last().map(|t| t.applied.index) {
+        engine.apply(GROUP, again, image(last)).unwrap();
+    }
+    for index in next.saturating_sub(20)..next {
+        match engine.get(GROUP, &key(index)).await {
+            Ok(found) => {
+                let (entry, bytes) = found.unwrap_or_else(|| panic!("{what}: {index} is gone"));
+                assert_eq!((entry.version, bytes), (id(index), value(index)), "{what}");
+            }
+            Err(Error::Corrupt(_)) => {}
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    next
+}
