@@ -30,10 +30,12 @@ use crate::metrics::Metrics;
 use crate::service::KvService;
 use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Options};
-use cairn_raft::{Replica, ReplicaConfig};
+use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
 use futures::FutureExt;
 use futures::future::Shared;
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +52,9 @@ const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An incarnation has 48 bits.
+const MAX_INCARNATION: u64 = (1 << 48) - 1;
 
 /// What a node gets from the world around it.
 #[derive(Clone)]
@@ -229,9 +234,33 @@ async fn open_engine(
     };
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
-    Engine::open(Arc::clone(directory), expected, options)
-        .await
-        .map_err(|error| Error::of_open(error, directory.location(), config.members.len() > 1))
+    let others = config.members.len() > 1;
+    let opened = match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
+        Err(lost) if lost.is_identity_lost() && others => {
+            be_reborn(config, environment, &lost).await?;
+            Engine::open(Arc::clone(directory), expected, options).await
+        }
+        opened => opened,
+    };
+    opened.map_err(|error| Error::of_open(error, directory.location(), others))
+}
+
+/// Nobody knows any more what this directory's member promised: it comes back as somebody else, as soon as a leader says that
+/// the others do without it.
+async fn be_reborn(
+    config: &NodeConfig,
+    environment: &Environment,
+    lost: &cairn_engine::Error,
+) -> Result<(), Error> {
+    let incarnation = StdRng::seed_from_u64(environment.seed).random_range(1..=MAX_INCARNATION);
+    let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
+    let node = NodeId::new(identity.slot, identity.incarnation);
+    let directory = environment.directory.location();
+    warn!(directory, %lost, %node, "the identity of this data directory cannot be read: the node is reborn under another one as \
+          soon as a leader says that it may; until then nothing is overwritten");
+    let vacant = await_vacancy(&config.cluster, node, &config.members).await;
+    let reborn = Engine::rebirth(environment.directory.as_ref(), &identity, vacant.incarnation()).await;
+    reborn.map_err(|error| Error::of_open(error, directory, true))
 }
 
 async fn assemble(

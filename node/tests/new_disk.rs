@@ -4,7 +4,6 @@
 
 mod support;
 
-use cairn_client::NodeStatus;
 use std::time::{Duration, Instant};
 use support::Cluster;
 
@@ -13,22 +12,6 @@ const RETURN_MAX: Duration = Duration::from_secs(60);
 
 fn value(number: usize) -> Vec<u8> {
     format!("value {number} ").repeat(1 + number % 300).into_bytes()
-}
-
-/// Waits until the node of this slot is an active voter under another identity than before, and the one before is no member: in
-/// the change that replaces it both vote.
-async fn wait_replaced(cluster: &Cluster, before: &NodeStatus) -> NodeStatus {
-    let began = Instant::now();
-    loop {
-        let all = cluster.statuses().await;
-        let own = all.iter().find(|status| status.slot == before.slot);
-        let own = own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id));
-        if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
-            return own.clone();
-        }
-        assert!(began.elapsed() < RETURN_MAX, "not replaced: {all:?}\n{}", cluster.logs());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +27,7 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
     std::fs::rename(cluster.data(1), &aside).expect("the directory");
     let began = Instant::now();
     cluster.start_node(1);
-    let after = wait_replaced(&cluster, &before).await;
+    let after = cluster.wait_replaced(&before).await;
     println!("replaced after {:?}", began.elapsed());
     assert_eq!(after.members.iter().filter(|member| member.voter).count(), 3);
     assert!(after.members.iter().all(|member| member.node_id != before.node_id));

@@ -61,6 +61,7 @@ pub use error::{Error, ReadError, WriteError};
 pub use ids::{MemberAddress, NodeId};
 pub use network::PeerService;
 pub use progress::Losses;
+pub use rebirth::await_vacancy;
 pub use rejoin::Mandate;
 pub use repair::ScrubStatus;
 pub use replica::Replica;

@@ -45,10 +45,6 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and is formatted");
     }
     let environment = Environment::from_files(&config)?;
-    let node = Node::start(config, environment).await?;
-    if let Some(sentence) = other_size(&layers, &node)? {
-        warn!("{sentence}");
-    }
     let asked = async {
         tokio::select! {
             biased;
@@ -56,6 +52,19 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             () = stdin_ended(args.stop_with_stdin) => Ok("standard input ended".to_string()),
         }
     };
+    tokio::pin!(asked);
+    // A start may wait for the other members.
+    let node = tokio::select! {
+        biased;
+        asked = &mut asked => {
+            info!(reason = %asked?, "stopping before the start was over");
+            return Ok(Exit::Done);
+        }
+        node = Node::start(config, environment) => node?,
+    };
+    if let Some(sentence) = other_size(&layers, &node)? {
+        warn!("{sentence}");
+    }
     tokio::select! {
         biased;
         reason = node.stopped() => {

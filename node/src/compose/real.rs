@@ -23,9 +23,6 @@ const CLIENTS_PERCENT: u64 = 75;
 const PEERS: Places = Places { percent: 12, most: 1024 };
 const WATCHERS: Places = Places { percent: 6, most: 64 };
 
-/// An incarnation has 48 bits.
-const INCARNATION_MASK: u64 = (1 << 48) - 1;
-
 pub(super) type Listener = TcpListener;
 
 pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str) -> Result<Listener, Error> {
@@ -168,7 +165,7 @@ pub(super) async fn format(config: &NodeConfig, progress: Progress<'_>) -> Resul
     let geometry = Geometry::for_total(config.storage.size_bytes)?;
     FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, backend(config))?;
-    let incarnation = rand::random::<u64>() & INCARNATION_MASK;
+    let incarnation = rand::rng().random_range(1..=MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     Engine::format(&directory, geometry, &identity).await?;
     Ok(identity)

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 /// The slowest command of any test, on a slow machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const REPLACED_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// What a command did.
@@ -257,6 +258,22 @@ impl Cluster {
             });
             assert!(!ended && began.elapsed() < READY_TIMEOUT, "the cluster is not ready:\n{}", self.logs());
             tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until the node of this slot is an active voter under another identity than before, and the one before is no
+    /// member: in the change that replaces it both vote.
+    pub async fn wait_replaced(&self, before: &NodeStatus) -> NodeStatus {
+        let began = Instant::now();
+        loop {
+            let all = self.statuses().await;
+            let own = all.iter().find(|status| status.slot == before.slot);
+            let own = own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id));
+            if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
+                return own.clone();
+            }
+            assert!(began.elapsed() < REPLACED_MAX, "not replaced: {all:?}\n{}", self.logs());
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Answer {
     pub(crate) id: NodeId,
     /// Whether it was never part of a cluster.
     pub(crate) blank: bool,
+    /// It leads, and nobody hears of this voter, whose place the one who asked may take.
+    pub(crate) vacant: Option<NodeId>,
 }
 
 /// Asks the member of `slot`, expected at `address`.
@@ -29,8 +31,9 @@ pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> 
     // Whoever answers may be an outcast: that says nothing of the one who asked.
     let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(not_the_one)?;
     identity.check_answer(answer.envelope.as_ref(), id).map_err(not_the_one)?;
+    let vacant = Some(NodeId::from_u64(answer.vacant)).filter(|vacant| vacant.as_u64() != 0);
     match id.slot() == slot {
-        true => Ok(Answer { id, blank: answer.blank }),
+        true => Ok(Answer { id, blank: answer.blank, vacant }),
         false => Err(Status::failed_precondition(format!("member {id} answered"))),
     }
 }

@@ -37,6 +37,13 @@ impl PeerIdentity {
         PeerIdentity { cluster, id, run: engine.run(), lineage, starts, retired }
     }
 
+    /// Of somebody who has no data directory yet, and only asks.
+    pub(crate) fn unborn(cluster: &str, id: NodeId) -> PeerIdentity {
+        let run = Run { start: 0, nonce: 0 };
+        let (starts, retired) = (Starts::default(), Retired::default());
+        PeerIdentity { cluster: cluster.into(), id, run, lineage: Lineage::default(), starts, retired }
+    }
+
     pub(crate) fn starts(&self) -> &Starts {
         &self.starts
     }

@@ -36,7 +36,10 @@ impl Peer {
     }
 
     /// A connection of the way that is taken, and which way that is.
-    pub(super) fn client(&self, of: impl Fn(&Way) -> &Result<Client, String>) -> Result<(usize, Client), RPCError<TypeConfig>> {
+    pub(super) fn client(
+        &self,
+        of: impl Fn(&Way) -> &Result<Client, String>,
+    ) -> Result<(usize, Client), RPCError<TypeConfig>> {
         let taken = self.taken.load(Ordering::Relaxed);
         let client = self.ways.get(taken).map_or_else(|| Err("no address".into()), |way| of(way).clone());
         client.map(|client| (taken, client)).map_err(|reason| {

@@ -242,7 +242,8 @@ impl Peer for PeerService {
         let identity = &self.shared.identity;
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
         let blank = is_blank(&self.shared.engine) && self.shared.gate.is_open();
-        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank }))
+        let vacant = self.shared.steward.vacancy(sender).map_or(0, NodeId::as_u64);
+        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant }))
     }
 
     type AppendStream = AppendResponses;

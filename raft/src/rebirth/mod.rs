@@ -11,6 +11,10 @@
 //! 4. The identity that is no member any more is retired, in the replicated state: whoever has applied that refuses its
 //!    messages, so that a disk that turns up again does not disturb.
 //!
+//! A data directory whose identity cannot be read is as good as lost to the cluster, and not to the eye: before a byte of it is
+//! overwritten a leader must have said that it has a quorum and would replace the old identity ([`await_vacancy`]). So members
+//! that lose their identities all at once wait, and whatever can still be read of them is there for a person to look at.
+//!
 //! Why that is safe: the newcomer promised nothing before, so it is a new server of plain Raft, and its gate is open. Until
 //! the change is committed the old identity counts as a voter that is down, so that what it alone held with the leader
 //! still needs all the others to be overruled; never is a voter added first and another removed later. If the newcomer loses power
@@ -20,7 +24,9 @@ mod newcomer;
 mod retired;
 mod step;
 mod steward;
+mod vacancy;
 
 pub(crate) use newcomer::Newcomer;
 pub(crate) use retired::{Retired, RetiredImage, retire};
 pub(crate) use steward::{Applicant, Steward};
+pub use vacancy::await_vacancy;

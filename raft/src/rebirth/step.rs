@@ -44,12 +44,8 @@ pub(super) fn next(view: &View<'_>) -> Option<Step> {
 }
 
 fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, applicant: &Applicant) -> Option<Step> {
-    refusal(view, voters, applicant.id).is_none().then_some(())?;
     let slot = applicant.id.slot();
-    let old = *voters.iter().find(|voter| voter.slot() == slot)?;
-    if old == applicant.id {
-        return None;
-    }
+    let old = place(view, voters, applicant.id).ok().filter(|old| *old != applicant.id)?;
     if view.membership.get_node(&applicant.id).is_none() {
         let mut members = view.membership.nodes().map(|(id, _)| *id);
         return Some(match members.find(|id| id.slot() == slot && !voters.contains(id)) {
@@ -61,21 +57,26 @@ fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, applicant: &Applicant) -
         .then_some(Step::Replace { old, new: applicant.id })
 }
 
-/// Why a newcomer cannot be taken in now.
-pub(super) fn refusal(view: &View<'_>, voters: &BTreeSet<NodeId>, newcomer: NodeId) -> Option<String> {
+/// The voter whose place a newcomer may take; itself if it votes.
+///
+/// # Errors
+/// Why it cannot be taken in now.
+pub(super) fn place(view: &View<'_>, voters: &BTreeSet<NodeId>, newcomer: NodeId) -> Result<NodeId, String> {
     let slot = newcomer.slot();
     let Some(old) = voters.iter().find(|voter| voter.slot() == slot) else {
-        return Some(format!("the cluster has no slot {slot}"));
+        return Err(format!("the cluster has no slot {slot}"));
     };
     if *old == newcomer {
-        return None;
+        return Ok(newcomer);
     }
     if *old == view.own || view.alive.contains(old) {
-        return Some(format!("slot {slot} is held by member {old}, which is alive; stop it first"));
+        return Err(format!("slot {slot} is held by member {old}, which is alive; stop it first"));
     }
-    let rivals = view.membership.nodes().map(|(id, _)| *id);
-    let mut rivals = rivals.filter(|id| id.slot() == slot && *id != newcomer && view.alive.contains(id));
-    rivals.next().map(|rival| format!("slot {slot} is about to be taken by {rival}, which is alive"))
+    let mut rivals = view.membership.nodes().map(|(id, _)| id);
+    match rivals.find(|id| id.slot() == slot && **id != newcomer && view.alive.contains(id)) {
+        Some(rival) => Err(format!("slot {slot} is about to be taken by {rival}, which is alive")),
+        None => Ok(*old),
+    }
 }
 
 #[cfg(test)]

@@ -72,31 +72,25 @@ impl Steward {
     /// Why it cannot be taken in now.
     pub(crate) fn apply(&self, applicant: Applicant) -> Result<bool, String> {
         let metrics = look_at(&self.raft, Clone::clone);
-        if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
-            return Err("this member does not lead".into());
+        let place = place_for(&metrics, applicant.id)?;
+        if place != applicant.id {
+            self.applicants.lock().insert(applicant.id.slot(), (applicant, runtime::now()));
+            return Ok(false);
         }
-        let membership = metrics.membership_config.membership();
-        if membership.voter_ids().any(|voter| voter == applicant.id) {
-            return Ok(true);
-        }
-        let Some(voters) = membership.get_joint_config().last() else {
-            return Err("the cluster is not formed".into());
-        };
-        let alive = alive(&metrics);
-        let seen = View {
-            own: metrics.id,
-            membership,
-            alive: &alive,
-            level: &BTreeSet::new(),
-            applicants: &BTreeMap::new(),
-        };
-        match step::refusal(&seen, voters, applicant.id) {
-            Some(reason) => Err(reason),
-            None => {
-                self.applicants.lock().insert(applicant.id.slot(), (applicant, runtime::now()));
-                Ok(false)
-            }
-        }
+        Ok(true)
+    }
+
+    /// The voter whose place a newcomer could take now, if this member leads, is followed by a quorum, and has listened for
+    /// long enough to know who is silent.
+    pub(crate) fn vacancy(&self, newcomer: NodeId) -> Option<NodeId> {
+        let metrics = look_at(&self.raft, Clone::clone);
+        let now = runtime::now();
+        let leads = *self.leads.lock();
+        leads.filter(|leads| {
+            leads.term == metrics.current_term && now - leads.looked < LAPSE && now - leads.since >= SILENCE
+        })?;
+        metrics.last_quorum_acked.filter(|at| now - **at < SILENCE)?;
+        place_for(&metrics, newcomer).ok().filter(|place| *place != newcomer)
     }
 
     /// Looks after the membership until the replica is gone or `stop` says so.
@@ -210,6 +204,27 @@ impl Steward {
             Err(error) => tracing::info!(%node, %error, "not done: {what}"),
         }
     }
+}
+
+/// The voter whose place somebody may take; itself if it votes.
+///
+/// # Errors
+/// Why it cannot be taken in now.
+fn place_for(metrics: &RaftMetrics<TypeConfig>, newcomer: NodeId) -> Result<NodeId, String> {
+    if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
+        return Err("this member does not lead".into());
+    }
+    let membership = metrics.membership_config.membership();
+    if membership.voter_ids().any(|voter| voter == newcomer) {
+        return Ok(newcomer);
+    }
+    let Some(voters) = membership.get_joint_config().last() else {
+        return Err("the cluster is not formed".into());
+    };
+    let alive = alive(metrics);
+    let (level, applicants) = (BTreeSet::new(), BTreeMap::new());
+    let seen = View { own: metrics.id, membership, alive: &alive, level: &level, applicants: &applicants };
+    step::place(&seen, voters, newcomer)
 }
 
 /// The members that were heard of lately, the leader included.
