@@ -194,6 +194,12 @@ impl SimDisk {
         core.decay_block(decay, kind, number, rng)
     }
 
+    /// See [`Core::lose_identity`].
+    pub fn lose_identity(&self) {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.lose_identity(rng);
+    }
+
     /// See [`Core::erase`].
     pub fn erase(&self, kind: FileKind) {
         self.inner.lock().core.erase(kind);

@@ -6,7 +6,7 @@
 use super::core::Core;
 use super::decay::Decay;
 use super::image::FileImage;
-use cairn_engine::io::FileKind;
+use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
 
 /// A journal block is misread only if so many syncs came after the one that made it safe, and if it is among the newest
@@ -17,6 +17,10 @@ const RECENT_BLOCKS: usize = 40;
 const ROUNDS_OF_COPIES: u64 = 0;
 /// In the larger files decay strikes so many of the newest blocks that it may.
 const NEWEST_DATA: usize = 400;
+
+/// The superblock's copies, and how far apart they begin.
+const SUPERBLOCK_COPIES: u64 = 4;
+const BLOCKS_BETWEEN_COPIES: u64 = SUPERBLOCK_BYTES / SUPERBLOCK_COPIES / BLOCK as u64;
 
 /// What an arranged error strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,15 @@ impl Core {
         let done = self.files.get_mut(&kind).is_some_and(|file| file.decay(decay, &[number], rng));
         self.note(b'o', kind, number, u64::from(done));
         done
+    }
+
+    /// Damages so many copies of the superblock that no two are left: three, or all four.
+    pub fn lose_identity(&mut self, rng: &mut StdRng) {
+        let spared = rng.random_range(0..2 * SUPERBLOCK_COPIES);
+        for copy in (0..SUPERBLOCK_COPIES).filter(|copy| *copy != spared) {
+            let decay = if rng.random_bool(0.7) { Decay::Rot } else { Decay::Wear };
+            self.decay_block(decay, FileKind::Superblock, copy * BLOCKS_BETWEEN_COPIES, rng);
+        }
     }
 
     /// Overwrites a file with zeros, as a person may.

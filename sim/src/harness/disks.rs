@@ -1,4 +1,4 @@
-//! Disks that are lost, disks that turn up again, and older copies of disks.
+//! Disks that are lost, disks that turn up again, older copies of disks, and disks whose superblock is gone.
 //!
 //! A machine whose disk is gone gets an empty one, formatted under a new identity. It counts as forgetful, so that no more
 //! forget than the cluster survives, until its node votes. An older copy is put in when the others hold a later start
@@ -6,9 +6,10 @@
 
 use super::cluster::Cluster;
 use super::faults::{FUNERAL, Nemesis, start_later};
-use super::kinds::FaultKind::{LoseDisk, OldDisk, StaleDisk};
+use super::kinds::FaultKind::{LoseDisk, LoseIdentity, OldDisk, StaleDisk};
 use super::machine::{Condition, Death, Machine};
 use crate::check::Violation;
+use cairn_engine::io::FileKind;
 use madsim::runtime::Handle;
 use rand::RngExt;
 use std::sync::atomic::Ordering;
@@ -95,6 +96,34 @@ impl Nemesis {
             machine.release_disk();
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+
+    /// A machine ends, and what is left of its disk does not say who it was.
+    pub(super) fn lose_identity(&mut self) {
+        let target = self.target();
+        if !self.may_fail() {
+            return;
+        }
+        let Some(machine) = self.cluster.machines.get(target) else { return };
+        if matches!(machine.condition(), Condition::Open | Condition::Stopping)
+            || !self.cluster.may_be_damaged(machine)
+            || !machine.claim_disk()
+        {
+            return;
+        }
+        let off = Duration::from_millis(self.rng.random_range(20..3_000));
+        let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
+        let erased = self.rng.random_bool(0.3);
+        self.cluster.end(machine, death);
+        machine.lose();
+        match erased {
+            true => machine.disk.erase(FileKind::Superblock),
+            false => machine.disk.lose_identity(),
+        }
+        self.cluster.count(LoseIdentity.name());
+        self.cluster.trace.event(format!("disk {}: the superblock is gone", machine.slot));
+        machine.release_disk();
+        start_later(self.cluster.clone(), target, FUNERAL + off);
     }
 
     /// A machine's disk is copied, and later the copy is put in its place for a while.

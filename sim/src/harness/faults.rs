@@ -88,6 +88,7 @@ impl Nemesis {
             Stall => self.stall(),
             Misread => self.misread(),
             LoseDisk => self.lose_disk(false),
+            LoseIdentity => self.lose_identity(),
             OldDisk => self.lose_disk(true),
             StaleDisk => self.restore_copy(),
             Forget => self.forget().await,

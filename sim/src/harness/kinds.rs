@@ -67,6 +67,8 @@ kinds! {
     LoseDisk = "lost disk",
     /// The same, and when the newcomer votes the lost disk turns up again for a while.
     OldDisk = "lost disk back",
+    /// The superblock of a machine's disk cannot be read any more, or is erased: nobody knows what its member promised.
+    LoseIdentity = "lost identity",
     /// An older copy of a machine's disk is put in its place for a while.
     StaleDisk = "older copy of a disk",
     /// A member forgets what it acknowledged just when its vote can elect one who never had it.

@@ -72,8 +72,10 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
-        faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && *kind != FaultKind::Repeat);
+        let apart = [FaultKind::Repeat, FaultKind::LoseIdentity];
+        faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
+        faults.extend(variant(seed, "identity", 4).then_some(FaultKind::LoseIdentity));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
         }
@@ -142,9 +144,10 @@ impl Plan {
 
     /// Whether nothing but losses of power takes from a disk what it had synced.
     pub fn keeps_disks(&self) -> bool {
-        use FaultKind::{LoseDisk, Misread, OldDisk, StaleDisk};
-        let takes =
-            |kind: &FaultKind| matches!(kind, LoseDisk | OldDisk | StaleDisk | Misread | FaultKind::FailSync);
+        use FaultKind::{FailSync, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk};
+        let takes = |kind: &FaultKind| {
+            matches!(kind, LoseDisk | LoseIdentity | OldDisk | StaleDisk | Misread | FailSync)
+        };
         self.decays.is_empty() && !self.faults.iter().any(takes)
     }
 

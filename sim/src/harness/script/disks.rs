@@ -6,7 +6,7 @@ use crate::check::Violation;
 use cairn_raft::Role;
 use rand::RngExt;
 
-const REBORN: &str = "newcomer votes";
+pub(super) const REBORN: &str = "newcomer votes";
 const RECOVERED: &str = "forgetful member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -65,7 +65,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-fn votes(stage: &Stage, member: usize) -> bool {
+pub(super) fn votes(stage: &Stage, member: usize) -> bool {
     stage.node(member).is_some_and(|node| node.replica().votes())
 }
 
@@ -76,7 +76,7 @@ fn joint(stage: &Stage) -> bool {
 }
 
 /// Waits until a newcomer votes in a settled configuration.
-async fn reborn(stage: &Stage, member: usize) -> Played {
+pub(super) async fn reborn(stage: &Stage, member: usize) -> Played {
     let settled = || {
         votes(stage, member) && stage.status(member).is_some_and(|status| status.configurations.len() == 1)
     };

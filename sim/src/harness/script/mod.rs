@@ -21,6 +21,7 @@
 mod damage;
 mod disks;
 mod election;
+mod identity;
 mod loss;
 mod power;
 mod recovery;
@@ -79,6 +80,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         recovery::SCENARIOS,
         storage::SCENARIOS,
         disks::SCENARIOS,
+        identity::SCENARIOS,
         damage::SCENARIOS,
     ]
     .into_iter()

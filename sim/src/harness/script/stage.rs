@@ -373,6 +373,20 @@ impl Stage {
         Ok(lost)
     }
 
+    /// Ends a member, and nothing on its disk says any more who it was.
+    pub(super) fn lose_identity(&mut self, member: usize, death: Death) -> Played {
+        let erased = self.rng.random_bool(0.3);
+        self.end(member, death);
+        let machine = self.machine(member)?;
+        machine.lose();
+        match erased {
+            true => machine.disk.erase(FileKind::Superblock),
+            false => machine.disk.lose_identity(),
+        }
+        self.cluster.trace.event(format!("disk {}: the superblock is gone", machine.slot));
+        Ok(())
+    }
+
     /// Kills a member and puts another disk in; the one that was there is returned.
     pub(super) async fn exchange_disk(&self, member: usize, files: Files) -> Result<Files, String> {
         self.kill(member);
