@@ -27,6 +27,7 @@ use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
+use crate::outage::Automatic;
 use crate::service::KvService;
 use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Options};
@@ -292,6 +293,7 @@ async fn assemble(
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(tell_moved(&config, &replica));
+    others.extend(recover_automatically(&config, &replica)?);
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     for remark in durability.remarks() {
@@ -304,6 +306,17 @@ async fn assemble(
           peer = %addresses.peer, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
     Ok(Node { config, durability, replica, metrics, addresses, running })
+}
+
+/// Whoever decides after an outage of all, where that is not left to a person.
+fn recover_automatically(config: &NodeConfig, replica: &Replica) -> Result<Option<JoinHandle<()>>, Error> {
+    if !config.recover_automatically {
+        return Ok(None);
+    }
+    let endpoints = config.members.values().map(|member| member.client.clone()).collect();
+    let automatic =
+        Automatic::new(replica.clone(), endpoints).map_err(|error| Error::Platform(error.to_string()))?;
+    Ok(Some(tokio::spawn(automatic.run())))
 }
 
 fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine, seed: u64) -> ReplicaConfig {

@@ -17,6 +17,7 @@ pub mod doctor;
 pub mod durability;
 mod error;
 mod metrics;
+pub mod outage;
 pub mod platform;
 pub mod promise;
 mod service;

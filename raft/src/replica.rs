@@ -377,7 +377,12 @@ impl Replica {
         let stopped = self.stopped();
         // What is asked of the engine may have to wait, so not within the look.
         let metrics = look_at(&self.inner.shared.raft, Clone::clone);
-        status::of(&metrics, self.engine(), self.standing(), stopped)
+        let mut status = status::of(&metrics, self.engine(), self.standing(), stopped);
+        // A member that recovers does not campaign, and remembers whom it followed before its restart.
+        if status.standing == Standing::Recovering && !self.inner.shared.gate.heard_within(LEADER_ALIVE) {
+            status.leader = None;
+        }
+        status
     }
 
     /// The applied position, and a hash over all keys, versions, values' hashes and the machine image: replicas that

@@ -212,6 +212,13 @@ pub(crate) const KEYS: &[Key] = &[
         "days from the beginning of one scrub of everything to the next",
     ),
     key(
+        "recover.automatic",
+        Kind::Choice(&["false", "true"]),
+        Some("false"),
+        "true: after a power cut of so many machines that no member can be elected, what no member holds any more is given up without \
+         a person, as soon as every voter is there; false: the members wait for `cairn recover`",
+    ),
+    key(
         "log.level",
         Kind::Text,
         Some("info"),

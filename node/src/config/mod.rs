@@ -45,6 +45,8 @@ pub struct NodeConfig {
     pub storage: StorageConfig,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
+    /// Whether a loss is accepted without a person, with every voter there.
+    pub recover_automatically: bool,
 }
 
 /// Bounds on requests. The first four are published to clients.
@@ -197,6 +199,7 @@ impl NodeConfig {
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
             scrub: read_scrub(layers)?,
+            recover_automatically: layers.text("recover.automatic")? == "true",
         };
         config.validate()?;
         Ok(config)

@@ -238,6 +238,7 @@ impl Cluster {
         if let Some(sessions) = self.plan.max_sessions {
             config.limits.max_sessions = sessions;
         }
+        config.recover_automatically = self.plan.recover_automatically;
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.validate().map_err(|error| error.to_string())?;

@@ -30,6 +30,8 @@ pub struct Plan {
     pub election: Option<(Duration, Duration)>,
     /// Sessions that the state machine keeps, if not the usual number: so few that those of live clients are forgotten.
     pub max_sessions: Option<usize>,
+    /// Whether a loss is accepted by configuration, with every voter there.
+    pub recover_automatically: bool,
     /// How often unsynced writes are synced.
     pub sync_interval: Duration,
     /// Clients.
@@ -96,6 +98,7 @@ impl Plan {
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
+            recover_automatically: false,
             sync_interval: millis(match rng.random_range(0..10) {
                 0..=2 => 200,
                 3..=7 => 1000,

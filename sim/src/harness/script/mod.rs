@@ -18,6 +18,7 @@
 //! Each scenario names the parts that it stages; one that none of its seeds reached is a failure of the scenario, since it
 //! showed nothing.
 
+mod automatic;
 mod damage;
 mod disks;
 mod election;
@@ -81,6 +82,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         storage::SCENARIOS,
         disks::SCENARIOS,
         identity::SCENARIOS,
+        automatic::SCENARIOS,
         damage::SCENARIOS,
     ]
     .into_iter()
@@ -143,6 +145,9 @@ fn five(seed: u64) -> Plan {
 fn three_or_five(seed: u64) -> Plan {
     members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
 }
+
+/// The part of a scenario in which a power cut takes something.
+const FORGOT: &str = "unsynced blocks forgotten";
 
 /// Disk operations at which a scenario strikes, one in each of so many seeds; the next ones have another workload.
 const STEPS: u64 = 150;

@@ -2,7 +2,7 @@
 
 use super::loss::{CONTRADICTED, GIVEN_UP};
 use super::stage::{Played, Stage};
-use super::{Scenario, five, in_mode, one_workload, three, three_or_five};
+use super::{FORGOT, Scenario, five, in_mode, one_workload, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::finale::STOPPED;
@@ -13,7 +13,6 @@ use cairn_engine::io::FileKind;
 use rand::RngExt;
 use std::time::Duration;
 
-const FORGOT: &str = "unsynced blocks forgotten";
 const RECOVERED: &str = "forgetful member active again";
 const NOBODY_LEFT: &str = "nobody left";
 const REPLACED: &str = "an empty disk takes its place";

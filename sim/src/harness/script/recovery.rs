@@ -1,14 +1,13 @@
 //! The way back of a member that forgot, interrupted.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, five, one_workload, three_or_five};
+use super::{FORGOT, Scenario, five, one_workload, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::machine::Death;
 use cairn_engine::Mode;
 use std::time::Duration;
 
-const FORGOT: &str = "unsynced blocks forgotten";
 const RECOVERED: &str = "forgetful member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[

@@ -1,7 +1,7 @@
 //! Snapshots, space and the `lazy` mark, cut at the moment of their change.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, in_mode, members, three};
+use super::{FORGOT, Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
@@ -13,7 +13,6 @@ use std::time::Duration;
 
 /// Longer than it takes until acknowledgements would run ahead.
 const SLOW: Duration = Duration::from_secs(6);
-const FORGOT: &str = "unsynced blocks forgotten";
 const REUSED: &str = "space used again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
