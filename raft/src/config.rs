@@ -1,6 +1,7 @@
 //! How a replica runs; none of it is replicated.
 
-use crate::ids::MemberAddress;
+use crate::error::Error;
+use crate::ids::{MemberAddress, NodeId};
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,5 +63,40 @@ impl ReplicaConfig {
             scrub_cycle: Duration::from_secs(30 * 24 * 3600),
             seed: 0,
         }
+    }
+
+    /// As openraft takes them, for this member of this cluster.
+    ///
+    /// # Errors
+    /// `Config`: what does not fit together.
+    pub(crate) fn for_openraft(&self, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
+        if !self.initial_members.is_empty() && !self.initial_members.contains_key(&id.slot()) {
+            return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
+        }
+        if self.mode == Mode::Replicated && self.initial_members.len() == 1 {
+            return Err(Error::Config(
+                "mode `replicated` needs peers that hold what a power cut takes: a cluster of one runs in `sync` or `device`"
+                    .into(),
+            ));
+        }
+        openraft::Config {
+            cluster_name: cluster.to_string(),
+            heartbeat_interval: self.heartbeat_ms,
+            election_timeout_min: self.election_min_ms,
+            election_timeout_max: self.election_max_ms,
+            max_payload_entries: self.append_max_entries,
+            max_append_entries: Some(self.append_max_entries.max(4096)),
+            // Checkpoints and purging are driven by maintenance, by bytes.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            backoff: "100ms".to_string(),
+            // A restarted leader would reuse log ids of its own term.
+            enable_leader_restore: Some(false),
+            enable_pre_vote: Some(true),
+            allow_log_reversion: Some(false),
+            ..openraft::Config::default()
+        }
+        .validate()
+        .map_err(|error| Error::Config(error.to_string()))
     }
 }

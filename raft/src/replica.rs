@@ -81,7 +81,7 @@ impl Replica {
         let (starts, retired) = (Starts::default(), Retired::default());
         let identity = PeerIdentity::of(&engine, starts.clone(), retired.clone());
         let id = identity.id();
-        let raft_config = Arc::new(raft_config(&config, &engine.identity().cluster, id)?);
+        let raft_config = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
         let progress = Arc::new(Progress::new(retired, starts.clone()));
         let pinned = PinnedSnapshot::default();
@@ -358,7 +358,7 @@ impl Replica {
         }
         tracing::warn!(
             node = %self.node_id(), candidate = %mandate.candidate,
-            "an operator accepts the loss of what no member holds any more, and names who shall lead"
+            "the loss of what no member holds any more is accepted, and this member is named to lead"
         );
         shared.gate.give_mandate(mandate);
         if mandate.candidate == self.node_id() {
@@ -478,37 +478,6 @@ fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteE
         Answer::SessionExpired => Err(WriteError::SessionExpired),
         Answer::Nothing => Err(WriteError::OutcomeUnknown("the entry was applied as another kind".into())),
     }
-}
-
-fn raft_config(config: &ReplicaConfig, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
-    if !config.initial_members.is_empty() && !config.initial_members.contains_key(&id.slot()) {
-        return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
-    }
-    if config.mode == Mode::Replicated && config.initial_members.len() == 1 {
-        return Err(Error::Config(
-            "mode `replicated` needs peers that hold what a power cut takes: a cluster of one runs in `sync` or `device`"
-                .into(),
-        ));
-    }
-    openraft::Config {
-        cluster_name: cluster.to_string(),
-        heartbeat_interval: config.heartbeat_ms,
-        election_timeout_min: config.election_min_ms,
-        election_timeout_max: config.election_max_ms,
-        max_payload_entries: config.append_max_entries,
-        max_append_entries: Some(config.append_max_entries.max(4096)),
-        // Checkpoints and purging are driven by maintenance, by bytes.
-        snapshot_policy: openraft::SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: u64::MAX,
-        backoff: "100ms".to_string(),
-        // A restarted leader would reuse log ids of its own term.
-        enable_leader_restore: Some(false),
-        enable_pre_vote: Some(true),
-        allow_log_reversion: Some(false),
-        ..openraft::Config::default()
-    }
-    .validate()
-    .map_err(|error| Error::Config(error.to_string()))
 }
 
 #[cfg(test)]

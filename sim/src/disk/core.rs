@@ -7,8 +7,9 @@
 //! - the digest covers kind, place, content and order of every operation, so two runs with the same digest did the
 //!   same I/O.
 
+use super::ending::Damage;
 use super::harm::{self, Failing};
-use super::image::{Damage, FileImage};
+use super::image::FileImage;
 use super::wrong::{self, Wrongs};
 use cairn_engine::io::{BLOCK, FileKind};
 use rand::rngs::StdRng;

@@ -9,12 +9,8 @@
 //! - a power cut leaves no block that was never asked for, except where a sector in flight was torn.
 
 use cairn_engine::io::BLOCK;
-use rand::{RngExt, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// The unit that a disk without a write-unit promise may tear at, in bytes.
-pub const SECTOR: usize = 512;
 
 pub(super) type Block = Arc<[u8; BLOCK]>;
 
@@ -22,9 +18,9 @@ pub(super) type Block = Arc<[u8; BLOCK]>;
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     order: u64,
-    block: Block,
+    pub(super) block: Block,
     /// A sync that should have covered it failed.
-    forsaken: bool,
+    pub(super) forsaken: bool,
 }
 
 /// A write that was begun and has not completed.
@@ -32,32 +28,6 @@ pub(super) struct Version {
 pub(super) struct Flight {
     pub(super) first: u64,
     pub(super) blocks: Vec<Block>,
-}
-
-/// What a power cut or a kill did to one file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Damage {
-    /// Completed blocks, not synced, that survived.
-    pub kept: u64,
-    /// Completed blocks, not synced, that vanished or fell back to an older version.
-    pub dropped: u64,
-    /// Blocks in flight that landed whole.
-    pub landed: u64,
-    /// Blocks in flight that left no trace.
-    pub lost: u64,
-    /// Blocks in flight that landed in part or as garbage.
-    pub torn: u64,
-}
-
-impl Damage {
-    /// Adds another file's damage.
-    pub fn add(&mut self, other: Damage) {
-        self.kept += other.kept;
-        self.dropped += other.dropped;
-        self.landed += other.landed;
-        self.lost += other.lost;
-        self.torn += other.torn;
-    }
 }
 
 /// A file of fixed size, all zeros at first; only blocks that were written take memory.
@@ -75,8 +45,8 @@ pub struct FileImage {
     pub(super) former: BTreeMap<u64, Block>,
     order: u64,
     /// Syncs that made something safe, and the one that did so last for each block.
-    syncs: u64,
-    synced_in: BTreeMap<u64, u64>,
+    pub(super) syncs: u64,
+    pub(super) synced_in: BTreeMap<u64, u64>,
 }
 
 impl FileImage {
@@ -149,7 +119,7 @@ impl FileImage {
     }
 
     /// A block is written: whatever decay had done to it is over.
-    fn whole(&mut self, number: u64) {
+    pub(super) fn whole(&mut self, number: u64) {
         self.worn.remove(&number);
         self.decayed.remove(&number);
     }
@@ -204,119 +174,6 @@ impl FileImage {
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
-
-    /// The process died and the machine runs on: completed writes stay, each write in flight lands or not, now. Of what a
-    /// failed sync left behind some blocks fall back, with `drops`, and the others stay in doubt; else all of it stays.
-    pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
-        let mut damage = Damage::default();
-        if drops {
-            self.drop_forsaken(rng, &mut damage);
-        } else {
-            self.dirty.values_mut().flatten().for_each(|version| version.forsaken = false);
-        }
-        for flight in std::mem::take(&mut self.flights).into_values() {
-            let all = flight.blocks.len() as u64;
-            let landing = match rng.random_range(0..5_u8) {
-                0 | 1 => all,
-                2 | 3 => 0,
-                _ => rng.random_range(0..=all),
-            };
-            damage.landed += landing;
-            damage.lost += all - landing;
-            for (number, block) in (flight.first..).zip(flight.blocks).take(landing as usize) {
-                self.put(number, block);
-            }
-        }
-        damage
-    }
-
-    /// Reads of a block whose newest version a failed sync left behind may from now on see an older one.
-    fn drop_forsaken(&mut self, rng: &mut StdRng, damage: &mut Damage) {
-        self.dirty.retain(|_, versions| {
-            if versions.last().is_some_and(|version| version.forsaken) && rng.random_bool(0.5) {
-                damage.dropped += 1;
-                versions.truncate(rng.random_range(0..versions.len()));
-            }
-            !versions.is_empty()
-        });
-    }
-
-    /// The machine lost power. With `honours_contract` completed writes survive and writes in flight are old or new
-    /// per 4 KiB block; without it each completed block may be any version since the last sync, and each sector in
-    /// flight may be old, new, half-written or garbage. Afterwards everything left is as if synced.
-    pub fn cut(&mut self, honours_contract: bool, rng: &mut StdRng) -> Damage {
-        let mut damage = Damage::default();
-        for (number, mut versions) in std::mem::take(&mut self.dirty) {
-            let newest = versions.len();
-            // 0 is the synced image, `newest` the last completed write; the ends are the likely ones.
-            let survivor = match rng.random_range(0..5_u8) {
-                _ if honours_contract => newest,
-                0 | 1 => newest,
-                2 | 3 => 0,
-                _ => rng.random_range(0..=newest),
-            };
-            if survivor == newest {
-                damage.kept += 1;
-            } else {
-                damage.dropped += 1;
-            }
-            versions.truncate(survivor);
-            if let Some(version) = versions.pop() {
-                self.left(number, version.block);
-            }
-        }
-        for flight in std::mem::take(&mut self.flights).into_values() {
-            for (number, block) in (flight.first..).zip(flight.blocks) {
-                self.land_in_part(number, &block, honours_contract, rng, &mut damage);
-            }
-        }
-        self.syncs += 1;
-        damage
-    }
-
-    /// A cut left this: as if synced by then, and no earlier.
-    fn left(&mut self, number: u64, block: Block) {
-        if let Some(old) = self.synced.insert(number, block) {
-            self.former.insert(number, old);
-        }
-        self.synced_in.insert(number, self.syncs + 1);
-    }
-
-    fn land_in_part(
-        &mut self,
-        number: u64,
-        new: &Block,
-        atomic: bool,
-        rng: &mut StdRng,
-        damage: &mut Damage,
-    ) {
-        if atomic || rng.random_bool(0.4) {
-            if rng.random_bool(0.5) {
-                damage.landed += 1;
-                self.whole(number);
-                self.left(number, new.clone());
-            } else {
-                damage.lost += 1;
-            }
-            return;
-        }
-        damage.torn += 1;
-        let mut mixed = self.synced.get(&number).map_or([0; BLOCK], |old| **old);
-        for (target, source) in mixed.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
-            match rng.random_range(0..8_u8) {
-                0..=2 => target.copy_from_slice(source),
-                3..=5 => {}
-                6 => {
-                    let part = rng.random_range(1..SECTOR);
-                    for (byte, from) in target.iter_mut().zip(source).take(part) {
-                        *byte = *from;
-                    }
-                }
-                _ => target.fill_with(|| rng.random()),
-            }
-        }
-        self.left(number, Arc::new(mixed));
-    }
 }
 
 fn padded(chunk: &[u8]) -> Block {
@@ -328,22 +185,23 @@ fn padded(chunk: &[u8]) -> Block {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use rand::SeedableRng;
+    use rand::rngs::StdRng;
 
-    fn write(file: &mut FileImage, id: u64, block: u64, byte: u8) {
+    pub(in crate::disk) fn write(file: &mut FileImage, id: u64, block: u64, byte: u8) {
         file.begin(id, block * BLOCK as u64, &[byte; BLOCK]);
         assert!(file.complete(id));
     }
 
-    fn first_byte(file: &FileImage, block: u64) -> u8 {
+    pub(in crate::disk) fn first_byte(file: &FileImage, block: u64) -> u8 {
         let mut buf = vec![0; BLOCK];
         file.read(block * BLOCK as u64, &mut buf);
         buf[0]
     }
 
-    fn each_seed(mut test: impl FnMut(&mut StdRng)) {
+    pub(in crate::disk) fn each_seed(mut test: impl FnMut(&mut StdRng)) {
         for seed in 0..200 {
             test(&mut StdRng::seed_from_u64(seed));
         }
@@ -357,18 +215,6 @@ mod tests {
         assert!(file.complete(1));
         assert_eq!(first_byte(&file, 0), 7);
         assert!(!file.complete(1), "a second completion is unknown");
-    }
-
-    #[test]
-    fn a_synced_block_survives_every_cut() {
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            write(&mut file, 1, 3, 9);
-            let watermark = file.begin_sync();
-            file.synced_through(watermark);
-            assert_eq!(file.cut(false, rng), Damage::default());
-            assert_eq!(first_byte(&file, 3), 9);
-        });
     }
 
     #[test]
@@ -391,65 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn a_volatile_disk_may_fall_back_to_any_version_since_the_last_sync() {
-        let mut seen = [0; 4];
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            for version in 1..=3 {
-                write(&mut file, u64::from(version), 0, version);
-            }
-            file.cut(false, rng);
-            seen[first_byte(&file, 0) as usize] += 1;
-        });
-        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
-    }
-
-    #[test]
-    fn a_disk_that_honours_the_contract_keeps_every_completed_write_and_tears_nothing() {
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            write(&mut file, 1, 0, 1);
-            write(&mut file, 2, 1, 2);
-            file.begin(3, 0, &[5; 3 * BLOCK]);
-            let damage = file.cut(true, rng);
-            assert_eq!((damage.kept, damage.dropped, damage.torn), (2, 0, 0));
-            for (block, old) in [(0, 1), (1, 2), (2, 0)] {
-                let mut buf = vec![0; BLOCK];
-                file.read(block * BLOCK as u64, &mut buf);
-                assert!(buf.iter().all(|byte| *byte == old) || buf.iter().all(|byte| *byte == 5));
-            }
-        });
-    }
-
-    #[test]
-    fn a_volatile_disk_tears_writes_in_flight_at_sectors() {
-        let mut torn = 0;
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            file.begin(1, 0, &[5; BLOCK]);
-            torn += file.cut(false, rng).torn;
-        });
-        assert!(torn > 20);
-    }
-
-    #[test]
-    fn a_kill_keeps_completed_writes_and_decides_the_others_at_once() {
-        let (mut landed, mut lost) = (0, 0);
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            write(&mut file, 1, 0, 1);
-            file.begin(2, BLOCK as u64, &[2; BLOCK]);
-            let damage = file.kill(false, rng);
-            landed += damage.landed;
-            lost += damage.lost;
-            assert_eq!(first_byte(&file, 0), 1);
-            assert_eq!(u64::from(first_byte(&file, 1)), 2 * damage.landed);
-            assert!(!file.complete(2), "no write of the dead process lands later");
-        });
-        assert!(landed > 20 && lost > 20);
-    }
-
-    #[test]
     fn what_a_failed_sync_left_behind_is_not_made_safe_by_the_next_one() {
         let (mut old, mut new) = (0, 0);
         each_seed(|rng| {
@@ -469,26 +256,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_sync_left_behind_may_fall_back_when_the_process_ends_and_else_stays_in_doubt() {
-        let (mut dropped, mut kept, mut gone) = (0, 0, 0);
-        each_seed(|rng| {
-            let mut file = FileImage::zeroed(1 << 20);
-            write(&mut file, 1, 0, 1);
-            file.sync_failed(file.begin_sync());
-            write(&mut file, 2, 1, 2);
-            dropped += file.kill(true, rng).dropped;
-            kept += u64::from(first_byte(&file, 0));
-            let before = first_byte(&file, 0);
-            file.synced_through(file.begin_sync());
-            file.cut(false, rng);
-            assert_eq!(first_byte(&file, 1), 2, "no failed sync should have covered it");
-            gone += u64::from(first_byte(&file, 0) < before);
-        });
-        assert_eq!(dropped + kept, 200);
-        assert!(dropped > 20 && gone > 20, "{dropped} fell back at once, {gone} with the power");
-    }
-
-    #[test]
     fn a_block_written_again_after_a_failed_sync_is_safe_once_synced() {
         each_seed(|rng| {
             let mut file = FileImage::zeroed(1 << 20);
@@ -499,31 +266,6 @@ mod tests {
             file.cut(false, rng);
             assert_eq!(first_byte(&file, 0), 2);
         });
-    }
-
-    #[test]
-    fn what_a_cut_left_is_no_older_than_the_cut() {
-        for honours_contract in [true, false] {
-            let mut file = FileImage::zeroed(1 << 20);
-            let mut rng = StdRng::seed_from_u64(5);
-            for round in 0..20_u8 {
-                file.begin(0, u64::from(round) * 4096, &[1; 4096]);
-                assert!(file.complete(0));
-                file.synced_through(file.begin_sync());
-            }
-            file.begin(0, 0, &[2; 4096]);
-            assert!(file.complete(0));
-            file.begin(1, 4096, &[2; 4096]);
-            assert!(file.long_synced(12).contains(&1));
-            file.cut(honours_contract, &mut rng);
-            let mut now = [0; 2 * 4096];
-            file.read(0, &mut now);
-            for (number, block) in now.chunks(4096).enumerate() {
-                let changed = block.iter().any(|byte| *byte != 1);
-                assert!(!changed || !file.long_synced(1).contains(&(number as u64)));
-            }
-            assert!(file.long_synced(12).contains(&2));
-        }
     }
 
     #[test]

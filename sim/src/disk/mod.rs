@@ -7,6 +7,7 @@
 //!            │                 what is to happen to them                              (harm.rs)
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
+//!                              what kills and power cuts leave                        (ending.rs)
 //!                              its decay at rest                                      (decay.rs)
 //!                              operations done wrongly                                (wrong.rs)
 //! ```
@@ -21,6 +22,7 @@ mod core;
 mod decay;
 #[cfg(madsim)]
 mod device;
+mod ending;
 mod harm;
 mod image;
 mod wrong;
@@ -29,6 +31,7 @@ pub use self::core::{ARRANGED, Core, DiskStats, Files};
 pub use self::decay::Decay;
 #[cfg(madsim)]
 pub use self::device::{Moment, SimDirectory, SimDisk};
+pub use self::ending::{Damage, SECTOR};
 pub use self::harm::Failing;
-pub use self::image::{Damage, FileImage, SECTOR};
+pub use self::image::FileImage;
 pub use self::wrong::Wrongs;
