@@ -4,9 +4,7 @@
 //! that answers nothing for as long as it was given ends the stream with an error. One future drives both directions,
 //! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
 //!
-//! openraft takes an answer for one to every request that ends at the entry it names, and the follower for somebody who
-//! followed when the last of those was sent. So an answer is not passed on while a request without an entry, which ends where
-//! the one before it does, is unanswered behind it: an answer given long ago would confirm a leadership of now, and a read.
+//! Which answers openraft may see is told at [`Unanswered`].
 
 use super::acknowledged::Acknowledged;
 use super::client::Client;
@@ -48,6 +46,35 @@ pub(super) fn outlet()
     (sender, futures::stream::poll_fn(move |context| receiver.poll_recv(context)))
 }
 
+/// The unanswered requests, the oldest first: whether each is without an entry.
+///
+/// openraft takes an answer for one to every request that ends at the entry it names, and the follower for somebody who
+/// followed when the last of those was sent. So an answer is not passed on while a request without an entry, which ends where
+/// the one before it does, is unanswered behind it: an answer given long ago would confirm a leadership of now, and a read.
+#[derive(Default)]
+pub(super) struct Unanswered(VecDeque<bool>);
+
+impl Unanswered {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn sent(&mut self, without_entry: bool) {
+        self.0.push_back(without_entry);
+    }
+
+    /// The oldest request is answered. Whether openraft may take that for an answer; `None` if there was no request.
+    fn answered(&mut self) -> Option<bool> {
+        self.0.pop_front()?;
+        // The next one's answer says the same, and is given later.
+        Some(self.0.front() != Some(&true))
+    }
+}
+
 /// A running stream.
 pub(super) struct Session<S> {
     pub(super) identity: PeerIdentity,
@@ -61,8 +88,7 @@ pub(super) struct Session<S> {
     /// Where they go; `None` when there are no more.
     pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
     pub(super) answers: Streaming<proto::AppendResponse>,
-    /// The unanswered requests, the oldest first: whether each is without an entry.
-    pub(super) unanswered: VecDeque<bool>,
+    pub(super) unanswered: Unanswered,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
@@ -105,9 +131,8 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                     self.send(request);
                 }
                 Step::Answer(answer) => match self.answered(answer) {
-                    // The next one's answer says the same, and was given later.
-                    Ok(Ok(_)) if self.unanswered.front() == Some(&true) => {}
-                    answered => return Some(answered),
+                    Ok((Ok(_), false)) => {}
+                    answered => return Some(answered.map(|(outcome, _)| outcome)),
                 },
             }
         }
@@ -140,7 +165,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         if self.unanswered.is_empty() {
             self.since = runtime::now();
         }
-        self.unanswered.push_back(request.entries.is_empty());
+        self.unanswered.sent(request.entries.is_empty());
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
@@ -155,18 +180,20 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         }
     }
 
+    /// What it says, and whether openraft may take it for an answer.
     fn answered(
         &mut self,
         answer: Option<Result<proto::AppendResponse, Status>>,
-    ) -> Result<StreamAppendResult<TypeConfig>, Status> {
+    ) -> Result<(StreamAppendResult<TypeConfig>, bool), Status> {
         let answer = answer.unwrap_or_else(|| Err(Status::unavailable("the follower ended the stream")))?;
         if !self.first_answered {
             self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
             self.first_answered = true;
         }
-        self.unanswered.pop_front().ok_or_else(|| Status::internal("an answer to nothing"))?;
+        let counts = self.unanswered.answered().ok_or_else(|| Status::internal("an answer to nothing"))?;
         self.since = runtime::now();
-        outcome(answer).map_err(|error| Status::internal(error.to_string()))
+        let outcome = outcome(answer).map_err(|error| Status::internal(error.to_string()))?;
+        Ok((outcome, counts))
     }
 }
 
@@ -180,4 +207,40 @@ async fn waited<F: Future + Send>(
     runtime::timeout(rest, future)
         .await
         .ok_or_else(|| Status::deadline_exceeded(format!("no answer for {} ms", patience.as_millis())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: E1 is answered when the follower still followed this leader. Meanwhile the follower has voted for another one,
+    /// and the leader asks, without an entry, whether it is still followed. E1's old answer names the same entry.
+    #[test]
+    fn an_answer_does_not_stand_for_a_later_request_that_ends_at_the_same_entry() {
+        const ENTRIES: bool = false;
+        const EMPTY: bool = true;
+        // (requests, which of their answers count)
+        let table = [
+            (vec![ENTRIES, ENTRIES], vec![true, true]),
+            (vec![ENTRIES, EMPTY], vec![false, true]),
+            (vec![EMPTY, EMPTY, EMPTY], vec![false, false, true]),
+            (vec![ENTRIES, EMPTY, ENTRIES, EMPTY], vec![false, true, false, true]),
+            (vec![EMPTY, ENTRIES], vec![true, true]),
+        ];
+        for (requests, expected) in table {
+            let mut unanswered = Unanswered::default();
+            requests.iter().for_each(|without_entry| unanswered.sent(*without_entry));
+            let counts: Vec<bool> = std::iter::from_fn(|| unanswered.answered()).collect();
+            assert_eq!(counts, expected, "{requests:?}");
+        }
+        let mut unanswered = Unanswered::default();
+        unanswered.sent(ENTRIES);
+        assert_eq!(
+            unanswered.answered(),
+            Some(true),
+            "nothing behind it yet: it was given after all that was sent"
+        );
+        unanswered.sent(EMPTY);
+        assert_eq!((unanswered.answered(), unanswered.answered()), (Some(true), None));
+    }
 }

@@ -1,7 +1,7 @@
 //! The client side of the peer protocol: what openraft asks of the network.
 
 use super::acknowledged::Acknowledged;
-use super::append::{self, Session};
+use super::append::{self, Session, Unanswered};
 use super::identity::PeerIdentity;
 use super::peer::{Peer, addresses};
 use super::proto::peer_client::PeerClient;
@@ -25,7 +25,7 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -288,7 +288,7 @@ impl PeerNetwork {
             requests: Some(requests),
             outlet: Some(outlet),
             answers,
-            unanswered: VecDeque::new(),
+            unanswered: Unanswered::default(),
             empty: 0,
             first_sent: false,
             first_answered: false,
