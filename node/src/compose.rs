@@ -258,7 +258,8 @@ async fn be_reborn(
     let node = NodeId::new(identity.slot, identity.incarnation);
     let directory = environment.directory.location();
     warn!(directory, %lost, %node, "the identity of this data directory cannot be read: the node is reborn under another one as \
-          soon as a leader says that it may; until then nothing is overwritten");
+          soon as a leader says that it may; until then nothing is overwritten. To give up what it holds, move it away and run \
+          `cairn format`");
     let vacant = await_vacancy(&config.cluster, node, &config.members).await;
     let reborn = Engine::rebirth(environment.directory.as_ref(), &identity, vacant.incarnation()).await;
     reborn.map_err(|error| Error::of_open(error, directory, true))

@@ -133,6 +133,26 @@ async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
 }
 
+/// The story: with two more members in its configuration a cluster of one counted on others to hold what it acknowledged
+/// before it was synced.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+    let config = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    let member =
+        |slot| format!("[members.{slot}]\nclient = \"127.0.0.1:{slot}\"\npeer = \"127.0.0.1:1{slot}\"\n");
+    std::fs::write(cluster.config(0), config.clone() + &member(2) + &member(3)).expect("written");
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&ran, 1, &["cluster of one", "`members` names 3", "correct `members`"]);
+
+    std::fs::write(cluster.config(0), config).expect("written");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
     let mut cluster = Cluster::start(1, "64MiB", "").await;
@@ -156,17 +176,15 @@ async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
 /// The story: of a damaged directory an operator was told file and offset, but neither which directory nor what to do.
 #[test]
 fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
-    for (members, way_out) in [(1, "nobody else has its data"), (3, "run `cairn format`")] {
-        let cluster = Cluster::format(members, "64MiB", "");
-        let path = cluster.data(0).join("superblock");
-        let file = OpenOptions::new().write(true).open(path).expect("the superblock");
-        for copy in 0..3 {
-            file.write_all_at(b"damage", copy * (16 << 10) + 100).expect("damaged");
-        }
-        let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
-        let directory = cluster.data(0).display().to_string();
-        refused(&ran, 1, &[&directory, "is damaged", "`superblock`", way_out]);
+    let cluster = Cluster::format(1, "64MiB", "");
+    let path = cluster.data(0).join("superblock");
+    let file = OpenOptions::new().write(true).open(path).expect("the superblock");
+    for copy in 0..3 {
+        file.write_all_at(b"damage", copy * (16 << 10) + 100).expect("damaged");
     }
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    let directory = cluster.data(0).display().to_string();
+    refused(&ran, 1, &[&directory, "is damaged", "`superblock`", "nobody else has its data"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

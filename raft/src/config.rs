@@ -65,6 +65,21 @@ impl ReplicaConfig {
         }
     }
 
+    /// Whether a cluster of so many voters may run with it; none: it is not formed yet.
+    ///
+    /// # Errors
+    /// `Config`, where members are configured that a cluster of one does not have: nobody else holds what it acknowledges.
+    pub(crate) fn fits(&self, voters: usize) -> Result<(), Error> {
+        let members = self.initial_members.len();
+        if voters == 1 && members > 1 {
+            return Err(Error::Config(format!(
+                "this data directory is of a cluster of one, and `members` names {members}: members cannot be added to a cluster; \
+                 correct `members`, or form a new cluster and copy the keys"
+            )));
+        }
+        Ok(())
+    }
+
     /// As openraft takes them, for this member of this cluster.
     ///
     /// # Errors

@@ -113,6 +113,14 @@ impl Replica {
             .ask(Box::new(move |follower, vote| look(&metrics, |seen| matched(seen, follower, vote))));
         raft.runtime_config().elect(gate.is_open());
         raft.run();
+        let voters =
+            raft.with_raft_state(|state| state.membership_state.effective().voter_ids().count()).await;
+        if let Err(error) =
+            voters.map_err(|fatal| Error::State(fatal.to_string())).and_then(|voters| config.fits(voters))
+        {
+            raft.shutdown().await.ok();
+            return Err(error);
+        }
 
         let receiver = Arc::new(SnapshotReceiver::new(engine.clone()));
         let stopping = Arc::new(AtomicBool::new(false));
