@@ -9,6 +9,7 @@
 use super::acknowledged::Acknowledged;
 use super::client::Client;
 use super::identity::PeerIdentity;
+use super::peer::Snapshots;
 use super::proto::{self, append_response::Kind};
 use super::repeat::again;
 use crate::codec::Malformed;
@@ -51,8 +52,29 @@ pub(super) fn outlet()
 /// openraft takes an answer for one to every request that ends at the entry it names, and the follower for somebody who
 /// followed when the last of those was sent. So an answer is not passed on while a request without an entry, which ends where
 /// the one before it does, is unanswered behind it: an answer given long ago would confirm a leadership of now, and a read.
+///
+/// And openraft takes it for a log that was reverted, and stops the leader, when a request without an entry turns out not to
+/// fit the follower's log below what the follower has. That is so where the request was sent before a snapshot that the follower has
+/// now: such an answer is void.
 #[derive(Default)]
-pub(super) struct Unanswered(VecDeque<bool>);
+pub(super) struct Unanswered(VecDeque<Sent>);
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Sent {
+    without_entry: bool,
+    /// Snapshots that the follower had been sent by then.
+    snapshots: u64,
+}
+
+/// What an answer is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Worth {
+    /// It may confirm that the follower follows.
+    counts: bool,
+    /// If it says that the request does not fit the follower's log: that is so no more.
+    void: bool,
+}
 
 impl Unanswered {
     fn len(&self) -> usize {
@@ -63,15 +85,16 @@ impl Unanswered {
         self.0.is_empty()
     }
 
-    fn sent(&mut self, without_entry: bool) {
-        self.0.push_back(without_entry);
+    fn sent(&mut self, without_entry: bool, snapshots: &Snapshots) {
+        self.0.push_back(Sent { without_entry, snapshots: snapshots.ended() });
     }
 
-    /// The oldest request is answered. Whether openraft may take that for an answer; `None` if there was no request.
-    fn answered(&mut self) -> Option<bool> {
-        self.0.pop_front()?;
+    /// The oldest request is answered. What that is worth; `None` if there was no request.
+    fn answered(&mut self, snapshots: &Snapshots) -> Option<Worth> {
+        let sent = self.0.pop_front()?;
         // The next one's answer says the same, and is given later.
-        Some(self.0.front() != Some(&true))
+        let counts = self.0.front().is_none_or(|next| !next.without_entry);
+        Some(Worth { counts, void: sent.without_entry && snapshots.overtook(sent.snapshots) })
     }
 }
 
@@ -89,6 +112,7 @@ pub(super) struct Session<S> {
     pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
     pub(super) answers: Streaming<proto::AppendResponse>,
     pub(super) unanswered: Unanswered,
+    pub(super) snapshots: Snapshots,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
@@ -165,7 +189,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         if self.unanswered.is_empty() {
             self.since = runtime::now();
         }
-        self.unanswered.sent(request.entries.is_empty());
+        self.unanswered.sent(request.entries.is_empty(), &self.snapshots);
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
@@ -190,10 +214,14 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
             self.first_answered = true;
         }
-        let counts = self.unanswered.answered().ok_or_else(|| Status::internal("an answer to nothing"))?;
+        let worth = self.unanswered.answered(&self.snapshots);
+        let worth = worth.ok_or_else(|| Status::internal("an answer to nothing"))?;
         self.since = runtime::now();
         let outcome = outcome(answer).map_err(|error| Status::internal(error.to_string()))?;
-        Ok((outcome, counts))
+        if worth.void && matches!(outcome, Err(StreamAppendError::Conflict(_))) {
+            return Err(Status::unavailable("a snapshot overtook the request"));
+        }
+        Ok((outcome, worth.counts))
     }
 }
 
@@ -227,20 +255,45 @@ mod tests {
             (vec![ENTRIES, EMPTY, ENTRIES, EMPTY], vec![false, true, false, true]),
             (vec![EMPTY, ENTRIES], vec![true, true]),
         ];
+        let snapshots = Snapshots::default();
         for (requests, expected) in table {
             let mut unanswered = Unanswered::default();
-            requests.iter().for_each(|without_entry| unanswered.sent(*without_entry));
-            let counts: Vec<bool> = std::iter::from_fn(|| unanswered.answered()).collect();
+            requests.iter().for_each(|without_entry| unanswered.sent(*without_entry, &snapshots));
+            let counts: Vec<bool> =
+                std::iter::from_fn(|| unanswered.answered(&snapshots)).map(|worth| worth.counts).collect();
             assert_eq!(counts, expected, "{requests:?}");
         }
         let mut unanswered = Unanswered::default();
-        unanswered.sent(ENTRIES);
-        assert_eq!(
-            unanswered.answered(),
-            Some(true),
+        unanswered.sent(ENTRIES, &snapshots);
+        let worth = unanswered.answered(&snapshots);
+        assert!(
+            worth.is_some_and(|worth| worth.counts),
             "nothing behind it yet: it was given after all that was sent"
         );
-        unanswered.sent(EMPTY);
-        assert_eq!((unanswered.answered(), unanswered.answered()), (Some(true), None));
+        assert_eq!(unanswered.answered(&snapshots), None);
+    }
+
+    /// The story: a leader told a follower that had lost its log how far it may apply, and then sent it a snapshot. The answer, that
+    /// the follower's log did not reach so far, came last, and the leader stopped.
+    #[test]
+    fn a_conflict_with_what_a_snapshot_has_replaced_is_void() {
+        let snapshots = Snapshots::default();
+        let void = |unanswered: &mut Unanswered| unanswered.answered(&snapshots).map(|worth| worth.void);
+        let mut unanswered = Unanswered::default();
+        for without_entry in [true, true, false, true] {
+            unanswered.sent(without_entry, &snapshots);
+        }
+        assert_eq!(void(&mut unanswered), Some(false));
+        let sending = snapshots.begin();
+        assert_eq!(void(&mut unanswered), Some(true), "it is on its way");
+        drop(sending);
+        assert_eq!(
+            void(&mut unanswered),
+            Some(false),
+            "openraft knows of requests with entries which are the latest"
+        );
+        assert_eq!(void(&mut unanswered), Some(true), "sent before the snapshot");
+        unanswered.sent(true, &snapshots);
+        assert_eq!(void(&mut unanswered), Some(false), "sent after it");
     }
 }

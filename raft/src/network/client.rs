@@ -289,6 +289,7 @@ impl PeerNetwork {
             outlet: Some(outlet),
             answers,
             unanswered: Unanswered::default(),
+            snapshots: self.peer.snapshots.clone(),
             empty: 0,
             first_sent: false,
             first_answered: false,
@@ -330,7 +331,11 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         Ok(match append::outcome(answer).map_err(malformed)? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
-            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            // It may come later than what the follower has been sent on its stream since, and openraft would take it for a log
+            // that was reverted. The stream finds out as well.
+            Err(StreamAppendError::Conflict(_)) => {
+                return Err(Unreachable::from_string("the follower lacks what it had acknowledged").into());
+            }
             Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
         })
     }
@@ -398,6 +403,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             pinned: self.pinned.clone(),
             outgoing,
         };
+        let _sending = self.peer.snapshots.begin();
         let (sent, cancelled) = (std::pin::pin!(transfer.run()), std::pin::pin!(cancel));
         match futures::future::select(sent, cancelled).await {
             futures::future::Either::Left((sent, _)) => sent,

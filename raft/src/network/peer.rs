@@ -8,7 +8,7 @@ use crate::types::TypeConfig;
 use openraft::errors::{RPCError, Unreachable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// One member: the ways to it, of which one is taken until it fails.
 #[derive(Clone)]
@@ -17,6 +17,41 @@ pub(super) struct Peer {
     taken: Arc<AtomicUsize>,
     /// Whether the last append stream could be opened; for the log, which says so once.
     pub(super) reachable: Arc<AtomicBool>,
+    pub(super) snapshots: Snapshots,
+}
+
+/// Counts the snapshots on their way to one member, and those that ended, well or not. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Snapshots(Arc<[AtomicU64; 2]>);
+
+/// A snapshot on its way.
+pub(super) struct Sending(Snapshots);
+
+impl Snapshots {
+    pub(super) fn begin(&self) -> Sending {
+        let [begun, _] = &*self.0;
+        begun.fetch_add(1, Ordering::SeqCst);
+        Sending(self.clone())
+    }
+
+    pub(super) fn ended(&self) -> u64 {
+        let [_, ended] = &*self.0;
+        ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether one is on its way, or has ended since `ended` had.
+    pub(super) fn overtook(&self, before: u64) -> bool {
+        let [begun, ended] = &*self.0;
+        let ended = ended.load(Ordering::SeqCst);
+        ended != before || begun.load(Ordering::SeqCst) != ended
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let [_, ended] = &*self.0.0;
+        ended.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// Two connections to one address: heartbeats and votes must not queue behind entries.
@@ -32,6 +67,7 @@ impl Peer {
             ways: addresses.iter().map(way).collect(),
             taken: Arc::default(),
             reachable: Arc::new(AtomicBool::new(true)),
+            snapshots: Snapshots::default(),
         }
     }
 

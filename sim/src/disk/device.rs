@@ -5,8 +5,8 @@
 
 use super::core::{Core, DiskStats, Files};
 use super::decay::Decay;
+use super::ending::Damage;
 use super::harm::Failing;
-use super::image::Damage;
 use cairn_engine::Geometry;
 use cairn_engine::io::{AlignedBuf, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
 use madsim::runtime::NodeHandle;
