@@ -73,6 +73,15 @@ pub(crate) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc
     })
 }
 
+pub(crate) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
+    let device = open_file(directory, FileKind::Superblock)?;
+    if device.size() != SUPERBLOCK_BYTES {
+        let (location, file, found) = (directory.location(), FileKind::Superblock, device.size());
+        return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
+    }
+    Ok(device)
+}
+
 pub(crate) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
     let sized = |kind: FileKind, expected: u64| {
         let device = open_file(directory, kind)?;
@@ -106,11 +115,7 @@ pub(crate) async fn open(
     options: Options,
 ) -> Result<Opened> {
     let location = directory.location();
-    let device = open_file(directory, FileKind::Superblock)?;
-    if device.size() != SUPERBLOCK_BYTES {
-        let (file, found) = (FileKind::Superblock, device.size());
-        return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
-    }
+    let device = open_superblock(directory)?;
     let read = SuperblockStore::read(device.clone(), location.clone()).await;
     let mut superblock = match read {
         Ok(superblock) => superblock,

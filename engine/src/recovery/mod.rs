@@ -9,4 +9,4 @@ mod salvage;
 mod scan;
 
 pub(crate) use replay::{Left, Recovered, recover};
-pub(crate) use scan::is_written;
+pub(crate) use scan::writers;

@@ -3,6 +3,7 @@
 use super::replay::Left;
 use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
+use std::collections::BTreeSet;
 
 const READ_BYTES: u64 = 1 << 20;
 
@@ -158,10 +159,24 @@ impl Scan {
     }
 }
 
-/// Whether anything was ever written to a journal.
-pub(crate) async fn is_written(device: &dyn Device) -> bool {
+/// Whether anything was ever written to a journal, and who wrote its intact blocks.
+pub(crate) async fn writers(device: &dyn Device) -> (bool, BTreeSet<u64>) {
+    let (mut written, mut found) = (false, BTreeSet::new());
     let blocks = device.size() / BLOCK as u64;
-    blocks > 0 && Scan::read(device, Ring::new(blocks), 0).await.slots.iter().any(|slot| *slot != Slot::Empty)
+    for first in (0..blocks).step_by((READ_BYTES / BLOCK as u64) as usize) {
+        let count = (READ_BYTES / BLOCK as u64).min(blocks - first) as usize;
+        let (result, buf) = device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
+        if result.is_err() {
+            // What cannot be read was written once.
+            written = true;
+            continue;
+        }
+        for bytes in buf.chunks(BLOCK).filter(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+            written = true;
+            found.extend(Block::decode(bytes).map(|block| block.header.incarnation));
+        }
+    }
+    (written, found)
 }
 
 async fn read_slot(device: &dyn Device, offset: u64, incarnation: u64) -> Slot {

@@ -221,7 +221,7 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         .iter()
         .filter(|a| usable.iter().filter(|b| a == b).count() >= QUORUM)
         .max_by_key(|a| a.revision);
-    if let Some(superblock) = agreed {
+    if let Some(superblock) = agreed.filter(|superblock| !superblock.is_given_up()) {
         return Ok((*superblock).clone());
     }
     let newer = copies.iter().find_map(|c| match c {
@@ -243,7 +243,10 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         length: SUPERBLOCK_BYTES,
         kind: CorruptionKind::Superblock,
         expected: format!("{QUORUM} of {COPIES} copies that agree"),
-        found: format!("{} readable, none twice", usable.len()),
+        found: match agreed {
+            Some(_) => "an identity that was given up by a rebirth that did not end".to_owned(),
+            None => format!("{} readable, none twice", usable.len()),
+        },
         log_ids: Vec::new(),
     }))
 }

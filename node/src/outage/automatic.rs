@@ -2,8 +2,7 @@
 
 use super::{Found, give_mandates, look};
 use cairn_client::{Client, NodeStatus, Options};
-use cairn_engine::Standing;
-use cairn_raft::{NodeId, Replica};
+use cairn_raft::{Mandate, NodeId, Replica};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -14,7 +13,8 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same members in the same runs for so long: whoever is about to start again, or to be elected, has done it by then.
 const STEADY: Duration = Duration::from_secs(5);
 
-/// Looks after outages of all while this member recovers. Of the members that do so the one that should lead acts.
+/// Looks after outages while no leader is heard. Of the members that do so the one that should lead acts, be it one that recovers
+/// or one that remembers.
 pub(crate) struct Automatic {
     replica: Replica,
     client: Client,
@@ -35,7 +35,7 @@ impl Automatic {
         let mut said = String::new();
         loop {
             sleep(PAUSE).await;
-            if self.replica.standing() != Standing::Recovering {
+            if self.replica.status().leader.is_some() {
                 before = None;
                 continue;
             }
@@ -53,24 +53,30 @@ impl Automatic {
             };
             let since =
                 before.take().filter(|(known, _)| found.is_as(known)).map_or_else(Instant::now, |(_, at)| at);
-            if since.elapsed() >= STEADY && chosen.node_id == self.replica.node_id().as_u64() {
-                self.decide(&found, &chosen).await;
+            if since.elapsed() < STEADY || chosen.node_id != self.replica.node_id().as_u64() {
+                before = Some((found, since));
                 continue;
             }
-            before = Some((found, since));
+            before = None;
+            if self.decide(&found, &chosen).await {
+                // Whoever is not elected by these mandates is not elected by others of the same kind.
+                sleep(Mandate::LIFETIME).await;
+            }
         }
     }
 
-    async fn decide(&self, found: &Found, chosen: &NodeStatus) {
+    /// Whether every member that recovers took its mandate.
+    async fn decide(&self, found: &Found, chosen: &NodeStatus) -> bool {
         warn!(
             node = %NodeId::from_u64(chosen.node_id),
             last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
             "too many members lost power at once, all voters are here, and `recover.automatic` is set: this member, whose log \
              reaches furthest, leads, and acknowledged writes that no member holds any more are given up"
         );
-        if let Err(error) = give_mandates(&self.client, found, chosen).await {
-            warn!(%error, "not every member took its mandate; it is tried again");
-        }
+        let given = give_mandates(&self.client, found, chosen).await;
+        given
+            .inspect_err(|error| warn!(%error, "not every member took its mandate; it is tried again"))
+            .is_ok()
     }
 }
 
@@ -81,7 +87,7 @@ fn may_be_decided(found: &Found) -> Result<&NodeStatus, String> {
     }
     let chosen = found.chosen()?;
     let (voters, answered) = found.answered();
-    if answered < voters || !found.missing.is_empty() {
+    if answered < voters {
         return Err(format!("{answered} of {voters} voters are here: {}", found.missing.join("; ")));
     }
     Ok(chosen)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What holds here: nobody is chosen where a leader is, or where members can elect one by themselves; a voter that does not answer
-//! as itself is missing, whoever answers in its place; what was decided on is looked at once more before it is done.
+//! as itself is missing, whoever answers in its place.
 
 mod automatic;
 

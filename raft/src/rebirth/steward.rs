@@ -6,7 +6,7 @@ use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::Starts;
 use crate::runtime;
-use crate::types::{Raft, StoredMembership, TypeConfig};
+use crate::types::{Raft, RaftLogId, StoredMembership, TypeConfig};
 use cairn_engine::Run;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
@@ -235,10 +235,12 @@ fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     heard.map(|(id, _)| *id).chain([metrics.id]).collect()
 }
 
-/// The members that hold nearly all that the leader has.
+/// The members that hold nearly all that the leader has, and an entry of its own term: one that takes nothing of what came after
+/// a loss that others accepted does not.
 fn level(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     let last = metrics.last_log_index.unwrap_or(0);
     let matched = metrics.replication.iter().flatten();
-    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?.index())));
-    matched.filter(|(_, index)| index + LEVEL >= last).map(|(id, _)| id).collect()
+    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));
+    let own = |id: &RaftLogId| id.committed_leader_id().term == metrics.current_term;
+    matched.filter(|(_, id)| own(id) && id.index() + LEVEL >= last).map(|(id, _)| id).collect()
 }
