@@ -118,6 +118,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
             think_max: Duration::from_millis(60),
             deadline: Duration::from_secs(4),
             write_percent: 70,
+            ..plan.profile
         },
         beyond_tolerance: true,
         faults: Vec::new(),
