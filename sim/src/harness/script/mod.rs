@@ -10,6 +10,7 @@
 //!   election    votes and leaders at the wrong moment
 //!   recovery    the way back, interrupted
 //!   storage     snapshots, space, the mark
+//!   repeats     requests that arrive once more, late
 //!   disks       disks that are lost while something else goes on
 //!   damage      bits that flip, on one member or on all
 //!   loss        what a person gave up is the newest only
@@ -24,6 +25,7 @@ mod election;
 mod loss;
 mod power;
 mod recovery;
+mod repeats;
 mod stage;
 mod storage;
 
@@ -78,6 +80,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         election::SCENARIOS,
         recovery::SCENARIOS,
         storage::SCENARIOS,
+        repeats::SCENARIOS,
         disks::SCENARIOS,
         damage::SCENARIOS,
     ]

@@ -5,15 +5,19 @@ use super::{Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
+use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Geometry, LogId, Mode};
-use cairn_raft::Role;
+use cairn_raft::{Command, Condition, Operation, Role};
 use rand::RngExt;
 use std::time::Duration;
 
 /// Longer than it takes until acknowledgements would run ahead.
 const SLOW: Duration = Duration::from_secs(6);
 const FORGOT: &str = "unsynced blocks forgotten";
+/// Values that make a snapshot one of several pieces, and the bytes of each.
+const BULK: u8 = 60;
+const BULK_BYTES: usize = 60_000;
 const REUSED: &str = "space used again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -58,6 +62,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(repeat_behind_a_snapshot(stage)),
     },
     Scenario {
+        name: "snapshot-left-for-a-newer-one",
+        parts: &["part of a snapshot", "another leads", "level"],
+        seeds: 8,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        script: |stage| Box::pin(snapshot_left(stage)),
+    },
+    Scenario {
         name: "space-reuse-after-a-cut",
         parts: &[REUSED, FORGOT, "all active again"],
         seeds: 4,
@@ -74,6 +86,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             in_mode(little_space(seed), if seed.is_multiple_of(2) { Mode::Sync } else { Mode::Device })
         },
         script: |stage| Box::pin(space_reuse_all(stage)),
+    },
+    Scenario {
+        name: "streams-that-end-unanswered",
+        parts: &["behind a slow disk", "level"],
+        seeds: 4,
+        may_stop: false,
+        plan: little_space,
+        script: |stage| Box::pin(streams_unanswered(stage)),
     },
 ];
 
@@ -213,6 +233,38 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     Ok(())
 }
 
+/// A member that was away gets a part of a snapshot, and the leader that sends it dies. The next one sends its own, of a later
+/// state: nothing of the earlier one is in it.
+async fn snapshot_left(mut stage: Stage) -> Played {
+    let (leader, member, third) = stage.cast().await?;
+    let term = stage.term(leader);
+    stage.isolate(&[member]);
+    let end = stage.status(member).and_then(|status| status.last_log);
+    // Behind the clients' keys, in order: those come in the first piece, and change all the time.
+    for number in 0..BULK {
+        let key = Bytes::from(format!("later/{number}"));
+        let put = Operation::Put { key, value: vec![number; BULK_BYTES].into(), condition: Condition::None };
+        stage.command(Command { synced: false, session: None, operations: vec![put] }).await?;
+    }
+    let purged_on = |stage: &Stage, members: &[usize]| members.iter().all(|at| purged(stage, *at) > end);
+    stage.until("a log that was purged", || purged_on(&stage, &[leader, third])).await?;
+    stage.heal();
+    let writes = stage.rng.random_range(1..10);
+    stage.disk(member, Moment::WriteTo(FileKind::Data), writes).await?;
+    stage.pass(0, 20).await;
+    stage.kill(leader);
+    stage.reached_if(purged(&stage, member) <= end, "part of a snapshot");
+    stage.leader_among(&[third], term).await?;
+    stage.reached("another leads");
+    stage.until("a snapshot", || purged(&stage, member) > end).await?;
+    stage.start(&[leader]).await;
+    let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
+    let goal = applied(third);
+    stage.until("a member that is level", || applied(member) >= goal).await?;
+    stage.reached("level");
+    stage.acknowledged(5).await
+}
+
 /// The last entry that a member has purged: where a snapshot ends, if it had less before.
 fn purged(stage: &Stage, member: usize) -> Option<LogId> {
     stage.status(member)?.purged
@@ -263,6 +315,26 @@ async fn space_reuse_all(mut stage: Stage) -> Played {
         stage.active(&stage.all()).await?;
     }
     stage.reached("all active again");
+    stage.acknowledged(5).await
+}
+
+/// A member's journal takes seconds for a write, so the leader gives up one stream of appends after another, each with entries
+/// for which the member has promised room. When the disk is as quick as ever there is room for what comes.
+async fn streams_unanswered(mut stage: Stage) -> Played {
+    stage.acknowledged(10).await?;
+    let (_, member, _) = stage.cast().await?;
+    let disk = stage.machine(member)?.disk.clone();
+    for _ in 0..2 {
+        let slow = Duration::from_millis(stage.rng.random_range(4_000..8_000));
+        disk.stall(slow, Some(FileKind::Journal));
+        let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
+        let before = applied(member);
+        tokio::time::sleep(slow / 2).await;
+        let goal = stage.leads(&stage.all()).and_then(|(_, leader)| applied(leader));
+        stage.reached_if(goal > before, "behind a slow disk");
+        stage.until("a member that is level", || applied(member) >= goal).await?;
+    }
+    stage.reached("level");
     stage.acknowledged(5).await
 }
 
