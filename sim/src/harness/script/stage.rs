@@ -425,7 +425,8 @@ impl Stage {
     pub(super) async fn command(&mut self, command: Command) -> Result<WriteOutcome, String> {
         for _ in 0..COMMAND_ATTEMPTS {
             let leader = self.leader().await?;
-            let (Some(node), Some(host)) = (self.node(leader), self.cluster.host(self.machine(leader)?)) else {
+            let (Some(node), Some(host)) = (self.node(leader), self.cluster.host(self.machine(leader)?))
+            else {
                 continue;
             };
             let command = command.clone();

@@ -87,14 +87,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         },
         script: |stage| Box::pin(space_reuse_all(stage)),
     },
-    Scenario {
-        name: "streams-that-end-unanswered",
-        parts: &["behind a slow disk", "level"],
-        seeds: 4,
-        may_stop: false,
-        plan: little_space,
-        script: |stage| Box::pin(streams_unanswered(stage)),
-    },
 ];
 
 /// A member loses power as its mark is being set: what it acknowledges before that is synced, or it has acknowledged
@@ -315,26 +307,6 @@ async fn space_reuse_all(mut stage: Stage) -> Played {
         stage.active(&stage.all()).await?;
     }
     stage.reached("all active again");
-    stage.acknowledged(5).await
-}
-
-/// A member's journal takes seconds for a write, so the leader gives up one stream of appends after another, each with entries
-/// for which the member has promised room. When the disk is as quick as ever there is room for what comes.
-async fn streams_unanswered(mut stage: Stage) -> Played {
-    stage.acknowledged(10).await?;
-    let (_, member, _) = stage.cast().await?;
-    let disk = stage.machine(member)?.disk.clone();
-    for _ in 0..2 {
-        let slow = Duration::from_millis(stage.rng.random_range(4_000..8_000));
-        disk.stall(slow, Some(FileKind::Journal));
-        let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
-        let before = applied(member);
-        tokio::time::sleep(slow / 2).await;
-        let goal = stage.leads(&stage.all()).and_then(|(_, leader)| applied(leader));
-        stage.reached_if(goal > before, "behind a slow disk");
-        stage.until("a member that is level", || applied(member) >= goal).await?;
-    }
-    stage.reached("level");
     stage.acknowledged(5).await
 }
 
