@@ -121,7 +121,7 @@ async fn minority(mut stage: Stage) -> Played {
 async fn journal_erased(mut stage: Stage) -> Played {
     for round in 0..2 {
         let (leader, member, _) = stage.cast().await?;
-        let member = if stage.seed % 3 == 0 { leader } else { member };
+        let member = if stage.seed.is_multiple_of(3) { leader } else { member };
         stage.acknowledged(if round == 0 { 5 } else { 60 }).await?;
         if stage.rng.random_bool(0.5) {
             // What was recorded at its last start says nothing of the journal any more.
