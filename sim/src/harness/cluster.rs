@@ -190,7 +190,7 @@ impl Cluster {
         forgetful > (self.machines.len() - 1) / 2
     }
 
-    fn host(&self, machine: &Machine) -> Option<NodeHandle> {
+    pub(super) fn host(&self, machine: &Machine) -> Option<NodeHandle> {
         Handle::current().get_node(machine.host)
     }
 

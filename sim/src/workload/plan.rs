@@ -7,6 +7,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The usual share of writes that are to be synced before they are answered.
+pub const SYNCED_ONE_IN: u32 = 8;
+
 /// How a run's clients behave.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -22,6 +25,8 @@ pub struct Profile {
     pub deadline: Duration,
     /// Of 100 requests, so many are writes.
     pub write_percent: u32,
+    /// One write in so many is to be synced before it is answered, whatever the mode.
+    pub synced_one_in: u32,
 }
 
 impl Profile {
@@ -37,6 +42,7 @@ impl Profile {
             think_max: Duration::from_millis(pick(rng, &[60, 150, 300, 600])),
             deadline: Duration::from_millis(pick(rng, &[1_500, 4_000, 8_000])),
             write_percent: u32::try_from(pick(rng, &[35, 55, 75])).unwrap_or(50),
+            synced_one_in: SYNCED_ONE_IN,
         }
     }
 }
@@ -79,7 +85,7 @@ impl Generator {
 
     /// Whether a write shall be synced before it is answered, whatever the mode.
     pub fn wants_synced(&mut self, action: &Action) -> bool {
-        matches!(action, Action::Write(_)) && self.rng.random_range(0..8) == 0
+        matches!(action, Action::Write(_)) && self.rng.random_range(0..self.profile.synced_one_in) == 0
     }
 
     fn key(&mut self) -> Key {

@@ -49,6 +49,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(newest_block_gone(stage)),
     },
     Scenario {
+        name: "damage-overwritten-and-cut",
+        parts: &["damaged", "dies while it overwrites the damage", "told from a torn tail"],
+        seeds: 12,
+        may_stop: false,
+        plan: |seed| match seed % 3 {
+            0 => three(seed),
+            1 => in_mode(three(seed), Mode::Sync),
+            _ => in_mode(three(seed), Mode::Device),
+        },
+        script: |stage| Box::pin(overwritten(stage)),
+    },
+    Scenario {
         name: "disjoint-damage-on-all",
         parts: &["each value damaged somewhere", "all read right", "nothing left to mend"],
         seeds: 4,
@@ -109,7 +121,7 @@ async fn minority(mut stage: Stage) -> Played {
 async fn journal_erased(mut stage: Stage) -> Played {
     for round in 0..2 {
         let (leader, member, _) = stage.cast().await?;
-        let member = if stage.seed % 3 == 0 { leader } else { member };
+        let member = if stage.seed.is_multiple_of(3) { leader } else { member };
         stage.acknowledged(if round == 0 { 5 } else { 60 }).await?;
         if stage.rng.random_bool(0.5) {
             // What was recorded at its last start says nothing of the journal any more.
@@ -150,6 +162,52 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
         told_from_a_torn_tail(&mut stage, member).await?;
     }
     Ok(())
+}
+
+/// A block in the middle of the journal rots, behind everything that the last start recorded. The member that finds it dies once
+/// more, while it overwrites the damage and what lies behind it: what is left then looks whole, and is less than it acknowledged.
+async fn overwritten(mut stage: Stage) -> Played {
+    for _ in 0..2 {
+        let (leader, follower, _) = stage.cast().await?;
+        let member = if stage.rng.random_bool(0.3) { leader } else { follower };
+        stage.acknowledged(20).await?;
+        let node = stage.node(member).ok_or("a node")?;
+        let block = node.engine().status().written_sequence;
+        // Later blocks say that it was synced.
+        stage.until("a synced block", || node.engine().status().synced_sequence >= block).await?;
+        stage.acknowledged(10).await?;
+        let death = death_that_takes_nothing(&mut stage);
+        stage.end(member, death);
+        let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
+        let machine = stage.machine(member)?;
+        if !machine.disk.decay_block(Decay::Rot, FileKind::Journal, block % blocks) {
+            return Err("a block that rots".into());
+        }
+        machine.damage();
+        stage.reached("damaged");
+        stage.start(&[member]).await;
+        stage.disk(member, Moment::WriteTo(FileKind::Journal), 1).await?;
+        let steps = stage.rng.random_range(1..12);
+        stage.disk(member, Moment::Operation, steps).await?;
+        let came_back = stage.node(member).is_some();
+        stage.reached_if(!came_back, "dies while it overwrites the damage");
+        let death = death_that_takes_nothing(&mut stage);
+        stage.end(member, death);
+        stage.start(&[member]).await;
+        stage.until("a node that serves", || stage.node(member).is_some()).await?;
+        if stage.is_active(member) && !came_back {
+            cut_like_a_torn_tail(&stage, member);
+        }
+        stage.reached_if(stage.is_recovering(member) && !came_back, "told from a torn tail");
+        stage.active(&[member]).await?;
+    }
+    stage.acknowledged(5).await
+}
+
+/// A power cut in a mode in which it takes nothing that was acknowledged, or the end of the process.
+fn death_that_takes_nothing(stage: &mut Stage) -> Death {
+    let cut = stage.cluster.plan.mode != Mode::Replicated && stage.rng.random_bool(0.5);
+    if cut { Death::PowerCut } else { Death::Killed }
 }
 
 /// A member dies while it opens, mostly: what is left then is judged anew. Whether it was back before it died.

@@ -10,6 +10,7 @@
 //!   election    votes and leaders at the wrong moment
 //!   recovery    the way back, interrupted
 //!   storage     snapshots, space, the mark
+//!   repeats     requests that arrive once more, late
 //!   disks       disks that are lost while something else goes on
 //!   damage      bits that flip, on one member or on all
 //!   loss        what a person gave up is the newest only
@@ -26,6 +27,7 @@ mod identity;
 mod loss;
 mod power;
 mod recovery;
+mod repeats;
 mod stage;
 mod storage;
 
@@ -80,6 +82,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         election::SCENARIOS,
         recovery::SCENARIOS,
         storage::SCENARIOS,
+        repeats::SCENARIOS,
         disks::SCENARIOS,
         identity::SCENARIOS,
         automatic::SCENARIOS,
@@ -122,6 +125,7 @@ fn members(seed: u64, nodes: u16) -> Plan {
             think_max: Duration::from_millis(60),
             deadline: Duration::from_secs(4),
             write_percent: 70,
+            ..plan.profile
         },
         beyond_tolerance: true,
         faults: Vec::new(),

@@ -183,13 +183,16 @@ async fn total_cut(mut stage: Stage) -> Played {
     Ok(())
 }
 
-/// Three members and so many requests that several share an append.
+/// Three members and so many requests at a time that the leader's streams are full, and what waits goes out in one append. Few
+/// of the writes are to be synced: each sync covers what came before it, too.
 fn busy(seed: u64) -> Plan {
     let plan = three(seed);
     let profile = Profile {
-        tasks_per_client: 4,
+        groups: 20,
+        tasks_per_client: 20,
         think_max: Duration::from_millis(8),
         write_percent: 90,
+        synced_one_in: 300,
         ..plan.profile
     };
     Plan { profile, ..plan }

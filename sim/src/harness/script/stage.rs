@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{LogId, Standing};
 use cairn_node::Node;
-use cairn_raft::{GROUP, ReplicaStatus, Role};
+use cairn_raft::{Command, GROUP, ReplicaStatus, Role, WriteOutcome};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -33,6 +33,8 @@ const POLL: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(25);
 /// Longest wait for something to begin on a disk.
 const MOMENT: Duration = Duration::from_secs(3);
+/// How often a command of the script's own is asked for, at most.
+const COMMAND_ATTEMPTS: usize = 30;
 /// Longest wait for a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(12);
 
@@ -430,6 +432,26 @@ impl Stage {
         let before = unreadable();
         read_all(&self.cluster, self.machine(member)?).await;
         Ok(unreadable() - before)
+    }
+
+    /// Has the leader apply a command of nobody's client, asking again until it is known what became of it. For keys of which
+    /// no history is kept.
+    pub(super) async fn command(&mut self, command: Command) -> Result<WriteOutcome, String> {
+        for _ in 0..COMMAND_ATTEMPTS {
+            let leader = self.leader().await?;
+            let (Some(node), Some(host)) = (self.node(leader), self.cluster.host(self.machine(leader)?))
+            else {
+                continue;
+            };
+            let command = command.clone();
+            let asked = host.spawn(async move { node.replica().write(command).await });
+            match tokio::time::timeout(MOMENT, asked).await {
+                Ok(Ok(Ok(outcome))) => return Ok(outcome),
+                other => self.cluster.trace.event(format!("a command of the script: {other:?}")),
+            }
+            self.pass(50, 200).await;
+        }
+        Err("an outcome of a command".into())
     }
 
     /// A member loses power while it acknowledges ahead of its syncs, just after so many acknowledgements; whether it

@@ -5,14 +5,18 @@ use super::{FORGOT, Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
+use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Geometry, LogId, Mode};
-use cairn_raft::Role;
+use cairn_raft::{Command, Condition, Operation, Role};
 use rand::RngExt;
 use std::time::Duration;
 
 /// Longer than it takes until acknowledgements would run ahead.
 const SLOW: Duration = Duration::from_secs(6);
+/// Values that make a snapshot one of several pieces, and the bytes of each.
+const BULK: u8 = 60;
+const BULK_BYTES: usize = 60_000;
 const REUSED: &str = "space used again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -55,6 +59,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
         script: |stage| Box::pin(repeat_behind_a_snapshot(stage)),
+    },
+    Scenario {
+        name: "snapshot-left-for-a-newer-one",
+        parts: &["part of a snapshot", "another leads", "level"],
+        seeds: 8,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
+        script: |stage| Box::pin(snapshot_left(stage)),
     },
     Scenario {
         name: "space-reuse-after-a-cut",
@@ -210,6 +222,38 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
         |index: u64| before.map(|id| id.index) < Some(index) && Some(index) <= taken.map(|id| id.index);
     stage.reached_if(stage.answered(now, within), "asked again");
     Ok(())
+}
+
+/// A member that was away gets a part of a snapshot, and the leader that sends it dies. The next one sends its own, of a later
+/// state: nothing of the earlier one is in it.
+async fn snapshot_left(mut stage: Stage) -> Played {
+    let (leader, member, third) = stage.cast().await?;
+    let term = stage.term(leader);
+    stage.isolate(&[member]);
+    let end = stage.status(member).and_then(|status| status.last_log);
+    // Behind the clients' keys, in order: those come in the first piece, and change all the time.
+    for number in 0..BULK {
+        let key = Bytes::from(format!("later/{number}"));
+        let put = Operation::Put { key, value: vec![number; BULK_BYTES].into(), condition: Condition::None };
+        stage.command(Command { synced: false, session: None, operations: vec![put] }).await?;
+    }
+    let purged_on = |stage: &Stage, members: &[usize]| members.iter().all(|at| purged(stage, *at) > end);
+    stage.until("a log that was purged", || purged_on(&stage, &[leader, third])).await?;
+    stage.heal();
+    let writes = stage.rng.random_range(1..10);
+    stage.disk(member, Moment::WriteTo(FileKind::Data), writes).await?;
+    stage.pass(0, 20).await;
+    stage.kill(leader);
+    stage.reached_if(purged(&stage, member) <= end, "part of a snapshot");
+    stage.leader_among(&[third], term).await?;
+    stage.reached("another leads");
+    stage.until("a snapshot", || purged(&stage, member) > end).await?;
+    stage.start(&[leader]).await;
+    let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
+    let goal = applied(third);
+    stage.until("a member that is level", || applied(member) >= goal).await?;
+    stage.reached("level");
+    stage.acknowledged(5).await
 }
 
 /// The last entry that a member has purged: where a snapshot ends, if it had less before.

@@ -1,0 +1,110 @@
+//! Requests that arrive once more, late: on another connection, at another leader, after a restart.
+//!
+//! Clients of the simulation take the answer to their last attempt and forget the earlier ones, so what they are told cannot
+//! show whether an earlier request that arrives after it was answered as it was the first time. Here the script asks.
+
+use super::stage::{Played, Stage};
+use super::{Scenario, three};
+use crate::check::Violation;
+use crate::harness::plan::Plan;
+use bytes::Bytes;
+use cairn_raft::{Command, Condition, Operation, Session, WriteOutcome};
+use rand::RngExt;
+
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "refused-and-asked-again",
+    parts: &[REFUSED, "another leads", "from a checkpoint", "answered as the first time"],
+    seeds: 6,
+    may_stop: false,
+    plan: |seed| Plan { log_retain_entries: 20, ..three(seed) },
+    script: |stage| Box::pin(refused_and_asked_again(stage)),
+}];
+
+const REFUSED: &str = "refused, and the condition holds since";
+
+/// A put is refused, since its condition does not hold. Then the condition comes to hold, and the same request arrives once
+/// more: who was told that it took no effect must not see its value. In between the leader changes, or all start again from
+/// a checkpoint.
+async fn refused_and_asked_again(mut stage: Stage) -> Played {
+    let mut client = Writer::new(&mut stage).await?;
+    for round in 0..3 {
+        let key = Bytes::from(format!("again/{round}"));
+        client.put(&mut stage, &key, Condition::None).await?;
+        let (refused, request) = client.put(&mut stage, &key, Condition::Absent).await?;
+        if refused.applied {
+            return Err("a condition that does not hold".into());
+        }
+        stage.command(alone(Operation::Delete { key: key.clone(), condition: Condition::None })).await?;
+        stage.reached(REFUSED);
+        match (stage.seed + round) % 3 {
+            0 => {}
+            1 => {
+                let leader = stage.leader().await?;
+                let term = stage.term(leader);
+                stage.kill(leader);
+                stage.leader_among(&stage.all(), term).await?;
+                stage.reached("another leads");
+                stage.start(&[leader]).await;
+            }
+            _ => {
+                start_from_a_checkpoint(&stage).await?;
+                stage.reached("from a checkpoint");
+            }
+        }
+        stage.pass(0, 500).await;
+        let again = stage.command(request).await?;
+        if again == refused {
+            stage.reached("answered as the first time");
+        } else {
+            let detail = format!("{refused:?}, and then {again:?}");
+            stage.cluster.violation(Violation::new("a repeat is answered as the first time", detail));
+        }
+    }
+    stage.acknowledged(5).await
+}
+
+async fn start_from_a_checkpoint(stage: &Stage) -> Played {
+    let up = || stage.all().iter().all(|member| stage.node(*member).is_some());
+    stage.until("nodes that serve", up).await?;
+    for member in stage.all() {
+        let node = stage.node(member).ok_or("a node")?;
+        node.engine().checkpoint().await.map_err(|error| error.to_string())?;
+    }
+    for member in stage.all() {
+        stage.kill(member);
+    }
+    stage.start(&stage.all()).await;
+    stage.until("nodes that serve", up).await
+}
+
+fn alone(operation: Operation) -> Command {
+    Command { synced: false, session: None, operations: vec![operation] }
+}
+
+/// A client with a session, that still waits for every answer.
+struct Writer {
+    session: Session,
+}
+
+impl Writer {
+    async fn new(stage: &mut Stage) -> Result<Writer, String> {
+        let check = Operation::Check { key: Bytes::from_static(b"again"), condition: Condition::None };
+        let base_index = stage.command(alone(check)).await?.log_id.index;
+        let client_id = stage.rng.random();
+        Ok(Writer { session: Session { client_id, sequence: 0, lowest_pending: 1, base_index } })
+    }
+
+    /// The next put, what became of it, and the request.
+    async fn put(
+        &mut self,
+        stage: &mut Stage,
+        key: &Bytes,
+        condition: Condition,
+    ) -> Result<(WriteOutcome, Command), String> {
+        self.session.sequence += 1;
+        let value = Bytes::from(self.session.sequence.to_le_bytes().to_vec());
+        let operation = Operation::Put { key: key.clone(), value, condition };
+        let command = Command { session: Some(self.session), ..alone(operation) };
+        Ok((stage.command(command.clone()).await?, command))
+    }
+}
