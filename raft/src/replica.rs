@@ -22,7 +22,7 @@ use crate::rejoin::{Gate, Mandate, Recovery};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
-use crate::status::ReplicaStatus;
+use crate::status::{ReplicaStatus, Role};
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
 use crate::{GROUP, state_hash, status};
 use bytes::Bytes;
@@ -386,8 +386,8 @@ impl Replica {
         // What is asked of the engine may have to wait, so not within the look.
         let metrics = look_at(&self.inner.shared.raft, Clone::clone);
         let mut status = status::of(&metrics, self.engine(), self.standing(), stopped);
-        // A member that recovers does not campaign, and remembers whom it followed before its restart.
-        if status.standing == Standing::Recovering && !self.inner.shared.gate.heard_within(LEADER_ALIVE) {
+        // Who does not campaign, or is refused by all, remembers whom it followed once.
+        if status.role != Role::Leader && !self.inner.shared.gate.heard_within(LEADER_ALIVE) {
             status.leader = None;
         }
         status

@@ -13,26 +13,38 @@ const LOOKS: Duration = Duration::from_secs(15);
 
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "loss-accepted-by-configuration",
-    parts: &[FORGOT, "waits for every voter", "decided without a person", "the loss is counted"],
-    seeds: 8,
+    parts: &[
+        FORGOT,
+        "one remembers",
+        "waits for every voter",
+        "decided without a person",
+        "the loss is counted",
+    ],
+    seeds: 12,
     may_stop: false,
     plan: |seed| Plan { recover_automatically: true, ..three_or_five(seed) },
     script: |stage| Box::pin(by_configuration(stage)),
 }];
 
-/// All machines lose power at once under load, and one of them is long in coming back. Until it is there nobody leads, though a
-/// majority could; then the members decide by themselves, and count the loss.
+/// All machines lose power at once under load, or all but a follower, who remembers and yet cannot lead without the others. One of
+/// those that were cut is long in coming back. Until it is there nobody leads, though a majority could; then the members decide by
+/// themselves, and count the loss.
 async fn by_configuration(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(0, 2_000).await;
     stage.acknowledged(5).await?;
-    let forgot = stage.cut_all() > 0;
+    let leader = stage.leader().await?;
+    let followers = stage.others(&[leader]);
+    let spared = followers.first().copied().filter(|_| stage.rng.random_bool(0.5));
+    let cut: Vec<usize> = stage.all().into_iter().filter(|member| Some(*member) != spared).collect();
+    let forgot = stage.cut_together(&cut) > 0;
     stage.reached_if(forgot, FORGOT);
+    stage.reached_if(spared.is_some(), "one remembers");
     // Nobody asks from here on, and nobody waits for an answer any more.
     stage.quiet();
     tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
-    let absent = stage.rng.random_range(0..stage.all().len());
-    let others = stage.others(&[absent]);
+    let absent = cut.get(stage.rng.random_range(0..cut.len())).copied().unwrap_or(leader);
+    let others: Vec<usize> = cut.into_iter().filter(|member| *member != absent).collect();
     stage.cluster.decide();
     stage.start(&others).await;
     for member in &others {
