@@ -276,7 +276,8 @@ fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
     Left {
         power_cut: power_cut || failed_sync.is_some(),
         kept_written: match failed_sync {
-            Some(_) => keeps && (power_cut || !peers),
+            // What a failed sync covered may be gone whatever the device promises; where peers hold it, nothing is taken for granted.
+            Some(_) => keeps && !peers,
             None => keeps || !power_cut,
         },
         reaches: failed_sync.filter(|_| power_cut || !peers),

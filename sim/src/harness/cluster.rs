@@ -110,6 +110,8 @@ impl Cluster {
     /// Makes an empty disk a data directory of a member that never was.
     pub(super) async fn format(&self, machine: &Machine, incarnation: u64) -> Result<(), EngineError> {
         let identity = Identity { cluster: CLUSTER.into(), slot: machine.slot, incarnation };
+        // An error that was to strike the disk before this one is not to strike a format, after which nobody would try again.
+        machine.disk.disarm();
         Engine::format(&*machine.disk.directory(), self.plan.geometry, &identity).await
     }
 
