@@ -193,3 +193,36 @@ fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing
     }
     assert!(active > 10 && recovering > 10, "{active} active, {recovering} recovering");
 }
+
+/// The story: a sync of a device that promises to keep completed writes failed, and part of what it should have covered was gone when
+/// the process ended. Then the machine lost power, and the node took every completed write for kept.
+#[test]
+fn after_a_power_cut_a_node_of_mode_device_that_has_peers_is_whole_or_knows_that_it_is_not() {
+    let (mut recovering, mut active, mut lost) = (0, 0, 0);
+    for seed in 0..3 {
+        for nth in (0..60).step_by(3) {
+            run(async {
+                let what = format!("nth={nth} seed={seed}");
+                let Some(Failed { disk, mut random, dropped, .. }) =
+                    fail(Mode::Device, true, false, nth + seed, seed * 1000 + nth).await
+                else {
+                    return;
+                };
+                lost += u64::from(dropped > 0);
+                disk.reboot(Cache::Protected, || random.next());
+                let opened = Engine::open(Arc::new(disk.clone()), None, with(Mode::Device, true, 2)).await;
+                let engine = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let first = engine.log_bounds(GROUP).purged.map_or(0, |purged| purged.index + 1);
+                let log = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
+                match engine.standing() {
+                    Standing::Active => {
+                        assert!(log.is_ok(), "{what}: {:?}", log.err());
+                        active += 1;
+                    }
+                    Standing::Recovering => recovering += 1,
+                }
+            });
+        }
+    }
+    assert!(lost > 5 && recovering > 5, "{lost} lost something: {active} active, {recovering} recovering");
+}
