@@ -51,10 +51,12 @@ impl Engine {
 
     /// Gives a directory whose identity cannot be read ([`Error::is_identity_lost`]) another one, with what can be verified of what
     /// the member of incarnation `before` wrote there as a head start. To be called only where others hold what that member
-    /// acknowledged, and may replace it. A directory whose identity can be read after all is left as it is. Ends synced.
+    /// acknowledged, and may replace it. A directory whose identity can be read after all, or that somebody else than `before` wrote,
+    /// is left as it is. Ends synced.
     ///
     /// # After a crash
-    /// During this call: a directory without an identity, with less to inherit, or one of the new identity.
+    /// During this call: the old state; or no identity, and the next call goes on for the same `identity`, whatever it is told, with less
+    /// to inherit at worst; or the new identity.
     ///
     /// # Errors
     /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, `Failed`.
