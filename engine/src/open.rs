@@ -23,7 +23,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 const MAX_CLUSTER_BYTES: usize = 64;
-const MAX_INCARNATION: u64 = (1 << 48) - 1;
 
 /// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
 pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
@@ -48,7 +47,7 @@ pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
             "a cluster name of {len} bytes: 1 to {MAX_CLUSTER_BYTES} are allowed"
         )));
     }
-    if identity.slot == 0 || identity.incarnation == 0 || identity.incarnation > MAX_INCARNATION {
+    if identity.slot == 0 || identity.incarnation == 0 || identity.incarnation > Identity::MAX_INCARNATION {
         return Err(Error::Invalid(
             "slots count from 1, and an incarnation is 1 to 48 bits that are not all 0".into(),
         ));

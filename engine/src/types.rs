@@ -24,7 +24,7 @@ impl fmt::Display for LogId {
     }
 }
 
-/// Who a data directory is: written by `format`, synced before first use, never changed by the engine itself.
+/// Who a data directory is: written by `format`, synced before first use, and replaced by a rebirth only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster's name, 1 to 64 bytes of UTF-8.
@@ -33,6 +33,11 @@ pub struct Identity {
     pub slot: u16,
     /// 48 random bits: a wiped and re-made member is a different one.
     pub incarnation: u64,
+}
+
+impl Identity {
+    /// An incarnation has 48 bits that are not all 0.
+    pub const MAX_INCARNATION: u64 = (1 << 48) - 1;
 }
 
 /// The running kernel, so that a restart of the process can be told from a restart of the machine.

@@ -54,9 +54,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An incarnation has 48 bits.
-const MAX_INCARNATION: u64 = (1 << 48) - 1;
-
 /// What a node gets from the world around it.
 #[derive(Clone)]
 pub struct Environment {
@@ -253,7 +250,7 @@ async fn be_reborn(
     environment: &Environment,
     lost: &cairn_engine::Error,
 ) -> Result<(), Error> {
-    let incarnation = StdRng::seed_from_u64(environment.seed).random_range(1..=MAX_INCARNATION);
+    let incarnation = StdRng::seed_from_u64(environment.seed).random_range(1..=Identity::MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     let node = NodeId::new(identity.slot, identity.incarnation);
     let directory = environment.directory.location();

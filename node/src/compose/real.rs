@@ -165,7 +165,7 @@ pub(super) async fn format(config: &NodeConfig, progress: Progress<'_>) -> Resul
     let geometry = Geometry::for_total(config.storage.size_bytes)?;
     FileDirectory::create(path, &geometry, progress)?;
     let directory = FileDirectory::open(path, backend(config))?;
-    let incarnation = rand::rng().random_range(1..=MAX_INCARNATION);
+    let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     Engine::format(&directory, geometry, &identity).await?;
     Ok(identity)
