@@ -6,8 +6,9 @@
 //!   and what is synced then is recorded with it;
 //! - a power cut that finds the mark clear took nothing that was acknowledged.
 //!
-//! The mark is cleared after a quiet moment, at a clean end, and while the caller holds it clear. While it is clear
-//! every acknowledgement waits for a sync; a few of these within a second set it again.
+//! The mark is cleared when nothing has been acknowledged ahead of its sync for the sync interval, at a clean end, and while
+//! the caller holds it clear. While it is clear every acknowledgement waits for a sync; a few of these within a second set it
+//! again.
 
 use crate::error::Result;
 use crate::shared::Shared;
@@ -73,8 +74,9 @@ impl Shared {
         let on_device = self.lazy.is_set();
         let (wanted, quiet) = {
             let progress = self.progress.lock();
-            let idle = progress.written == progress.synced && progress.waiting.is_empty();
-            (progress.wants_mark(), idle && progress.last_write.elapsed() >= self.options.sync_interval)
+            // What is written and not synced is synced before the mark is cleared.
+            let idle = progress.waiting.is_empty();
+            (progress.wants_mark(), idle && progress.last_ahead.elapsed() >= self.options.sync_interval)
         };
         match on_device {
             true if held || quiet => self.clear_mark().await,
@@ -85,6 +87,19 @@ impl Shared {
             }
             false => self.set_mark().await,
         }
+    }
+
+    /// How long the syncer may wait until it looks again: the sync interval, or less where the mark is due to be cleared
+    /// before that.
+    pub(crate) fn until_next_look(&self) -> Duration {
+        let interval = self.options.sync_interval;
+        if !self.lazy.is_set() {
+            return interval;
+        }
+        let due = self.progress.lock().last_ahead + interval;
+        let left = due.saturating_duration_since(Instant::now());
+        // Overdue only while somebody waits, whose acknowledgement starts the interval anew.
+        if left.is_zero() { interval } else { left }
     }
 
     /// Clears the mark for good: nothing is acknowledged any more.
@@ -124,6 +139,7 @@ impl Shared {
         let mut progress = self.progress.lock();
         if !self.lazy.held.load(Ordering::SeqCst) {
             progress.ahead = true;
+            progress.last_ahead = Instant::now();
             progress.settle();
         }
     }

@@ -239,7 +239,7 @@ pub(crate) async fn open(
             oldest_unsynced: None,
             writer_ended: false,
             written_checksum: chain,
-            last_write: Instant::now(),
+            last_ahead: Instant::now(),
             ahead: options.mode == Mode::Device,
         }),
         standing: Mutex::new(standing),

@@ -172,6 +172,8 @@ impl State {
 /// An operation whose write is under way, in journal order.
 pub(crate) struct Waiting {
     pub sequence: u64,
+    /// An append, on which others count once it is acknowledged.
+    pub append: bool,
     pub synced: bool,
     pub done: Done,
 }
@@ -189,8 +191,8 @@ pub(crate) struct Progress {
     pub writer_ended: bool,
     /// The checksum of block `written`.
     pub written_checksum: u128,
-    /// When something was last written.
-    pub last_write: Instant,
+    /// When an append was last acknowledged ahead of the sync that covers it, or appends were allowed to be.
+    pub last_ahead: Instant,
     /// An acknowledgement may run ahead of the sync that covers it. In mode `replicated` only while the `lazy` mark is
     /// set on the device.
     pub ahead: bool,
@@ -226,8 +228,13 @@ impl Progress {
     pub(crate) fn settle(&mut self) {
         let (written, synced, ahead) = (self.written, self.synced, self.ahead);
         let holds = |w: &mut Waiting| w.sequence <= if w.synced || !ahead { synced } else { written };
+        let mut ran_ahead = false;
         while let Some(waiting) = self.waiting.pop_front_if(holds) {
+            ran_ahead |= waiting.append && waiting.sequence > synced;
             (waiting.done)(Ok(()));
+        }
+        if ran_ahead {
+            self.last_ahead = Instant::now();
         }
     }
 }
@@ -343,7 +350,6 @@ impl Shared {
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;
         progress.written_checksum = checksum;
-        progress.last_write = Instant::now();
         progress.claims.push_back((sequence, claim));
         progress.unsynced_bytes += bytes;
         progress.oldest_unsynced.get_or_insert_with(Instant::now);

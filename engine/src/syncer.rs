@@ -12,22 +12,22 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 async fn tend(shared: &Shared) {
     loop {
-        let interval = tokio::time::sleep(shared.options.sync_interval);
+        let interval = tokio::time::sleep(shared.until_next_look());
         let tick = tokio::select! {
             biased;
             () = shared.sync_work.notified() => false,
             () = interval => true,
         };
-        let (ended, behind) = {
-            let progress = shared.progress.lock();
-            (progress.writer_ended, progress.written > progress.synced)
-        };
-        if ended || shared.failed().is_some() {
+        if shared.progress.lock().writer_ended || shared.failed().is_some() {
             return;
         }
         if shared.tend_mark().await.is_err() {
             return;
         }
+        let behind = {
+            let progress = shared.progress.lock();
+            progress.written > progress.synced
+        };
         if behind {
             if shared.sync_now().await.is_err() {
                 return;

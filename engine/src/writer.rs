@@ -189,7 +189,8 @@ impl Writer {
         for (queued, blocks) in gathering.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
                 let sequence = first + blocks.max(1) - 1;
-                progress.waiting.push_back(Waiting { sequence, synced: queued.synced, done });
+                let append = matches!(queued.op, Op::Append { .. });
+                progress.waiting.push_back(Waiting { sequence, append, synced: queued.synced, done });
             }
         }
         drop(progress);

@@ -10,8 +10,8 @@ pub const DEVICE: &str = "an acknowledged write is on the devices of a majority 
 /// Mode `replicated`.
 pub const REPLICATED: &str = "an acknowledged write is on the devices of a majority of the voters and synced in the \
     background: nothing is lost when one machine loses power, when machines lose it one after another, or when all lose it \
-    while idle; when a majority loses it within one sync window under load, the cluster stops and says so, and the \
-    newest writes, of at most that window, may be lost";
+    while idle (1.3 s after the last acknowledgement, with storage.sync_interval at 1s); when a majority loses it within \
+    one sync window under load, the cluster stops and says so, and the newest writes, of at most that window, may be lost";
 
 /// Mode `sync`.
 pub const SYNC: &str = "an acknowledged write is synced on a majority of the voters: nothing is lost, even when all \
