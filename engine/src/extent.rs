@@ -8,7 +8,9 @@
 //! - the damaged value ends as it was, as it should be, or as a mixture: unreadable, or right, never something else;
 //! - no other write can be under way to the block: the values of one gathering share blocks with no other gathering, a
 //!   value whose gathering is not yet written is never mended, and mending is done by one at a time;
-//! - the extent cannot be given to another value meanwhile: a view is taken before it is looked up.
+//! - the extent cannot be given to another value meanwhile: a view is taken before it is looked up;
+//! - it was not given to another one before the restart: nothing is mended for an entry whose purge is due, nor for a key
+//!   before the log is applied again as far as it was. Both may refer to an extent that was freed.
 
 use crate::codec::hash;
 use crate::engine::Engine;
@@ -58,18 +60,22 @@ impl Extent {
         Extent { at: entry.value, log_id: entry.version, owner: Owner::Key(key) }
     }
 
+    /// Whether somebody refers to it whose extents cannot be another's.
     fn is_live(&self, state: &State, group: GroupId) -> bool {
         let Some(group) = state.groups.get(&group) else {
             return false;
         };
-        let logged = group.log.get(self.log_id.index).filter(|entry| entry.id == self.log_id);
+        let index = self.log_id.index;
+        let logged = group.log.get(index).filter(|entry| entry.id == self.log_id);
+        let logged = logged.filter(|_| group.keeps_extents_of(index));
         let in_log = |refers: fn(&LogEntry, &ValueRef) -> bool| logged.is_some_and(|e| refers(e, &self.at));
         match &self.owner {
             Owner::Body => in_log(|entry, at| entry.spilled.as_ref() == Some(at)),
             Owner::Entry => in_log(|entry, at| entry.values.contains(at)),
             Owner::Key(key) => {
                 let held = KeyEntry { version: self.log_id, value: self.at };
-                group.keys.get(key) == Some(held) || in_log(|entry, at| entry.values.contains(at))
+                (group.is_reapplied() && group.keys.get(key) == Some(held))
+                    || in_log(|entry, at| entry.values.contains(at))
             }
         }
     }
@@ -82,18 +88,22 @@ impl Extent {
 }
 
 impl Engine {
-    /// The live extents that begin in `range` of the data area, in order of their offset. Looks at every key; other tasks
-    /// run meanwhile.
-    pub async fn extents(&self, group: GroupId, range: Range<u64>) -> Vec<Extent> {
-        let view = self.view(group);
-        let entries = {
+    /// The live extents that begin in `range` of the data area, in order of their offset; none that may be another's by now:
+    /// of an entry whose purge is due, or of keys that are older than before the restart. Looks at every key; other tasks run
+    /// meanwhile.
+    pub async fn extents(&self, id: GroupId, range: Range<u64>) -> Vec<Extent> {
+        let (reapplied, entries) = {
             let state = self.shared().state.lock();
-            let group = state.groups.get(&group);
-            group.map(|group| group.log.entries().cloned().collect::<Vec<_>>()).unwrap_or_default()
+            let Some(group) = state.groups.get(&id) else {
+                return Vec::new();
+            };
+            let kept = group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index));
+            (group.is_reapplied(), kept.cloned().collect::<Vec<_>>())
         };
+        let view = self.view(id);
         let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset);
         let mut found = Vec::new();
-        for (number, (key, entry)) in view.keys().iter().enumerate() {
+        for (number, (key, entry)) in view.keys().iter().filter(|_| reapplied).enumerate() {
             if wanted(&entry.value) {
                 found.push(Extent::of_key(Bytes::copy_from_slice(key), entry));
             }
@@ -112,8 +122,8 @@ impl Engine {
         found
     }
 
-    /// Reads an extent from the device and checks it. `None` where nobody refers to it any more, or its write is still
-    /// under way.
+    /// Reads an extent from the device and checks it. `None` where nobody refers to it any more, where it may be another's by
+    /// now, or while its write is under way.
     ///
     /// # Errors
     /// `Corrupt`; `Io`.
@@ -185,7 +195,7 @@ impl Engine {
         None
     }
 
-    /// It is live, and on the device.
+    /// It is live, nobody else's, and on the device.
     fn can_be_read(&self, group: GroupId, extent: &Extent) -> bool {
         let state = self.shared().state.lock();
         extent.at.len > 0
@@ -202,7 +212,8 @@ impl Engine {
     }
 
     /// Puts the right bytes of a damaged extent back in its place, synced, and reads them again. `false` where nobody
-    /// refers to it any more, its write is still under way, or it is intact: then nothing was written.
+    /// refers to it any more, it may be another's by now, its write is still under way, or it is intact: then nothing was
+    /// written.
     ///
     /// # After a crash
     /// During this call: the extent is damaged or mended; nothing else has changed.

@@ -180,13 +180,7 @@ impl Installer {
                     return None;
                 }
                 let group = state.groups.entry(self.group).or_default();
-                let keys = std::mem::replace(&mut group.keys, std::mem::take(&mut self.keys));
-                let entries = group.log.truncate_after(None);
-                group.log.purge(applied);
-                group.applied = Some(applied);
-                group.applied_recorded = Some(applied);
-                group.applied_before = Some(applied);
-                group.image = Some(image.clone());
+                let (keys, entries) = group.replace(std::mem::take(&mut self.keys), applied, image.clone());
                 for (_, entry) in keys.iter() {
                     state.space.unlink(&entry.value);
                 }

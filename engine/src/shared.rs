@@ -77,13 +77,14 @@ pub(crate) struct CapturedGroup {
 impl CapturedGroup {
     /// O(1) for the keys, one reference an entry for the log.
     pub(crate) fn of((id, group): (&GroupId, &Group)) -> CapturedGroup {
+        let (purged, log) = group.checkpoint_log();
         CapturedGroup {
             id: *id,
-            purged: group.log.bounds().purged,
+            purged,
             applied: group.applied,
             applied_before: group.applied_before.max(group.applied),
             image: group.image.clone(),
-            log: group.log.entries().cloned().collect(),
+            log,
             keys: group.keys.clone(),
         }
     }

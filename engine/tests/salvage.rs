@@ -259,6 +259,35 @@ fn what_the_older_checkpoint_has_not_applied_is_in_the_log_though_it_was_purged(
     });
 }
 
+#[test]
+fn entries_that_claim_the_same_bytes_are_damage() {
+    run(async {
+        let (disk, engine) = filled().await;
+        let (one, other) = (engine.values_of(GROUP, 58).unwrap()[0], engine.values_of(GROUP, 59).unwrap()[0]);
+        drop(engine);
+        disk.kill(|| 0);
+        let bytes = |at: &cairn_engine::ValueRef| {
+            [&at.offset.to_le_bytes()[..], &at.len.to_le_bytes()[..], &at.hash.to_le_bytes()[..]].concat()
+        };
+        disk.damage(FileKind::Journal, |journal| {
+            let block =
+                journal.chunks_mut(BLOCK).find(|block| block.windows(28).any(|at| at == bytes(&other)));
+            let block = block.unwrap();
+            let at = block.windows(28).position(|at| at == bytes(&other)).unwrap();
+            block[at..at + 28].copy_from_slice(&bytes(&one));
+            block[8..24].fill(0);
+            let checksum = xxhash_rust::xxh3::xxh3_128(block);
+            block[8..24].copy_from_slice(&checksum.to_le_bytes());
+        });
+        let Err(Error::Corrupt(damage)) = open(&disk, false).await else { panic!("it has no peers") };
+        assert_eq!(damage.log_ids, [id(58), id(59)], "{damage}");
+        let engine = open(&disk, true).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering);
+        assert_eq!(engine.log_bounds(GROUP).last, None, "nothing tells which of the two is right");
+        check_goes_on(&disk, engine, 0, "empty").await;
+    });
+}
+
 /// Mends every extent after all of them were damaged.
 #[test]
 fn a_damaged_extent_is_mended_in_place_and_its_neighbours_stay_as_they_were() {

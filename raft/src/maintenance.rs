@@ -99,7 +99,6 @@ impl Maintained {
             false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP), status.index_log_bytes),
         };
         let due = self.engine.purge_due(GROUP);
-        let purgeable = purgeable.max(due.map(|due| due.index));
         let needless = self.mender.needless_through();
         let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
         let (now, applied) = (runtime::now(), self.engine.applied(GROUP));
@@ -121,7 +120,8 @@ impl Maintained {
             self.raft.trigger().snapshot().await.map_err(drop)?;
         }
         let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
-        let target = purgeable.map(|target| target.min(held)).max(needless);
+        // A due purge waits for no follower: what it removes was freed, and need not be readable.
+        let target = purgeable.map(|target| target.min(held)).max(needless).max(due.map(|due| due.index));
         if let (Some(target), Some(covered)) = (target, checkpointed) {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {

@@ -54,16 +54,23 @@ async fn read_group(body: &mut BodyReader<'_>) -> std::result::Result<(GroupId, 
     if !image.is_empty() {
         group.image = Some(Arc::new(image));
     }
-    if let Some(purged) = purged {
+    let entries = body.field(8, |r| r.u64()).await?;
+    if let Some(purged) = purged.filter(|_| entries == 0) {
         group.log.purge(purged);
     }
-    let entries = body.field(8, |r| r.u64()).await?;
-    for _ in 0..entries {
+    for number in 0..entries {
         let entry = read_entry(body).await?;
+        // Entries below it are there where they were not applied yet: then the purge is due.
+        if let Some(purged) = purged.filter(|purged| number == 0 && purged.index < entry.id.index) {
+            group.log.purge(purged);
+        }
         if group.log.next_index().is_some_and(|next| next != entry.id.index) {
             return Err(format!("log entry {} does not follow the one before it", entry.id));
         }
         group.log.push(Arc::new(entry), None, 0);
+    }
+    if let Some(purged) = purged {
+        group.purge_applied(purged);
     }
     let keys = body.field(8, |r| r.u64()).await?;
     for _ in 0..keys {

@@ -70,11 +70,10 @@ impl Engine {
     }
 
     /// Through where the log was purged before the restart, if more of it had to be kept: the newest checkpoint was damaged,
-    /// and the older one needs it. To be purged again once a checkpoint covers it; not all its values need be intact.
+    /// and the older one needs it. To be purged again once a checkpoint covers it. The extents of its entries were freed, so
+    /// their values need not be there, and are never put back.
     pub fn purge_due(&self, group: GroupId) -> Option<LogId> {
-        let state = self.shared.state.lock();
-        let group = state.groups.get(&group)?;
-        group.purge_due.filter(|due| group.log.bounds().purged.is_none_or(|purged| purged.index < due.index))
+        self.shared.state.lock().groups.get(&group)?.purge_due()
     }
 
     /// First and last position.

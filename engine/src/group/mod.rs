@@ -7,6 +7,7 @@ pub(crate) use keys::{KEY_RECORD_BYTES, Keys};
 pub(crate) use log::{Log, LogEntry, checkpoint_bytes};
 
 use crate::types::{LogId, SharedImage};
+use std::sync::Arc;
 
 /// A group's state. Everything in it is also on the device, or in the queue to it.
 #[derive(Default)]
@@ -16,9 +17,71 @@ pub(crate) struct Group {
     pub applied: Option<LogId>,
     /// What the journal says was applied.
     pub applied_recorded: Option<LogId>,
-    /// The log was purged through here before the restart, but is kept for what the checkpoint has not applied.
-    pub purge_due: Option<LogId>,
+    /// Through where the log was purged before the restart. See [`Group::purge_due`].
+    pub purged_before: Option<LogId>,
     /// What was applied before the restart.
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,
+}
+
+impl Group {
+    /// Purges through `through`, as the journal or a checkpoint tells. What is not applied is kept until it is, and the purge
+    /// stays due.
+    pub(crate) fn purge_applied(&mut self, through: LogId) -> Vec<Arc<LogEntry>> {
+        self.purged_before = self.purged_before.max(Some(through));
+        let now = self.applied.map(|applied| if applied.index < through.index { applied } else { through });
+        now.map(|now| self.log.purge(now)).unwrap_or_default()
+    }
+
+    /// Through where the log was purged before the restart, if more of it had to be kept.
+    pub(crate) fn purge_due(&self) -> Option<LogId> {
+        let purged = self.log.bounds().purged.map(|purged| purged.index);
+        self.purged_before.filter(|due| purged.is_none_or(|purged| purged < due.index))
+    }
+
+    /// Whether the extents of the entry at `index` are its own. Those of an entry that was purged before the restart were
+    /// freed then, and may be another's by now.
+    pub(crate) fn keeps_extents_of(&self, index: u64) -> bool {
+        self.purge_due().is_none_or(|due| due.index < index)
+    }
+
+    /// Whether the keys are as new as they were before the restart. Until then a key may refer to a value that was
+    /// overwritten then, and whose extent may be another's by now.
+    pub(crate) fn is_reapplied(&self) -> bool {
+        self.applied.map(|applied| applied.index) >= self.applied_before.map(|before| before.index)
+    }
+
+    /// Ends a recovered log before the entry at `index`, and forgets what was known of the rest.
+    pub(crate) fn cut_before(&mut self, index: u64) {
+        self.log.truncate_after(index.checked_sub(1));
+        let last = self.log.bounds().last;
+        self.applied_before = self.applied_before.min(last);
+        self.purged_before = self.purged_before.min(last);
+    }
+
+    /// A snapshot takes the place of everything. Gives what it replaces: the keys, and the log's entries.
+    pub(crate) fn replace(
+        &mut self,
+        keys: Keys,
+        applied: LogId,
+        image: SharedImage,
+    ) -> (Keys, Vec<Arc<LogEntry>>) {
+        let entries = self.log.truncate_after(None);
+        self.log.purge(applied);
+        self.purged_before = None;
+        self.applied = Some(applied);
+        self.applied_recorded = Some(applied);
+        self.applied_before = Some(applied);
+        self.image = Some(image);
+        (std::mem::replace(&mut self.keys, keys), entries)
+    }
+
+    /// What a checkpoint holds of the log: through where it is purged, and the entries. A due purge is done there as far as
+    /// what it removes is applied, and stays due for the rest.
+    pub(crate) fn checkpoint_log(&self) -> (Option<LogId>, Vec<Arc<LogEntry>>) {
+        let due = self.purge_due();
+        let gone = self.applied.min(due).map(|gone| gone.index);
+        let kept = self.log.entries().filter(|entry| gone.is_none_or(|gone| gone < entry.id.index));
+        (due.or(self.log.bounds().purged), kept.cloned().collect())
+    }
 }

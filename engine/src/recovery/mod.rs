@@ -7,6 +7,7 @@
 mod replay;
 mod salvage;
 mod scan;
+mod shared_extent;
 
 pub(crate) use replay::{Left, Recovered, recover};
 pub(crate) use scan::writers;

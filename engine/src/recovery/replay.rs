@@ -2,6 +2,7 @@
 
 use super::salvage::{Salvage, cut_before};
 use super::scan::{End, Scan};
+use super::shared_extent::shared_extent;
 use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::group::{Group, LogEntry};
@@ -119,6 +120,10 @@ pub(crate) async fn recover(
         return Ok(nothing(&scan, &headers, salvage));
     }
     cut_before(&mut groups, unreadable, &mut salvage)?;
+    if let Some(error) = shared_extent(&groups) {
+        salvage.accept(error)?;
+        return Ok(nothing(&scan, &headers, salvage));
+    }
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
     }
@@ -432,16 +437,9 @@ impl Replay<'_> {
                 }
             }
             Record::Purge { group, through } => {
-                let state = self.groups.entry(group).or_default();
                 // The newest checkpoint covered what was purged. If this is the older one, the entries that it has not applied
                 // are needed once more.
-                let now = state
-                    .applied
-                    .map(|applied| if applied.index < through.index { applied } else { through });
-                if now != Some(through) {
-                    state.purge_due = Some(through);
-                }
-                for removed in now.into_iter().flat_map(|now| state.log.purge(now)) {
+                for removed in self.groups.entry(group).or_default().purge_applied(through) {
                     self.unreadable.remove(&(group, removed.id.index));
                 }
             }

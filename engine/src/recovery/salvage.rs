@@ -52,8 +52,7 @@ pub(super) fn cut_before(
     }
     for (id, index) in first {
         let Some(group) = groups.get_mut(&id) else { continue };
-        group.log.truncate_after(index.checked_sub(1));
-        group.applied_before = group.applied_before.min(group.log.bounds().last);
+        group.cut_before(index);
     }
     Ok(())
 }

@@ -98,7 +98,9 @@ impl Mender {
     /// Whether nobody needs the value: its entry is applied, no key has what it wrote, and so it would only be of use to a
     /// follower, for whom a snapshot does as well. The log may then go through that entry.
     async fn let_go(&self, extent: &Extent) -> bool {
-        let applied = self.engine.applied(GROUP).is_some_and(|applied| applied.index >= extent.log_id.index);
+        let needed = self.engine.applied_before_restart(GROUP).map_or(0, |before| before.index);
+        let needed = needed.max(extent.log_id.index);
+        let applied = self.engine.applied(GROUP).is_some_and(|applied| applied.index >= needed);
         if !applied || matches!(extent.owner, Owner::Key(_)) {
             return false;
         }

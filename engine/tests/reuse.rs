@@ -1,0 +1,159 @@
+//! Space that is used again: what is put back in place is never put over a value that has the place by now.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{Change, Engine, Extent, NewEntry, Owner, Transition};
+use support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
+use support::{Disk, geometry, identity, run};
+
+/// Entries that take so many blocks each, until one of them lies where old ones did.
+const LARGE_BLOCKS: usize = 50;
+
+fn large(index: u64) -> NewEntry {
+    let value = Bytes::from(vec![index as u8; LARGE_BLOCKS * BLOCK]);
+    NewEntry { id: id(index), meta: Bytes::new(), values: vec![value] }
+}
+
+fn put_large(index: u64) -> Transition {
+    let key = format!("large{index}").into();
+    Transition { applied: id(index), changes: vec![Change::Put { key, value: 0 }] }
+}
+
+/// Entries 0 to 59 with checkpoints at 40 and 59, purged through 55; then all keys are overwritten by 60 to 79, and the entries
+/// from 80 on go round until the space of what was freed is in use again. Gives the last entry, which has it.
+async fn reused() -> (Disk, u64) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open(&disk, false).await.unwrap();
+    for index in 0..80 {
+        append(&engine, entry(index, 10)).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        if index == 40 || index == 59 {
+            engine.checkpoint().await.unwrap();
+        }
+        if index == 59 {
+            engine.purge(GROUP, id(55)).await.unwrap();
+        }
+    }
+    for index in 80.. {
+        append(&engine, large(index)).await;
+        engine.apply(GROUP, vec![put_large(index)], image(index)).unwrap();
+        engine.sync().await.unwrap();
+        if engine.values_of(GROUP, index).unwrap()[0].offset == 0 {
+            assert_eq!(engine.status().checkpoints, 2, "none was taken by itself");
+            engine.close().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            return (disk, index);
+        }
+        assert!(index < 110, "the space of what was freed is not used again");
+    }
+    unreachable!()
+}
+
+fn apply_again(engine: &Engine, last: u64) {
+    let first = engine.applied(GROUP).unwrap().index + 1;
+    let steps = (first..=last).map(|index| if index < 80 { transition(index) } else { put_large(index) });
+    engine.apply(GROUP, steps.collect(), image(last)).unwrap();
+}
+
+/// Nothing of what entries up to 55 wrote is put back, though a peer has the bytes, and what is live stays as it is. Returns
+/// how many places that would have overwritten.
+async fn check_nothing_is_put_back(disk: &Disk, engine: &Engine, what: &str) -> usize {
+    let before = disk.bytes(FileKind::Data);
+    let reapplied = engine.applied(GROUP) >= engine.applied_before_restart(GROUP);
+    let due = engine.purge_due(GROUP).map_or(0, |due| due.index);
+    let mut lost = 0;
+    for index in 0..=55 {
+        let logged = engine.log_id_at(GROUP, index).filter(|_| index <= due);
+        let keyed =
+            engine.lookup(GROUP, &key(index)).filter(|found| found.version == id(index) && !reapplied);
+        let logged = logged.map(|_| (engine.values_of(GROUP, index).unwrap()[0], Owner::Entry));
+        for (at, owner) in logged.into_iter().chain(keyed.map(|found| (found.value, Owner::Key(key(index)))))
+        {
+            let extent = Extent { at, log_id: id(index), owner };
+            let bytes = &before[at.offset as usize..][..at.len as usize];
+            lost += usize::from(bytes != &value(index)[..]);
+            assert!(!engine.mend(GROUP, &extent, &value(index)).await.unwrap(), "{what}: {extent:?}");
+            assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap(), None, "{what}: {extent:?}");
+        }
+    }
+    assert!(disk.bytes(FileKind::Data) == before, "{what}: a live value was overwritten");
+    for extent in engine.extents(GROUP, 0..u64::MAX).await {
+        engine.read_extent(GROUP, &extent).await.unwrap();
+    }
+    lost
+}
+
+/// All that is live reads right, and is repaired again where it is damaged.
+async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
+    for index in 60..80 {
+        assert_eq!(engine.get(GROUP, &key(index)).await.unwrap().unwrap().1, value(index));
+    }
+    let (found, bytes) = engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
+    disk.damage(FileKind::Data, |data| data[found.value.offset as usize + 5] ^= 1);
+    let extent = Extent::of_key(format!("large{last}").into(), &found);
+    assert!(engine.mend(GROUP, &extent, &bytes).await.unwrap());
+}
+
+/// The story: the newest checkpoint was damaged, and the older one brought back entries that had been purged since. The extents
+/// of some had been freed and given to newer values. A read for replication found the old value's hash wrong, a peer still had
+/// its bytes, and they were put over the newer value.
+#[test]
+fn what_a_due_purge_would_remove_is_never_put_back_over_what_took_its_space() {
+    run(async {
+        let (disk, last) = reused().await;
+        let mut tried = 0;
+        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        for damaged in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            disk.kill(|| 0);
+            for (kind, bytes) in &clean {
+                disk.damage(*kind, |b| b.copy_from_slice(bytes));
+            }
+            disk.damage(damaged, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+            let mut engine = open(&disk, false).await.unwrap();
+            if engine.purge_due(GROUP).is_none() {
+                continue;
+            }
+            assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
+            // What was due before is due after checkpoints of a state in which it still was, and a crash.
+            engine.checkpoint().await.unwrap();
+            engine.checkpoint().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            engine = open(&disk, false).await.unwrap();
+            assert_eq!(engine.purge_due(GROUP), Some(id(55)));
+            assert!(check_nothing_is_put_back(&disk, &engine, "opened again").await > 5);
+            apply_again(&engine, last);
+            assert!(check_nothing_is_put_back(&disk, &engine, "applied again").await > 5);
+            check_repaired_again(&disk, &engine, last).await;
+            // Once it is applied, a checkpoint does without it.
+            engine.checkpoint().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            engine = open(&disk, false).await.unwrap();
+            assert_eq!((engine.purge_due(GROUP), engine.log_bounds(GROUP).purged), (None, Some(id(55))));
+            check_repaired_again(&disk, &engine, last).await;
+            tried += 1;
+        }
+        assert_eq!(tried, 1, "one of the two was the older one");
+    });
+}
+
+/// The story: after an ordinary restart the keys were those of the checkpoint, until the log behind it was applied again. One
+/// of them named a value that had been overwritten before the restart, and whose space was in use again.
+#[test]
+fn a_key_that_is_older_than_before_the_restart_is_not_put_back_over_what_took_its_space() {
+    run(async {
+        let (disk, last) = reused().await;
+        let engine = open(&disk, false).await.unwrap();
+        assert_eq!(engine.purge_due(GROUP), None);
+        assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
+        apply_again(&engine, last);
+        check_repaired_again(&disk, &engine, last).await;
+    });
+}
