@@ -18,11 +18,12 @@ use std::sync::atomic::Ordering;
 const BATCH_BYTES: usize = 256 << 10;
 
 /// A snapshot being installed. Nothing is visible, and a crash leaves the old state, until [`Installer::finish`].
-/// Dropping it gives its space back.
+/// Dropping it gives its space back, once a write that is still under way has ended.
 pub struct Installer {
     shared: Arc<Shared>,
     group: GroupId,
-    keys: Keys,
+    /// What was put so far. A write under way has it; if nobody waited for the write's end, it is gone.
+    claimed: Option<Claimed>,
     batch: Vec<Item>,
     batch_bytes: usize,
     /// The highest key so far.
@@ -31,12 +32,37 @@ pub struct Installer {
 
 type Item = (Bytes, LogId, Bytes);
 
+/// Keys whose values have a reference each, which is given back on drop.
+struct Claimed {
+    shared: Arc<Shared>,
+    keys: Keys,
+}
+
+impl Claimed {
+    /// Gives a key its value, whose reference is counted here.
+    fn insert(&mut self, state: &mut State, key: &Bytes, entry: KeyEntry) {
+        state.space.link(&entry.value);
+        if let Some(old) = self.keys.insert(key, entry) {
+            state.space.unlink(&old.value);
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        for (_, entry) in self.keys.iter() {
+            state.space.unlink(&entry.value);
+        }
+    }
+}
+
 impl Installer {
     pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
         Installer {
+            claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }),
             shared,
             group,
-            keys: Keys::default(),
             batch: Vec::new(),
             batch_bytes: 0,
             highest: Bytes::new(),
@@ -47,7 +73,7 @@ impl Installer {
     /// is not written again.
     ///
     /// # Errors
-    /// `Full`, `Failed`. May be cancelled; the installer must then be dropped.
+    /// `Full`, `Failed`. May be cancelled; the installer is then of no more use: whatever it is asked is refused with `Closed`.
     pub async fn put(&mut self, key: Bytes, version: LogId, value: Bytes) -> Result<()> {
         let new = self.highest < key;
         self.highest = self.highest.clone().max(key.clone());
@@ -76,15 +102,15 @@ impl Installer {
         if self.shared.read_quietly(&entry.value, version).await.is_err() {
             return false;
         }
+        let Some(claimed) = &mut self.claimed else {
+            return false;
+        };
         let mut state = self.shared.state.lock();
         // It may have been overwritten while it was read.
         if held(&state) != Some(entry) {
             return false;
         }
-        state.space.link(&entry.value);
-        if let Some(old) = self.keys.insert(key, entry) {
-            state.space.unlink(&old.value);
-        }
+        claimed.insert(&mut state, key, entry);
         true
     }
 
@@ -125,16 +151,25 @@ impl Installer {
         }
         let buf = AlignedBuf::copied_from(&values);
         self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        let (result, _) = self.shared.devices.data.write(base, buf).await;
-        result.map_err(|error| {
-            let error = self.shared.device_error(FileKind::Data, "write", &error);
-            self.shared.fail(error.clone());
-            error
-        })
+        // Whoever waits may give up, and the write goes on: its space stays taken until it has ended.
+        let claimed = self.claimed.take().ok_or(Error::Closed)?;
+        let writing = tokio::spawn(async move {
+            let (result, _) = claimed.shared.devices.data.write(base, buf).await;
+            let result = result.map_err(|error| {
+                let error = claimed.shared.device_error(FileKind::Data, "write", &error);
+                claimed.shared.fail(error.clone());
+                error
+            });
+            (claimed, result)
+        });
+        let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;
+        self.claimed = Some(claimed);
+        result
     }
 
     /// Gives a batch of `len` bytes its place and the keys their values in it.
     fn place(&mut self, len: u32, entries: Vec<(Bytes, KeyEntry)>) -> Result<u64> {
+        let claimed = self.claimed.as_mut().ok_or(Error::Closed)?;
         let mut state = self.shared.state.lock();
         state.check_open()?;
         let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
@@ -142,10 +177,7 @@ impl Installer {
         let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
         for (key, mut entry) in entries {
             entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };
-            state.space.link(&entry.value);
-            if let Some(old) = self.keys.insert(&key, entry) {
-                state.space.unlink(&old.value);
-            }
+            claimed.insert(&mut state, &key, entry);
         }
         Ok(base)
     }
@@ -153,9 +185,10 @@ impl Installer {
     /// Whether a checkpoint can hold what was put, with a machine image of so many bytes.
     ///
     /// # Errors
-    /// `IndexFull`.
+    /// `IndexFull`, `Closed`.
     pub fn fits(&self, image_bytes: u64) -> Result<()> {
-        let bytes = self.keys.checkpoint_bytes().saturating_add(image_bytes);
+        let claimed = self.claimed.as_ref().ok_or(Error::Closed)?;
+        let bytes = claimed.keys.checkpoint_bytes().saturating_add(image_bytes);
         fits_state(bytes, self.shared.checkpoint_capacity)
     }
 
@@ -169,6 +202,7 @@ impl Installer {
     /// `Full`, `Failed`, `Closed`.
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
         self.flush().await?;
+        let mut claimed = self.claimed.take().ok_or(Error::Closed)?;
         let shared = self.shared.clone();
         let target = shared
             .wait_until(|shared| {
@@ -180,7 +214,8 @@ impl Installer {
                     return None;
                 }
                 let group = state.groups.entry(self.group).or_default();
-                let (keys, entries) = group.replace(std::mem::take(&mut self.keys), applied, image.clone());
+                let (keys, entries) =
+                    group.replace(std::mem::take(&mut claimed.keys), applied, image.clone());
                 for (_, entry) in keys.iter() {
                     state.space.unlink(&entry.value);
                 }
@@ -194,14 +229,5 @@ impl Installer {
             .await?;
         shared.work.notify_one();
         shared.wait_for_checkpoint(target).await
-    }
-}
-
-impl Drop for Installer {
-    fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        for (_, entry) in self.keys.iter() {
-            state.space.unlink(&entry.value);
-        }
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Change, Engine, Extent, NewEntry, Owner, Transition};
+use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, Transition};
 use support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
 use support::{Disk, geometry, identity, run};
 
@@ -155,5 +155,61 @@ fn a_key_that_is_older_than_before_the_restart_is_not_put_back_over_what_took_it
         assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
         apply_again(&engine, last);
         check_repaired_again(&disk, &engine, last).await;
+    });
+}
+
+/// The story: a follower took a piece of a snapshot, and the leader gave up waiting while the piece was being written. The space
+/// went to other values as soon as their deaths were recorded, and the write arrived on top of them.
+#[test]
+fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_ended() {
+    run(async {
+        let disk = Disk::new(geometry());
+        Engine::format(&disk, geometry(), &identity()).await.unwrap();
+        let engine = open(&disk, false).await.unwrap();
+        let free = engine.status().free_bytes;
+        disk.core.lock().unwrap().stall_next = Some(FileKind::Data);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let piece = Bytes::from(vec![7; 300 << 10]);
+        let stalls = async {
+            while disk.stalled().is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = installer.put("a".into(), id(500), piece) => panic!("the write is stalled"),
+            () = stalls => {}
+        }
+        let given_up = installer.fits(0);
+        drop(installer);
+        let taken = disk.stalled().unwrap();
+        for index in 0..60 {
+            let NewEntry { values, .. } = large(index);
+            let (done, written) = tokio::sync::oneshot::channel();
+            let entry = NewEntry { id: id(index), meta: Bytes::new(), values };
+            let done = Box::new(move |result| drop(done.send(result)));
+            if engine.append(GROUP, vec![entry], Promise::Mode, done).await.is_err() {
+                break;
+            }
+            written.await.unwrap().unwrap();
+            engine.sync().await.unwrap();
+            let at = engine.values_of(GROUP, index).unwrap()[0];
+            let end = at.offset + u64::from(at.len);
+            assert!(end <= taken.start || at.offset >= taken.end, "entry {index} at {at:?} in {taken:?}");
+        }
+        let last = engine.log_bounds(GROUP).last.unwrap();
+        assert!(
+            last.index > 10 && engine.status().free_bytes < 2 * (LARGE_BLOCKS * BLOCK) as u64,
+            "it is full"
+        );
+        disk.end_stalled();
+        engine.truncate_after(GROUP, None).await.unwrap();
+        append(&engine, entry(0, 10)).await;
+        for _ in 0..3 {
+            engine.sync().await.unwrap();
+            engine.barrier().await.unwrap();
+        }
+        assert_eq!(engine.status().free_bytes, free - BLOCK as u64, "all of it came back");
+        assert!(matches!(given_up, Err(Error::Closed)), "part of what was put may be missing");
     });
 }

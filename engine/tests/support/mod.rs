@@ -59,6 +59,9 @@ pub struct Core {
     pub misread_after: u32,
     /// Blocks that cannot be read until they are written again.
     pub worn: BTreeSet<(FileKind, u64)>,
+    /// The next write to this file ends only when [`Disk::end_stalled`] says so, whether anybody waits for it or not.
+    pub stall_next: Option<FileKind>,
+    stalled: Option<(FileKind, u64)>,
 }
 
 /// The disk; it outlives the engines that use it.
@@ -104,6 +107,8 @@ impl Disk {
             misread: Vec::new(),
             misread_after: 0,
             worn: BTreeSet::new(),
+            stall_next: None,
+            stalled: None,
         };
         Disk { core: Arc::new(Mutex::new(core)), died: Arc::default(), sync_failed: Arc::default() }
     }
@@ -176,6 +181,21 @@ impl Disk {
         }
     }
 
+    /// The bytes to which a stalled write goes.
+    pub fn stalled(&self) -> Option<Range<u64>> {
+        let core = self.core.lock().unwrap();
+        let (kind, number) = core.stalled?;
+        let (offset, bytes) = &core.files[&kind].in_flight[&number];
+        Some(*offset..offset + bytes.len() as u64)
+    }
+
+    /// The stalled write arrives.
+    pub fn end_stalled(&self) {
+        let mut core = self.core.lock().unwrap();
+        let (kind, number) = core.stalled.take().unwrap();
+        core.arrives(kind, number);
+    }
+
     /// The system drops some of what failed syncs should have covered: reads see what was there before. Returns how many
     /// blocks.
     pub fn drop_forsaken(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
@@ -195,6 +215,22 @@ impl Disk {
             });
         }
         dropped
+    }
+}
+
+impl Core {
+    /// A write in flight completes, if it has not yet.
+    fn arrives(&mut self, kind: FileKind, number: u64) {
+        let file = self.files.get_mut(&kind).unwrap();
+        let Some((offset, bytes)) = file.in_flight.remove(&number) else { return };
+        file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (bytes.len() / BLOCK) as u64;
+        file.unsynced.extend(blocks.clone().map(|block| (block, ())));
+        for block in blocks.clone() {
+            file.forsaken.remove(&block);
+        }
+        self.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
     }
 }
 
@@ -280,24 +316,21 @@ impl Device for Handle {
         if alive {
             // The write that meets the cut is in flight like the others.
             core.files.get_mut(&kind).unwrap().in_flight.insert(number, (offset, buf.to_vec()));
+            if core.stall_next == Some(kind) {
+                (core.stall_next, core.stalled) = (None, Some((kind, number)));
+            }
         }
         drop(core);
         Box::pin(async move {
             tokio::task::yield_now().await;
+            while disk.core.lock().unwrap().stalled == Some((kind, number)) {
+                tokio::task::yield_now().await;
+            }
             let gone = {
                 let mut core = disk.core.lock().unwrap();
                 let gone = core.dead || core.epoch != epoch;
                 if !gone {
-                    let file = core.files.get_mut(&kind).unwrap();
-                    let (offset, bytes) = file.in_flight.remove(&number).unwrap();
-                    file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-                    let first = offset / BLOCK as u64;
-                    let blocks = first..first + (bytes.len() / BLOCK) as u64;
-                    file.unsynced.extend(blocks.clone().map(|block| (block, ())));
-                    for block in blocks.clone() {
-                        file.forsaken.remove(&block);
-                    }
-                    core.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
+                    core.arrives(kind, number);
                 }
                 gone
             };
