@@ -313,3 +313,55 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
     assert_eq!(replica.status().role, crate::status::Role::Stopped);
     assert_eq!(replica.wait_stopped().now_or_never(), None);
 }
+
+/// The story: a leader's stream was reset while openraft had its requests in hand. Their room was given back with the stream,
+/// and the next stream's requests were promised the same: the engine was full when both were appended, and the member stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
+    let (_folder, replica, service) = replica().await;
+    let data_bytes = replica.engine().status().data_bytes;
+    let append = |index: u64, percent: u64| {
+        let value = bytes::Bytes::from(vec![7; (data_bytes * percent / 100) as usize]);
+        let put = crate::command::Operation::Put {
+            key: "k".into(),
+            value,
+            condition: crate::command::Condition::None,
+        };
+        let proposal =
+            codec::encode_command(Command { synced: false, session: None, operations: vec![put] }, 1);
+        let entry = proto::Entry { term: 1, index, meta: proposal.meta, values: proposal.values };
+        Request::new(AppendRequest {
+            envelope: envelope(),
+            vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
+            previous: index.checked_sub(1).map(|index| proto::LogId { term: 1, index }),
+            entries: vec![entry],
+            ..Default::default()
+        })
+    };
+    let (busy, is_busy) = tokio::sync::oneshot::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let raft = replica.inner.shared.raft.clone();
+    let stalled = tokio::spawn(async move {
+        let stall = move |_: &_| {
+            busy.send(()).ok();
+            may_go_on.recv().ok();
+        };
+        raft.with_raft_state(stall).await
+    });
+    is_busy.await.unwrap();
+    let mut given_up = service.append_one(append(0, 60));
+    assert!(futures::poll!(&mut given_up).is_pending());
+    drop(given_up);
+    let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60))) else {
+        panic!("what is promised already was promised again");
+    };
+    assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+    drop(go_on);
+    stalled.await.unwrap().unwrap();
+    while replica.status().last_log.is_none() {
+        assert_ne!(replica.status().role, crate::status::Role::Stopped);
+        tokio::task::yield_now().await;
+    }
+    assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its place");
+    service.append_one(append(1, 25)).await.expect("the promise has ended with it");
+}

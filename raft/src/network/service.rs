@@ -141,6 +141,25 @@ impl Shared {
         Ok(())
     }
 
+    /// An append that openraft may take. A member may only append in a term that is its own.
+    fn append_request(&self, sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
+        let regime = convert::regime_from_proto(&message);
+        let matched = convert::matched_from_proto(&message);
+        let held = self.room.claim(&message)?;
+        let mut request = convert::append_from_proto(message).map_err(invalid)?;
+        if request.vote.leader_id.voted_for != sender {
+            return Err(invalid(Malformed("an append in the name of another member")));
+        }
+        self.admit(sender, &request.vote)?;
+        self.remembers(sender, &request.vote, matched)?;
+        self.refuse_contradiction(&request)?;
+        self.redundancy.follow(regime);
+        for entry in &mut request.entries {
+            entry.held.clone_from(&held);
+        }
+        Ok(request)
+    }
+
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
         let (vote, leads) = look_at(&self.raft, |metrics| {
@@ -226,15 +245,6 @@ fn append_response(
     Ok(proto::AppendResponse { envelope, kind: Some(kind) })
 }
 
-/// A member may only append in a term that is its own.
-fn append_request(sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
-    let request = convert::append_from_proto(message).map_err(invalid)?;
-    match request.vote.leader_id.voted_for == sender {
-        true => Ok(request),
-        false => Err(invalid(Malformed("an append in the name of another member"))),
-    }
-}
-
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
@@ -254,10 +264,8 @@ impl Peer for PeerService {
         // answers.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
-        let claims = self.shared.room.claims();
         let requests = {
-            let (shared, refusal, sender, claims) =
-                (self.shared.clone(), refusal.clone(), sender.clone(), claims.clone());
+            let (shared, refusal, sender) = (self.shared.clone(), refusal.clone(), sender.clone());
             messages.scan(None, move |known, message| {
                 let taken = message.and_then(|message| {
                     let from = match *known {
@@ -265,15 +273,7 @@ impl Peer for PeerService {
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
-                    let regime = convert::regime_from_proto(&message);
-                    let matched = convert::matched_from_proto(&message);
-                    claims.claim(&message)?;
-                    let request = append_request(from, message)?;
-                    shared.admit(from, &request.vote)?;
-                    shared.remembers(from, &request.vote, matched)?;
-                    shared.refuse_contradiction(&request)?;
-                    shared.redundancy.follow(regime);
-                    Ok((from, request))
+                    Ok((from, shared.append_request(from, message)?))
                 });
                 let taken = match taken {
                     Ok((from, request)) => {
@@ -290,7 +290,6 @@ impl Peer for PeerService {
         };
         let shared = self.shared.clone();
         let answers = self.shared.raft.stream_append(requests).enumerate().map(move |(number, result)| {
-            claims.answered();
             let receiver = if number == 0 { *sender.lock() } else { None };
             append_response(result, receiver.and_then(|receiver| shared.identity.to(receiver)))
         });
@@ -302,15 +301,7 @@ impl Peer for PeerService {
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
-        let regime = convert::regime_from_proto(&message);
-        let matched = convert::matched_from_proto(&message);
-        let claims = self.shared.room.claims();
-        claims.claim(&message)?;
-        let request = append_request(sender, message)?;
-        self.shared.admit(sender, &request.vote)?;
-        self.shared.remembers(sender, &request.vote, matched)?;
-        self.shared.refuse_contradiction(&request)?;
-        self.shared.redundancy.follow(regime);
+        let request = self.shared.append_request(sender, message)?;
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
