@@ -146,7 +146,8 @@ impl Shared {
         let regime = convert::regime_from_proto(&message);
         let matched = convert::matched_from_proto(&message);
         let held = self.room.claim(&message)?;
-        let mut request = convert::append_from_proto(message).map_err(invalid)?;
+        let mut request =
+            convert::append_from_proto(message, self.identity.votes_of(sender)).map_err(invalid)?;
         if request.vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("an append in the name of another member")));
         }
@@ -192,7 +193,7 @@ impl Shared {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
-        let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
+        let vote = convert::vote_from_proto(request.vote, self.identity.votes_of(sender)).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
@@ -222,7 +223,8 @@ impl Shared {
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
         let sender = self.identity.sender_of_request(envelope)?;
-        let vote = convert::vote_from_proto(vote).map_err(invalid)?;
+        let vote =
+            convert::vote_from_proto(vote, self.identity.votes_of(sender).leading()).map_err(invalid)?;
         if vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
         }
@@ -398,7 +400,8 @@ impl Peer for PeerService {
         let shared = &self.shared;
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
         shared.open_gate()?;
-        let from = convert::vote_from_proto(request.from).map_err(invalid)?;
+        let from =
+            convert::vote_from_proto(request.from, shared.identity.votes_of(sender)).map_err(invalid)?;
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
