@@ -6,6 +6,7 @@ use crate::codec::{self, Malformed};
 use crate::ids::{MemberAddress, NodeId};
 use crate::network::proto;
 use crate::redundancy::Regime;
+use crate::terms::{BOUND, Sender};
 use crate::types::{AppendRequest, Entry, Membership, RaftLogId, SnapshotMeta, StoredMembership, Vote};
 use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
@@ -14,10 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn log_id_to_proto(id: &RaftLogId) -> proto::LogId {
     proto::LogId { term: id.committed_leader_id().term, index: id.index() }
 }
-
-/// No cluster ever reaches a term or an index as large as this. With one from a broken member it could never elect anybody
-/// again: terms only rise, and the next one must exist.
-const BOUND: u64 = 1 << 62;
 
 pub(crate) fn log_id_from_proto(id: proto::LogId) -> Result<RaftLogId, Malformed> {
     match id.term < BOUND && id.index < BOUND {
@@ -31,11 +28,10 @@ pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
     proto::Vote { term: leader.term(), node_id: leader.node_id().as_u64(), committed: vote.is_committed() }
 }
 
-pub(crate) fn vote_from_proto(vote: Option<proto::Vote>) -> Result<Vote, Malformed> {
+/// A vote whose term is believed of its sender.
+pub(crate) fn vote_from_proto(vote: Option<proto::Vote>, from: Sender<'_>) -> Result<Vote, Malformed> {
     let vote = vote.ok_or(Malformed("no vote"))?;
-    if vote.term >= BOUND {
-        return Err(Malformed("a term that no cluster reaches"));
-    }
+    from.check(vote.term)?;
     let node_id = NodeId::from_u64(vote.node_id);
     Ok(match vote.committed {
         true => Vote::new_committed(vote.term, node_id),
@@ -122,8 +118,11 @@ pub(crate) fn regime_from_proto(message: &proto::AppendRequest) -> Regime {
 }
 
 /// Entries must follow `previous` without a hole and no term may fall, which openraft takes for granted.
-pub(crate) fn append_from_proto(message: proto::AppendRequest) -> Result<AppendRequest, Malformed> {
-    let vote = vote_from_proto(message.vote)?;
+pub(crate) fn append_from_proto(
+    message: proto::AppendRequest,
+    from: Sender<'_>,
+) -> Result<AppendRequest, Malformed> {
+    let vote = vote_from_proto(message.vote, from.leading())?;
     if !vote.is_committed() {
         return Err(Malformed("an append by a member that does not lead"));
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::codec;
 use crate::command::{Command, Condition, Operation};
+use crate::terms::Terms;
 use crate::types::Payload;
 use proptest::prelude::*;
 use prost::Message;
@@ -13,6 +14,10 @@ fn leader(term: u64) -> Option<proto::Vote> {
 
 fn blank(term: u64, index: u64) -> proto::Entry {
     proto::Entry { term, index, meta: vec![0].into(), values: vec![] }
+}
+
+fn from_other(message: proto::AppendRequest) -> Result<AppendRequest, Malformed> {
+    append_from_proto(message, Terms::default().said_by(NodeId::new(2, 2)))
 }
 
 fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::AppendRequest {
@@ -30,57 +35,59 @@ fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::A
 
 #[test]
 fn entries_that_follow_each_other_are_taken() {
-    let taken = append_from_proto(request(Some((3, 9)), vec![blank(3, 10), blank(5, 11)])).unwrap();
+    let taken = from_other(request(Some((3, 9)), vec![blank(3, 10), blank(5, 11)])).unwrap();
     assert_eq!(taken.entries.len(), 2);
     assert_eq!(taken.prev_log_id, Some(RaftLogId::new_term_index(3, 9)));
 }
 
 #[test]
 fn the_first_entry_of_all_has_index_0() {
-    assert!(append_from_proto(request(None, vec![blank(5, 0)])).is_ok());
-    assert!(append_from_proto(request(None, vec![blank(5, 1)])).is_err());
+    assert!(from_other(request(None, vec![blank(5, 0)])).is_ok());
+    assert!(from_other(request(None, vec![blank(5, 1)])).is_err());
 }
 
 #[test]
 fn a_hole_in_the_entries_is_refused() {
-    assert!(append_from_proto(request(Some((3, 9)), vec![blank(3, 10), blank(3, 12)])).is_err());
+    assert!(from_other(request(Some((3, 9)), vec![blank(3, 10), blank(3, 12)])).is_err());
 }
 
 #[test]
 fn terms_that_fall_are_refused() {
-    assert!(append_from_proto(request(Some((3, 9)), vec![blank(2, 10)])).is_err());
+    assert!(from_other(request(Some((3, 9)), vec![blank(2, 10)])).is_err());
 }
 
 #[test]
 fn an_entry_of_a_later_term_than_its_leader_is_refused() {
-    assert!(append_from_proto(request(Some((3, 9)), vec![blank(6, 10)])).is_err());
-    assert!(append_from_proto(request(Some((6, 9)), vec![])).is_err());
+    assert!(from_other(request(Some((3, 9)), vec![blank(6, 10)])).is_err());
+    assert!(from_other(request(Some((6, 9)), vec![])).is_err());
 }
 
 #[test]
 fn an_append_by_a_mere_candidate_is_refused() {
     let mut message = request(None, vec![]);
     message.vote.as_mut().unwrap().committed = false;
-    assert!(append_from_proto(message).is_err());
+    assert!(from_other(message).is_err());
 }
 
 #[test]
 fn an_index_at_the_end_of_numbers_is_refused() {
-    assert!(append_from_proto(request(Some((3, u64::MAX)), vec![])).is_err());
-    assert!(append_from_proto(request(Some((3, u64::MAX - 1)), vec![blank(3, u64::MAX)])).is_err());
+    assert!(from_other(request(Some((3, u64::MAX)), vec![])).is_err());
+    assert!(from_other(request(Some((3, u64::MAX - 1)), vec![blank(3, u64::MAX)])).is_err());
 }
 
 /// The story: one message with the last of all terms. It was stored and passed on, and no later term exists.
 #[test]
 fn a_term_or_position_that_leaves_no_room_for_later_ones_is_refused() {
-    let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }));
-    assert!(vote((1 << 62) - 1).is_ok() && vote(1 << 62).is_err() && vote(u64::MAX).is_err());
+    let terms = Terms::default();
+    let from = terms.said_by(NodeId::new(2, 2));
+    let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }), from);
+    assert!(vote(1 << 32).is_ok() && vote((1 << 32) + 1).is_err() && vote(u64::MAX).is_err());
     let id = |term, index| log_id_from_proto(proto::LogId { term, index });
     assert!(id((1 << 62) - 1, (1 << 62) - 1).is_ok());
     assert!(id(1 << 62, 1).is_err() && id(1, u64::MAX).is_err());
-    assert!(append_from_proto(request(Some((3, u64::MAX - 1)), vec![])).is_err());
+    assert!(from_other(request(Some((3, u64::MAX - 1)), vec![])).is_err());
     let committed = Some(proto::LogId { term: 3, index: u64::MAX });
-    assert!(append_from_proto(proto::AppendRequest { committed, ..request(None, vec![]) }).is_err());
+    assert!(from_other(proto::AppendRequest { committed, ..request(None, vec![]) }).is_err());
 }
 
 #[test]
@@ -105,7 +112,7 @@ fn an_append_is_read_back_as_it_was_written() {
     };
     let bytes =
         append_to_proto(request.clone(), None, Regime { term: 5, number: 2, lazy: true }).encode_to_vec();
-    let back = append_from_proto(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
+    let back = from_other(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
     assert_eq!(format!("{back:?}"), format!("{request:?}"));
     assert_eq!(back.entries, request.entries);
 }
@@ -114,7 +121,7 @@ proptest! {
     #[test]
     fn no_bytes_make_the_append_decoder_panic(bytes: Vec<u8>) {
         if let Ok(message) = proto::AppendRequest::decode(&bytes[..]) {
-            let _ = append_from_proto(message);
+            let _ = from_other(message);
         }
     }
 
@@ -125,7 +132,7 @@ proptest! {
         entries in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<Vec<u8>>()), 0..4),
     ) {
         let entries = entries.into_iter();
-        let _ = append_from_proto(proto::AppendRequest {
+        let _ = from_other(proto::AppendRequest {
             envelope: None,
             vote: Some(proto::Vote { term, node_id, committed }),
             previous: previous.map(|(term, index)| proto::LogId { term, index }),

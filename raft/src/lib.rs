@@ -48,6 +48,7 @@ mod runtime;
 mod state_hash;
 mod state_machine;
 mod status;
+mod terms;
 mod types;
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
 use crate::status::{ReplicaStatus, Role};
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
-use crate::{GROUP, state_hash, status};
+use crate::{GROUP, state_hash, status, terms};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Need, Run, Standing, View};
 use openraft::errors::{ClientWriteError, Fatal};
@@ -86,6 +86,7 @@ impl Replica {
         let progress = Arc::new(Progress::new(retired, starts.clone()));
         let pinned = PinnedSnapshot::default();
         log_store::raise_vote(&engine, id).await.map_err(|error| Error::State(error.to_string()))?;
+        terms::warn_if_misled(&engine, id);
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), mender.clone())

@@ -111,7 +111,10 @@ async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() 
     shared.gate.close();
     let told = |leader: NodeId, term| {
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
-        shared.recovery.by_mandate(leader, &crate::convert::vote_from_proto(Some(vote)).unwrap())
+        shared.recovery.by_mandate(
+            leader,
+            &crate::convert::vote_from_proto(Some(vote), shared.identity.votes_of(leader)).unwrap(),
+        )
     };
     assert!(!told(other(), 1));
     replica.mandate(mandate()).unwrap();
@@ -312,4 +315,184 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
     assert_eq!(service.vote(Request::new(candidacy(1))).await.unwrap_err().code(), Code::Unavailable);
     assert_eq!(replica.status().role, crate::status::Role::Stopped);
     assert_eq!(replica.wait_stopped().now_or_never(), None);
+}
+
+/// The story: a leader's stream was reset while openraft had its requests in hand. Their room was given back with the stream,
+/// and the next stream's requests were promised the same: the engine was full when both were appended, and the member stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
+    let (_folder, replica, service) = replica().await;
+    let data_bytes = replica.engine().status().data_bytes;
+    let append = |index: u64, percent: u64| {
+        let value = bytes::Bytes::from(vec![7; (data_bytes * percent / 100) as usize]);
+        let put = crate::command::Operation::Put {
+            key: "k".into(),
+            value,
+            condition: crate::command::Condition::None,
+        };
+        let proposal =
+            codec::encode_command(Command { synced: false, session: None, operations: vec![put] }, 1);
+        let entry = proto::Entry { term: 1, index, meta: proposal.meta, values: proposal.values };
+        Request::new(AppendRequest {
+            envelope: envelope(),
+            vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
+            previous: index.checked_sub(1).map(|index| proto::LogId { term: 1, index }),
+            entries: vec![entry],
+            ..Default::default()
+        })
+    };
+    let (busy, is_busy) = tokio::sync::oneshot::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let raft = replica.inner.shared.raft.clone();
+    let stalled = tokio::spawn(async move {
+        let stall = move |_: &_| {
+            busy.send(()).ok();
+            may_go_on.recv().ok();
+        };
+        raft.with_raft_state(stall).await
+    });
+    is_busy.await.unwrap();
+    let mut given_up = service.append_one(append(0, 60));
+    assert!(futures::poll!(&mut given_up).is_pending());
+    drop(given_up);
+    let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60))) else {
+        panic!("what is promised already was promised again");
+    };
+    assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+    drop(go_on);
+    stalled.await.unwrap().unwrap();
+    while replica.status().last_log.is_none() {
+        assert_ne!(replica.status().role, crate::status::Role::Stopped);
+        tokio::task::yield_now().await;
+    }
+    assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its place");
+    service.append_one(append(1, 25)).await.expect("the promise has ended with it");
+}
+
+/// The story: one message with the greatest term that was taken ended the cluster: no next term was left to elect anybody in,
+/// not even after all members were started again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_term_that_no_election_can_have_led_to_is_refused_in_every_message() {
+    let (_folder, replica, service) = replica().await;
+    let far = (1 << 32) + 2;
+    assert!(service.vote(Request::new(candidacy(far))).await.is_err(), "not even by one that never voted");
+    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
+    for term in [far, (1 << 62) - 1, 1 << 62, u64::MAX] {
+        let leads = || Some(Vote { term, node_id: other().as_u64(), committed: true });
+        let snapshot = proto::SnapshotMeta {
+            last_log_id: Some(proto::LogId { term: 1, index: 5 }),
+            ..Default::default()
+        };
+        let append = AppendRequest { envelope: envelope(), vote: leads(), ..Default::default() };
+        let offset = proto::SnapshotOffsetRequest {
+            envelope: envelope(),
+            vote: leads(),
+            meta: Some(snapshot.clone()),
+        };
+        let chunk = proto::SnapshotChunkRequest {
+            envelope: envelope(),
+            vote: leads(),
+            last_log_id: snapshot.last_log_id,
+            ..Default::default()
+        };
+        let finish = proto::SnapshotFinishRequest {
+            envelope: envelope(),
+            vote: leads(),
+            meta: Some(snapshot),
+            ..Default::default()
+        };
+        let transfer = TransferLeaderRequest {
+            envelope: envelope(),
+            from: leads(),
+            to: NodeId::new(1, 1).as_u64(),
+            last_log_id: None,
+        };
+        let refused = [
+            ("vote", service.vote(Request::new(candidacy(term))).await.err()),
+            ("pre-vote", service.pre_vote(Request::new(candidacy(term))).await.err()),
+            ("append", service.append_one(Request::new(append)).await.err()),
+            ("offset", service.snapshot_offset(Request::new(offset)).await.err()),
+            ("chunk", service.snapshot_chunk(Request::new(chunk)).await.err()),
+            ("finish", service.snapshot_finish(Request::new(finish)).await.err()),
+            ("transfer", service.transfer_leader(Request::new(transfer)).await.err()),
+        ];
+        for (message, status) in refused {
+            let status = status.unwrap_or_else(|| panic!("{message} of term {term}"));
+            assert_eq!(status.code(), Code::InvalidArgument, "{message} of term {term}: {status}");
+        }
+    }
+    let answer = service.vote(Request::new(candidacy(2))).await.unwrap().into_inner();
+    assert!(answer.granted, "the cluster goes on: {answer:?}");
+    assert_eq!(replica.engine().vote(GROUP).unwrap()[1..9], 2u64.to_le_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_joiner_takes_its_first_term_from_its_leader_and_the_next_ones_within_a_leap() {
+    let (_folder, _replica, service) = replica().await;
+    let append = |term| {
+        let vote = Some(Vote { term, node_id: other().as_u64(), committed: true });
+        Request::new(AppendRequest { envelope: envelope(), vote, ..Default::default() })
+    };
+    let first = 1 << 40;
+    service.append_one(append(first)).await.unwrap();
+    service.append_one(append(first + (1 << 32))).await.unwrap();
+    assert!(service.append_one(append(first + (2 << 32) + 1)).await.is_err());
+}
+
+/// What a follower or a voter answers is looked at as what it asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_a_term_that_no_election_can_have_led_to_is_refused() {
+    let (_folder, replica, service) = replica().await;
+    service.vote(Request::new(candidacy(1))).await.unwrap();
+    let identity = &replica.inner.shared.identity;
+    let vote = |term| {
+        crate::convert::vote_from_proto(
+            Some(Vote { term, node_id: other().as_u64(), committed: true }),
+            identity.votes_of(other()),
+        )
+    };
+    assert!(vote(1 + (1 << 32)).is_ok());
+    assert!(vote(2 + (1 << 32)).is_err(), "though it says that it leads");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_misled_is_told_how_it_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(&folder).await;
+    let said = |engine: &Engine| {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || terms::warn_if_misled(engine, other()));
+        String::from_utf8(std::mem::take(&mut *log.0.lock())).unwrap()
+    };
+    assert_eq!(said(&engine), "");
+    let vote = |term: u64| [&[1][..], &term.to_le_bytes(), &other().as_u64().to_le_bytes(), &[0]].concat();
+    engine.save_vote(GROUP, &vote(1 << 32)).await.unwrap();
+    assert_eq!(said(&engine), "");
+    engine.save_vote(GROUP, &vote((1 << 62) - 1)).await.unwrap();
+    let said = said(&engine);
+    assert!(said.contains("ERROR") && said.contains("cairn format"), "{said}");
+}
+
+/// What is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
 }

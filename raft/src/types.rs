@@ -5,10 +5,12 @@ use crate::ids::{MemberAddress, NodeId};
 use crate::runtime::Runtime;
 use bytes::Bytes;
 use openraft::alias::{CommittedLeaderIdOf, LogIdOf};
+use openraft::entry::RaftEntry;
 use openraft::impls::leader_id_std;
-use openraft::vote::RaftLeaderId;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 /// One leader per term, so that an entry's term and index name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +25,7 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type LeaderId = leader_id_std::LeaderId<u64, NodeId>;
     type Vote = openraft::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<Proposal, NodeId, MemberAddress>;
-    type Entry = openraft::Entry<<Self::LeaderId as RaftLeaderId>::Committed, Self::Payload>;
+    type Entry = Entry;
     type AsyncRuntime = Runtime;
     type Responder<T>
         = Reply<T>
@@ -37,7 +39,6 @@ impl openraft::RaftTypeConfig for TypeConfig {
 }
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, crate::state_machine::StateMachine>;
-pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
 pub(crate) type Payload = openraft::alias::PayloadOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
 pub(crate) type RaftLogId = LogIdOf<TypeConfig>;
@@ -77,6 +78,61 @@ impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes: usize = self.values.iter().map(Bytes::len).sum();
         write!(f, "{} bytes of meta, {} values of {bytes} bytes", self.meta.len(), self.values.len())
+    }
+}
+
+/// A log entry on its way through openraft.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) log_id: RaftLogId,
+    pub(crate) payload: Payload,
+    /// The room that was promised to what a leader sent, for as long as the entry has no place and may yet get one.
+    #[serde(skip)]
+    pub(crate) held: Option<Held>,
+}
+
+/// Something that is given back when the last of those who share it is dropped.
+pub(crate) type Held = Arc<dyn Any + Send + Sync>;
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.log_id == other.log_id && self.payload == other.payload
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.log_id, self.payload)
+    }
+}
+
+impl RaftEntry for Entry {
+    type CommittedLeaderId = CommittedLeaderIdOf<TypeConfig>;
+    type Payload = Payload;
+
+    fn new(log_id: RaftLogId, payload: Payload) -> Entry {
+        Entry { log_id, payload, held: None }
+    }
+
+    fn log_id_parts(&self) -> (&CommittedLeaderIdOf<TypeConfig>, u64) {
+        (self.log_id.committed_leader_id(), self.log_id.index())
+    }
+
+    fn set_log_id(&mut self, log_id: RaftLogId) {
+        self.log_id = log_id;
+    }
+
+    fn get_membership(&self) -> Option<Membership> {
+        match &self.payload {
+            Payload::Membership(membership) => Some(membership.clone()),
+            _ => None,
+        }
     }
 }
 

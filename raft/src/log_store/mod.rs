@@ -93,11 +93,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut membership = false;
+        let (mut membership, mut held) = (false, Vec::new());
         let entries: Vec<NewEntry> = entries
             .into_iter()
             .map(|entry| {
                 membership |= matches!(entry.payload, Payload::Membership(_));
+                held.extend(entry.held);
                 let (meta, values) = codec::encode_payload(entry.payload);
                 NewEntry { id: engine_log_id(&entry.log_id), meta, values }
             })
@@ -109,7 +110,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let promise = self.promise(&entries, membership);
         let done =
             Box::new(move |result: cairn_engine::Result<()>| callback.io_completed(result.map_err(io_error)));
-        self.engine.append(GROUP, entries, promise, done).await.map_err(io_error)
+        let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io_error);
+        // They have their place, or the engine has failed.
+        drop(held);
+        appended
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {

@@ -17,6 +17,7 @@ use crate::convert;
 use crate::ids::NodeId;
 use crate::redundancy::Redundancy;
 use crate::runtime;
+use crate::terms::Sender;
 use crate::types::{AppendRequest, TypeConfig};
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt};
@@ -32,11 +33,16 @@ use tonic::{Status, Streaming};
 pub(super) const WINDOW: usize = 32;
 
 /// What openraft learns from an answer.
-pub(super) fn outcome(answer: proto::AppendResponse) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
+pub(super) fn outcome(
+    answer: proto::AppendResponse,
+    from: Sender<'_>,
+) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
     Ok(match answer.kind.ok_or(Malformed("an empty answer"))? {
         Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto).transpose()?),
         Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous)?)),
-        Kind::HigherVote(vote) => Err(StreamAppendError::HigherVote(convert::vote_from_proto(Some(vote))?)),
+        Kind::HigherVote(vote) => {
+            Err(StreamAppendError::HigherVote(convert::vote_from_proto(Some(vote), from)?))
+        }
     })
 }
 
@@ -217,7 +223,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         let worth = self.unanswered.answered(&self.snapshots);
         let worth = worth.ok_or_else(|| Status::internal("an answer to nothing"))?;
         self.since = runtime::now();
-        let outcome = outcome(answer).map_err(|error| Status::internal(error.to_string()))?;
+        // It will not answer otherwise at once.
+        let outcome = outcome(answer, self.identity.votes_of(self.target));
+        let outcome = outcome.map_err(|error| Status::failed_precondition(error.to_string()))?;
         if worth.void && matches!(outcome, Err(StreamAppendError::Conflict(_))) {
             return Err(Status::unavailable("a snapshot overtook the request"));
         }

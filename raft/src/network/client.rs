@@ -14,6 +14,7 @@ use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
 use crate::runtime;
 use crate::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
+use crate::terms::Sender;
 use crate::types::{AppendRequest, TypeConfig, Vote};
 use futures::Stream;
 use openraft::base::{BoxFuture, BoxStream};
@@ -155,6 +156,10 @@ fn malformed(error: Malformed) -> RPCError<TypeConfig> {
 }
 
 impl PeerNetwork {
+    fn votes(&self) -> Sender<'_> {
+        self.identity.votes_of(self.target)
+    }
+
     fn control(&self) -> Rpc<(usize, Client)> {
         self.peer.client(|way| &way.control)
     }
@@ -241,7 +246,7 @@ impl PeerNetwork {
         // The gate may have closed meanwhile, and openraft counts what it is given.
         self.may_campaign()?;
         Ok(VoteResponse::new(
-            convert::vote_from_proto(answer.vote).map_err(malformed)?,
+            convert::vote_from_proto(answer.vote, self.votes()).map_err(malformed)?,
             answer.last_log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?,
             answer.granted,
         ))
@@ -328,7 +333,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
                 |answer: &proto::AppendResponse| answer.envelope.as_ref(),
             )
             .await?;
-        Ok(match append::outcome(answer).map_err(malformed)? {
+        Ok(match append::outcome(answer, self.votes()).map_err(malformed)? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
             // It may come later than what the follower has been sent on its stream since, and openraft would take it for a log
@@ -439,7 +444,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             )
             .await?;
         if let Some(actual) = answer.vote_changed {
-            let actual = convert::vote_from_proto(Some(actual)).map_err(malformed)?;
+            let actual = convert::vote_from_proto(Some(actual), self.votes()).map_err(malformed)?;
             return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
         }
         if let Some(actual) = answer.log_not_flushed {

@@ -10,12 +10,13 @@ use super::proto::Envelope;
 use super::starts::Starts;
 use crate::ids::NodeId;
 use crate::rebirth::Retired;
+use crate::terms::{Sender, Terms};
 use cairn_engine::{Engine, Lineage, Run};
 use std::sync::Arc;
 use tonic::{Code, Status};
 
 /// This member, towards the others.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     id: NodeId,
@@ -23,6 +24,7 @@ pub(crate) struct PeerIdentity {
     lineage: Lineage,
     starts: Starts,
     retired: Retired,
+    terms: Terms,
 }
 
 /// How a message is refused from an identity that is no member any more, or from an older copy of a member's disk.
@@ -34,14 +36,15 @@ impl PeerIdentity {
         let own = engine.identity();
         let id = NodeId::new(own.slot, own.incarnation);
         let (cluster, lineage) = (own.cluster.as_str().into(), engine.lineage());
-        PeerIdentity { cluster, id, run: engine.run(), lineage, starts, retired }
+        PeerIdentity { cluster, id, run: engine.run(), lineage, starts, retired, terms: Terms::of(engine) }
     }
 
     /// Of somebody who has no data directory yet, and only asks.
     pub(crate) fn unborn(cluster: &str, id: NodeId) -> PeerIdentity {
         let run = Run { start: 0, nonce: 0 };
         let (starts, retired) = (Starts::default(), Retired::default());
-        PeerIdentity { cluster: cluster.into(), id, run, lineage: Lineage::default(), starts, retired }
+        let (lineage, terms) = (Lineage::default(), Terms::default());
+        PeerIdentity { cluster: cluster.into(), id, run, lineage, starts, retired, terms }
     }
 
     pub(crate) fn starts(&self) -> &Starts {
@@ -50,6 +53,11 @@ impl PeerIdentity {
 
     pub(crate) fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// To look at the votes that `sender` sends.
+    pub(crate) fn votes_of(&self, sender: NodeId) -> Sender<'_> {
+        self.terms.said_by(sender)
     }
 
     /// The envelope of a message to `receiver`.
@@ -177,6 +185,7 @@ mod tests {
             lineage: Lineage::default(),
             starts: Starts::default(),
             retired,
+            terms: Terms::default(),
         }
     }
 

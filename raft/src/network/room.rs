@@ -4,8 +4,12 @@
 //! taken must be stored, or the member stops. So the request is refused before: the leader tries again later, heartbeats go
 //! on, and meanwhile this member purges its log and gives back what died. What was promised room and has no place yet counts
 //! with what is asked next.
+//!
+//! A promise goes with the entries, through openraft to the log: it ends when they have their place, or when openraft drops
+//! them. It does not end with the stream on which they came, whose requests openraft may still hold.
 
 use super::proto;
+use crate::types::Held;
 use cairn_engine::{Engine, Need};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -16,7 +20,7 @@ use tonic::Status;
 /// A longer meta may not fit into the journal's record, and then goes to the data area.
 const LONG_META_BYTES: usize = 512;
 
-/// What was promised room and is not yet answered.
+/// What was promised room and has no place yet.
 pub(crate) struct Room {
     engine: Engine,
     promised: Mutex<Promised>,
@@ -42,11 +46,10 @@ struct Request {
     lengths: Vec<u64>,
 }
 
-/// The promises of one stream, in order. What is left of them ends with it.
-pub(super) struct Claims {
+/// The promise to the entries of one request, until the last of them is dropped.
+struct Claim {
     room: Arc<Room>,
-    /// The number of each request, if it has entries.
-    requests: Mutex<VecDeque<Option<u64>>>,
+    number: u64,
 }
 
 /// Room for one write of a client, until it is in the log or was given up.
@@ -65,10 +68,6 @@ impl Room {
         })
     }
 
-    pub(super) fn claims(self: &Arc<Room>) -> Arc<Claims> {
-        Arc::new(Claims { room: self.clone(), requests: Mutex::default() })
-    }
-
     /// Claims room for a client's write, beside those that are on their way.
     pub(crate) fn propose(self: &Arc<Room>, need: Need) -> cairn_engine::Result<Proposed> {
         let before = self.proposed.fetch_add(need.bytes, Ordering::Relaxed);
@@ -80,6 +79,23 @@ impl Room {
             index_bytes: need.index_bytes.saturating_add(before_index),
         })?;
         Ok(proposed)
+    }
+
+    /// Claims room for the entries of a request, if there is enough. To be held by each of them.
+    pub(super) fn claim(self: &Arc<Room>, request: &proto::AppendRequest) -> Result<Option<Held>, Status> {
+        if request.entries.is_empty() {
+            return Ok(None);
+        }
+        let of = |entry: &proto::Entry| {
+            let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
+            entry.values.iter().map(|value| value.len()).chain(body).collect::<Vec<_>>()
+        };
+        let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
+        let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
+        let index = |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
+        let index_bytes = request.entries.iter().map(index).sum();
+        let number = self.promise(lengths, index_bytes)?;
+        Ok(Some(Arc::new(Claim { room: self.clone(), number })))
     }
 
     fn promise(&self, lengths: Vec<u64>, index_bytes: u64) -> Result<u64, Status> {
@@ -111,36 +127,9 @@ impl Room {
     }
 }
 
-impl Claims {
-    /// Claims room for the entries of a request, if there is enough.
-    pub(super) fn claim(&self, request: &proto::AppendRequest) -> Result<(), Status> {
-        let of = |entry: &proto::Entry| {
-            let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
-            entry.values.iter().map(|value| value.len()).chain(body).collect::<Vec<_>>()
-        };
-        let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
-        let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
-        let index = |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
-        let index_bytes = request.entries.iter().map(index).sum();
-        let promise = || self.room.promise(lengths, index_bytes);
-        let number = if request.entries.is_empty() { None } else { Some(promise()?) };
-        self.requests.lock().push_back(number);
-        Ok(())
-    }
-
-    /// The oldest request has been answered: what it brought has its place.
-    pub(super) fn answered(&self) {
-        if let Some(number) = self.requests.lock().pop_front().flatten() {
-            self.room.kept(number);
-        }
-    }
-}
-
-impl Drop for Claims {
+impl Drop for Claim {
     fn drop(&mut self) {
-        for number in std::mem::take(self.requests.get_mut()).into_iter().flatten() {
-            self.room.kept(number);
-        }
+        self.room.kept(self.number);
     }
 }
 

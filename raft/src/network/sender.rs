@@ -63,7 +63,7 @@ impl Transfer {
             || {},
         )
         .await?;
-        let vote = receivers_vote(offset.vote)?;
+        let vote = self.receivers_vote(offset.vote)?;
         if offset.needless || vote > self.vote {
             return Ok(vote);
         }
@@ -116,7 +116,7 @@ impl Transfer {
                     no_room,
                 )
                 .await?;
-                let vote = receivers_vote(answer.vote)?;
+                let vote = self.receivers_vote(answer.vote)?;
                 if vote > self.vote {
                     return Ok(vote);
                 }
@@ -160,12 +160,13 @@ impl Transfer {
             },
         )
         .await?;
-        receivers_vote(answer.vote)
+        self.receivers_vote(answer.vote)
     }
-}
 
-fn receivers_vote(vote: Option<proto::Vote>) -> Sent<Vote> {
-    convert::vote_from_proto(vote).map_err(|error| NetworkError::from_string(error).into())
+    fn receivers_vote(&self, vote: Option<proto::Vote>) -> Sent<Vote> {
+        let from = self.identity.votes_of(self.target);
+        convert::vote_from_proto(vote, from).map_err(|error| Unreachable::from_string(error).into())
+    }
 }
 
 async fn checked<T>(

@@ -141,6 +141,26 @@ impl Shared {
         Ok(())
     }
 
+    /// An append that openraft may take. A member may only append in a term that is its own.
+    fn append_request(&self, sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
+        let regime = convert::regime_from_proto(&message);
+        let matched = convert::matched_from_proto(&message);
+        let held = self.room.claim(&message)?;
+        let mut request =
+            convert::append_from_proto(message, self.identity.votes_of(sender)).map_err(invalid)?;
+        if request.vote.leader_id.voted_for != sender {
+            return Err(invalid(Malformed("an append in the name of another member")));
+        }
+        self.admit(sender, &request.vote)?;
+        self.remembers(sender, &request.vote, matched)?;
+        self.refuse_contradiction(&request)?;
+        self.redundancy.follow(regime);
+        for entry in &mut request.entries {
+            entry.held.clone_from(&held);
+        }
+        Ok(request)
+    }
+
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
         let (vote, leads) = look_at(&self.raft, |metrics| {
@@ -173,7 +193,7 @@ impl Shared {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
-        let vote = convert::vote_from_proto(request.vote).map_err(invalid)?;
+        let vote = convert::vote_from_proto(request.vote, self.identity.votes_of(sender)).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
@@ -203,7 +223,8 @@ impl Shared {
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
         let sender = self.identity.sender_of_request(envelope)?;
-        let vote = convert::vote_from_proto(vote).map_err(invalid)?;
+        let vote =
+            convert::vote_from_proto(vote, self.identity.votes_of(sender).leading()).map_err(invalid)?;
         if vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
         }
@@ -226,15 +247,6 @@ fn append_response(
     Ok(proto::AppendResponse { envelope, kind: Some(kind) })
 }
 
-/// A member may only append in a term that is its own.
-fn append_request(sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
-    let request = convert::append_from_proto(message).map_err(invalid)?;
-    match request.vote.leader_id.voted_for == sender {
-        true => Ok(request),
-        false => Err(invalid(Malformed("an append in the name of another member"))),
-    }
-}
-
 #[tonic::async_trait]
 impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
@@ -254,10 +266,8 @@ impl Peer for PeerService {
         // answers.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
-        let claims = self.shared.room.claims();
         let requests = {
-            let (shared, refusal, sender, claims) =
-                (self.shared.clone(), refusal.clone(), sender.clone(), claims.clone());
+            let (shared, refusal, sender) = (self.shared.clone(), refusal.clone(), sender.clone());
             messages.scan(None, move |known, message| {
                 let taken = message.and_then(|message| {
                     let from = match *known {
@@ -265,15 +275,7 @@ impl Peer for PeerService {
                         None => shared.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
-                    let regime = convert::regime_from_proto(&message);
-                    let matched = convert::matched_from_proto(&message);
-                    claims.claim(&message)?;
-                    let request = append_request(from, message)?;
-                    shared.admit(from, &request.vote)?;
-                    shared.remembers(from, &request.vote, matched)?;
-                    shared.refuse_contradiction(&request)?;
-                    shared.redundancy.follow(regime);
-                    Ok((from, request))
+                    Ok((from, shared.append_request(from, message)?))
                 });
                 let taken = match taken {
                     Ok((from, request)) => {
@@ -290,7 +292,6 @@ impl Peer for PeerService {
         };
         let shared = self.shared.clone();
         let answers = self.shared.raft.stream_append(requests).enumerate().map(move |(number, result)| {
-            claims.answered();
             let receiver = if number == 0 { *sender.lock() } else { None };
             append_response(result, receiver.and_then(|receiver| shared.identity.to(receiver)))
         });
@@ -302,15 +303,7 @@ impl Peer for PeerService {
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
         let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
-        let regime = convert::regime_from_proto(&message);
-        let matched = convert::matched_from_proto(&message);
-        let claims = self.shared.room.claims();
-        claims.claim(&message)?;
-        let request = append_request(sender, message)?;
-        self.shared.admit(sender, &request.vote)?;
-        self.shared.remembers(sender, &request.vote, matched)?;
-        self.shared.refuse_contradiction(&request)?;
-        self.shared.redundancy.follow(regime);
+        let request = self.shared.append_request(sender, message)?;
         let one = futures::stream::once(futures::future::ready(request));
         let mut answers = Box::pin(self.shared.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
@@ -407,7 +400,8 @@ impl Peer for PeerService {
         let shared = &self.shared;
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
         shared.open_gate()?;
-        let from = convert::vote_from_proto(request.from).map_err(invalid)?;
+        let from =
+            convert::vote_from_proto(request.from, shared.identity.votes_of(sender)).map_err(invalid)?;
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
