@@ -135,9 +135,14 @@ impl Error {
         matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))
     }
 
-    /// Whether a sync failed: what it should have covered may be gone.
+    /// Whether a sync failed.
     pub(crate) fn is_failed_sync(&self) -> bool {
         matches!(self, Error::Failed { operation: "sync", .. })
+    }
+
+    /// Whether a write or a sync failed: what completed before may be gone.
+    pub(crate) fn is_failed_io(&self) -> bool {
+        matches!(self, Error::Failed { operation: "write" | "sync", .. })
     }
 }
 

@@ -132,8 +132,11 @@ pub(crate) async fn open(
         None => classify(&known, power_cut, options.salvage),
     };
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
-    let doubtful = !power_cut && known.failed_sync.is_some();
-    let healed = if power_cut { superblock.heal().await? } else { superblock.reaffirm().await? };
+    let doubtful = known.failed_sync.is_some();
+    let healed = match power_cut && !doubtful {
+        true => superblock.heal().await?,
+        false => superblock.reaffirm().await?,
+    };
     if healed.damaged > 0 {
         tracing::warn!(location, copies = healed.damaged, "damaged copies of the superblock were rewritten");
     }
@@ -145,7 +148,7 @@ pub(crate) async fn open(
     let settled =
         settle(&devices, ring, &location, &mut recovered, doubtful, known.identity.incarnation).await;
     if let Err(error) = settled {
-        if error.is_failed_sync() && !power_cut {
+        if error.is_failed_io() && !power_cut {
             // What this opening has read may be gone at the next one.
             let _ = superblock.record_failed_sync(known.failed_sync.unwrap_or(reached)).await;
         }
@@ -183,14 +186,14 @@ pub(crate) async fn open(
             "the data directory is damaged: what could be verified is kept, what lay behind the damage is dropped, and the \
              node recovers it from its peers before it votes or serves"
         );
-    } else if let Some(acknowledged) = known.failed_sync.filter(|_| !power_cut) {
+    } else if let Some(acknowledged) = known.failed_sync {
         tracing::warn!(
             location,
             acknowledged,
             start = epoch,
             journal_end = recovered.end,
             %standing,
-            "a sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
+            "a write or sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
              peers the node recovers before it votes or serves, alone it goes on, since all that was acknowledged is there"
         );
     } else if standing == Standing::Recovering && known.standing == Standing::Active {
@@ -198,8 +201,8 @@ pub(crate) async fn open(
             location,
             start = epoch,
             journal_end = recovered.end,
-            "this machine lost power while acknowledged writes were not yet synced: the newest of them may be gone, \
-             and the node recovers before it votes or serves"
+            "this machine, or its disk alone, lost power while acknowledged writes were not yet synced: the newest of \
+             them may be gone, and the node recovers before it votes or serves"
         );
     }
     let written = recovered.end + 1;
@@ -258,9 +261,10 @@ pub(crate) async fn open(
 
 /// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
 /// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
-/// after a failed sync is no proof where peers can tell what is missing.
+/// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
+/// then: that may have changed for less than a power cut.
 fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
-    let doubtful = if power_cut { known.lazy } else { known.failed_sync.is_some() && peers };
+    let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
     match known.standing {
         Standing::Active if !doubtful => Standing::Active,
         _ => Standing::Recovering,

@@ -124,12 +124,12 @@ pub(crate) struct State {
     pub flush: bool,
     pub closing: bool,
     pub failed: Option<Error>,
-    /// A sync failed, and what became of telling the next opening so.
+    /// A write or sync failed, and what became of telling the next opening so.
     pub failed_sync: Option<Remembered>,
     pub checkpoints: Checkpoints,
 }
 
-/// Whether the directory remembers that a sync failed.
+/// Whether the directory remembers that a write or sync failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remembered {
     NotYet,
@@ -302,7 +302,7 @@ impl Shared {
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
                 let reason = std::io::Error::other("a task of the engine ended by a panic");
-                shared.fail(shared.device_error(FileKind::Journal, "write", &reason));
+                shared.fail(shared.device_error(FileKind::Journal, "a task", &reason));
                 std::panic::resume_unwind(panic);
             }
         });
@@ -316,7 +316,7 @@ impl Shared {
                 tracing::error!(%error, "the storage engine has stopped");
                 state.failed = Some(error.clone());
             }
-            if error.is_failed_sync() {
+            if error.is_failed_io() {
                 state.failed_sync.get_or_insert(Remembered::NotYet);
             }
             std::mem::take(&mut state.queue)

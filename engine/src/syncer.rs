@@ -1,5 +1,5 @@
 //! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well, and
-//! its last act after a failed sync is to leave word of it.
+//! its last act after a failed write or sync is to leave word of it.
 
 use crate::shared::Shared;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! The words that the engine and its callers share.
 
+use crate::codec::hash;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -40,9 +41,22 @@ impl Identity {
     pub const MAX_INCARNATION: u64 = (1 << 48) - 1;
 }
 
-/// The running kernel, so that a restart of the process can be told from a restart of the machine.
+/// The running kernel and the devices under it, so that a restart of the process can be told from a loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub u128);
+
+impl BootId {
+    /// This kernel with devices that say this of their own history; other words count as another boot.
+    #[must_use]
+    pub fn with_devices(self, histories: &[String]) -> BootId {
+        let mut bytes = self.0.to_le_bytes().to_vec();
+        for history in histories {
+            bytes.extend_from_slice(history.as_bytes());
+            bytes.push(b'\n');
+        }
+        BootId(hash(&bytes))
+    }
+}
 
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

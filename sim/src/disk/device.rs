@@ -100,6 +100,12 @@ impl SimDisk {
         core.cut(rng)
     }
 
+    /// See [`Core::lose_power`].
+    pub fn lose_power(&self, away: bool) -> Option<Damage> {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.lose_power(away, rng)
+    }
+
     /// Counts so far.
     pub fn stats(&self) -> DiskStats {
         self.inner.lock().core.stats()

@@ -342,7 +342,7 @@ impl Cluster {
             state.boots += u64::from(death == Death::PowerCut);
             state.lazy = lazy;
             // What is damaged may cost it the end of its journal.
-            let forgets = if death == Death::PowerCut { lazy } else { failed_sync };
+            let forgets = death == Death::PowerCut && lazy || failed_sync;
             state.forgetful |= forgets || machine.disk.decayed() > 0;
             state.errors = machine.disk.errors();
             state.node.take()

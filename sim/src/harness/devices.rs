@@ -40,10 +40,10 @@ impl Nemesis {
             return;
         }
         let cluster = self.cluster.clone();
-        // A node whose sync failed recovers from the others, in every mode.
+        // A node whose device failed recovers from the others, in every mode.
         let bounded = cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
         let boundless = cluster.plan.mode == Mode::Replicated && cluster.plan.beyond_tolerance;
-        if failing == Failing::Sync && !bounded && !boundless {
+        if !bounded && !boundless {
             return;
         }
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
@@ -58,9 +58,7 @@ impl Nemesis {
                 }
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
-                    if failing == Failing::Sync {
-                        machine.doubt();
-                    }
+                    machine.doubt();
                     let fault = if failing == Failing::Write { FailWrite } else { FailSync };
                     cluster.count(fault.name());
                     cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
