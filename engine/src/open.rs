@@ -3,7 +3,7 @@
 use crate::checkpoint::{self, Place};
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};
+use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES, Watched};
 use crate::journal::{self, Ring};
 use crate::lazy::LazyMark;
 use crate::rebirth;
@@ -109,13 +109,14 @@ pub(crate) struct Opened {
 
 /// Reads the directory, decides whether it may be used, recovers it, and only then writes.
 pub(crate) async fn open(
-    directory: &dyn Directory,
+    directory: &Watched,
     expected: Option<(String, u16)>,
     options: Options,
 ) -> Result<Opened> {
     let location = directory.location();
     let device = open_superblock(directory)?;
     let read = SuperblockStore::read(device.clone(), location.clone()).await;
+    directory.watch.check(&location)?;
     let mut superblock = match read {
         Ok(superblock) => superblock,
         Err(error) => return Err(rebirth::judge(directory, device.as_ref(), expected.as_ref(), error).await),
@@ -126,7 +127,9 @@ pub(crate) async fn open(
     let power_cut = known.boot != options.boot;
     let ring = Ring::new(known.geometry.journal_blocks());
     let left = how_it_was_left(&known, power_cut, options.salvage);
-    let mut recovered = recover(&devices, &known, ring, left, options.salvage).await?;
+    let recovered = recover(&devices, &known, ring, left, options.salvage).await;
+    directory.watch.check(&location)?;
+    let mut recovered = recovered?;
     let standing = match &recovered.damage {
         Some(_) => Standing::Recovering,
         None => classify(&known, power_cut, options.salvage),
@@ -230,6 +233,7 @@ pub(crate) async fn open(
         lineage,
         checkpoint_capacity: known.geometry.checkpoint_bytes,
         devices,
+        watch: Arc::clone(&directory.watch),
         superblock: tokio::sync::Mutex::new(superblock),
         votes: Mutex::new(votes),
         state: Mutex::new(state(recovered, space)),

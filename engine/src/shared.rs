@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Keys, LogEntry};
-use crate::io::{Device, FileKind};
+use crate::io::{Device, FileKind, Watch};
 use crate::journal::Ring;
 use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
@@ -266,6 +266,8 @@ pub(crate) struct Shared {
     pub lineage: Lineage,
     pub checkpoint_capacity: u64,
     pub devices: Devices,
+    /// The operations that are out.
+    pub watch: Arc<Watch>,
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub state: Mutex<State>,
@@ -448,6 +450,7 @@ impl Shared {
             corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
             mended_values: self.counters.mended_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),
+            stalled: self.watch.stalled(),
             failed_sync_recorded: state.failed_sync == Some(Remembered::Yes),
         }
     }

@@ -156,6 +156,8 @@ pub struct Options {
     pub sync_interval: Duration,
     /// The most unsynced bytes before a background sync begins.
     pub sync_bytes: u64,
+    /// An operation of the device that is out for longer counts as failed.
+    pub io_timeout: Duration,
     /// Entries' values kept in memory for replication and apply, in bytes.
     pub log_cache_bytes: u64,
     /// The running kernel.
@@ -168,12 +170,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults of the design: sync every second or 64 MiB, 64 MiB of cached entries.
+    /// The defaults of the design: sync every second or 64 MiB, 30 s for an operation, 64 MiB of cached entries.
     pub fn new(mode: Mode, boot: BootId, run: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
             sync_bytes: 64 << 20,
+            io_timeout: Duration::from_secs(30),
             log_cache_bytes: 64 << 20,
             boot,
             run,
@@ -373,6 +376,8 @@ pub struct EngineStatus {
     pub mended_values: u64,
     /// Why the engine stopped, if a write or sync failed.
     pub failed: Option<String>,
-    /// A sync failed, and the directory remembers it: under the running kernel it will not be taken for whole.
+    /// An operation of the device is out for a third of the time after which it counts as failed.
+    pub stalled: bool,
+    /// A write or sync failed, and the directory remembers it: with peers it will not be taken for whole.
     pub failed_sync_recorded: bool,
 }

@@ -1,4 +1,4 @@
-//! A write or sync that fails, and the restart under the same kernel: the system may have dropped what no sync
+//! A write or sync that fails or never returns, and the restart under the same kernel: the system may have dropped what no sync
 //! covered, or show what the next power cut takes.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
@@ -283,6 +283,61 @@ fn a_disk_that_tells_another_history_under_the_same_kernel_counts_as_a_power_cut
             disk.kill(|| 1);
             let engine = Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
             assert_eq!(engine.standing(), expected);
+        });
+    }
+}
+
+#[test]
+fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_does_not_wait_for_it() {
+    run(async {
+        let options = Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+        let (disk, engine) = ten_entries(options).await;
+        disk.core.lock().unwrap().hang_write = Some(FileKind::Journal);
+        let error = append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
+        assert!(error.contains("memory: write failed on file `journal`"), "{error}");
+        assert!(error.contains("did not return within 200ms"), "{error}");
+        assert!(engine.close().await.is_err());
+    });
+}
+
+#[test]
+fn a_read_that_never_returns_ends_the_engine_too() {
+    run(async {
+        let options = Options {
+            io_timeout: Duration::from_millis(200),
+            log_cache_bytes: 0,
+            ..with(Mode::Replicated, true, 1)
+        };
+        let (disk, engine) = ten_entries(options).await;
+        disk.core.lock().unwrap().hang_reads = Some(FileKind::Data);
+        engine.read_log(GROUP, 0..10, u64::MAX).await.unwrap_err();
+        until("the end", || engine.status().failed.is_some()).await;
+        let reason = engine.status().failed.unwrap();
+        assert!(reason.contains("read failed on file `data`"), "{reason}");
+    });
+}
+
+/// What cannot be read for that reason must not pass for damage, which an opening would overwrite, nor for a lost identity.
+#[test]
+fn an_opening_whose_disk_never_answers_refuses_and_changes_nothing() {
+    for hanging in [FileKind::Superblock, FileKind::Journal, FileKind::Checkpoint0] {
+        run(async {
+            let options =
+                Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+            let (disk, engine) = ten_entries(options.clone()).await;
+            engine.close().await.unwrap();
+            drop(engine);
+            disk.kill(|| 1);
+            let before = FileKind::ALL.map(|kind| disk.bytes(kind));
+            disk.core.lock().unwrap().hang_reads = Some(hanging);
+            let opened = Engine::open(Arc::new(disk.clone()), None, options.clone()).await;
+            let error = opened.map(drop).unwrap_err();
+            assert!(matches!(&error, Error::Failed { file, .. } if *file == hanging), "{error}");
+            assert!(before == FileKind::ALL.map(|kind| disk.bytes(kind)), "{hanging:?}");
+            disk.core.lock().unwrap().hang_reads = None;
+            disk.kill(|| 1);
+            let engine = Engine::open(Arc::new(disk), None, options).await.unwrap();
+            assert_eq!(engine.standing(), Standing::Active);
         });
     }
 }

@@ -1,8 +1,8 @@
-//! Disks that fail in a way that the machine does not: one that loses power alone.
+//! Disks that fail in a way that the machine does not: one that loses power alone, one that never answers.
 
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, three};
-use crate::disk::Moment;
+use crate::disk::{Failing, Moment};
 use crate::harness::machine::Death;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
@@ -18,6 +18,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(disk_loses_power(stage)),
+    },
+    Scenario {
+        name: "io-that-never-returns",
+        parts: &["a leader's disk", "a follower's disk", "another leads", STOPPED, RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(never_returns(stage)),
     },
 ];
 
@@ -62,6 +70,35 @@ async fn disk_loses_power(mut stage: Stage) -> Played {
     }
     stage.start(&[member]).await;
     stage.recovering(member).await?;
+    stage.active(&[member]).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A write or a sync of a member's disk never returns. Its node stops by itself in time, another leads before that, and the process
+/// comes back on a disk that works again.
+async fn never_returns(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let others = stage.others(&[leader]);
+    let leads = stage.seed.is_multiple_of(2);
+    let member = if leads { leader } else { others.first().copied().ok_or("a follower")? };
+    let file = if stage.seed.is_multiple_of(3) { FileKind::Data } else { FileKind::Journal };
+    let spared = stage.rng.random_range(0..6);
+    let machine = stage.machine(member)?;
+    let (life, errors) = (machine.life(), machine.disk.errors());
+    machine.disk.arrange(Failing::Hang, Some(file), spared);
+    stage.until("an operation that hangs", || machine.disk.errors() > errors).await?;
+    machine.doubt();
+    stage.reached(if leads { "a leader's disk" } else { "a follower's disk" });
+    if leads {
+        stage.until("another leader", || stage.leads(&others).is_some()).await?;
+        stage.reached_if(!machine.stopped(life), "another leads");
+    }
+    stage.until("a node that stops", || machine.stopped(life)).await?;
+    stage.reached(STOPPED);
+    stage.end(member, Death::Killed);
+    stage.start(&[member]).await;
     stage.active(&[member]).await?;
     stage.reached(RECOVERED);
     stage.acknowledged(5).await
