@@ -236,6 +236,32 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     assert!(flaw(&|facts| facts.stack = Err("no sysfs".into())).contains(&Reason::DeviceUnknown));
 }
 
+/// The doctor found nothing to say of mode `sync` on a ZFS with `sync=disabled`, or on a virtual disk whose host ignores syncs.
+#[test]
+fn where_a_sync_may_be_ignored_unseen_mode_sync_is_warned_of() {
+    let warnings = |machine: &Machine, number: &str, change: &dyn Fn(&mut Filesystem)| {
+        let mut facts = facts(machine.stack(number));
+        change(facts.filesystem.as_mut().expect("known"));
+        let report = report(facts);
+        assert!(report.verdict.of(Mode::Sync).justified());
+        report.verdict.of(Mode::Sync).warnings.clone()
+    };
+    let copies = |found: &mut Filesystem| found.kind = FilesystemKind::CopyOnWrite;
+    assert!(warnings(&nvme_machine(), "259:1", &|_| {}).is_empty());
+    assert_eq!(warnings(&nvme_machine(), "259:1", &copies), [Reason::SyncUnseen]);
+    let machine = Machine::new();
+    let (lvm, virtio) = ("sys/devices/virtual/block/dm-0", "sys/devices/pci0000:00/virtio1/block/vda");
+    machine
+        .disk(virtio, "254:0", "write through", "4096")
+        .disk("sys/devices/virtual/block/zd16", "230:16", "write back", "8192")
+        .disk(lvm, "253:0", "write through", "4096")
+        .folder(&format!("{lvm}/dm"))
+        .link(&format!("{lvm}/slaves/vda"), virtio);
+    for number in ["254:0", "253:0", "230:16"] {
+        assert_eq!(warnings(&machine, number, &|_| {}), [Reason::SyncUnseen], "{number}");
+    }
+}
+
 #[test]
 fn atomic_writes_told_by_the_kernel_stand_in_for_large_blocks() {
     let machine = nvme_machine();
