@@ -3,7 +3,7 @@
 use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::install::Installer;
-use crate::io::{Directory, FileKind};
+use crate::io::{Directory, FileKind, Watch, Watched};
 use crate::open;
 use crate::rebirth;
 use crate::shared::Shared;
@@ -74,7 +74,9 @@ impl Engine {
         expected: Option<(String, u16)>,
         options: Options,
     ) -> Result<Engine> {
-        let opened = open::open(directory.as_ref(), expected, options).await?;
+        let watch = Watch::start(options.io_timeout);
+        let directory = Watched { directory, watch };
+        let opened = open::open(&directory, expected, options).await?;
         let shared = opened.shared;
         let captured = shared.state.lock().checkpoints.sequence;
         shared.spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());

@@ -98,7 +98,7 @@ pub enum Error {
         /// Bytes of a checkpoint area.
         capacity: u64,
     },
-    /// The device failed a write or a sync. Final: the engine refuses all further writes.
+    /// The device failed a write or a sync, or did not return in time. Final: the engine refuses all further writes.
     #[error("{location}: {operation} failed on file `{}`: {reason}. The engine has stopped, since what reached the \
              device is unknown", file.name())]
     Failed {
@@ -106,7 +106,7 @@ pub enum Error {
         location: String,
         /// The file.
         file: FileKind,
-        /// `write` or `sync`.
+        /// `write` or `sync`; `read`, where one did not return.
         operation: &'static str,
         /// The system's message.
         reason: String,
@@ -135,9 +135,14 @@ impl Error {
         matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))
     }
 
-    /// Whether a sync failed: what it should have covered may be gone.
+    /// Whether a sync failed.
     pub(crate) fn is_failed_sync(&self) -> bool {
         matches!(self, Error::Failed { operation: "sync", .. })
+    }
+
+    /// Whether a write or a sync failed: what completed before may be gone.
+    pub(crate) fn is_failed_io(&self) -> bool {
+        matches!(self, Error::Failed { operation: "write" | "sync", .. })
     }
 }
 

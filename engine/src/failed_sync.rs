@@ -1,8 +1,8 @@
-//! A failed sync, and what the next opening under the same kernel must know of it.
+//! A failed write or sync, and what the next opening must know of it.
 //!
-//! The kernel reports such a failure once and may then show what it has dropped as if nothing had happened, or show what is
-//! only in a cache and let a later sync pass over it. After a power cut both are gone and the rules for power cuts hold. Until
-//! then:
+//! The kernel reports a failed sync once and may then show what it has dropped as if nothing had happened, or show what is
+//! only in a cache and let a later sync pass over it. A failed write may be all that is seen of a drive that lost its power
+//! alone, and its cache with it. So:
 //! - the engine writes nothing more but, if it can, word of the failure into the superblock, with how far acknowledgements
 //!   may have reached;
 //! - an opening that finds that word takes nothing for granted that was not synced: with peers it recovers, alone it holds
@@ -10,7 +10,7 @@
 //! - what it goes on with is on the medium: values are written again, and two new checkpoints make the journal needless.
 //!   The journal itself is not written again: a power cut amid that could tear what was safe.
 //!
-//! Left open: a device that fails a sync, does not keep even the word of it, and has dropped, or drops at the next power cut,
+//! Left open: a device that fails, does not keep even the word of it, and has dropped, or drops at the next power cut,
 //! the newest blocks of the journal without a trace.
 
 use crate::checkpoint::{self, file_of};
@@ -28,7 +28,7 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 const BATCH_BLOCKS: u64 = 256;
 
 impl Shared {
-    /// Leaves word of a failed sync, if there was one and nobody did so before. Waits for one who is about it.
+    /// Leaves word of a failed write or sync, if there was one and nobody did so before. Waits for one who is about it.
     pub(crate) async fn remember_failed_sync(&self) {
         if self.state.lock().failed_sync.is_none() {
             return;
@@ -46,7 +46,7 @@ impl Shared {
         if let Err(error) = &result {
             tracing::warn!(
                 %error,
-                "that a sync failed could not be recorded: do not start this node again before its disk is replaced or its \
+                "that a write or sync failed could not be recorded: do not start this node again before its disk is replaced or its \
                  machine restarted"
             );
         }

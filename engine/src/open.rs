@@ -3,7 +3,7 @@
 use crate::checkpoint::{self, Place};
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};
+use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES, Watched};
 use crate::journal::{self, Ring};
 use crate::lazy::LazyMark;
 use crate::rebirth;
@@ -109,13 +109,14 @@ pub(crate) struct Opened {
 
 /// Reads the directory, decides whether it may be used, recovers it, and only then writes.
 pub(crate) async fn open(
-    directory: &dyn Directory,
+    directory: &Watched,
     expected: Option<(String, u16)>,
     options: Options,
 ) -> Result<Opened> {
     let location = directory.location();
     let device = open_superblock(directory)?;
     let read = SuperblockStore::read(device.clone(), location.clone()).await;
+    directory.watch.check(&location)?;
     let mut superblock = match read {
         Ok(superblock) => superblock,
         Err(error) => return Err(rebirth::judge(directory, device.as_ref(), expected.as_ref(), error).await),
@@ -126,14 +127,19 @@ pub(crate) async fn open(
     let power_cut = known.boot != options.boot;
     let ring = Ring::new(known.geometry.journal_blocks());
     let left = how_it_was_left(&known, power_cut, options.salvage);
-    let mut recovered = recover(&devices, &known, ring, left, options.salvage).await?;
+    let recovered = recover(&devices, &known, ring, left, options.salvage).await;
+    directory.watch.check(&location)?;
+    let mut recovered = recovered?;
     let standing = match &recovered.damage {
         Some(_) => Standing::Recovering,
         None => classify(&known, power_cut, options.salvage),
     };
     let space = rebuild_space(&known.geometry, &recovered.groups)?;
-    let doubtful = !power_cut && known.failed_sync.is_some();
-    let healed = if power_cut { superblock.heal().await? } else { superblock.reaffirm().await? };
+    let doubtful = known.failed_sync.is_some();
+    let healed = match power_cut && !doubtful {
+        true => superblock.heal().await?,
+        false => superblock.reaffirm().await?,
+    };
     if healed.damaged > 0 {
         tracing::warn!(location, copies = healed.damaged, "damaged copies of the superblock were rewritten");
     }
@@ -145,7 +151,7 @@ pub(crate) async fn open(
     let settled =
         settle(&devices, ring, &location, &mut recovered, doubtful, known.identity.incarnation).await;
     if let Err(error) = settled {
-        if error.is_failed_sync() && !power_cut {
+        if error.is_failed_io() && !power_cut {
             // What this opening has read may be gone at the next one.
             let _ = superblock.record_failed_sync(known.failed_sync.unwrap_or(reached)).await;
         }
@@ -183,14 +189,14 @@ pub(crate) async fn open(
             "the data directory is damaged: what could be verified is kept, what lay behind the damage is dropped, and the \
              node recovers it from its peers before it votes or serves"
         );
-    } else if let Some(acknowledged) = known.failed_sync.filter(|_| !power_cut) {
+    } else if let Some(acknowledged) = known.failed_sync {
         tracing::warn!(
             location,
             acknowledged,
             start = epoch,
             journal_end = recovered.end,
             %standing,
-            "a sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
+            "a write or sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
              peers the node recovers before it votes or serves, alone it goes on, since all that was acknowledged is there"
         );
     } else if standing == Standing::Recovering && known.standing == Standing::Active {
@@ -198,8 +204,8 @@ pub(crate) async fn open(
             location,
             start = epoch,
             journal_end = recovered.end,
-            "this machine lost power while acknowledged writes were not yet synced: the newest of them may be gone, \
-             and the node recovers before it votes or serves"
+            "this machine, or its disk alone, lost power while acknowledged writes were not yet synced: the newest of \
+             them may be gone, and the node recovers before it votes or serves"
         );
     }
     let written = recovered.end + 1;
@@ -227,6 +233,7 @@ pub(crate) async fn open(
         lineage,
         checkpoint_capacity: known.geometry.checkpoint_bytes,
         devices,
+        watch: Arc::clone(&directory.watch),
         superblock: tokio::sync::Mutex::new(superblock),
         votes: Mutex::new(votes),
         state: Mutex::new(state(recovered, space)),
@@ -258,9 +265,10 @@ pub(crate) async fn open(
 
 /// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
 /// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
-/// after a failed sync is no proof where peers can tell what is missing.
+/// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
+/// then: that may have changed for less than a power cut.
 fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
-    let doubtful = if power_cut { known.lazy } else { known.failed_sync.is_some() && peers };
+    let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
     match known.standing {
         Standing::Active if !doubtful => Standing::Active,
         _ => Standing::Recovering,

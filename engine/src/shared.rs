@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Keys, LogEntry};
-use crate::io::{Device, FileKind};
+use crate::io::{Device, FileKind, Watch};
 use crate::journal::Ring;
 use crate::lazy::LazyMark;
 use crate::space::SpaceMap;
@@ -124,12 +124,12 @@ pub(crate) struct State {
     pub flush: bool,
     pub closing: bool,
     pub failed: Option<Error>,
-    /// A sync failed, and what became of telling the next opening so.
+    /// A write or sync failed, and what became of telling the next opening so.
     pub failed_sync: Option<Remembered>,
     pub checkpoints: Checkpoints,
 }
 
-/// Whether the directory remembers that a sync failed.
+/// Whether the directory remembers that a write or sync failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remembered {
     NotYet,
@@ -266,6 +266,8 @@ pub(crate) struct Shared {
     pub lineage: Lineage,
     pub checkpoint_capacity: u64,
     pub devices: Devices,
+    /// The operations that are out.
+    pub watch: Arc<Watch>,
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub state: Mutex<State>,
@@ -302,7 +304,7 @@ impl Shared {
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
                 let reason = std::io::Error::other("a task of the engine ended by a panic");
-                shared.fail(shared.device_error(FileKind::Journal, "write", &reason));
+                shared.fail(shared.device_error(FileKind::Journal, "a task", &reason));
                 std::panic::resume_unwind(panic);
             }
         });
@@ -316,7 +318,7 @@ impl Shared {
                 tracing::error!(%error, "the storage engine has stopped");
                 state.failed = Some(error.clone());
             }
-            if error.is_failed_sync() {
+            if error.is_failed_io() {
                 state.failed_sync.get_or_insert(Remembered::NotYet);
             }
             std::mem::take(&mut state.queue)
@@ -448,6 +450,7 @@ impl Shared {
             corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
             mended_values: self.counters.mended_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),
+            stalled: self.watch.stalled(),
             failed_sync_recorded: state.failed_sync == Some(Remembered::Yes),
         }
     }

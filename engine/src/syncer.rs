@@ -1,6 +1,7 @@
 //! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well, and
-//! its last act after a failed sync is to leave word of it.
+//! its last act after a failed write or sync is to leave word of it.
 
+use crate::io::Hung;
 use crate::shared::Shared;
 use std::sync::Arc;
 
@@ -15,6 +16,10 @@ async fn tend(shared: &Shared) {
         let interval = tokio::time::sleep(shared.until_next_look());
         let tick = tokio::select! {
             biased;
+            Hung { file, operation } = shared.watch.hung() => {
+                // Also a read, which nobody else takes for the end.
+                return shared.fail(shared.device_error(file, operation, &shared.watch.late()));
+            }
             () = shared.sync_work.notified() => false,
             () = interval => true,
         };

@@ -1,5 +1,6 @@
 //! The words that the engine and its callers share.
 
+use crate::codec::hash;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -40,9 +41,22 @@ impl Identity {
     pub const MAX_INCARNATION: u64 = (1 << 48) - 1;
 }
 
-/// The running kernel, so that a restart of the process can be told from a restart of the machine.
+/// The running kernel and the devices under it, so that a restart of the process can be told from a loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootId(pub u128);
+
+impl BootId {
+    /// This kernel with devices that say this of their own history; other words count as another boot.
+    #[must_use]
+    pub fn with_devices(self, histories: &[String]) -> BootId {
+        let mut bytes = self.0.to_le_bytes().to_vec();
+        for history in histories {
+            bytes.extend_from_slice(history.as_bytes());
+            bytes.push(b'\n');
+        }
+        BootId(hash(&bytes))
+    }
+}
 
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +156,8 @@ pub struct Options {
     pub sync_interval: Duration,
     /// The most unsynced bytes before a background sync begins.
     pub sync_bytes: u64,
+    /// An operation of the device that is out for longer counts as failed.
+    pub io_timeout: Duration,
     /// Entries' values kept in memory for replication and apply, in bytes.
     pub log_cache_bytes: u64,
     /// The running kernel.
@@ -154,12 +170,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults of the design: sync every second or 64 MiB, 64 MiB of cached entries.
+    /// The defaults of the design: sync every second or 64 MiB, 30 s for an operation, 64 MiB of cached entries.
     pub fn new(mode: Mode, boot: BootId, run: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
             sync_bytes: 64 << 20,
+            io_timeout: Duration::from_secs(30),
             log_cache_bytes: 64 << 20,
             boot,
             run,
@@ -359,6 +376,8 @@ pub struct EngineStatus {
     pub mended_values: u64,
     /// Why the engine stopped, if a write or sync failed.
     pub failed: Option<String>,
-    /// A sync failed, and the directory remembers it: under the running kernel it will not be taken for whole.
+    /// An operation of the device is out for a third of the time after which it counts as failed.
+    pub stalled: bool,
+    /// A write or sync failed, and the directory remembers it: with peers it will not be taken for whole.
     pub failed_sync_recorded: bool,
 }

@@ -1,14 +1,15 @@
-//! A sync that fails, and the restart under the same kernel: the system may have dropped what the sync should have covered,
-//! or show what the next power cut takes.
+//! A write or sync that fails or never returns, and the restart under the same kernel: the system may have dropped what no sync
+//! covered, or show what the next power cut takes.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
 mod support;
 
 use cairn_engine::io::FileKind;
-use cairn_engine::{CorruptionKind, Engine, Error, Mode, Options, Standing};
+use cairn_engine::{BootId, CorruptionKind, Engine, Error, Mode, Options, Standing};
 use std::sync::Arc;
 use std::time::Duration;
+use support::store::{append, entry as small, filled};
 use support::workload::{GROUP, History, check, options, verify, workload};
 use support::{Cache, Disk, Random, geometry, identity, run};
 
@@ -225,4 +226,118 @@ fn after_a_power_cut_a_node_of_mode_device_that_has_peers_is_whole_or_knows_that
         }
     }
     assert!(lost > 5 && recovering > 5, "{lost} lost something: {active} active, {recovering} recovering");
+}
+
+/// A directory with ten entries of a node that has peers.
+async fn ten_entries(options: Options) -> (Disk, Engine) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = Engine::open(Arc::new(disk.clone()), None, options).await.unwrap();
+    for index in 0..10 {
+        append(&engine, vec![small(index, filled(3000, index))]).await.unwrap();
+    }
+    (disk, engine)
+}
+
+/// Waits for what is certain to come.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waits = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), waits).await.is_ok(), "{what}");
+}
+
+/// The story: a drive lost its power alone, and its cache with it. The write failed, the process was started again under the same
+/// boot id, and what was lost passed for a torn tail.
+#[test]
+fn after_a_failed_write_a_node_that_has_peers_recovers_whatever_the_boot_id_is_by_then() {
+    for (mode, boot) in [(Mode::Replicated, 1), (Mode::Device, 1), (Mode::Sync, 1), (Mode::Sync, 2)] {
+        run(async {
+            let (disk, engine) = ten_entries(with(mode, true, 1)).await;
+            disk.core.lock().unwrap().fail_write = Some(FileKind::Journal);
+            append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err();
+            until("word of it", || engine.status().failed_sync_recorded).await;
+            assert!(engine.close().await.is_err(), "no clean end");
+            drop(engine);
+            disk.reboot(Cache::Volatile, || 1);
+            let engine = Engine::open(Arc::new(disk), None, with(mode, true, boot)).await.unwrap();
+            assert_eq!(engine.standing(), Standing::Recovering, "{mode}, boot {boot}");
+        });
+    }
+}
+
+#[test]
+fn a_disk_that_tells_another_history_under_the_same_kernel_counts_as_a_power_cut() {
+    let history = |words: &str| BootId(1).with_devices(&[words.to_owned()]);
+    let (before, after) = (history("power cycles 7"), history("power cycles 8"));
+    assert_eq!(before, history("power cycles 7"));
+    for (then, expected) in [(before, Standing::Active), (after, Standing::Recovering)] {
+        run(async {
+            let options = Options { boot: before, ..with(Mode::Replicated, true, 1) };
+            let slow = Options { sync_interval: Duration::from_secs(3600), ..options };
+            let (disk, engine) = ten_entries(slow.clone()).await;
+            assert!(engine.status().lazy);
+            drop(engine);
+            disk.kill(|| 1);
+            let engine = Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
+            assert_eq!(engine.standing(), expected);
+        });
+    }
+}
+
+#[test]
+fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_does_not_wait_for_it() {
+    run(async {
+        let options = Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+        let (disk, engine) = ten_entries(options).await;
+        disk.core.lock().unwrap().hang_write = Some(FileKind::Journal);
+        let error = append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
+        assert!(error.contains("memory: write failed on file `journal`"), "{error}");
+        assert!(error.contains("did not return within 200ms"), "{error}");
+        assert!(engine.close().await.is_err());
+    });
+}
+
+#[test]
+fn a_read_that_never_returns_ends_the_engine_too() {
+    run(async {
+        let options = Options {
+            io_timeout: Duration::from_millis(200),
+            log_cache_bytes: 0,
+            ..with(Mode::Replicated, true, 1)
+        };
+        let (disk, engine) = ten_entries(options).await;
+        disk.core.lock().unwrap().hang_reads = Some(FileKind::Data);
+        engine.read_log(GROUP, 0..10, u64::MAX).await.unwrap_err();
+        until("the end", || engine.status().failed.is_some()).await;
+        let reason = engine.status().failed.unwrap();
+        assert!(reason.contains("read failed on file `data`"), "{reason}");
+    });
+}
+
+/// What cannot be read for that reason must not pass for damage, which an opening would overwrite, nor for a lost identity.
+#[test]
+fn an_opening_whose_disk_never_answers_refuses_and_changes_nothing() {
+    for hanging in [FileKind::Superblock, FileKind::Journal, FileKind::Checkpoint0] {
+        run(async {
+            let options =
+                Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+            let (disk, engine) = ten_entries(options.clone()).await;
+            engine.close().await.unwrap();
+            drop(engine);
+            disk.kill(|| 1);
+            let before = FileKind::ALL.map(|kind| disk.bytes(kind));
+            disk.core.lock().unwrap().hang_reads = Some(hanging);
+            let opened = Engine::open(Arc::new(disk.clone()), None, options.clone()).await;
+            let error = opened.map(drop).unwrap_err();
+            assert!(matches!(&error, Error::Failed { file, .. } if *file == hanging), "{error}");
+            assert!(before == FileKind::ALL.map(|kind| disk.bytes(kind)), "{hanging:?}");
+            disk.core.lock().unwrap().hang_reads = None;
+            disk.kill(|| 1);
+            let engine = Engine::open(Arc::new(disk), None, options).await.unwrap();
+            assert_eq!(engine.standing(), Standing::Active);
+        });
+    }
 }

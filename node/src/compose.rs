@@ -226,6 +226,7 @@ async fn open_engine(
     let options = Options {
         sync_interval: storage.sync_interval,
         sync_bytes: storage.sync_bytes,
+        io_timeout: storage.io_timeout,
         log_cache_bytes: storage.log_cache_bytes,
         salvage: config.members.len() > 1,
         ..Options::new(durability.mode, environment.boot, environment.seed)

@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::state_machine::PinnedSnapshot;
+use crate::status;
 use crate::types::{Raft, engine_log_id};
 use cairn_engine::{Engine, EngineStatus, LogBounds, LogId};
 use std::collections::BTreeMap;
@@ -135,8 +136,14 @@ impl Maintained {
         Ok(())
     }
 
-    /// A leader that cannot read what it should send is of no use as one: another member may have it.
+    /// A leader that cannot read what it should send is of no use as one: another member may have it. Nor is one whose disk
+    /// stalls: it takes no writes, and what ends it comes later.
     async fn give_up_burden(&self) {
+        let leads = look_at(&self.raft, |metrics| status::heir(metrics).is_some());
+        if leads && self.engine.status().stalled {
+            tracing::warn!(node = %self.raft.node_id(), "the disk stalls; leadership is handed over");
+            leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;
+        }
         if self.mender.take_burdened() {
             tracing::warn!(node = %self.raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
             leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;

@@ -4,12 +4,15 @@
 //! threads with `pread`/`pwrite` (both in this module, for real files), and the simulated disk of the `sim` crate.
 //!
 //! What holds here: offsets and lengths are multiples of [`BLOCK`]; buffers are owned by the operation until it ends;
-//! an operation begins when its method is called, and dropping the returned future does not cancel it.
+//! an operation begins when its method is called, and dropping the returned future does not cancel it. An open engine bounds the
+//! time of each, whichever stands behind (`deadline.rs`).
 
 mod buffer;
+mod deadline;
 mod real;
 
 pub use buffer::AlignedBuf;
+pub(crate) use deadline::{Hung, Watch, Watched};
 pub use real::{
     Backend, DirectAlignment, Extents, FileDirectory, FileProbe, NvmeIdentify, Room, boot_id, boot_id_from,
     nvme_identify, probe_directory, probe_file, probe_io_uring, room,

@@ -45,8 +45,8 @@ pub(crate) struct Superblock {
     /// Random, drawn at each opening.
     pub run: u64,
     pub scrub: ScrubMark,
-    /// A sync failed since the directory was opened, under the kernel `boot`: journal blocks up to this sequence may
-    /// have been acknowledged by then. What the failed sync should have covered may be gone, or go with the power.
+    /// A write or sync failed since the directory was opened, under the kernel `boot`: journal blocks up to this sequence may
+    /// have been acknowledged by then. What no sync covered may be gone, or go with the power.
     pub failed_sync: Option<u64>,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
     /// The runs before this one, the latest first.

@@ -58,6 +58,11 @@ pub struct Core {
     /// Syncs so far, and which of them fail.
     pub syncs: u64,
     pub failing: Range<u64>,
+    /// The next write to this file fails, or never returns.
+    pub fail_write: Option<FileKind>,
+    pub hang_write: Option<FileKind>,
+    /// Reads of this file never return.
+    pub hang_reads: Option<FileKind>,
     /// After so many reads of anything, the next read of a block returns a flipped bit in it.
     pub misread: Vec<(FileKind, u64)>,
     pub misread_after: u32,
@@ -108,6 +113,9 @@ impl Disk {
             fail_syncs: false,
             syncs: 0,
             failing: 0..0,
+            fail_write: None,
+            hang_write: None,
+            hang_reads: None,
             misread: Vec::new(),
             misread_after: 0,
             worn: BTreeSet::new(),
@@ -292,6 +300,7 @@ impl Device for Handle {
         let first = offset / BLOCK as u64;
         let blocks = first..first + (len / BLOCK) as u64;
         let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
+        let alive = alive && core.hang_reads != Some(self.kind);
         let spared = core.misread_after > 0;
         core.misread_after = core.misread_after.saturating_sub(1);
         core.misread.retain(|(kind, block)| {
@@ -324,8 +333,16 @@ impl Device for Handle {
                 (core.stall_next, core.stalled) = (None, Some((kind, number)));
             }
         }
+        let fails = core.fail_write.take_if(|failing| *failing == kind).is_some();
+        let hangs = core.hang_write.take_if(|hanging| *hanging == kind).is_some();
         drop(core);
         Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            if fails {
+                return (Err(io::Error::other("injected")), buf);
+            }
             tokio::task::yield_now().await;
             while disk.core.lock().unwrap().stalled == Some((kind, number)) {
                 tokio::task::yield_now().await;

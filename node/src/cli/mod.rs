@@ -27,6 +27,7 @@ use connect::ConnectOptions;
 use exit::Exit;
 use output::{Format, Output};
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(
@@ -80,6 +81,9 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
+/// Longest wait for what runs on threads of its own when all is over.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
 /// Parses, runs, and says how it went.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -88,10 +92,13 @@ pub(crate) fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return exit::failed(&output, &anyhow::Error::new(error).context("cannot start")),
     };
-    match runtime.block_on(run(cli.command, &output)) {
+    let exit = match runtime.block_on(run(cli.command, &output)) {
         Ok(exit) => exit.into(),
         Err(error) => exit::failed(&output, &error),
-    }
+    };
+    // A call to a device that hangs keeps nobody.
+    runtime.shutdown_timeout(END_LIMIT);
+    exit
 }
 
 async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {

@@ -157,6 +157,22 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
         let what = format!("the boot id in {} (storage.boot_id_file)", boot_id_file.display());
         unreadable(&what, &error)
     })?;
+    let boot = match crate::doctor::histories(&config.data_directory) {
+        Ok(devices) => {
+            info!(
+                devices = devices.join("; "),
+                "a change in this since the last start counts as a power cut, as a new boot does"
+            );
+            boot.with_devices(&devices)
+        }
+        Err(reason) => {
+            info!(
+                reason,
+                "the devices below the data directory are not seen: only the boot id tells a power cut"
+            );
+            boot
+        }
+    };
     Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
 }
 

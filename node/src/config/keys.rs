@@ -182,6 +182,12 @@ pub(crate) const KEYS: &[Key] = &[
         "most written bytes before a background sync begins",
     ),
     key(
+        "storage.io_timeout",
+        Kind::Time,
+        Some("30s"),
+        "time after which a read, write or sync of the disk that has not returned counts as failed, and the node stops",
+    ),
+    key(
         "storage.log_cache_bytes",
         Kind::Size(1 << 20, 1 << 40),
         Some("64MiB"),

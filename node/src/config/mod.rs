@@ -106,6 +106,8 @@ pub struct StorageConfig {
     pub sync_interval: Duration,
     /// Most written bytes before a background sync begins.
     pub sync_bytes: u64,
+    /// Time after which an operation of the disk that has not returned counts as failed.
+    pub io_timeout: Duration,
     /// Memory for log entries on their way to followers, in bytes.
     pub log_cache_bytes: u64,
     /// Applied log kept, in bytes.
@@ -342,6 +344,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
         boot_id_file: PathBuf::from(layers.text("storage.boot_id_file")?),
         sync_interval: layers.read("storage.sync_interval", keys::parse_time)?,
         sync_bytes: layers.read("storage.sync_bytes", parse_size)?,
+        io_timeout: layers.read("storage.io_timeout", keys::parse_time)?,
         log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,
         log_retain_bytes: layers.read("storage.log_retain_bytes", parse_size)?,
         log_retain_entries: layers.read("storage.log_retain_entries", |text| {

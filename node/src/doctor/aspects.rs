@@ -22,7 +22,7 @@ pub(super) fn aspects(facts: &Facts) -> Aspects {
         overwrite: overwrite(filesystem),
         mapping: mapping(files.ok()),
         transfer: transfer(files, filesystem),
-        flush: flush(filesystem),
+        flush: flush(filesystem, layers),
     }
 }
 
@@ -142,10 +142,17 @@ fn transfer(files: Result<&FileProbe, &Unprobed>, filesystem: Option<&Filesystem
     }
 }
 
-fn flush(filesystem: Option<&Filesystem>) -> Flush {
+fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
     match filesystem {
         Some(filesystem) if filesystem.sync_dropped().is_some() => Flush::Dropped,
         Some(filesystem) if filesystem.flush_suppressed().is_some() => Flush::Suppressed,
+        Some(filesystem) if filesystem.kind == FilesystemKind::CopyOnWrite => Flush::Unseen,
+        _ if layers.iter().any(may_ignore_syncs) => Flush::Unseen,
         _ => Flush::Sent,
     }
+}
+
+/// A disk that a hypervisor makes, or a volume of ZFS.
+fn may_ignore_syncs(layer: &Layer) -> bool {
+    layer.kind == LayerKind::Virtual || layer.kind == LayerKind::Stacked && layer.name.starts_with("zd")
 }

@@ -56,6 +56,10 @@ pub struct Queue {
     pub atomic_write_bytes: Option<(u64, u64)>,
 }
 
+/// Where a disk says which one it is, below its directory in sysfs.
+const IDENTITIES: &[&str] =
+    &["wwid", "device/wwid", "device/serial", "serial", "dm/uuid", "md/uuid", "loop/backing_file"];
+
 /// One block device of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
@@ -69,6 +73,10 @@ pub struct Layer {
     pub queue: Queue,
     /// Where the partition in use begins, in bytes.
     pub partition_start_bytes: Option<u64>,
+    /// The kernel's number of this disk, which a disk that comes back does not get again.
+    pub sequence: Option<u64>,
+    /// Which disk it is, as it says itself: a world-wide name, a serial number, an identifier of device mapper or RAID.
+    pub identity: Option<String>,
     /// Of an NVMe drive: what it answered to Identify, or why it could not be asked.
     pub nvme: Option<Result<NvmeFacts, String>>,
 }
@@ -111,7 +119,10 @@ fn layer(roots: &Roots, path: &Path) -> Result<Layer, String> {
     let below_sys = disk.strip_prefix(&roots.sys).unwrap_or(&disk);
     let parts: Vec<&str> = below_sys.iter().filter_map(|part| part.to_str()).collect();
     let (kind, about) = recognise(&disk, &name, &parts);
-    Ok(Layer { kind, about, queue: queue(&disk.join("queue")), partition_start_bytes, nvme: None, name })
+    let sequence = number(&disk.join("diskseq"));
+    let identity = IDENTITIES.iter().find_map(|file| text(&disk.join(file)));
+    let queue = queue(&disk.join("queue"));
+    Ok(Layer { kind, about, queue, partition_start_bytes, sequence, identity, nvme: None, name })
 }
 
 /// The whole disk of a device, and where on it the device begins if it is a partition.

@@ -16,6 +16,7 @@ mod facts;
 mod filesystem;
 mod findings;
 mod kernel;
+mod medium;
 mod nvme;
 mod reason;
 mod report;
@@ -26,7 +27,7 @@ pub use facts::{Facts, Place, State, Unprobed};
 pub use filesystem::{Filesystem, FilesystemKind};
 pub use findings::{Finding, Grade};
 pub use kernel::Kernel;
-pub use nvme::NvmeFacts;
+pub use nvme::{NvmeFacts, NvmePower};
 pub use reason::Reason;
 pub use report::Report;
 pub use verdict::{
@@ -100,6 +101,18 @@ pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
 /// Why they cannot be asked.
 pub fn cache(directory: &Path) -> Result<Cache, String> {
     facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
+}
+
+/// What each device below this directory says of its own history, from the top: words that change when it lost its power, also
+/// where the kernel ran on.
+///
+/// # Errors
+/// Why the devices cannot be seen.
+pub fn histories(directory: &Path) -> Result<Vec<String>, String> {
+    // As they are named in the table of mounts.
+    let directory = directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
+    let layers = facts::layers(&Roots::default(), &directory)?;
+    Ok(layers.iter().map(medium::history).collect())
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ const LBAF_BYTES: usize = 4;
 /// Of the health log.
 const CRITICAL_WARNING_AT: usize = 0;
 const BACKUP_FAILED: u8 = 1 << 4;
+const POWER_CYCLES_AT: usize = 112;
+const UNSAFE_SHUTDOWNS_AT: usize = 144;
 
 /// What the drive said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct NvmeFacts {
     pub volatile_cache: bool,
     /// Critical Warning, bit 4: what keeps its cache through a power cut has failed.
     pub backup_failed: bool,
+    /// How often it was switched on, and off without a warning; `None` where it does not say.
+    pub power: Option<NvmePower>,
     /// The namespace's logical block.
     pub block_bytes: u64,
     /// NAWUN or AWUN: the largest write that no other command sees in part.
@@ -41,6 +45,24 @@ pub struct NvmeFacts {
     pub atomic_power_fail_bytes: u64,
     /// NABSPF and NABO: a write across such a boundary may be torn; distance and offset of the first, in bytes.
     pub boundary: Option<(u64, u64)>,
+}
+
+/// What a drive counts of its own power, over its whole life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmePower {
+    /// Power Cycles.
+    pub cycles: u128,
+    /// Unsafe Shutdowns: losses of power that it was not told of before.
+    pub unsafe_shutdowns: u128,
+}
+
+impl NvmePower {
+    fn read(health: &Bytes) -> Result<NvmePower, String> {
+        Ok(NvmePower {
+            cycles: health.count(POWER_CYCLES_AT)?,
+            unsafe_shutdowns: health.count(UNSAFE_SHUTDOWNS_AT)?,
+        })
+    }
 }
 
 impl NvmeFacts {
@@ -78,6 +100,7 @@ impl NvmeFacts {
                 Some(health) => Bytes(health).byte(CRITICAL_WARNING_AT)? & BACKUP_FAILED != 0,
                 None => false,
             },
+            power: identify.health.as_ref().map(|health| NvmePower::read(&Bytes(health))).transpose()?,
             block_bytes,
             atomic_bytes: figure(NAWUN_AT, AWUN_AT)?,
             atomic_power_fail_bytes: figure(NAWUPF_AT, AWUPF_AT)?,
@@ -102,6 +125,11 @@ impl Bytes<'_> {
 
     fn number(&self, at: usize) -> Result<u16, String> {
         Ok(u16::from_le_bytes([self.byte(at)?, self.byte(at + 1)?]))
+    }
+
+    /// A number of 16 bytes.
+    fn count(&self, at: usize) -> Result<u128, String> {
+        (0..16).rev().try_fold(0, |count, byte| Ok(count << 8 | u128::from(self.byte(at + byte)?)))
     }
 }
 
@@ -176,6 +204,19 @@ mod tests {
         assert_eq!(failed(&identify), Ok(false));
         identify.health = Some(Vec::new());
         assert!(failed(&identify).is_err());
+    }
+
+    #[test]
+    fn what_the_drive_counts_of_its_power_is_read_from_its_health() {
+        let mut identify = plain();
+        let mut health = vec![0; 512];
+        health[POWER_CYCLES_AT..POWER_CYCLES_AT + 2].copy_from_slice(&[0x34, 0x12]);
+        health[UNSAFE_SHUTDOWNS_AT + 15] = 1;
+        identify.health = Some(health);
+        let power = NvmePower { cycles: 0x1234, unsafe_shutdowns: 1 << 120 };
+        assert_eq!(NvmeFacts::read(&identify).map(|facts| facts.power), Ok(Some(power)));
+        identify.health = None;
+        assert_eq!(NvmeFacts::read(&identify).map(|facts| facts.power), Ok(None));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub enum Reason {
     TransferFails,
     SyncDropped,
     FlushSuppressed,
+    SyncUnseen,
     LayeredDevice,
     VirtualDevice,
     BridgedDevice,
@@ -94,6 +95,13 @@ impl Reason {
                 "flush_suppressed",
                 "the mount keeps syncs from emptying the device's cache, so not even a vote survives a power cut",
                 "mount without `nobarrier` (ext4: with `barrier=1`)",
+            ),
+            Reason::SyncUnseen => (
+                "sync_unseen",
+                "whether a sync reaches the medium cannot be seen: the host of a virtual disk may ignore it, and a filesystem \
+                 that copies on write may be set to (ZFS with `sync=disabled`)",
+                "make sure on the host that the disk's cache mode honours flushes (not QEMU's `unsafe`), and of ZFS that \
+                 `sync` is `standard` or `always`",
             ),
             Reason::LayeredDevice => (
                 "layered_device",

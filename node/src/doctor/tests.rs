@@ -116,6 +116,49 @@ fn refusals(report: &Report, mode: Mode) -> &[Reason] {
     &report.verdict.of(mode).refusals
 }
 
+/// What an NVMe drive says.
+fn told(volatile_cache: bool, atomic_power_fail_bytes: u64) -> NvmeFacts {
+    NvmeFacts {
+        volatile_cache,
+        backup_failed: false,
+        power: None,
+        atomic_power_fail_bytes,
+        block_bytes: 512,
+        atomic_bytes: 512,
+        boundary: None,
+    }
+}
+
+/// The story: a drive was pulled and pushed back while the kernel ran on, and what its cache lost passed for a torn tail, since
+/// the boot id was the same.
+#[test]
+fn a_drive_that_lost_its_power_alone_tells_another_history_and_one_that_did_not_the_same() {
+    let machine = nvme_machine();
+    machine.file(&format!("{NVME}/diskseq"), "9").file(&format!("{NVME}/wwid"), "eui.01");
+    let power = NvmePower { cycles: 7, unsafe_shutdowns: 3 };
+    let history = |machine: &Machine, power: Option<NvmePower>| {
+        let mut layers = machine.stack("259:1").expect("a device");
+        let facts = NvmeFacts { power, ..told(false, 4096) };
+        layers[0].nvme = Some(Ok(facts));
+        medium::history(&layers[0])
+    };
+    let first = history(&machine, Some(power));
+    assert_eq!(first, "nvme0n1: disk sequence 9, identity eui.01, power cycles 7, unsafe shutdowns 3");
+    assert_eq!(history(&machine, Some(power)), first, "nothing happened");
+    let others = [
+        history(&machine, Some(NvmePower { cycles: 8, ..power })),
+        history(&machine, Some(NvmePower { unsafe_shutdowns: 4, ..power })),
+        history(&machine, None),
+        history(machine.file(&format!("{NVME}/diskseq"), "10"), Some(power)),
+        history(machine.file(&format!("{NVME}/wwid"), "eui.02"), Some(power)),
+    ];
+    let mut different = others.to_vec();
+    different.push(first);
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), 6, "{others:?}");
+}
+
 #[test]
 fn a_partition_is_read_with_its_disks_queue_and_its_start() {
     let layers = nvme_machine().stack("259:1").expect("a device");
@@ -165,14 +208,6 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     assert_eq!(layer(|layer| layer.kind = LayerKind::Md), [Reason::LayeredDevice]);
     let cached = layer(|layer| layer.queue.write_cache = Some("write back".into()));
     assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
-    let told = |volatile_cache, atomic_power_fail_bytes| NvmeFacts {
-        volatile_cache,
-        backup_failed: false,
-        atomic_power_fail_bytes,
-        block_bytes: 512,
-        atomic_bytes: 512,
-        boundary: None,
-    };
     // The drive itself is believed before what an operator wrote into the kernel's queue settings.
     let overruled = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(true, 4096))));
     assert_eq!(overruled, [Reason::VolatileCache]);
@@ -199,6 +234,32 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     };
     assert_eq!(files(shared), [Reason::ExtentsShared]);
     assert!(flaw(&|facts| facts.stack = Err("no sysfs".into())).contains(&Reason::DeviceUnknown));
+}
+
+/// The doctor found nothing to say of mode `sync` on a ZFS with `sync=disabled`, or on a virtual disk whose host ignores syncs.
+#[test]
+fn where_a_sync_may_be_ignored_unseen_mode_sync_is_warned_of() {
+    let warnings = |machine: &Machine, number: &str, change: &dyn Fn(&mut Filesystem)| {
+        let mut facts = facts(machine.stack(number));
+        change(facts.filesystem.as_mut().expect("known"));
+        let report = report(facts);
+        assert!(report.verdict.of(Mode::Sync).justified());
+        report.verdict.of(Mode::Sync).warnings.clone()
+    };
+    let copies = |found: &mut Filesystem| found.kind = FilesystemKind::CopyOnWrite;
+    assert!(warnings(&nvme_machine(), "259:1", &|_| {}).is_empty());
+    assert_eq!(warnings(&nvme_machine(), "259:1", &copies), [Reason::SyncUnseen]);
+    let machine = Machine::new();
+    let (lvm, virtio) = ("sys/devices/virtual/block/dm-0", "sys/devices/pci0000:00/virtio1/block/vda");
+    machine
+        .disk(virtio, "254:0", "write through", "4096")
+        .disk("sys/devices/virtual/block/zd16", "230:16", "write back", "8192")
+        .disk(lvm, "253:0", "write through", "4096")
+        .folder(&format!("{lvm}/dm"))
+        .link(&format!("{lvm}/slaves/vda"), virtio);
+    for number in ["254:0", "253:0", "230:16"] {
+        assert_eq!(warnings(&machine, number, &|_| {}), [Reason::SyncUnseen], "{number}");
+    }
 }
 
 #[test]

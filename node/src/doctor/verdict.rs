@@ -105,6 +105,8 @@ pub enum Transfer {
 pub enum Flush {
     /// Empties the device's cache.
     Sent,
+    /// Goes to something that may ignore it, and does not show whether it does.
+    Unseen,
     /// Leaves the device's cache alone.
     Suppressed,
     /// Nothing.
@@ -311,6 +313,8 @@ fn veiled(aspects: &Aspects) -> Vec<Reason> {
         (aspects.overwrite == Overwrite::Veiled, Reason::FilesystemVeiled),
         (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
         (aspects.transfer == Transfer::Untried, Reason::Untried),
+        // Votes are synced in every mode.
+        (aspects.flush == Flush::Unseen, Reason::SyncUnseen),
     ])
 }
 

@@ -24,7 +24,7 @@ const OVERWRITES: [Overwrite; 6] = [
 ];
 const MAPPINGS: [Mapping; 4] = [Mapping::Whole, Mapping::Unwritten, Mapping::Shared, Mapping::Unknown];
 const TRANSFERS: [Transfer; 4] = [Transfer::Direct, Transfer::Buffered, Transfer::Fails, Transfer::Untried];
-const FLUSHES: [Flush; 3] = [Flush::Sent, Flush::Suppressed, Flush::Dropped];
+const FLUSHES: [Flush; 4] = [Flush::Sent, Flush::Unseen, Flush::Suppressed, Flush::Dropped];
 
 /// A drive that shows the whole contract.
 const BEST: Aspects = Aspects {
@@ -81,7 +81,7 @@ fn without_a_statement_device_is_justified_only_where_everything_is_shown() {
         }
         // With no volatile cache it does not matter whether a sync empties it.
         let relevant = match aspects.flush {
-            Flush::Suppressed => Aspects { flush: Flush::Sent, ..*aspects },
+            Flush::Suppressed | Flush::Unseen => Aspects { flush: Flush::Sent, ..*aspects },
             _ => *aspects,
         };
         let justified = verdict.of(Mode::Device).justified();
@@ -130,7 +130,7 @@ fn replicated_needs_three_voters_a_local_device_and_overwrites_in_place() {
 fn sync_is_justified_wherever_a_write_and_a_sync_work_and_reach_the_device() {
     for_all(|aspects, _, asserted, verdict| {
         let reaches = match aspects.flush {
-            Flush::Sent => true,
+            Flush::Sent | Flush::Unseen => true,
             Flush::Suppressed => {
                 aspects.cache == Cache::None || asserted && aspects.cache != Cache::Unprotected
             }
@@ -170,7 +170,8 @@ fn what_cannot_be_seen_refuses_device_and_warns_the_others() {
         let unseen = aspects.medium == Medium::Unknown
             || matches!(aspects.overwrite, Overwrite::Veiled | Overwrite::Unknown | Overwrite::Memory)
             || aspects.medium == Medium::Memory
-            || aspects.transfer == Transfer::Untried;
+            || aspects.transfer == Transfer::Untried
+            || aspects.flush == Flush::Unseen;
         if unseen {
             assert!(!verdict.of(Mode::Sync).warnings.is_empty(), "{aspects:?}");
         }

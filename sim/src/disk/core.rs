@@ -56,7 +56,11 @@ pub struct Core {
     stats: DiskStats,
     pub(super) arranged: Option<harm::Arranged>,
     /// Writes and syncs that end with an error.
-    doomed: BTreeSet<u64>,
+    pub(super) doomed: BTreeSet<u64>,
+    /// How often the disk alone lost power.
+    pub(super) losses: u64,
+    /// The disk is not there: every write and sync fails until the process ends.
+    pub(super) away: bool,
     /// Errors that struck.
     pub(super) errors: u64,
     /// Reads of this block of a file return a flipped bit until the process ends.
@@ -77,6 +81,8 @@ impl Core {
             stats: DiskStats::default(),
             arranged: None,
             doomed: BTreeSet::new(),
+            losses: 0,
+            away: false,
             errors: 0,
             misread: None,
             wrong: wrong::Arranged::default(),
@@ -88,6 +94,7 @@ impl Core {
         self.epoch += 1;
         self.locked.clear();
         self.doomed.clear();
+        self.away = false;
         self.misread = None;
         self.wrong.forget_flights();
         Files(std::mem::replace(&mut self.files, files.0))
@@ -182,7 +189,7 @@ impl Core {
             return Err(refused("write", kind, offset, bytes.len()));
         }
         file.begin(id, offset, bytes);
-        if self.strikes(Failing::Write, kind) {
+        if self.away || self.strikes(Failing::Write, kind) {
             self.doomed.insert(id);
         } else {
             self.wrong.begin_write(kind, id);
@@ -218,25 +225,26 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a sync: its watermark and whether it will fail, for [`Core::complete_sync`].
+    /// Begins a sync: its watermark, whether it will fail, and the losses of power before it, for [`Core::complete_sync`].
     ///
     /// # Errors
     /// A fenced handle's error.
-    pub fn begin_sync(&mut self, epoch: u64, kind: FileKind) -> io::Result<(u64, bool)> {
+    pub fn begin_sync(&mut self, epoch: u64, kind: FileKind) -> io::Result<(u64, bool, u64)> {
         let watermark = self.file(epoch, kind)?.begin_sync();
         self.stats.syncs += 1;
         self.note(b's', kind, watermark, 0);
-        Ok((watermark, self.strikes(Failing::Sync, kind)))
+        Ok((watermark, self.strikes(Failing::Sync, kind), self.losses))
     }
 
     /// Ends a sync.
     ///
     /// # Errors
     /// A fenced handle's error, or the arranged one: then nothing became safe.
-    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, begun: (u64, bool)) -> io::Result<()> {
-        let (watermark, fails) = begun;
+    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, begun: (u64, bool, u64)) -> io::Result<()> {
+        let (watermark, fails, losses) = begun;
+        let unpowered = self.away || self.losses > losses;
         let file = self.file(epoch, kind)?;
-        if fails {
+        if fails || unpowered {
             file.sync_failed(watermark);
             self.note(b'E', kind, watermark, 1);
             return Err(io::Error::other(ARRANGED));
@@ -249,25 +257,36 @@ impl Core {
     /// The process died; the machine and its page of dirty blocks live on. With `drops` it lets go of some of what failed
     /// syncs should have covered.
     pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
-        self.end_epoch(b'k', |_, file| file.kill(drops, rng))
+        self.end_epoch();
+        self.end_files(b'k', |_, file| file.kill(drops, rng))
     }
 
     /// The machine lost power.
     pub fn cut(&mut self, rng: &mut StdRng) -> Damage {
+        self.end_epoch();
+        self.cut_files(b'p', rng)
+    }
+
+    /// What a loss of power leaves of all files.
+    pub(super) fn cut_files(&mut self, code: u8, rng: &mut StdRng) -> Damage {
         let honours_contract = self.honours_contract;
-        self.end_epoch(b'p', |kind, file| {
+        self.end_files(code, |kind, file| {
             // A superblock that has lost a copy already loses no second one in the same accident.
             let spared = kind == FileKind::Superblock && file.decayed() > 0;
             file.cut(honours_contract || spared, rng)
         })
     }
 
-    fn end_epoch(&mut self, code: u8, mut end: impl FnMut(FileKind, &mut FileImage) -> Damage) -> Damage {
+    fn end_epoch(&mut self) {
         self.epoch += 1;
         self.locked.clear();
         self.doomed.clear();
+        self.away = false;
         self.misread = None;
         self.wrong.forget_flights();
+    }
+
+    fn end_files(&mut self, code: u8, mut end: impl FnMut(FileKind, &mut FileImage) -> Damage) -> Damage {
         let mut damage = Damage::default();
         for (kind, file) in &mut self.files {
             damage.add(end(*kind, file));

@@ -100,6 +100,12 @@ impl SimDisk {
         core.cut(rng)
     }
 
+    /// See [`Core::lose_power`].
+    pub fn lose_power(&self, away: bool) -> Option<Damage> {
+        let Inner { core, rng, .. } = &mut *self.inner.lock();
+        core.lose_power(away, rng)
+    }
+
     /// Counts so far.
     pub fn stats(&self) -> DiskStats {
         self.inner.lock().core.stats()
@@ -365,11 +371,14 @@ impl Device for SimDevice {
 
     fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
         let (epoch, kind) = (self.epoch, self.kind);
-        let begun = {
+        let (begun, hangs) = {
             let mut inner = self.disk.inner.lock();
             inner.tick(kind, true);
-            inner.core.begin_write(epoch, kind, offset, &buf)
+            (inner.core.begin_write(epoch, kind, offset, &buf), inner.core.hangs(kind))
         };
+        if hangs {
+            return Box::pin(std::future::pending());
+        }
         let id = match begun {
             Ok(id) => id,
             Err(error) => return Box::pin(async move { (Err(error), buf) }),
@@ -380,11 +389,14 @@ impl Device for SimDevice {
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
         let (epoch, kind) = (self.epoch, self.kind);
-        let begun = {
+        let (begun, hangs) = {
             let mut inner = self.disk.inner.lock();
             inner.tick(kind, false);
-            inner.core.begin_sync(epoch, kind)
+            (inner.core.begin_sync(epoch, kind), inner.core.hangs(kind))
         };
+        if hangs {
+            return Box::pin(std::future::pending());
+        }
         let begun = match begun {
             Ok(begun) => begun,
             Err(error) => return Box::pin(async move { Err(error) }),

@@ -5,6 +5,7 @@
 
 use super::core::Core;
 use super::decay::Decay;
+use super::ending::Damage;
 use super::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
@@ -29,6 +30,8 @@ pub enum Failing {
     Write,
     /// A sync: what it should have covered may be gone, and no later sync brings it back.
     Sync,
+    /// A write or a sync never returns, not even with an error.
+    Hang,
 }
 
 /// An error to come.
@@ -164,6 +167,26 @@ impl Core {
     /// Somebody has seen that nobody needs what is still damaged.
     pub fn forgive(&mut self) {
         self.files.values_mut().for_each(FileImage::forgive);
+    }
+
+    /// The disk loses power alone, while its machine runs on: what no sync covers is as after any power cut, and what is in flight
+    /// fails. With `away` so does every later write and sync until the process ends; else the disk is back at once. `None`,
+    /// and nothing happens, where no write is in flight: nobody would be told.
+    pub fn lose_power(&mut self, away: bool, rng: &mut StdRng) -> Option<Damage> {
+        if self.files.values().all(|file| file.flights.is_empty()) {
+            return None;
+        }
+        self.doomed.extend(self.files.values().flat_map(|file| file.flights.keys().copied()));
+        self.wrong.forget_flights();
+        self.errors += 1;
+        self.losses += 1;
+        self.away = away;
+        Some(self.cut_files(b'P', rng))
+    }
+
+    /// Whether the write or sync that begins now never returns.
+    pub fn hangs(&mut self, kind: FileKind) -> bool {
+        self.strikes(Failing::Hang, kind)
     }
 
     /// Whether the operation that begins now is to fail.

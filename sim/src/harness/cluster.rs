@@ -25,6 +25,9 @@ use std::time::Duration;
 /// The cluster's name.
 pub(super) const CLUSTER: &str = "simulated";
 
+/// Longer than any stall of a simulated disk.
+pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// More violations of one run say nothing new.
 const VIOLATIONS_MAX: usize = 20;
 
@@ -242,6 +245,7 @@ impl Cluster {
         }
         config.recover_automatically = self.plan.recover_automatically;
         config.storage.sync_interval = self.plan.sync_interval;
+        config.storage.io_timeout = IO_TIMEOUT;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
         config.validate().map_err(|error| error.to_string())?;
         Ok(config)
@@ -342,7 +346,7 @@ impl Cluster {
             state.boots += u64::from(death == Death::PowerCut);
             state.lazy = lazy;
             // What is damaged may cost it the end of its journal.
-            let forgets = if death == Death::PowerCut { lazy } else { failed_sync };
+            let forgets = death == Death::PowerCut && lazy || failed_sync;
             state.forgetful |= forgets || machine.disk.decayed() > 0;
             state.errors = machine.disk.errors();
             state.node.take()
@@ -414,9 +418,12 @@ impl Cluster {
     }
 }
 
+/// In the text of the error of an operation that never returned.
+pub(super) const HUNG: &str = "did not return within";
+
 /// The machine's disk, the file and the error.
 fn names_device_error(slot: u16, reason: &str) -> bool {
-    reason.contains(ARRANGED)
+    (reason.contains(ARRANGED) || reason.contains(HUNG))
         && reason.contains(&format!("disk-{slot}"))
         && reason.contains("failed on file `")
 }

@@ -1,11 +1,12 @@
 //! Faults of disks: errors, stalls, misread blocks.
 //!
-//! A node whose device failed must stop by itself and say why. What its files hold then is unknown: the machine may lose
-//! power, or the process comes back on the running machine. After a failed sync that may have dropped some of what was not
+//! A node whose device failed, or never returned, must stop by itself and say why. What its files hold then is unknown: the
+//! machine may lose power, or the process comes back on the running machine. After a failed sync that may have dropped some of what was not
 //! synced, and keep the rest only until a power cut, whatever is synced meanwhile.
 
+use super::cluster::IO_TIMEOUT;
 use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
-use super::kinds::FaultKind::{FailSync, FailWrite, Misread, Stall};
+use super::kinds::FaultKind::{FailSync, FailWrite, Hang, Misread, Stall};
 use super::machine::{Condition, Death};
 use crate::check::Violation;
 use crate::disk::Failing;
@@ -28,7 +29,7 @@ impl Nemesis {
         if self.rng.random_bool(0.4) { None } else { all.get(self.rng.random_range(0..all.len())).copied() }
     }
 
-    /// One write or sync of a machine's disk fails.
+    /// One write or sync of a machine's disk fails, or never returns.
     pub(super) fn fail_device(&mut self, failing: Failing, lasts: Duration) {
         let (target, file) = (self.target(), self.file());
         let spared = self.rng.random_range(0..20);
@@ -40,10 +41,10 @@ impl Nemesis {
             return;
         }
         let cluster = self.cluster.clone();
-        // A node whose sync failed recovers from the others, in every mode.
+        // A node whose device failed recovers from the others, in every mode.
         let bounded = cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
         let boundless = cluster.plan.mode == Mode::Replicated && cluster.plan.beyond_tolerance;
-        if failing == Failing::Sync && !bounded && !boundless {
+        if !bounded && !boundless {
             return;
         }
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
@@ -58,10 +59,12 @@ impl Nemesis {
                 }
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
-                    if failing == Failing::Sync {
-                        machine.doubt();
-                    }
-                    let fault = if failing == Failing::Write { FailWrite } else { FailSync };
+                    machine.doubt();
+                    let (fault, limit) = match failing {
+                        Failing::Write => (FailWrite, STOP_LIMIT),
+                        Failing::Sync => (FailSync, STOP_LIMIT),
+                        Failing::Hang => (Hang, STOP_LIMIT + IO_TIMEOUT),
+                    };
                     cluster.count(fault.name());
                     cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
                     let (life, change) = (machine.life(), machine.change());
@@ -69,7 +72,7 @@ impl Nemesis {
                     while machine.life() == life
                         && machine.condition() != Condition::Down
                         && !machine.stopped(life)
-                        && waited < STOP_LIMIT
+                        && waited < limit
                     {
                         tokio::time::sleep(POLL).await;
                         waited += POLL;

@@ -85,6 +85,7 @@ impl Nemesis {
             Clock => self.clock(),
             FailWrite => self.fail_device(Failing::Write, lasts),
             FailSync => self.fail_device(Failing::Sync, lasts),
+            Hang => self.fail_device(Failing::Hang, lasts),
             Stall => self.stall(),
             Misread => self.misread(),
             LoseDisk => self.lose_disk(false),

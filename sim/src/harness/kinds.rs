@@ -59,6 +59,8 @@ kinds! {
     FailWrite = "failed write",
     /// A device fails a sync.
     FailSync = "failed sync",
+    /// A write or sync of a device never returns.
+    Hang = "write or sync that never returns",
     /// A device, or one file of it, stalls for seconds; the machine may lose power then.
     Stall = "stalled device",
     /// One journal block is misread while a node opens.

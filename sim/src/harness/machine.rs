@@ -146,6 +146,11 @@ impl Machine {
         self.state.lock().damaged = true;
     }
 
+    /// Its disk tells another history of itself than before.
+    pub(super) fn other_history(&self) {
+        self.state.lock().boots += 1;
+    }
+
     /// Part of what it holds is about to be misread.
     pub(super) fn damage(&self) {
         let mut state = self.state.lock();
@@ -199,7 +204,7 @@ impl Machine {
         self.set(if open { Condition::Open } else { Condition::Down });
     }
 
-    /// A sync of its disk has failed: it will come back with less than it had, or not know.
+    /// A write or sync of its disk has failed: it will come back with less than it had, or not know.
     pub(super) fn doubt(&self) {
         self.state.lock().forgetful = true;
     }

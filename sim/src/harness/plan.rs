@@ -74,10 +74,11 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
-        let apart = [FaultKind::Repeat, FaultKind::LoseIdentity];
+        let apart = [FaultKind::Repeat, FaultKind::LoseIdentity, FaultKind::Hang];
         faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
         faults.extend(variant(seed, "identity", 4).then_some(FaultKind::LoseIdentity));
+        faults.extend(variant(seed, "hang", 4).then_some(FaultKind::Hang));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
         }
@@ -147,9 +148,10 @@ impl Plan {
 
     /// Whether nothing but losses of power takes from a disk what it had synced.
     pub fn keeps_disks(&self) -> bool {
-        use FaultKind::{FailSync, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk};
+        use FaultKind::{FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk};
         let takes = |kind: &FaultKind| {
-            matches!(kind, LoseDisk | LoseIdentity | OldDisk | StaleDisk | Misread | FailSync)
+            let fails = matches!(kind, FailSync | FailWrite | Hang);
+            fails || matches!(kind, LoseDisk | LoseIdentity | OldDisk | StaleDisk | Misread)
         };
         self.decays.is_empty() && !self.faults.iter().any(takes)
     }

@@ -12,6 +12,7 @@
 //!   storage     snapshots, space, the mark
 //!   repeats     requests that arrive once more, late
 //!   disks       disks that are lost while something else goes on
+//!   devices     disks that lose power alone, or never answer
 //!   damage      bits that flip, on one member or on all
 //!   loss        what a person gave up is the newest only
 //! ```
@@ -21,6 +22,7 @@
 
 mod automatic;
 mod damage;
+mod devices;
 mod disks;
 mod election;
 mod identity;
@@ -87,6 +89,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         identity::SCENARIOS,
         automatic::SCENARIOS,
         damage::SCENARIOS,
+        devices::SCENARIOS,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,105 @@
+//! Disks that fail in a way that the machine does not: one that loses power alone, one that never answers.
+
+use super::stage::{Played, Stage};
+use super::{FORGOT, Scenario, three};
+use crate::disk::{Failing, Moment};
+use crate::harness::machine::Death;
+use cairn_engine::io::FileKind;
+use rand::RngExt;
+
+const RECOVERED: &str = "the member is active again";
+const STOPPED: &str = "the node stopped by itself";
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "disk-loses-power-alone",
+        parts: &[FORGOT, STOPPED, "it comes back under another history", "it is back at once", RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(disk_loses_power(stage)),
+    },
+    Scenario {
+        name: "io-that-never-returns",
+        parts: &["a leader's disk", "a follower's disk", "another leads", STOPPED, RECOVERED],
+        seeds: 6,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(never_returns(stage)),
+    },
+];
+
+/// How often the moment is waited for at which a write is in flight.
+const ATTEMPTS: usize = 20;
+
+/// A drive is pulled and pushed back, or its backplane fails for a moment, while the kernel runs on. What its cache held is gone,
+/// the write in flight fails, and the process is started again under the same boot id. In every other seed the drive stays away
+/// until then, and tells another history; else it is back at once, tells nothing, and takes word of the failed write.
+async fn disk_loses_power(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let member = match stage.seed % 4 < 2 {
+        true => leader,
+        false => stage.others(&[leader]).first().copied().ok_or("a follower")?,
+    };
+    let away = stage.seed.is_multiple_of(2);
+    stage.acknowledged(5).await?;
+    let life = stage.machine(member)?.life();
+    let mut lost = None;
+    for _ in 0..ATTEMPTS {
+        let count = stage.rng.random_range(1..8);
+        stage.disk(member, Moment::WriteTo(FileKind::Journal), count).await?;
+        let machine = stage.machine(member)?;
+        lost = machine.disk.lose_power(away);
+        if lost.is_some() {
+            machine.damage();
+            break;
+        }
+    }
+    let lost = lost.ok_or("a write in flight")?;
+    stage.cluster.trace.event(format!("disk of member {member} lost power alone: {lost:?}"));
+    stage.reached_if(lost.dropped > 0, FORGOT);
+    stage.until("a node that stops", || stage.machine(member).is_ok_and(|one| one.stopped(life))).await?;
+    stage.reached(STOPPED);
+    stage.end(member, Death::Killed);
+    if away {
+        stage.machine(member)?.other_history();
+        stage.reached("it comes back under another history");
+    } else {
+        stage.reached("it is back at once");
+    }
+    stage.start(&[member]).await;
+    stage.recovering(member).await?;
+    stage.active(&[member]).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A write or a sync of a member's disk never returns. Its node stops by itself in time, another leads before that, and the process
+/// comes back on a disk that works again.
+async fn never_returns(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let leader = stage.leader().await?;
+    let others = stage.others(&[leader]);
+    let leads = stage.seed.is_multiple_of(2);
+    let member = if leads { leader } else { others.first().copied().ok_or("a follower")? };
+    let file = if stage.seed.is_multiple_of(3) { FileKind::Data } else { FileKind::Journal };
+    let spared = stage.rng.random_range(0..6);
+    let machine = stage.machine(member)?;
+    let (life, errors) = (machine.life(), machine.disk.errors());
+    machine.disk.arrange(Failing::Hang, Some(file), spared);
+    stage.until("an operation that hangs", || machine.disk.errors() > errors).await?;
+    machine.doubt();
+    stage.reached(if leads { "a leader's disk" } else { "a follower's disk" });
+    if leads {
+        stage.until("another leader", || stage.leads(&others).is_some()).await?;
+        stage.reached_if(!machine.stopped(life), "another leads");
+    }
+    stage.until("a node that stops", || machine.stopped(life)).await?;
+    stage.reached(STOPPED);
+    stage.end(member, Death::Killed);
+    stage.start(&[member]).await;
+    stage.active(&[member]).await?;
+    stage.reached(RECOVERED);
+    stage.acknowledged(5).await
+}
