@@ -18,7 +18,7 @@ use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
 use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
-use crate::rejoin::{Gate, Mandate, Recovery};
+use crate::rejoin::{Gate, Mandate, Marks, Recovery};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
@@ -165,6 +165,7 @@ impl Replica {
             identity: identity.clone(),
             engine: engine.clone(),
             raft: raft.clone(),
+            marks: Arc::new(Marks::new(raft.clone())),
             gate: gate.clone(),
             progress: progress.clone(),
             members: config.initial_members,

@@ -8,7 +8,7 @@ use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing};
 use super::room::Room;
 use crate::GROUP;
-use crate::codec::{self, Malformed, Mark};
+use crate::codec::{Malformed, Mark};
 use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
@@ -153,8 +153,8 @@ impl Shared {
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
         let mark = Mark { node: member, run, loss };
         self.redundancy.returning(mark);
-        self.raft.client_write_ff(codec::encode_mark(mark), None).await.map_err(stopped)?;
-        tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is proposed");
+        self.recovery.marks.propose(vote, mark);
+        tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is to be proposed");
         Ok(vote)
     }
 

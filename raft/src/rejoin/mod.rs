@@ -25,8 +25,10 @@
 //! as above, and the marks of its leadership count the loss.
 
 mod gate;
+mod marks;
 mod recovery;
 
 pub(crate) use gate::Gate;
 pub use gate::Mandate;
+pub(crate) use marks::Marks;
 pub(crate) use recovery::Recovery;

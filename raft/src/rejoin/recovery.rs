@@ -1,7 +1,7 @@
 //! The way back of a member that recovers in place.
 
-use super::Gate;
-use crate::codec::{self, Mark};
+use super::{Gate, Marks};
+use crate::codec::Mark;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::{PeerIdentity, ask_to_recover};
@@ -26,6 +26,7 @@ pub(crate) struct Recovery {
     pub(crate) identity: PeerIdentity,
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
+    pub(crate) marks: Arc<Marks>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) members: BTreeMap<u16, MemberAddress>,
@@ -82,7 +83,7 @@ impl Recovery {
         let node = self.identity.id();
         let run = self.engine.run();
         let mut mark = self.mark();
-        let mut proposed: Option<runtime::Instant> = None;
+        let mut led = false;
         tracing::warn!(
             %node,
             start = run.start,
@@ -116,12 +117,15 @@ impl Recovery {
             }
             if bidden {
                 mark.loss = true;
-                let due = proposed.is_none_or(|at| runtime::now() - at > PATIENCE);
-                if self.leads() && due {
-                    tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
-                    proposed = Some(runtime::now());
-                    self.raft.client_write_ff(codec::encode_mark(mark), None).await.ok();
+                let leading =
+                    look_at(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
+                if let Some(vote) = leading {
+                    if !led {
+                        tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
+                    }
+                    self.marks.propose(vote, mark);
                 }
+                led = leading.is_some();
             }
             runtime::sleep(PAUSE).await;
         }

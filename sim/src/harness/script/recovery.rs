@@ -4,6 +4,7 @@ use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, five, one_workload, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
+use crate::harness::cluster::virtual_time;
 use crate::harness::machine::Death;
 use cairn_engine::Mode;
 use std::time::Duration;
@@ -59,7 +60,25 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         plan: three_or_five,
         script: |stage| Box::pin(after_the_mark(stage)),
     },
+    Scenario {
+        name: "time-to-heal",
+        parts: &[
+            FORGOT,
+            "a follower was cut",
+            "the leader was cut",
+            "a loss was accepted",
+            "healed within 0.5 s",
+            "healed within 1 s",
+        ],
+        seeds: 30,
+        may_stop: true,
+        plan: three_or_five,
+        script: |stage| Box::pin(time_to_heal(stage)),
+    },
 ];
+
+/// Longest that members may take to be active again once they are up and somebody leads, with nothing else going on.
+const HEAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A member that forgot is ended as the k-th disk operation of its next life begins, with k the seed: while it opens, while
 /// it recovers, or thereafter; killed and cut in turns.
@@ -182,6 +201,51 @@ async fn after_the_mark(mut stage: Stage) -> Played {
     stage.reached_if(stage.is_recovering(member), "the leader dies behind the mark");
     stage.kill(leader);
     return_of_both(stage, leader, member, forgot).await
+}
+
+/// One member loses power, a follower or the leader, or all do and a person decides: how long those that forgot take, from when
+/// somebody leads, until they are active. None waits for its mark in vain and asks again.
+async fn time_to_heal(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.acknowledged(5).await?;
+    let leader = stage.leader().await?;
+    let term = stage.term(leader);
+    let (cut, story) = match stage.seed / 2 % 3 {
+        0 => (stage.others(&[leader]).into_iter().take(1).collect(), "a follower was cut"),
+        1 => (vec![leader], "the leader was cut"),
+        _ => (stage.all(), "a loss was accepted"),
+    };
+    let all = cut.len() > 1;
+    let forgot = if all { stage.cut_all() } else { cut.iter().map(|member| stage.cut(*member)).sum() };
+    stage.reached_if(forgot > 0, FORGOT);
+    if all {
+        // Nobody asks from here on, and nobody waits for an answer any more.
+        stage.quiet();
+        tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+    }
+    stage.start(&cut).await;
+    for member in &cut {
+        stage.recovering(*member).await?;
+    }
+    if all {
+        stage.decide(&cut)?;
+    }
+    stage.leader_among(&stage.all(), if cut.contains(&leader) { term } else { 0 }).await?;
+    let begun = virtual_time();
+    stage.active(&cut).await?;
+    let took = virtual_time() - begun;
+    stage.reached(story);
+    stage.cluster.trace.event(format!("time to heal: {} ms, {story}", took.as_millis()));
+    match took.as_millis() {
+        0..500 => stage.reached("healed within 0.5 s"),
+        500..1000 => stage.reached("healed within 1 s"),
+        _ if took < HEAL_LIMIT => stage.reached("healed within 2 s"),
+        _ => {
+            let detail = format!("{} ms from a leader to active members; {story}", took.as_millis());
+            stage.cluster.violation(Violation::new("who forgot is back soon after somebody leads", detail));
+        }
+    }
+    Ok(())
 }
 
 async fn return_of_both(mut stage: Stage, leader: usize, member: usize, forgot: bool) -> Played {
