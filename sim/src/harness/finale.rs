@@ -25,6 +25,8 @@ use std::time::Duration;
 const LIVENESS: &str = "a healed cluster serves and converges";
 /// The event of a cluster that waits for a person.
 pub(super) const STOPPED: &str = "stopped for a person";
+/// What a member logs as an error while the cluster waits for a person.
+pub(super) const SAID: &str = "`cairn recover` decides; waiting does not help";
 /// The event of a person who decided.
 pub(super) const MANDATED: &str = "operator's mandates";
 /// Bounds, in virtual time.
@@ -36,6 +38,8 @@ const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
+/// Longer than the members need to learn that waiting does not help.
+const SAID_LIMIT: Duration = Duration::from_secs(15);
 /// No value of the workload is longer, in bytes; there are not more than some dozens of this length.
 const LONGEST: u64 = 20_000;
 const POLL: Duration = Duration::from_millis(50);
@@ -210,6 +214,10 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
     if stuck {
         cluster.count_event(STOPPED);
         cluster.trace.event("too many forgot: the cluster waits for a person");
+        let says = |machine: &Machine| machine.node().is_some_and(|(_, node)| node.waits_for().is_some());
+        if !wait_until(SAID_LIMIT, || cluster.machines.iter().all(says)).await {
+            cluster.violation(Violation::new("a cluster that waits for a person says so", "not every member does"));
+        }
     }
     stuck
 }
