@@ -180,7 +180,7 @@ impl proto::kv_server::Kv for KvService {
         let run = Run { start: asked.start, nonce: asked.run };
         let mandate = Mandate { candidate: NodeId::from_u64(asked.candidate), run };
         self.measured(Method::Mandate, async {
-            let given = self.inner.replica.mandate(mandate);
+            let given = self.inner.replica.mandate(mandate).await;
             given.map(|()| proto::MandateResponse {}).map_err(Status::failed_precondition)
         })
         .await
