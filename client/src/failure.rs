@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     NotLeader(Option<String>),
     /// No node leads at the moment. The request had no effect.
     NoLeader,
+    /// No node leads, and none is elected until a person decides; the node's words. The request had no effect.
+    DecisionNeeded(String),
     /// The node wants fewer requests. The request had no effect.
     Overloaded(Duration),
     /// The storage is full. The request had no effect.
@@ -52,6 +54,7 @@ impl Failure {
                 Failure::NotLeader(hint.filter(|address| !address.is_empty()))
             }
             Reason::NoLeader => Failure::NoLeader,
+            Reason::DecisionNeeded => Failure::DecisionNeeded(why()),
             Reason::Overloaded => Failure::Overloaded(retry_after(detail)),
             Reason::StorageFull => Failure::Full(retry_after(detail)),
             Reason::SessionExpired => Failure::SessionExpired,

@@ -187,6 +187,9 @@ impl Attempts {
             Some(Failure::NotLeader(_) | Failure::NoLeader) => Error::NoLeader { tried },
             Some(Failure::Overloaded(retry_after)) => Error::Overloaded { retry_after: *retry_after },
             Some(Failure::Full(retry_after)) => Error::StorageFull { retry_after: *retry_after },
+            Some(Failure::DecisionNeeded(sentence)) => {
+                Error::Unavailable { tried, last_error: sentence.clone() }
+            }
             Some(Failure::SessionExpired) => {
                 Error::Unavailable { tried, last_error: "session expired".to_owned() }
             }

@@ -52,6 +52,8 @@ pub struct NodeStatus {
     /// were damaged; it neither votes nor serves until a leader has brought it up to date. Or `joining`: it is not a voter
     /// yet. Or `retired`: another identity has taken its slot.
     pub standing: String,
+    /// Nobody leads, and waiting alone elects nobody: what the cluster waits for, as the node has it.
+    pub waits_for: Option<String>,
     /// The node's scrubber; `None` from a server that has none.
     pub scrub: Option<ScrubStatus>,
     /// The term of the last entry of the node's log.
@@ -216,6 +218,7 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
         standing: status.standing,
+        waits_for: Some(status.waits_for).filter(|sentence| !sentence.is_empty()),
         scrub: status.scrub.map(scrub_status),
         last_log_term: status.last_log_term,
         run: (status.start, status.run),

@@ -27,7 +27,7 @@ use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::Automatic;
+use crate::outage::{Outlook, Watch};
 use crate::service::KvService;
 use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Options};
@@ -97,6 +97,7 @@ pub struct Node {
     durability: Durability,
     replica: Replica,
     metrics: Arc<Metrics>,
+    outlook: Outlook,
     addresses: Addresses,
     running: Mutex<Option<Running>>,
 }
@@ -176,6 +177,11 @@ impl Node {
     /// None that its own metrics cause.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
         self.metrics.render()
+    }
+
+    /// What a cluster waits for that has no leader and elects none by itself, as far as this member can learn.
+    pub fn waits_for(&self) -> Option<String> {
+        self.outlook.of(&self.replica)
     }
 
     /// Resolves with the reason when the member stops by itself; never while it serves.
@@ -282,17 +288,19 @@ async fn assemble(
     };
 
     let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
-    let metrics = Arc::new(Metrics::new(replica.clone()));
+    let outlook = Outlook::default();
+    let metrics = Arc::new(Metrics::new(replica.clone(), outlook.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
     let (counted, told) = (Arc::clone(&metrics), stopping.clone());
-    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), counted, told);
+    let said = (replica.clone(), outlook.clone());
+    let service = KvService::new(config.clone(), durability.clone(), said, counted, told);
 
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
-    others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
+    others.extend(serve_watchers(http, (&replica, &outlook), Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(tell_moved(&config, &replica));
-    others.extend(recover_automatically(&config, &replica)?);
+    others.extend(watch_outages(&config, &replica, &outlook)?);
     let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
     let identity = replica.node_id();
     for remark in durability.remarks() {
@@ -304,18 +312,22 @@ async fn assemble(
     info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %addresses.client,
           peer = %addresses.peer, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, durability, replica, metrics, addresses, running })
+    Ok(Node { config, durability, replica, metrics, outlook, addresses, running })
 }
 
-/// Whoever decides after an outage of all, where that is not left to a person.
-fn recover_automatically(config: &NodeConfig, replica: &Replica) -> Result<Option<JoinHandle<()>>, Error> {
-    if !config.recover_automatically {
+/// Whoever says that the cluster waits for a decision, and takes it where that is not left to a person.
+fn watch_outages(
+    config: &NodeConfig,
+    replica: &Replica,
+    outlook: &Outlook,
+) -> Result<Option<JoinHandle<()>>, Error> {
+    if config.members.len() < 2 {
         return Ok(None);
     }
     let endpoints = config.members.values().map(|member| member.client.clone()).collect();
-    let automatic =
-        Automatic::new(replica.clone(), endpoints).map_err(|error| Error::Platform(error.to_string()))?;
-    Ok(Some(tokio::spawn(automatic.run())))
+    let watch = Watch::new(replica.clone(), endpoints, config.recover_automatically, outlook.clone());
+    let watch = watch.map_err(|error| Error::Platform(error.to_string()))?;
+    Ok(Some(tokio::spawn(watch.run())))
 }
 
 fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine, seed: u64) -> ReplicaConfig {

@@ -2,6 +2,7 @@
 //!
 //! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
 
+use crate::outage::Outlook;
 use cairn_engine::{Engine, LogId, Standing};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
@@ -47,7 +48,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Metrics of a node with this engine and replica.
-    pub(crate) fn new(replica: Replica) -> Metrics {
+    pub(crate) fn new(replica: Replica, outlook: Outlook) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
@@ -60,7 +61,11 @@ impl Metrics {
             Unit::Seconds,
             duration.clone(),
         );
-        registry.register_collector(Box::new(NodeGauges { engine: replica.engine().clone(), replica }));
+        registry.register_collector(Box::new(NodeGauges {
+            engine: replica.engine().clone(),
+            replica,
+            outlook,
+        }));
         Metrics { registry, requests, duration }
     }
 
@@ -82,6 +87,7 @@ impl Metrics {
 struct NodeGauges {
     engine: Engine,
     replica: Replica,
+    outlook: Outlook,
 }
 
 impl fmt::Debug for NodeGauges {
@@ -99,6 +105,13 @@ impl Collector for NodeGauges {
 
         out.gauge("leader", "1 on the leader", None, u64::from(replica.role == Role::Leader))?;
         out.gauge("has_leader", "1 where a leader is known", None, u64::from(replica.leader.is_some()))?;
+        let waits = u64::from(self.outlook.of(&self.replica).is_some());
+        out.gauge(
+            "waits",
+            "1 while too many members may have forgotten for a leader to be elected",
+            None,
+            waits,
+        )?;
         out.gauge("term", "The highest term seen", None, replica.term)?;
         out.gauge("last_log_index", "Index of the last log entry", None, index(replica.last_log))?;
         out.gauge(

@@ -8,11 +8,14 @@ mod support;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, StatusResponse};
 use cairn_ports::HeldPort;
+use cairn_client::{Client, Options};
+use cairn_node::outage::{Undecided, Waiting, decide, look};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use support::{Ran, hold, run};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -105,6 +108,10 @@ impl Cluster {
         let mut all = vec!["recover", "--endpoints", &endpoints];
         all.extend(arguments);
         run(self.folder.path(), &all)
+    }
+
+    fn client(&self) -> Client {
+        Options::new(self.addresses.clone()).deadline(Duration::from_secs(2)).build().expect("options")
     }
 
     fn mandates(&self) -> usize {
@@ -261,4 +268,75 @@ async fn a_loss_that_was_not_counted_is_said_aloud() {
     let ran = cluster.recover(&["--accept-loss", "--yes"]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("no loss was counted"), "{ran:?}");
+}
+
+/// The story: a member was looked at, started again, and had forgotten more by the time that the others voted for the one that had
+/// seemed to reach furthest. A person's decision looked once more, the configuration's did not.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_decides_looks_once_more() {
+    let cluster = Cluster::of(&[A, B, C], &[]);
+    cluster.serve(vec![cluster.recovering(A, 12)], 13);
+    cluster.serve(vec![cluster.recovering(B, 11)], 13);
+    let again = StatusResponse { start: 3, run: 8, ..cluster.recovering(C, 10) };
+    cluster.serve(vec![cluster.recovering(C, 10), again], 13);
+    let client = cluster.client();
+    let found = look(&client).await;
+    let chosen = found.chosen().expect("somebody to lead");
+    let refused = decide(&client, &found, chosen).await;
+    assert!(matches!(refused, Err(Undecided::Changed)), "{refused:?}");
+    assert_eq!(cluster.mandates(), 0);
+    let found = look(&client).await;
+    decide(&client, &found, found.chosen().expect("somebody to lead")).await.expect("nothing has changed");
+    assert_eq!(cluster.mandates(), 3);
+}
+
+/// Each of three voters recovers, remembers, has stopped, or is not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_waits_for_a_decision_only_where_every_voter_is_here_and_too_few_remember() {
+    const STATES: [&str; 4] = ["recovering", "active", "stopped", "absent"];
+    for number in 0..STATES.len().pow(3) {
+        let states = [number % 4, number / 4 % 4, number / 16].map(|state| STATES[state]);
+        let cluster = Cluster::of(&[A, B, C], &[]);
+        for (id, state) in [A, B, C].into_iter().zip(states) {
+            let answer = match state {
+                "absent" => continue,
+                "stopped" => StatusResponse {
+                    standing: "active".into(),
+                    stopped_reason: "its disk".into(),
+                    ..cluster.recovering(id, 12)
+                },
+                standing => StatusResponse { standing: standing.into(), ..cluster.recovering(id, 12) },
+            };
+            cluster.serve(vec![answer], 0);
+        }
+        let count = |which: &str| states.iter().filter(|state| **state == which).count();
+        let waiting = look(&cluster.client()).await.waiting();
+        let away = count("absent") + count("stopped");
+        match waiting {
+            None => assert!(count("recovering") == 0 || count("active") >= 2, "{states:?}"),
+            Some(Waiting::Decision) => assert!(away == 0 && count("active") < 2, "{states:?}"),
+            Some(Waiting::Missing(names)) => {
+                assert!(away > 0 && names.len() == away && count("active") < 2, "{states:?} {names:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_waits_for_nothing_while_one_member_hears_a_leader() {
+    let cluster = Cluster::of(&[A, B, C], &[]);
+    let leader = Some(proto::Leader { node_id: C, client_address: cluster.addresses[2].clone() });
+    cluster.serve(vec![cluster.recovering(A, 12)], 0);
+    cluster.serve(vec![StatusResponse { leader, ..cluster.recovering(B, 11) }], 0);
+    assert_eq!(look(&cluster.client()).await.waiting(), None, "the leader is out of reach for A alone");
+}
+
+#[test]
+fn a_cluster_that_decides_by_itself_does_not_send_for_a_person() {
+    let said = |automatic| Waiting::Decision.sentence(automatic);
+    assert_eq!(
+        said(false).as_deref(),
+        Some("too many members may have forgotten; `cairn recover` decides; waiting does not help")
+    );
+    assert_eq!(said(true), None);
 }

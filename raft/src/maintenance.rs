@@ -69,7 +69,8 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
             return;
         }
         if let Some(reason) = maintained.engine.status().failed {
-            tracing::error!(node = %maintained.raft.node_id(), reason, "storage failed; replication stops");
+            // The engine has logged it.
+            tracing::info!(node = %maintained.raft.node_id(), reason, "storage failed; replication stops");
             maintained.raft.shutdown().await.ok();
             return;
         }

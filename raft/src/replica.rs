@@ -18,7 +18,7 @@ use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
 use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
-use crate::rejoin::{Gate, Mandate, Marks, Recovery};
+use crate::rejoin::{Gate, Mandate, Marks, Recovery, reaches_furthest};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
@@ -346,12 +346,13 @@ impl Replica {
     }
 
     /// An operator has seen what every member holds, accepts that acknowledged writes may be lost, and names who shall
-    /// lead. To be given to the candidate and to the other recovering members. Votes are given by it for
+    /// lead. The candidate refuses where a voter that answers it holds a longer log. To be given to the candidate and to the other
+    /// recovering members. Votes are given by it for
     /// [`Mandate::LIFETIME`]; forgotten by a restart.
     ///
     /// # Errors
     /// Says why it is not needed here, or does not fit.
-    pub fn mandate(&self, mandate: Mandate) -> Result<(), String> {
+    pub async fn mandate(&self, mandate: Mandate) -> Result<(), String> {
         let shared = &self.inner.shared;
         if shared.gate.is_open() {
             return Err("this member is active and needs no mandate to vote".into());
@@ -365,6 +366,10 @@ impl Replica {
                 "this member has started again since it was looked at (start {}, now {}); look again",
                 mandate.run.start, own.start
             ));
+        }
+        if mandate.candidate == self.node_id() {
+            let configured = &shared.recovery.members;
+            reaches_furthest(&shared.identity, &shared.engine, &shared.raft, configured).await?;
         }
         tracing::warn!(
             node = %self.node_id(), candidate = %mandate.candidate,

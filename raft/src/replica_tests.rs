@@ -84,18 +84,18 @@ fn mandate() -> Mandate {
 async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
     let (_folder, replica, service) = replica().await;
     replica.inner.shared.gate.close();
-    replica.mandate(Mandate { run: Run { start: 1, nonce: 2 }, ..mandate() }).unwrap();
+    replica.mandate(Mandate { run: Run { start: 1, nonce: 2 }, ..mandate() }).await.unwrap();
     assert!(
         service.vote(Request::new(candidacy(1))).await.is_err(),
         "another run than the one that was named"
     );
-    replica.mandate(mandate()).unwrap();
+    replica.mandate(mandate()).await.unwrap();
     assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     replica.inner.shared.gate.end_mandate();
     assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
     assert!(service.vote(Request::new(candidacy(2))).await.is_err());
-    replica.mandate(mandate()).unwrap();
+    replica.mandate(mandate()).await.unwrap();
     assert!(
         service.vote(Request::new(candidacy(2))).await.unwrap().into_inner().granted,
         "it is given again"
@@ -117,7 +117,7 @@ async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() 
         )
     };
     assert!(!told(other(), 1));
-    replica.mandate(mandate()).unwrap();
+    replica.mandate(mandate()).await.unwrap();
     assert!(told(other(), 1), "whether this member's own vote was needed or not");
     assert!(!told(NodeId::new(3, 3), 1), "somebody else leads");
     service.vote(Request::new(candidacy(1))).await.unwrap();
@@ -135,7 +135,7 @@ async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() 
     gate.close();
     let own = replica.node_id();
     assert!(!gate.may_campaign(own) && !gate.named(own));
-    replica.mandate(Mandate { candidate: own, run: replica.engine().run() }).unwrap();
+    replica.mandate(Mandate { candidate: own, run: replica.engine().run() }).await.unwrap();
     assert!(gate.may_campaign(own) && gate.named(own));
     gate.end_mandate();
     assert!(!gate.may_campaign(own) && gate.named(own));

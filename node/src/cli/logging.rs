@@ -5,8 +5,9 @@ use cairn_node::config::LogConfig;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Libraries that log what is of no use to an operator.
-const QUIET: &[&str] = &["openraft=error", "h2=warn", "hyper=warn", "tower=warn"];
+/// Libraries that log what is of no use to an operator. openraft logs as errors what it tries again and that it ends; what it
+/// cannot survive is logged once, by whoever met it.
+const QUIET: &[&str] = &["openraft=off", "h2=warn", "hyper=warn", "tower=warn"];
 
 /// Begins logging. Directives in the configuration win over the defaults for libraries.
 pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {

@@ -6,7 +6,7 @@ use super::output::{Output, table};
 use anyhow::{Context, anyhow, bail};
 use cairn_client::{Client, NodeStatus};
 use cairn_engine::Standing;
-use cairn_node::outage::{Found, give_mandates, look};
+use cairn_node::outage::{Found, Undecided, decide, look};
 use cairn_raft::{Mandate, NodeId};
 use clap::Args;
 use serde_json::{Value, json};
@@ -60,15 +60,13 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
     if !args.yes && !confirmed(&found, chosen)? {
         bail!("nothing was changed");
     }
-    // Whoever was asked took their time: a member may be back, or have started again and forgotten more.
-    if !look(&client).await.is_as(&found) {
-        bail!(
-            "not all members are as they were a moment ago, and nothing was changed: look with `cairn recover`, and decide \
-             again"
-        );
+    match decide(&client, &found, chosen).await {
+        Err(Undecided::Refused(refusal)) => {
+            return Err(refusal)
+                .with_context(|| format!("not every member took its mandate; {}", mandates_end()));
+        }
+        decided => decided?,
     }
-    let given = give_mandates(&client, &found, chosen).await;
-    given.with_context(|| format!("not every member took its mandate; {}", mandates_end()))?;
     let after = wait_for_leader(&client, chosen.node_id).await?;
     if !after.counts_loss_since(chosen) {
         // One that votes, and is started again before it asks for its mark, comes back without knowing of the mandate.

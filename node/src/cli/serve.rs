@@ -68,7 +68,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     tokio::select! {
         biased;
         reason = node.stopped() => {
-            error!(%reason, "stopped by itself");
+            // The engine has logged its own end.
+            match node.engine().status().failed {
+                Some(_) => info!(%reason, "stopped by itself"),
+                None => error!(%reason, "stopped by itself"),
+            }
             // What can still be synced is; the reason above is the one to act on.
             let _ = node.shutdown().await;
             anyhow::bail!("the node stopped by itself: {reason}");

@@ -61,6 +61,7 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "uptime_ms": millis(node.uptime),
         "stopped_reason": node.stopped_reason,
         "standing": node.standing,
+        "waits_for": node.waits_for,
         "last_log_term": node.last_log_term,
         "start": node.run.0,
         "losses": node.losses,
@@ -115,6 +116,9 @@ fn as_text(answers: &[Answer]) -> String {
     ];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let mut notes = promises(answers);
+    let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    let waits: BTreeSet<&String> = nodes.filter_map(|node| node.waits_for.as_ref()).collect();
+    notes.extend(waits.into_iter().cloned());
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
@@ -122,9 +126,13 @@ fn as_text(answers: &[Answer]) -> String {
                 let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
                 notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
                 if node.standing == Standing::Recovering.name() {
+                    let until = match node.waits_for {
+                        Some(_) => "",
+                        None => " until a leader has brought it up to date",
+                    };
                     notes.push(format!(
                         "{endpoint} recovers: its machine lost power with acknowledged writes unsynced, or its journal or \
-                         checkpoints were damaged; it neither votes nor serves until a leader has brought it up to date"
+                         checkpoints were damaged; it neither votes nor serves{until}"
                     ));
                 }
                 if node.standing == "joining" {

@@ -54,7 +54,7 @@ pub(super) async fn watch(
             reason.way_out()
         );
         if let Err(error) = engine.distrust_device().await {
-            error!(%error, "what was acknowledged before could not be synced");
+            warn!(%error, "what was acknowledged before could not be synced");
         }
         return;
     }

@@ -1,6 +1,7 @@
 //! HTTP for machines that watch: `/live`, `/ready`, `/metrics`. Real builds only.
 
 use crate::metrics::Metrics;
+use crate::outage::Outlook;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -15,16 +16,17 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 #[derive(Clone)]
 struct Watched {
     replica: Replica,
+    outlook: Outlook,
     metrics: Arc<Metrics>,
 }
 
 /// The routes.
-pub(super) fn router(replica: Replica, metrics: Arc<Metrics>) -> Router {
+pub(super) fn router(replica: Replica, outlook: Outlook, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(render))
-        .with_state(Watched { replica, metrics })
+        .with_state(Watched { replica, outlook, metrics })
 }
 
 /// Whether the node can serve: `Err` says why not.
@@ -50,7 +52,10 @@ async fn live() -> &'static str {
 async fn ready(State(watched): State<Watched>) -> Response {
     match readiness(&watched.replica) {
         Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
+        Err(why) => {
+            let why = watched.outlook.of(&watched.replica).unwrap_or(why);
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
+        }
     }
 }
 

@@ -88,10 +88,10 @@ pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
 
 pub(super) fn serve_watchers(
     listener: Option<Listener>,
-    replica: &Replica,
+    (replica, outlook): (&Replica, &Outlook),
     metrics: Arc<Metrics>,
 ) -> Option<JoinHandle<()>> {
-    let router = http::router(replica.clone(), metrics);
+    let router = http::router(replica.clone(), outlook.clone(), metrics);
     listener.map(|listener| {
         // HTTP/1 has no preface.
         let places = WATCHERS.of(platform::descriptors());

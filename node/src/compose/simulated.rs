@@ -35,7 +35,7 @@ pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
 
 pub(super) fn serve_watchers(
     _listener: Option<Listener>,
-    _replica: &Replica,
+    _said: (&Replica, &Outlook),
     _metrics: Arc<Metrics>,
 ) -> Option<JoinHandle<()>> {
     None

@@ -1,82 +1,68 @@
 //! The decision without a person, where the configuration says so: only with every voter there, each as itself.
 
-use super::{Found, give_mandates, look};
-use cairn_client::{Client, NodeStatus, Options};
-use cairn_raft::{Mandate, NodeId, Replica};
+use super::{Found, decide};
+use cairn_client::{Client, NodeStatus};
+use cairn_raft::{Mandate, NodeId};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long one node may take to answer.
-const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same members in the same runs for so long: whoever is about to start again, or to be elected, has done it by then.
 const STEADY: Duration = Duration::from_secs(5);
 
-/// Looks after outages while no leader is heard. Of the members that do so the one that should lead acts, be it one that recovers
-/// or one that remembers.
-pub(crate) struct Automatic {
-    replica: Replica,
+/// Decides after outages. Of the members that do so the one that should lead acts, be it one that recovers or one that remembers.
+pub(super) struct Automatic {
+    node: NodeId,
     client: Client,
+    before: Option<(Found, Instant)>,
+    said: String,
 }
 
 impl Automatic {
-    /// With these client addresses of all members.
-    ///
-    /// # Errors
-    /// Those of [`Options::build`].
-    pub(crate) fn new(replica: Replica, endpoints: Vec<String>) -> Result<Automatic, cairn_client::Error> {
-        Ok(Automatic { replica, client: Options::new(endpoints).deadline(NODE_TIMEOUT).build()? })
+    pub(super) fn new(node: NodeId, client: Client) -> Automatic {
+        Automatic { node, client, before: None, said: String::new() }
     }
 
-    /// Runs until it is dropped.
-    pub(crate) async fn run(self) {
-        let mut before: Option<(Found, Instant)> = None;
-        let mut said = String::new();
-        loop {
-            sleep(PAUSE).await;
-            if self.replica.status().leader.is_some() {
-                before = None;
-                continue;
-            }
-            let found = look(&self.client).await;
-            let chosen = match may_be_decided(&found) {
-                Ok(chosen) => chosen.clone(),
-                Err(reason) => {
-                    if !reason.is_empty() && said != reason {
-                        info!(reason, "no loss is accepted by configuration yet");
-                        said = reason;
-                    }
-                    before = None;
-                    continue;
+    /// Somebody leads.
+    pub(super) fn forget(&mut self) {
+        self.before = None;
+    }
+
+    /// What was found while no leader is heard; acts if it has stood for long enough.
+    pub(super) async fn consider(&mut self, found: Found) {
+        let chosen = match may_be_decided(&found) {
+            Ok(chosen) => chosen.clone(),
+            Err(reason) => {
+                if !reason.is_empty() && self.said != reason {
+                    info!(reason, "no loss is accepted by configuration yet");
+                    self.said = reason;
                 }
-            };
-            let since =
-                before.take().filter(|(known, _)| found.is_as(known)).map_or_else(Instant::now, |(_, at)| at);
-            if since.elapsed() < STEADY || chosen.node_id != self.replica.node_id().as_u64() {
-                before = Some((found, since));
-                continue;
+                self.before = None;
+                return;
             }
-            before = None;
-            if self.decide(&found, &chosen).await {
-                // Whoever is not elected by these mandates is not elected by others of the same kind.
-                sleep(Mandate::LIFETIME).await;
-            }
+        };
+        let known = self.before.take().filter(|(known, _)| found.is_as(known));
+        let since = known.map_or_else(Instant::now, |(_, at)| at);
+        if since.elapsed() < STEADY || chosen.node_id != self.node.as_u64() {
+            self.before = Some((found, since));
+            return;
+        }
+        if self.act(&found, &chosen).await {
+            // Whoever is not elected by these mandates is not elected by others of the same kind.
+            sleep(Mandate::LIFETIME).await;
         }
     }
 
     /// Whether every member that recovers took its mandate.
-    async fn decide(&self, found: &Found, chosen: &NodeStatus) -> bool {
+    async fn act(&self, found: &Found, chosen: &NodeStatus) -> bool {
         warn!(
             node = %NodeId::from_u64(chosen.node_id),
             last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
             "too many members lost power at once, all voters are here, and `recover.automatic` is set: this member, whose log \
              reaches furthest, leads, and acknowledged writes that no member holds any more are given up"
         );
-        let given = give_mandates(&self.client, found, chosen).await;
-        given
-            .inspect_err(|error| warn!(%error, "not every member took its mandate; it is tried again"))
-            .is_ok()
+        let decided = decide(&self.client, found, chosen).await;
+        decided.inspect_err(|error| warn!(%error, "nothing is decided; it is tried again")).is_ok()
     }
 }
 

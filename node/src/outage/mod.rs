@@ -1,16 +1,23 @@
 //! After so many machines lost power at once that no member can be elected: what each of them holds, and who should lead.
 //!
 //! ```text
-//!   look ──► Found ──► chosen ──► a person decides (`cairn recover`), or [`automatic`] where the configuration says so
-//!                                        └──► look again, mandates
+//!   watch ──► look ──► Found ──► waiting: what the cluster waits for, in one sentence everywhere
+//!                        └─────► chosen ──► a person decides (`cairn recover`), or [`automatic`] where the configuration says so
+//!                                                 └──► decide: look again, mandates
 //! ```
 //!
 //! What holds here: nobody is chosen where a leader is, or where members can elect one by themselves; a voter that does not answer
 //! as itself is missing, whoever answers in its place.
 
 mod automatic;
+mod waiting;
+mod watch;
 
-pub(crate) use automatic::Automatic;
+pub(crate) use waiting::Outlook;
+pub use waiting::Waiting;
+pub(crate) use watch::Watch;
+
+use automatic::Automatic;
 
 use cairn_client::{Client, Member, NodeStatus};
 use cairn_engine::Standing;
@@ -140,11 +147,33 @@ impl Found {
     }
 }
 
-/// Gives every member that recovers its mandate, the chosen one last.
+/// Why nobody was let to lead.
+#[derive(Debug, thiserror::Error)]
+pub enum Undecided {
+    /// A member started again, came, went, or leads.
+    #[error(
+        "not all members are as they were a moment ago, and nothing was changed: look with `cairn recover`, and decide again"
+    )]
+    Changed,
+    /// Mandates that were given end by themselves.
+    #[error("not every member took its mandate: {0}")]
+    Refused(cairn_client::Error),
+}
+
+/// Lets the chosen member lead, if all members are still as they were found: whoever decides took time, and a member may be
+/// back since, or have started again and forgotten more.
 ///
 /// # Errors
-/// The first refusal; mandates that were given end by themselves.
-pub async fn give_mandates(
+/// Why it does not lead.
+pub async fn decide(client: &Client, found: &Found, chosen: &NodeStatus) -> Result<(), Undecided> {
+    if !look(client).await.is_as(found) {
+        return Err(Undecided::Changed);
+    }
+    give_mandates(client, found, chosen).await.map_err(Undecided::Refused)
+}
+
+/// Gives every member that recovers its mandate, the chosen one last.
+async fn give_mandates(
     client: &Client,
     found: &Found,
     chosen: &NodeStatus,

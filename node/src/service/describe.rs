@@ -81,6 +81,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         membership_index: index(status.membership_log_id),
         losses: losses.count,
         last_loss_index: losses.last_index,
+        waits_for: inner.waits_for().unwrap_or_default(),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::compose::Stop;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
+use crate::outage::Outlook;
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
 use cairn_client::serve;
@@ -44,6 +45,7 @@ struct Inner {
     config: NodeConfig,
     durability: Durability,
     replica: Replica,
+    outlook: Outlook,
     engine: Engine,
     admission: Admission,
     metrics: Arc<Metrics>,
@@ -51,11 +53,18 @@ struct Inner {
     stopping: Stop,
 }
 
+impl Inner {
+    /// What the cluster waits for, if nobody leads and waiting alone elects nobody.
+    fn waits_for(&self) -> Option<String> {
+        self.outlook.of(&self.replica)
+    }
+}
+
 impl KvService {
     pub(crate) fn new(
         config: NodeConfig,
         durability: Durability,
-        replica: Replica,
+        (replica, outlook): (Replica, Outlook),
         metrics: Arc<Metrics>,
         stopping: Stop,
     ) -> KvService {
@@ -64,6 +73,7 @@ impl KvService {
             admission: Admission::new(&config.limits),
             engine,
             replica,
+            outlook,
             metrics,
             started: Instant::now(),
             stopping,
@@ -170,7 +180,7 @@ impl proto::kv_server::Kv for KvService {
         let run = Run { start: asked.start, nonce: asked.run };
         let mandate = Mandate { candidate: NodeId::from_u64(asked.candidate), run };
         self.measured(Method::Mandate, async {
-            let given = self.inner.replica.mandate(mandate);
+            let given = self.inner.replica.mandate(mandate).await;
             given.map(|()| proto::MandateResponse {}).map_err(Status::failed_precondition)
         })
         .await

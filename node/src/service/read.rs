@@ -97,11 +97,15 @@ async fn read_item(
 }
 
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
-    standing::readable(&inner.replica)?;
+    standing::readable(inner)?;
     if stale {
         return Ok(());
     }
-    inner.replica.read_barrier().await.map_err(|error| refusal::of_read(&inner.config, error))
+    inner
+        .replica
+        .read_barrier()
+        .await
+        .map_err(|error| refusal::of_read(&inner.config, inner.waits_for(), error))
 }
 
 async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {

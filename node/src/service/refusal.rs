@@ -66,8 +66,16 @@ pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
-/// This node may have forgotten what it acknowledged.
-pub(crate) fn recovering() -> Status {
+/// Nobody leads, and waiting alone elects nobody: the sentence says who decides.
+fn decision_needed(sentence: String) -> Status {
+    status(Code::Unavailable, sentence, detail(Reason::DecisionNeeded))
+}
+
+/// This node may have forgotten what it acknowledged; `waits`: what the cluster waits for, if it waits.
+pub(crate) fn recovering(waits: Option<String>) -> Status {
+    if let Some(sentence) = waits {
+        return decision_needed(sentence);
+    }
     let message = "this node recovers from a power cut or from damage and serves once a leader has brought it up to date; ask another \
                    member";
     status(Code::Unavailable, message, detail(Reason::Stopped))
@@ -106,11 +114,11 @@ pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
     Leader { node_id: id.as_u64(), client_address: address.client }
 }
 
-/// What a failed write is to the client.
-pub(crate) fn of_write(config: &NodeConfig, error: WriteError) -> Status {
+/// What a failed write is to the client; `waits`: what the cluster waits for, if it waits.
+pub(crate) fn of_write(config: &NodeConfig, waits: Option<String>, error: WriteError) -> Status {
     match error {
-        WriteError::NotLeader { leader } => not_leader(config, leader),
-        WriteError::NoLeader => no_leader(),
+        WriteError::NotLeader { leader } if waits.is_none() => not_leader(config, leader),
+        WriteError::NotLeader { .. } | WriteError::NoLeader => waits.map_or_else(no_leader, decision_needed),
         WriteError::OutcomeUnknown(why) => outcome_unknown(why),
         WriteError::SessionExpired => {
             let message = "the session's results are no longer kept, and nothing was applied by this request; a write \
@@ -124,11 +132,11 @@ pub(crate) fn of_write(config: &NodeConfig, error: WriteError) -> Status {
     }
 }
 
-/// What a failed barrier is to the client.
-pub(crate) fn of_read(config: &NodeConfig, error: ReadError) -> Status {
+/// What a failed barrier is to the client; `waits` as in [`of_write`].
+pub(crate) fn of_read(config: &NodeConfig, waits: Option<String>, error: ReadError) -> Status {
     match error {
-        ReadError::NotLeader { leader } => not_leader(config, leader),
-        ReadError::NoLeader => no_leader(),
+        ReadError::NotLeader { leader } if waits.is_none() => not_leader(config, leader),
+        ReadError::NotLeader { .. } | ReadError::NoLeader => waits.map_or_else(no_leader, decision_needed),
         ReadError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
     }

@@ -1,6 +1,6 @@
 //! How the node stands to its cluster: in one word for status, as a refusal for reads.
 
-use super::refusal;
+use super::{Inner, refusal};
 use cairn_engine::Standing;
 use cairn_raft::Replica;
 use tonic::Status;
@@ -15,10 +15,10 @@ pub(super) fn name(replica: &Replica) -> &'static str {
 }
 
 /// A node that may have forgotten something is not read from, nor one that has not been given everything yet.
-pub(super) fn readable(replica: &Replica) -> Result<(), Status> {
-    match replica.standing() {
-        Standing::Recovering => Err(refusal::recovering()),
-        Standing::Active if !replica.votes() => Err(refusal::joining()),
+pub(super) fn readable(inner: &Inner) -> Result<(), Status> {
+    match inner.replica.standing() {
+        Standing::Recovering => Err(refusal::recovering(inner.waits_for())),
+        Standing::Active if !inner.replica.votes() => Err(refusal::joining()),
         Standing::Active => Ok(()),
     }
 }

@@ -15,7 +15,7 @@ pub(super) async fn write(
     let place = inner.admission.enter(checked.bytes)?;
     match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, place)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, error)),
+        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.waits_for(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!("no quorum within {} ms", budget.as_millis()))),
     }
 }

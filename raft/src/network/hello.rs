@@ -5,6 +5,7 @@ use super::identity::PeerIdentity;
 use super::proto;
 use crate::ids::NodeId;
 use crate::runtime;
+use cairn_engine::LogId;
 use std::time::Duration;
 use tonic::Status;
 
@@ -17,6 +18,8 @@ pub(crate) struct Answer {
     pub(crate) blank: bool,
     /// It leads, and nobody hears of this voter, whose place the one who asked may take.
     pub(crate) vacant: Option<NodeId>,
+    /// The last entry of its log.
+    pub(crate) last_log_id: Option<LogId>,
 }
 
 /// Asks the member of `slot`, expected at `address`.
@@ -32,8 +35,9 @@ pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> 
     let id = identity.sender_in_cluster(answer.envelope.as_ref()).map_err(not_the_one)?;
     identity.check_answer(answer.envelope.as_ref(), id).map_err(not_the_one)?;
     let vacant = Some(NodeId::from_u64(answer.vacant)).filter(|vacant| vacant.as_u64() != 0);
+    let last_log_id = answer.last_log_id.map(|last| LogId { term: last.term, index: last.index });
     match id.slot() == slot {
-        true => Ok(Answer { id, blank: answer.blank, vacant }),
+        true => Ok(Answer { id, blank: answer.blank, vacant, last_log_id }),
         false => Err(Status::failed_precondition(format!("member {id} answered"))),
     }
 }

@@ -255,7 +255,9 @@ impl Peer for PeerService {
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
         let blank = is_blank(&self.shared.engine) && self.shared.gate.is_open();
         let vacant = self.shared.steward.vacancy(sender).map_or(0, NodeId::as_u64);
-        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant }))
+        let last = self.shared.engine.log_bounds(GROUP).last;
+        let last_log_id = last.map(|last| proto::LogId { term: last.term, index: last.index });
+        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant, last_log_id }))
     }
 
     type AppendStream = AppendResponses;

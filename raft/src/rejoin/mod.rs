@@ -21,13 +21,15 @@
 //!
 //! Where so many members forgot that none can be elected, all of them wait. What they hold together may lack writes that
 //! were acknowledged, and no rule can tell; an operator decides, and names the member whose log reaches furthest in a
-//! [`Mandate`]. The others then vote for that one run alone, for a minute; it leads, brings itself and them back with marks
+//! [`Mandate`]. That member asks the voters that answer it whether none reaches further. The others then vote for that one run alone, for a minute; it leads, brings itself and them back with marks
 //! as above, and the marks of its leadership count the loss.
 
+mod furthest;
 mod gate;
 mod marks;
 mod recovery;
 
+pub(crate) use furthest::reaches_furthest;
 pub(crate) use gate::Gate;
 pub use gate::Mandate;
 pub(crate) use marks::Marks;

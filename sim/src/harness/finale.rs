@@ -25,6 +25,8 @@ use std::time::Duration;
 const LIVENESS: &str = "a healed cluster serves and converges";
 /// The event of a cluster that waits for a person.
 pub(super) const STOPPED: &str = "stopped for a person";
+/// What a member logs as an error while the cluster waits for a person.
+pub(super) const SAID: &str = "`cairn recover` decides; waiting does not help";
 /// The event of a person who decided.
 pub(super) const MANDATED: &str = "operator's mandates";
 /// Bounds, in virtual time.
@@ -36,6 +38,8 @@ const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
+/// Longer than the members need to learn that waiting does not help.
+const SAID_LIMIT: Duration = Duration::from_secs(15);
 /// No value of the workload is longer, in bytes; there are not more than some dozens of this length.
 const LONGEST: u64 = 20_000;
 const POLL: Duration = Duration::from_millis(50);
@@ -210,6 +214,13 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
     if stuck {
         cluster.count_event(STOPPED);
         cluster.trace.event("too many forgot: the cluster waits for a person");
+        let says = |machine: &Machine| machine.node().is_some_and(|(_, node)| node.waits_for().is_some());
+        if !wait_until(SAID_LIMIT, || cluster.machines.iter().all(says)).await {
+            cluster.violation(Violation::new(
+                "a cluster that waits for a person says so",
+                "not every member does",
+            ));
+        }
     }
     stuck
 }
@@ -223,7 +234,7 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
         cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to look at"));
         return;
     }
-    let Some(chosen) = mandate(cluster, &nodes) else { return };
+    let Some(chosen) = mandate(cluster, &nodes).await else { return };
     let back = || {
         let leads = chosen.replica().status().role == Role::Leader;
         let active = nodes.iter().all(|node| node.replica().standing() == Standing::Active);
@@ -271,19 +282,42 @@ async fn remember_the_loss(cluster: &Arc<Cluster>, losses: u64) {
 }
 
 /// Lets the one of these lead whose log reaches furthest.
-pub(super) fn mandate(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
-    let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?;
+pub(super) async fn mandate(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
     cluster.decide();
-    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
-    for node in nodes {
-        if node.replica().standing() == Standing::Recovering
-            && let Err(reason) = node.replica().mandate(mandate)
-        {
-            cluster.violation(Violation::new("an operator can decide", reason));
-        }
+    let (chosen, refused) = try_mandate(cluster, nodes).await?;
+    if let Some(reason) = refused {
+        cluster.violation(Violation::new("an operator can decide", reason));
     }
     cluster.count_event(MANDATED);
-    Some(chosen.clone())
+    Some(chosen)
+}
+
+/// Names the one of these whose log reaches furthest to those that recover, itself last; and why one of them refused.
+pub(super) async fn try_mandate(
+    cluster: &Cluster,
+    nodes: &[Arc<Node>],
+) -> Option<(Arc<Node>, Option<String>)> {
+    let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?.clone();
+    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
+    let mut told: Vec<Arc<Node>> = nodes.to_vec();
+    told.sort_by_key(|node| node.replica().node_id() == mandate.candidate);
+    told.retain(|node| node.replica().standing() == Standing::Recovering);
+    for node in told {
+        let runs =
+            |machine: &&Machine| machine.node().is_some_and(|(_, running)| Arc::ptr_eq(&running, &node));
+        // It asks the others, from its own host.
+        let host = cluster.machines.iter().find(runs).and_then(|machine| cluster.host(machine))?;
+        let asked = host.spawn({
+            let node = node.clone();
+            async move { node.replica().mandate(mandate).await }
+        });
+        match asked.await {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => return Some((chosen, Some(reason))),
+            Err(error) => return Some((chosen, Some(error.to_string()))),
+        }
+    }
+    Some((chosen, None))
 }
 
 /// All machines lose power once the cluster is idle: that takes nothing in any mode.

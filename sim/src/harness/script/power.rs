@@ -61,6 +61,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(missing_member(stage)),
     },
     Scenario {
+        name: "longest-log-out-of-the-operators-sight",
+        parts: &[FORGOT, "another one reaches further", "the furthest leads"],
+        seeds: 12,
+        may_stop: true,
+        plan: three,
+        script: |stage| Box::pin(longest_out_of_sight(stage)),
+    },
+    Scenario {
         name: "total-cut-in-mode-sync",
         parts: &["blocks were in flight", "all active again"],
         seeds: 3,
@@ -224,6 +232,43 @@ async fn missing_member(mut stage: Stage) -> Played {
     give_up_without(stage, missing).await
 }
 
+/// All machines lose power at once, under load. Whoever decides sees all members but the one whose log reaches furthest, which the
+/// others reach: the one that is named refuses, nobody leads, and once all are seen the furthest does.
+async fn longest_out_of_sight(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    stage.pass(1_000, 3_000).await;
+    stage.acknowledged(1).await?;
+    let forgot = stage.cut_all() > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.quiet();
+    tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+    stage.start(&stage.all()).await;
+    for member in stage.all() {
+        stage.recovering(member).await?;
+    }
+    let end = |member: &usize| stage.status(*member).and_then(|status| status.last_log);
+    let furthest = stage.all().into_iter().max_by_key(end).ok_or("members")?;
+    let seen = stage.others(&[furthest]);
+    let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
+    if seen.iter().any(|member| end(*member) >= end(furthest)) {
+        return Err("one log that is longer than the others".into());
+    }
+    stage.reached("another one reaches further");
+    if stage.try_to_decide(&seen).await?.is_none() {
+        let detail = format!("member {furthest} reaches further, and one of {seen:?} was let to lead");
+        stage
+            .cluster
+            .violation(Violation::new("whoever is let to lead reaches furthest of those present", detail));
+    }
+    let held = end(furthest);
+    if stage.decide(&stage.all()).await? != held {
+        return Err("the same one still reaches furthest".into());
+    }
+    stage.active(&stage.all()).await?;
+    stage.reached("the furthest leads");
+    Ok(())
+}
+
 async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
     let others = stage.others(&[missing]);
     let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
@@ -237,7 +282,7 @@ async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
     for member in &others {
         stage.recovering(*member).await?;
     }
-    let end = stage.decide(&others)?;
+    let end = stage.decide(&others).await?;
     let back = || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
     stage.until("members that a person brought back", back).await?;
     stage.start(&[missing]).await;

@@ -228,7 +228,7 @@ async fn time_to_heal(mut stage: Stage) -> Played {
         stage.recovering(*member).await?;
     }
     if all {
-        stage.decide(&cut)?;
+        stage.decide(&cut).await?;
     }
     stage.leader_among(&stage.all(), if cut.contains(&leader) { term } else { 0 }).await?;
     let begun = virtual_time();

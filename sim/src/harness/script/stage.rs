@@ -275,10 +275,17 @@ impl Stage {
     }
 
     /// A person lets the one of these lead whose log reaches furthest, whatever the others may hold. Returns its end.
-    pub(super) fn decide(&self, among: &[usize]) -> Result<Option<LogId>, String> {
+    pub(super) async fn decide(&self, among: &[usize]) -> Result<Option<LogId>, String> {
         let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
-        let chosen = finale::mandate(&self.cluster, &nodes).ok_or("somebody to decide for")?;
+        let chosen = finale::mandate(&self.cluster, &nodes).await.ok_or("somebody to decide for")?;
         Ok(chosen.replica().status().last_log)
+    }
+
+    /// The same, of a person who sees these only; why one of them refuses.
+    pub(super) async fn try_to_decide(&self, among: &[usize]) -> Result<Option<String>, String> {
+        let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
+        let decided = finale::try_mandate(&self.cluster, &nodes).await;
+        Ok(decided.ok_or("somebody to decide for")?.1)
     }
 
     /// A member's process is killed.
