@@ -1,4 +1,4 @@
-//! Generates the protocol's types and stubs from `proto/kv.proto` in pure Rust (no `protoc`), and keeps the encoded
+//! Generates the protocol's types and stubs from `proto/cairn/kv/v1/kv.proto` in pure Rust (no `protoc`), and keeps the encoded
 //! descriptor set for the server's reflection service.
 
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let descriptors = protox::compile(["proto/kv.proto"], ["proto"])?;
+    let descriptors = protox::compile(["cairn/kv/v1/kv.proto"], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?).join("kv.bin");
     std::fs::write(&out, descriptors.encode_to_vec())?;
     tonic_build::configure()
         .bytes(["."])
         .file_descriptor_set_path(&out)
         .skip_protoc_run()
-        .compile_protos(&["proto/kv.proto"], &["proto"])?;
+        .compile_protos(&["proto/cairn/kv/v1/kv.proto"], &["proto"])?;
     Ok(())
 }

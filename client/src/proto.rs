@@ -1,4 +1,4 @@
-//! The generated code of `proto/kv.proto`: messages, client and server stubs.
+//! The generated code of `proto/cairn/kv/v1/kv.proto`: messages, client and server stubs.
 //!
 //! For Cairn's own server only. It is no part of this crate's public interface and may change in any release.
 #![allow(

@@ -111,6 +111,29 @@ async fn a_connected_client_does_not_hold_up_a_clean_stop() {
     assert_eq!(client.get("kept").await.expect("readable").expect("there").value, "1");
 }
 
+/// The story: the protocol's file had a bare name, and collided in Go with every other file of that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_protocol_is_registered_under_a_name_that_is_its_own() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let channel = channel(&cluster.endpoints()[0]).await;
+    let file = "cairn/kv/v1/kv.proto".to_string();
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileByFilename(file)),
+    };
+    let requests = futures::stream::once(async { request });
+    let answers = ServerReflectionClient::new(channel).server_reflection_info(requests).await;
+    let answer =
+        answers.expect("reflection").into_inner().next().await.expect("one answer").expect("reflection");
+    let Some(MessageResponse::FileDescriptorResponse(found)) = answer.message_response else {
+        panic!("no file of that name: {answer:?}")
+    };
+    let descriptor = found.file_descriptor_proto.concat();
+    for option in ["cairn/kv/v1;kvv1", "KvProto", "Cairn.Kv.V1"] {
+        assert!(descriptor.windows(option.len()).any(|bytes| bytes == option.as_bytes()), "{option}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_are_served() {
     let cluster = Cluster::start(1, "64MiB", "").await;
