@@ -3,6 +3,7 @@
 //! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
 
 use crate::outage::Outlook;
+use crate::reads::Reads;
 use cairn_engine::{Engine, LogId, Standing};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
@@ -47,8 +48,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a node with this engine and replica.
-    pub(crate) fn new(replica: Replica, outlook: Outlook) -> Metrics {
+    /// Metrics of a node with this replica and its engine, what it says of an outage, and its budget for reads.
+    pub(crate) fn new(replica: Replica, outlook: Outlook, reads: Reads) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
@@ -65,6 +66,7 @@ impl Metrics {
             engine: replica.engine().clone(),
             replica,
             outlook,
+            reads,
         }));
         Metrics { registry, requests, duration }
     }
@@ -88,6 +90,7 @@ struct NodeGauges {
     engine: Engine,
     replica: Replica,
     outlook: Outlook,
+    reads: Reads,
 }
 
 impl fmt::Debug for NodeGauges {
@@ -160,6 +163,7 @@ impl Collector for NodeGauges {
         out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
         out.counter("corrupt_values", "Values that did not match their hash", None, engine.corrupt_values)?;
         self.scrub(&mut out)?;
+        self.reads(&mut out)?;
         let device = engine.device_bytes_written;
         out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
         out.counter("user_written", "Bytes of values accepted", Some(Unit::Bytes), engine.user_bytes_written)
@@ -167,6 +171,15 @@ impl Collector for NodeGauges {
 }
 
 impl NodeGauges {
+    fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let reads = self.reads.status();
+        let held = "Bytes of values being read and of answers that clients have not taken";
+        out.gauge("reads_held", held, Some(Unit::Bytes), reads.held_bytes)?;
+        out.gauge("reads_waiting", "Reads that wait for memory", None, reads.waiting)?;
+        let closed = "Connections closed since their clients took answers too slowly while others waited";
+        out.counter("slow_readers_closed", closed, None, reads.slow_closed)
+    }
+
     fn scrub(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let scrub = self.replica.scrub_status();
         out.gauge("scrub_running", "1 while the scrubber reads", None, u64::from(scrub.running))?;
