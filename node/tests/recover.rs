@@ -7,9 +7,9 @@ mod support;
 
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, StatusResponse};
-use cairn_ports::HeldPort;
 use cairn_client::{Client, Options};
 use cairn_node::outage::{Undecided, Waiting, decide, look};
+use cairn_ports::HeldPort;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::pin::Pin;

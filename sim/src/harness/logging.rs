@@ -51,7 +51,8 @@ impl Subscriber for Capture {
         // openraft logs what it will retry as errors; what it cannot survive stops it, and that is seen elsewhere.
         if *metadata.level() == Level::ERROR
             && metadata.target().starts_with("cairn")
-            && (!(text.contains(ARRANGED) || text.contains(HUNG)) || !metadata.target().starts_with("cairn_engine"))
+            && (!(text.contains(ARRANGED) || text.contains(HUNG))
+                || !metadata.target().starts_with("cairn_engine"))
         {
             self.errors.lock().push(text);
         }
