@@ -7,12 +7,8 @@ use std::time::Duration;
 
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::{Bytes, Error, ListOptions, Options, ReadOptions};
-use fake::{Cluster, Node, Step, dead_address, not_leader, refuse};
+use fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
 use futures::TryStreamExt;
-
-fn options(nodes: &[&Node]) -> Options {
-    Options::new(nodes.iter().map(|node| node.address.clone())).seed(7)
-}
 
 #[tokio::test]
 async fn a_read_goes_to_the_leader_and_a_stale_one_to_any_node() {
@@ -133,7 +129,7 @@ async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
 async fn each_node_says_what_it_is_and_a_dead_one_is_an_error() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
-    let dead = dead_address();
+    let (_held, dead) = dead();
     let client = Options::new([node.address.clone(), dead.clone()]).connect().await.unwrap();
     let statuses = client.statuses().await;
     assert_eq!(statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(), [&node.address, &dead]);
@@ -149,7 +145,7 @@ async fn options_that_make_no_sense_are_refused_without_a_connection() {
         let error = Options::new(endpoints.iter().copied()).build().unwrap_err();
         assert!(matches!(error, Error::InvalidOptions(_)), "{endpoints:?}: {error}");
     }
-    let dead = dead_address();
+    let (_held, dead) = dead();
     match Options::new([dead.clone()]).connect().await {
         Err(Error::Unavailable { tried, last_error }) => {
             assert_eq!(tried, [dead]);

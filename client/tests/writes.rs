@@ -7,15 +7,11 @@ use std::time::Duration;
 
 use cairn_client::proto::{self, error_detail::Reason};
 use cairn_client::{Client, Condition, Error, Options, Version, WriteInfo};
-use fake::{Cluster, Node, Step, dead_address, not_leader, refuse};
+use fake::{Cluster, Node, PATIENCE, Step, dead, not_leader, options, refuse};
 
-fn options(nodes: &[&Node]) -> Options {
-    Options::new(nodes.iter().map(|node| node.address.clone())).seed(7)
-}
-
-/// Gives up soon: for what can only end at the deadline.
+/// Gives up soon, and not before it has sent something: for what can only end at the deadline.
 fn hasty(nodes: &[&Node]) -> Options {
-    options(nodes).deadline(Duration::from_millis(150)).attempt_timeout(Duration::from_millis(40))
+    options(nodes).deadline(Duration::from_secs(1)).attempt_timeout(Duration::from_millis(40))
 }
 
 async fn one() -> (Cluster, Node, Client) {
@@ -69,7 +65,8 @@ async fn a_hint_is_followed_to_a_node_that_was_not_known() {
 async fn a_hint_to_a_dead_node_does_not_keep_the_new_leader_from_being_found() {
     let cluster = Cluster::new("test");
     let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
-    a.always(not_leader(&dead_address()));
+    let (_held, dead) = dead();
+    a.always(not_leader(&dead));
     b.plays([refuse(Reason::NoLeader), not_leader(&a.address)]);
     let client = options(&[&a, &b]).connect().await.unwrap();
     client.put("a", "1").await.unwrap();
@@ -80,8 +77,9 @@ async fn a_hint_to_a_dead_node_does_not_keep_the_new_leader_from_being_found() {
 async fn dead_endpoints_in_the_list_do_not_matter_wherever_they_stand() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
+    let [(_first, first), (_last, last)] = [dead(), dead()];
     for seed in 0..8 {
-        let endpoints = [dead_address(), node.address.clone(), dead_address()];
+        let endpoints = [first.clone(), node.address.clone(), last.clone()];
         let client = Options::new(endpoints).seed(seed).connect().await.unwrap();
         client.put("a", "1").await.unwrap();
     }
@@ -95,8 +93,8 @@ async fn a_process_that_accepts_connections_and_never_answers_is_passed_over() {
     let node = Node::start(&cluster).await;
     for seed in 0..4 {
         let endpoints = [silent.local_addr().unwrap().to_string(), node.address.clone()];
-        let options = Options::new(endpoints).seed(seed).connect_timeout(Duration::from_millis(50));
-        options.build().unwrap().put("a", "1").await.unwrap();
+        let options = Options::new(endpoints).seed(seed).deadline(PATIENCE);
+        options.connect_timeout(Duration::from_millis(50)).build().unwrap().put("a", "1").await.unwrap();
     }
     assert_eq!(cluster.applied(), 4);
 }
@@ -198,8 +196,8 @@ async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_i
     node.plays([Step::Break]);
     assert!(client.put("a", "1").await.unwrap_err().is_outcome_unknown(), "one attempt is enough");
 
-    let dead = dead_address();
-    let client = Options::new([dead.clone()]).deadline(Duration::from_millis(100)).build().unwrap();
+    let (_held, dead) = dead();
+    let client = Options::new([dead.clone()]).deadline(Duration::from_secs(1)).build().unwrap();
     match client.put("a", "1").await {
         Err(Error::Unavailable { tried, .. }) => assert_eq!(tried, [dead]),
         other => panic!("{other:?}"),

@@ -3,7 +3,9 @@
 
 mod support;
 
+use cairn_ports::HeldPort;
 use serde_json::{Value, json};
+use std::net::TcpListener;
 use support::{Cluster, Ran, command, finish, run};
 
 fn json_of(ran: &Ran) -> Value {
@@ -11,11 +13,29 @@ fn json_of(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
+/// Ports as `cairn dev --port` lays them out from the first, all of them for this test, also while no cluster runs.
+fn row_of_ports() -> Vec<HeldPort> {
+    loop {
+        let first = HeldPort::any().expect("a port");
+        let place = |offset| {
+            let mut address = first.address();
+            address.set_port(address.port().checked_add(offset)?);
+            HeldPort::alone_at(address).ok()
+        };
+        let others: Option<Vec<HeldPort>> = [1, 2, 10, 11, 12, 20, 21, 22].into_iter().map(place).collect();
+        if let Some(others) = others {
+            return std::iter::once(first).chain(others).collect();
+        }
+    }
+}
+
 #[test]
 fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     let folder = tempfile::tempdir().expect("a folder");
     let cairn = |arguments: &[&str]| run(folder.path(), arguments);
-    let started = cairn(&["dev", "--detach", "--size", "64MiB", "--port", "0"]);
+    let ports = row_of_ports();
+    let first = ports[0].address();
+    let started = cairn(&["dev", "--detach", "--size", "64MiB", "--port", &first.port().to_string()]);
     assert_eq!(started.code, 0, "{}", started.stderr);
 
     assert_eq!(cairn(&["put", "greeting", "hello"]).code, 0);
@@ -29,12 +49,40 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     assert!(second.stderr.contains("already runs"), "{}", second.stderr);
 
     assert_eq!(cairn(&["dev", "stop"]).code, 0);
-    let lost = cairn(&["get", "greeting", "--timeout", "300ms"]);
+    assert!(!folder.path().join(".cairn/endpoints").exists());
+    let lost = cairn(&["get", "greeting", "--timeout", "300ms", "--endpoints", &first.to_string()]);
     assert_eq!(lost.code, 6, "{}", lost.stderr);
 
     assert_eq!(cairn(&["dev", "--detach"]).code, 0);
     assert_eq!(cairn(&["get", "greeting"]).stdout, "hello");
     assert_eq!(cairn(&["dev", "stop"]).code, 0);
+}
+
+/// The story: the first node's log had the reason, and the command showed whatever its last lines were.
+#[test]
+fn a_development_cluster_whose_port_is_taken_says_which_one_and_where_it_is_configured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ports = row_of_ports();
+    let dev = ["dev", "--exit", "--size", "64MiB", "--port", &ports[0].address().port().to_string()];
+    let taken = TcpListener::bind(ports[4].address()).expect("a port");
+    let refused = run(folder.path(), &dev);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    for words in [ports[4].address().to_string().as_str(), "give another --port", "in use"] {
+        assert!(refused.stderr.contains(words), "{words} is not in {}", refused.stderr);
+    }
+    drop(taken);
+    let made = run(folder.path(), &dev);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+
+    let taken = TcpListener::bind(ports[4].address()).expect("a port");
+    let refused = run(folder.path(), &["dev", "--exit"]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    for words in [ports[4].address().to_string().as_str(), "listen.peer", "node-2.toml", "in use"] {
+        assert!(refused.stderr.contains(words), "{words} is not in {}", refused.stderr);
+    }
+    drop(taken);
+    let started = run(folder.path(), &["dev", "--exit"]);
+    assert_eq!(started.code, 0, "{}", started.stderr);
 }
 
 #[test]
@@ -88,7 +136,9 @@ async fn every_command_does_what_it_says_and_ends_with_its_code() {
     assert_eq!(cairn(&["delete", "a"]).code, 0);
     assert_eq!(cairn(&["delete", "a", "--if-exists"]).code, 4);
 
-    let unreachable = run(cluster.folder.path(), &["get", "b", "-e", "127.0.0.1:1", "--timeout", "300ms"]);
+    let nobody = HeldPort::any().expect("a port");
+    let nobody = nobody.address().to_string();
+    let unreachable = run(cluster.folder.path(), &["get", "b", "-e", &nobody, "--timeout", "300ms"]);
     assert_eq!(unreachable.code, 6, "{}", unreachable.stderr);
     assert_eq!(run(cluster.folder.path(), &["put"]).code, 2);
 }

@@ -12,19 +12,16 @@ use futures::StreamExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::Cluster;
+use support::{Cluster, PATIENCE};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const WRITERS: u64 = 16;
 const VALUE_BYTES: usize = 1024;
-/// Within this the writes must go on after the leader is gone.
-const OUTAGE_MAX: Duration = Duration::from_secs(3);
-const WHOLE_TEST: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_writes_survive_kill_9_of_the_leader_and_of_all_nodes() {
-    tokio::time::timeout(WHOLE_TEST, scenario()).await.expect("the scenario ends in time");
+    tokio::time::timeout(PATIENCE * 2, scenario()).await.expect("the scenario ends in time");
 }
 
 async fn scenario() {
@@ -36,6 +33,7 @@ async fn scenario() {
     let leader = cluster.leader().await;
     let killed_at = Instant::now();
     cluster.kill_node(leader);
+    // While it is away. How soon, in the time of the machines, is for the simulation: `leader-killed`.
     load.wait_for_acknowledgements_after_outage(killed_at).await;
     load.wait_for_acknowledgements(500).await;
     let outage = history.merge(load.stop().await).longest_pause_after(killed_at);
@@ -44,7 +42,6 @@ async fn scenario() {
         "kill -9 of the leader: writes went on after {} ms; {checked} acknowledged keys all there, {unknown} outcomes unknown",
         outage.as_millis()
     );
-    assert!(outage <= OUTAGE_MAX, "writes stood still for {outage:?}");
 
     cluster.start_node(leader);
     cluster.wait_ready().await;

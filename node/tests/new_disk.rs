@@ -4,11 +4,10 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use support::Cluster;
 
 const KEYS: usize = 500;
-const RETURN_MAX: Duration = Duration::from_secs(60);
 
 fn value(number: usize) -> Vec<u8> {
     format!("value {number} ").repeat(1 + number % 300).into_bytes()
@@ -49,19 +48,13 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
     std::fs::rename(cluster.data(1), &new).expect("the directory");
     std::fs::rename(&aside, cluster.data(1)).expect("the directory");
     cluster.start_node(1);
-    let began = Instant::now();
-    loop {
-        let all = cluster.statuses().await;
-        if let Some(old) =
-            all.iter().find(|status| status.node_id == before.node_id && status.standing == "retired")
-        {
-            let reason = old.stopped_reason.clone().expect("a reason");
-            assert!(reason.contains("make its data directory anew"), "{reason}");
-            break;
-        }
-        assert!(began.elapsed() < RETURN_MAX, "not told: {all:?}\n{}", cluster.logs());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let retired = async || {
+        let mut all = cluster.statuses().await.into_iter();
+        all.find(|status| status.node_id == before.node_id && status.standing == "retired")
+    };
+    let old = cluster.until("the old one is told", retired).await;
+    let reason = old.stopped_reason.expect("a reason");
+    assert!(reason.contains("make its data directory anew"), "{reason}");
     client.put("undisturbed", "1").await.expect("two of three serve");
 }
 

@@ -7,12 +7,13 @@ mod support;
 
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, StatusResponse};
+use cairn_ports::HeldPort;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use support::{Ran, free_addresses, run};
+use support::{Ran, hold, run};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
@@ -43,13 +44,14 @@ struct Member {
 struct Cluster {
     shared: Arc<Shared>,
     addresses: Vec<String>,
+    _ports: Vec<HeldPort>,
     folder: tempfile::TempDir,
 }
 
 impl Cluster {
     /// `voters` and `learners`, each at the address of its slot.
     fn of(voters: &[u64], learners: &[u64]) -> Cluster {
-        let addresses = free_addresses(3);
+        let (ports, addresses) = hold(3);
         let member = |id: &u64, voter| proto::Member {
             node_id: *id,
             slot: slot(*id),
@@ -60,7 +62,7 @@ impl Cluster {
         let voting = voters.iter().map(|id| member(id, true));
         let members = voting.chain(learners.iter().map(|id| member(id, false))).collect();
         let shared = Arc::new(Shared { members, ..Shared::default() });
-        Cluster { shared, addresses, folder: tempfile::tempdir().expect("a folder") }
+        Cluster { shared, addresses, _ports: ports, folder: tempfile::tempdir().expect("a folder") }
     }
 
     /// What a recovering member says whose log ends at `last_log_index`.

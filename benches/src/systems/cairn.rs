@@ -1,6 +1,6 @@
 //! Three `cairn serve` processes from the release build.
 
-use super::process::{Server, free_ports, run_to_end};
+use super::process::{Server, run_to_end};
 use crate::load::{Limit, Worker, drive};
 use crate::payload::Payloads;
 use crate::progress::Step;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use cairn_client::Client;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
+use cairn_ports::HeldPort;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::ffi::OsStr;
@@ -78,6 +79,7 @@ impl CairnNode {
 /// A cluster of three.
 pub struct CairnCluster {
     nodes: Vec<CairnNode>,
+    _ports: Vec<HeldPort>,
 }
 
 impl CairnCluster {
@@ -85,8 +87,8 @@ impl CairnCluster {
     pub async fn start(path: &Path, options: &ClusterOptions) -> Result<CairnCluster> {
         let program = program().await?;
         let step = Step::new("starting three cairn nodes");
-        let ports = free_ports(MEMBERS * 2)?;
-        let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
+        let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
         let (client, peer) = addresses.split_at(MEMBERS);
         let mut nodes = Vec::new();
         for (index, (client_address, peer_address)) in client.iter().zip(peer).enumerate() {
@@ -120,7 +122,7 @@ impl CairnCluster {
             let server = Server::spawn(&format!("cairn node {slot}"), command, &log)?;
             nodes.push(CairnNode { pid: server.pid(), server, client_address: client_address.clone() });
         }
-        let mut cluster = CairnCluster { nodes };
+        let mut cluster = CairnCluster { nodes, _ports: ports };
         cluster.wait_ready().await?;
         drop(step);
         Ok(cluster)

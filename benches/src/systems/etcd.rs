@@ -3,11 +3,12 @@
 //! The load goes to the leader only, over as many connections as Cairn's, like etcd's own `benchmark put
 //! --target-leader --conns --clients`: its fastest way.
 
-use super::process::{Server, find_program, free_ports};
+use super::process::{Server, find_program};
 use crate::load::Worker;
 use crate::payload::Payloads;
 use crate::progress::Step;
 use anyhow::{Context, Result, bail};
+use cairn_ports::HeldPort;
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;
 use rand::SeedableRng;
@@ -32,6 +33,7 @@ pub struct EtcdCluster {
     members: Vec<(Server, String)>,
     leader: Endpoint,
     version: String,
+    _ports: Vec<HeldPort>,
 }
 
 /// The program, or how to get it.
@@ -47,8 +49,8 @@ impl EtcdCluster {
     pub async fn start(path: &Path) -> Result<EtcdCluster> {
         let program = program()?;
         let _step = Step::new("starting three etcd members");
-        let ports = free_ports(MEMBERS * 2)?;
-        let urls: Vec<String> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+        let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
+        let urls: Vec<String> = ports.iter().map(|port| format!("http://{}", port.address())).collect();
         let (client, peer) = urls.split_at(MEMBERS);
         let initial: Vec<String> =
             peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
@@ -70,7 +72,8 @@ impl EtcdCluster {
                 server.check_alive()?;
             }
             if let Some((leader, version)) = find_leader(&members).await {
-                return Ok(EtcdCluster { members, leader: Endpoint::from_shared(leader)?, version });
+                let leader = Endpoint::from_shared(leader)?;
+                return Ok(EtcdCluster { members, leader, version, _ports: ports });
             }
             if Instant::now() > until {
                 bail!("etcd has no leader within {READY_WITHIN:?}");

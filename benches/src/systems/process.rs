@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -118,15 +117,6 @@ pub async fn run_to_end(program: &OsStr, arguments: &[&OsStr]) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Ports of the loopback interface that are free now.
-pub fn free_ports(count: usize) -> Result<Vec<u16>> {
-    // All are held until the last is known, so that none is given twice.
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind(("127.0.0.1", 0)).context("free port"))
-        .collect::<Result<_>>()?;
-    listeners.iter().map(|listener| Ok(listener.local_addr().context("free port")?.port())).collect()
 }
 
 /// The first file of that name on the search path.

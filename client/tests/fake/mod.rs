@@ -11,7 +11,8 @@ use bytes::Bytes;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, answer, call};
-use cairn_client::serve;
+use cairn_client::{Options, serve};
+use cairn_ports::HeldPort;
 use futures::Stream;
 use prost::Message;
 use std::pin::Pin;
@@ -300,7 +301,18 @@ impl Store {
     }
 }
 
-/// An address at which nothing listens.
-pub fn dead_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// An address at which nothing listens while the first part lives.
+pub fn dead() -> (HeldPort, String) {
+    let port = HeldPort::any().unwrap();
+    let address = port.address().to_string();
+    (port, address)
+}
+
+/// Longer than anything takes on a machine that does other work as well: it only turns a hang into a failure.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For clients whose attempts none but a hanging node outlasts.
+pub fn options(nodes: &[&Node]) -> Options {
+    let options = Options::new(nodes.iter().map(|node| node.address.clone())).seed(7);
+    options.deadline(PATIENCE).attempt_timeout(PATIENCE).connect_timeout(PATIENCE)
 }

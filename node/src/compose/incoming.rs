@@ -273,6 +273,10 @@ mod tests {
             let mut client = connect(address).await;
             client.write_all(said.as_bytes()).await.expect("written");
             let mut connection = incoming.next().await;
+            if !said.is_empty() {
+                // It has come, so that the time is up between what was said and what was not.
+                connection.socket.readable().await.expect("a byte");
+            }
             let mut heard = Vec::new();
             let error = connection.read_to_end(&mut heard).await.expect_err("it has not begun");
             assert_eq!((error.kind(), heard.len()), (io::ErrorKind::TimedOut, said.len()));

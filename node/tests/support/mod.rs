@@ -1,18 +1,18 @@
-//! Real `cairn` processes for tests: started on free loopback ports in a folder of their own, and killed with the test.
+//! Real `cairn` processes for tests: started on loopback ports and in a folder of their own, and killed with the test.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 use cairn_client::{Client, NodeStatus, Options};
-use std::net::TcpListener;
+use cairn_ports::HeldPort;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The slowest command of any test, on a slow machine.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
-const REPLACED_MAX: Duration = Duration::from_secs(60);
+/// Longer than anything takes on a slow machine that does other work as well: it only turns a hang into a failure.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// What a command of the client is given; less, so that it can say why.
+const COMMAND_TIMEOUT: &str = "120s";
 const POLL: Duration = Duration::from_millis(10);
 
 /// What a command did.
@@ -63,7 +63,7 @@ pub fn finish(mut child: Child) -> Ran {
                 stderr: text(stderr),
             };
         }
-        if began.elapsed() > COMMAND_TIMEOUT {
+        if began.elapsed() > PATIENCE {
             child.kill().expect("our own child");
             panic!("the command did not end: {}", text(stderr));
         }
@@ -80,17 +80,18 @@ fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>
     })
 }
 
-/// Addresses that were free a moment ago.
-pub fn free_addresses(count: usize) -> Vec<String> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-    held.iter().map(|port| port.local_addr().expect("bound").to_string()).collect()
+/// Ports for a test's servers, until they are dropped, and their addresses.
+pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
+    let ports = cairn_ports::hold(count).expect("ports");
+    let addresses = ports.iter().map(|port| port.address().to_string()).collect();
+    (ports, addresses)
 }
 
 /// A cluster of server processes.
 pub struct Cluster {
     pub folder: TempDir,
     nodes: Vec<Server>,
+    ports: Vec<HeldPort>,
 }
 
 struct Server {
@@ -104,7 +105,7 @@ impl Cluster {
     /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration. Starts none.
     pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let folder = tempfile::tempdir().expect("a folder");
-        let addresses = free_addresses(size * 3);
+        let (ports, addresses) = hold(size * 3);
         let members: Vec<&[String]> = addresses.chunks(3).collect();
         let mut nodes = Vec::new();
         for (number, own) in members.iter().enumerate() {
@@ -134,7 +135,7 @@ impl Cluster {
                 process: None,
             });
         }
-        Cluster { folder, nodes }
+        Cluster { folder, nodes, ports }
     }
 
     /// Formats, starts, and waits until a leader is known everywhere.
@@ -188,10 +189,11 @@ impl Cluster {
     /// Gives a stopped node other addresses, in every node's configuration.
     pub fn move_node(&mut self, node: usize) {
         for key in ["listen.client", "listen.peer"] {
-            let (old, new) = (value_of(self.config(node), key), free_addresses(1).remove(0));
+            let (old, (ports, new)) = (value_of(self.config(node), key), hold(1));
+            self.ports.extend(ports);
             for server in &self.nodes {
                 let text = std::fs::read_to_string(&server.config).expect("a configuration");
-                std::fs::write(&server.config, text.replace(&old, &new)).expect("a file");
+                std::fs::write(&server.config, text.replace(&old, &new[0])).expect("a file");
             }
         }
         self.nodes[node].client_address = value_of(self.config(node), "listen.client");
@@ -217,8 +219,9 @@ impl Cluster {
         Options::new(self.endpoints())
     }
 
+    /// A client that waits as long as it takes.
     pub fn client(&self) -> Client {
-        self.options().build().expect("good options")
+        self.options().deadline(PATIENCE).build().expect("good options")
     }
 
     pub fn logs(&self) -> String {
@@ -230,13 +233,13 @@ impl Cluster {
     pub fn cairn(&self, arguments: &[&str]) -> Ran {
         let endpoints = self.endpoints().join(",");
         let mut all = arguments.to_vec();
-        all.extend(["--endpoints", &endpoints]);
+        all.extend(["--endpoints", &endpoints, "--timeout", COMMAND_TIMEOUT]);
         run(self.folder.path(), &all)
     }
 
     /// Every running node's own picture.
     pub async fn statuses(&self) -> Vec<NodeStatus> {
-        let client = self.client();
+        let client = self.options().build().expect("good options");
         let mut statuses = Vec::new();
         for node in self.nodes.iter().filter(|node| node.process.is_some()) {
             statuses.extend(client.status(&node.client_address).await);
@@ -244,7 +247,27 @@ impl Cluster {
         statuses
     }
 
-    /// Returns when every running node knows a leader.
+    /// Waits until something has happened, and fails with all logs where it does not.
+    pub async fn until<T>(&self, what: &str, mut happened: impl AsyncFnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(value) = happened().await {
+                return value;
+            }
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.logs());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits for a status of each running node, all of which satisfy this at the same time.
+    pub async fn until_all(&self, what: &str, holds: impl Fn(&NodeStatus) -> bool) -> Vec<NodeStatus> {
+        let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+        let all =
+            async || Some(self.statuses().await).filter(|all| all.len() == running && all.iter().all(&holds));
+        self.until(what, all).await
+    }
+
+    /// Returns when every running node knows a leader. Fails at once where one has ended.
     pub async fn wait_ready(&mut self) {
         let began = Instant::now();
         loop {
@@ -256,7 +279,7 @@ impl Cluster {
             let ended = self.nodes.iter_mut().any(|node| {
                 node.process.as_mut().is_some_and(|process| process.try_wait().expect("ours").is_some())
             });
-            assert!(!ended && began.elapsed() < READY_TIMEOUT, "the cluster is not ready:\n{}", self.logs());
+            assert!(!ended && began.elapsed() < PATIENCE, "the cluster is not ready:\n{}", self.logs());
             tokio::time::sleep(POLL).await;
         }
     }
@@ -264,30 +287,22 @@ impl Cluster {
     /// Waits until the node of this slot is an active voter under another identity than before, and the one before is no
     /// member: in the change that replaces it both vote.
     pub async fn wait_replaced(&self, before: &NodeStatus) -> NodeStatus {
-        let began = Instant::now();
-        loop {
-            let all = self.statuses().await;
-            let own = all.iter().find(|status| status.slot == before.slot);
-            let own = own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id));
-            if let Some(own) = own.filter(|own| own.standing == "active" && own.node_id != before.node_id) {
-                return own.clone();
-            }
-            assert!(began.elapsed() < REPLACED_MAX, "not replaced: {all:?}\n{}", self.logs());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let replaced = async || {
+            let own = self.statuses().await.into_iter().find(|status| status.slot == before.slot);
+            own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id))
+                .filter(|own| own.standing == "active" && own.node_id != before.node_id)
+        };
+        self.until("a member in the place of the one before", replaced).await
     }
 
     /// The running node that leads.
     pub async fn leader(&self) -> usize {
-        let began = Instant::now();
-        loop {
+        let leader = async || {
             let statuses = self.statuses().await;
-            if let Some(leader) = statuses.iter().find(|status| status.role == "leader") {
-                return usize::from(leader.slot) - 1;
-            }
-            assert!(began.elapsed() < READY_TIMEOUT, "no leader:\n{}", self.logs());
-            tokio::time::sleep(POLL).await;
-        }
+            let leader = statuses.iter().find(|status| status.role == "leader")?;
+            Some(usize::from(leader.slot) - 1)
+        };
+        self.until("a leader", leader).await
     }
 }
 

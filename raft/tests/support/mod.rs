@@ -7,6 +7,7 @@ pub mod proxy;
 use bytes::Bytes;
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use cairn_ports::HeldPort;
 use cairn_raft::{
     Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role, Session,
     WriteError, WriteOutcome,
@@ -18,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tonic::transport::server::TcpIncoming;
 
 pub const CLUSTER: &str = "test";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until something has happened; the time limit only turns a hang into a failure.
 pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
@@ -42,6 +43,8 @@ pub struct Member {
     pub slot: u16,
     pub folder: TempDir,
     pub listen: SocketAddr,
+    /// Its own also while it is down.
+    _port: HeldPort,
     pub running: Option<Running>,
 }
 
@@ -77,12 +80,13 @@ impl Cluster {
         let mut cluster =
             Cluster { members: Vec::new(), addresses: BTreeMap::new(), configure, log_cache_bytes: 64 << 20 };
         for slot in 1..=size {
-            let listen = free_address().await;
+            let port = HeldPort::any().unwrap();
+            let listen = port.address();
             let folder = tempfile::tempdir().unwrap();
             format(&folder, slot, 100 + u64::from(slot)).await;
             let client = format!("client-{slot}:1");
             cluster.addresses.insert(slot, MemberAddress { peer: listen.to_string(), client });
-            cluster.members.push(Member { slot, folder, listen, running: None });
+            cluster.members.push(Member { slot, folder, listen, _port: port, running: None });
         }
         cluster
     }
@@ -111,17 +115,19 @@ impl Cluster {
         runtime.spawn(async move {
             let replica = Replica::start(config, open_with(&path, cache).await).await.unwrap();
             let server = tonic::transport::Server::builder().add_service(replica.peer_service());
+            let incoming = TcpIncoming::bind(listen).unwrap();
             sender.send(replica).ok();
-            server.serve(listen).await.unwrap();
+            server.serve_with_incoming(incoming).await.unwrap();
         });
         member.running = Some(Running { replica: started.await.unwrap(), runtime });
     }
 
-    /// Ends a member as a crash of its process would: connections break, nothing is closed.
+    /// Ends a member as a crash of its process would: connections break, nothing is closed. Returns when all of it has ended:
+    /// until then its port and its files are in use.
     pub async fn kill(&mut self, slot: u16) {
-        if let Some(running) = self.members[usize::from(slot) - 1].running.take() {
-            drop(running.replica);
-            running.runtime.shutdown_background();
+        if let Some(Running { replica, runtime }) = self.members[usize::from(slot) - 1].running.take() {
+            drop(replica);
+            tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE)).await.unwrap();
         }
     }
 
@@ -208,10 +214,6 @@ pub async fn value(replica: &Replica, key: &str) -> Option<Bytes> {
     replica.engine().get(GROUP, key.as_bytes()).await.unwrap().map(|(_, value)| value)
 }
 
-pub async fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
-}
-
 pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
     let geometry = Geometry::for_total(96 << 20).unwrap();
     let identity = Identity { cluster: CLUSTER.into(), slot, incarnation };
@@ -236,12 +238,14 @@ async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
         let directory = FileDirectory::open(path, Backend::Threads).unwrap();
         Engine::open(Arc::new(directory), None, options()).await
     };
-    // The tasks of an engine that was just dropped end a moment later.
-    for _ in 0..1000 {
-        match attempt().await {
-            Err(cairn_engine::Error::InUse { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
-            opened => return opened.unwrap(),
+    // The threads of an engine that was just dropped end a moment later.
+    let opened = async {
+        loop {
+            match attempt().await {
+                Err(cairn_engine::Error::InUse { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                opened => return opened.unwrap(),
+            }
         }
-    }
-    panic!("the directory stays in use")
+    };
+    tokio::time::timeout(PATIENCE, opened).await.expect("the directory stays in use")
 }

@@ -5,9 +5,9 @@
 
 use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
 use anyhow::{Context, Result, bail, ensure};
+use cairn_ports::HeldPort;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,6 +65,8 @@ pub struct Cluster {
     rng: StdRng,
     /// Whether a power cut passes for the death of a process.
     cuts_are_hidden: bool,
+    /// Where the machines listen, also while they are down.
+    _ports: Vec<HeldPort>,
     /// Last: the mounts in it must be gone before it is removed.
     folder: TempDir,
 }
@@ -77,13 +79,15 @@ impl Cluster {
     pub fn format(setup: &Setup, size: usize, seed: u64) -> Result<Cluster> {
         let mut folder = tempfile::Builder::new().prefix("cairn-lossy-").tempdir()?;
         folder.disable_cleanup(setup.keep);
-        let addresses = free_addresses(size * 3)?;
+        let ports = cairn_ports::hold(size * 3)?;
+        let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
         let mut cluster = Cluster {
             setup: setup.clone(),
             machines: Vec::new(),
             leaders: BTreeMap::new(),
             rng: StdRng::seed_from_u64(seed),
             cuts_are_hidden: false,
+            _ports: ports,
             folder,
         };
         for number in 0..size {
@@ -382,13 +386,6 @@ pub fn text<'a>(status: &'a serde_json::Value, field: &str) -> Option<&'a str> {
 /// A number field of a status.
 pub fn integer(status: &serde_json::Value, field: &str) -> Option<u64> {
     status.get(field).and_then(|value| value.as_u64())
-}
-
-/// Addresses that were free a moment ago.
-fn free_addresses(count: usize) -> Result<Vec<String>> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
-    held.iter().map(|port| Ok(port.local_addr()?.to_string())).collect()
 }
 
 /// The last line of a log that says why its process ended.
