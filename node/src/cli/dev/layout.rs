@@ -1,12 +1,16 @@
-//! The files of a development cluster: configurations with free ports, and formatted data directories.
+//! The files of a development cluster: configurations with their ports, and formatted data directories.
+//!
+//! What holds here: the ports of the configurations are held while the cluster runs, so that a node that ended can be started
+//! again, and one that another program has is told before any node starts.
 
 use super::super::exit::UsageError;
 use super::super::format::format;
 use anyhow::Context;
 use cairn_node::NodeConfig;
 use cairn_node::config::{Layers, Source};
+use cairn_ports::HeldPort;
 use std::fmt::Write;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub(super) const DEFAULT_DIR: &str = ".cairn/dev";
@@ -28,25 +32,53 @@ pub(super) struct DevNode {
     pub client_address: String,
 }
 
-/// Makes what is missing.
+/// Makes what is missing. The cluster is the caller's for as long as it keeps the ports.
 pub(super) async fn prepare(
     home: &Path,
     size: &str,
     first_port: Option<u16>,
     set: &[String],
-) -> anyhow::Result<Vec<DevNode>> {
+) -> anyhow::Result<(Vec<DevNode>, Vec<HeldPort>)> {
     let missing = (1..=NODES).any(|slot| !config_file(home, slot).exists());
+    let mut ports = Vec::new();
     if missing {
-        write_configs(home, size, first_port, set)?;
+        ports = write_configs(home, size, first_port, set)?;
     } else if !set.is_empty() {
         let message = format!("--set is for a new cluster; edit {} instead", config_file(home, 1).display());
         return Err(UsageError(message).into());
+    } else {
+        for slot in 1..=NODES {
+            ports.extend(hold_configured(&config_file(home, slot))?);
+        }
     }
     let mut nodes = Vec::new();
     for slot in 1..=NODES {
         nodes.push(prepare_node(home, slot).await?);
     }
-    Ok(nodes)
+    Ok((nodes, ports))
+}
+
+/// The ports of a node that was configured before. Where a name stands for the address, the node itself finds out.
+fn hold_configured(config_file: &Path) -> anyhow::Result<Vec<HeldPort>> {
+    let mut layers = Layers::new();
+    layers.add_file(config_file)?;
+    let config = NodeConfig::from_layers(&layers)?;
+    let listens = [
+        ("listen.client", Some(&config.client_address)),
+        ("listen.peer", Some(&config.peer_address)),
+        ("listen.http", config.http_address.as_ref()),
+    ];
+    let given = |(key, text): (_, Option<&String>)| Some((key, text?.parse::<SocketAddr>().ok()?));
+    let hold = |(key, address)| {
+        HeldPort::at(address).with_context(|| {
+            let file = config_file.display();
+            format!(
+                "cannot listen on {address}, which is {key} in {file}; stop the program that uses this port, or choose another \
+                 one in the configuration of every node"
+            )
+        })
+    };
+    listens.into_iter().filter_map(given).map(hold).collect()
 }
 
 fn config_file(home: &Path, slot: u16) -> PathBuf {
@@ -78,7 +110,12 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
     })
 }
 
-fn write_configs(home: &Path, size: &str, first_port: Option<u16>, set: &[String]) -> anyhow::Result<()> {
+fn write_configs(
+    home: &Path,
+    size: &str,
+    first_port: Option<u16>,
+    set: &[String],
+) -> anyhow::Result<Vec<HeldPort>> {
     let mut more = Layers::new();
     for assignment in set {
         more.add_assignment("--set", assignment)?;
@@ -89,7 +126,8 @@ fn write_configs(home: &Path, size: &str, first_port: Option<u16>, set: &[String
         .filter(|setting| setting.source != Source::Default)
         .filter_map(|setting| Some((setting.key, setting.value?)))
         .collect();
-    let addresses = choose_addresses(first_port)?;
+    let ports = choose_ports(first_port)?;
+    let addresses: Vec<String> = ports.iter().map(|port| port.address().to_string()).collect();
     let members: Vec<&[String]> = addresses.chunks(3).collect();
     for (slot, own) in (1..=NODES).zip(&members) {
         let [client, peer, http] = own else { continue };
@@ -116,47 +154,44 @@ fn write_configs(home: &Path, size: &str, first_port: Option<u16>, set: &[String
         NodeConfig::from_layers(&layers)?;
         std::fs::write(config_file(home, slot), text)?;
     }
-    Ok(())
+    Ok(ports)
 }
 
-/// For each node its client, peer and HTTP address.
-fn choose_addresses(first_port: Option<u16>) -> anyhow::Result<Vec<String>> {
-    let free = || hold((0..NODES * 3).map(|_| 0));
+/// For each node its client, peer and HTTP port.
+fn choose_ports(first_port: Option<u16>) -> anyhow::Result<Vec<HeldPort>> {
+    let any = || cairn_ports::hold(usize::from(NODES) * 3).context("cannot listen on any port");
     let from = |first: u16| {
-        let ports = (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));
-        hold(ports.map(|offset| first.saturating_add(offset)))
+        let offsets = (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));
+        let hold = |offset| {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset)));
+            HeldPort::at(address).with_context(|| {
+                format!("cannot listen on {address}; give another --port, or --port 0 for any that are free")
+            })
+        };
+        offsets.map(hold).collect()
     };
-    let chosen = match first_port {
-        Some(0) => free(),
+    match first_port {
+        Some(0) => any(),
         Some(first) => from(first),
-        None => from(FIRST_PORT).or_else(|_| free()),
-    };
-    chosen.context(
-        "cannot listen on the ports of the cluster; give another --port, or --port 0 for any that are free",
-    )
-}
-
-/// The addresses of these ports, 0 being any free one. All are held until all are known, so that none is given twice.
-fn hold(ports: impl Iterator<Item = u16>) -> std::io::Result<Vec<String>> {
-    let held: Vec<TcpListener> =
-        ports.map(|port| TcpListener::bind(("127.0.0.1", port))).collect::<Result<_, _>>()?;
-    held.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+        None => from(FIRST_PORT).or_else(|_| any()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn ports_are_distinct_and_a_taken_one_is_told() {
-        let chosen = choose_addresses(Some(0)).expect("free ports");
-        let mut distinct = chosen.clone();
+        let chosen = choose_ports(Some(0)).expect("free ports");
+        let mut distinct: Vec<SocketAddr> = chosen.iter().map(HeldPort::address).collect();
         distinct.sort();
         distinct.dedup();
         assert_eq!(distinct.len(), 9);
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = taken.local_addr().expect("bound").port();
-        let error = choose_addresses(Some(port)).expect_err("taken");
+        let error = choose_ports(Some(port)).expect_err("taken");
         assert!(error.to_string().contains("--port"), "{error}");
     }
 }

@@ -83,7 +83,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         return detach::start(&args, output).await;
     }
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let nodes = layout::prepare(home.path(), &args.size, args.port, &args.set).await?;
+    let (nodes, _ports) = layout::prepare(home.path(), &args.size, args.port, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
