@@ -12,7 +12,7 @@ use cairn_engine::{
 use std::sync::Arc;
 use std::time::Duration;
 use support::store::{GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one};
-use support::{Cache, Disk, Random, geometry, run};
+use support::{Cache, Disk, Random, geometry, run, until};
 
 #[test]
 fn values_of_every_length_are_read_back_before_and_after_a_restart() {
@@ -254,12 +254,7 @@ fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
         }
         assert!(engine.status().free_bytes < free);
         drop(installer);
-        let mut waited = 0;
-        while engine.status().free_bytes < free {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            waited += 1;
-            assert!(waited < 5000, "{:?}", engine.status());
-        }
+        until("the space comes back", || engine.status().free_bytes >= free).await;
         assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0));
     });
 }
@@ -280,12 +275,7 @@ fn a_snapshot_finds_room_where_the_free_space_is_in_pieces() {
         let deleted = (0..pairs).map(|i| Change::Delete { key: Bytes::from(format!("large{i}")) }).collect();
         engine.apply(GROUP, vec![Transition { applied: id(index), changes: deleted }], image(0)).unwrap();
         engine.purge(GROUP, id(index)).await.unwrap();
-        let mut waited = 0;
-        while engine.status().free_bytes < 3 << 20 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            waited += 1;
-            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
-        }
+        until("the space comes back", || engine.status().free_bytes >= 3 << 20).await;
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         for i in 0..300u64 {
             installer.put(Bytes::from(format!("new{i:03}")), id(i), filled(4000, i)).await.unwrap();

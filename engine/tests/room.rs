@@ -7,9 +7,8 @@ mod support;
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, Mode, Need, NewEntry, Transition};
 use std::sync::Arc;
-use std::time::Duration;
-use support::run;
 use support::store::{GROUP, append, filled, fresh, id, image, need, options, put_one};
+use support::{run, until};
 
 fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
     engine.has_room(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
@@ -41,12 +40,7 @@ fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
             engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image(index)).unwrap();
             index += 1;
         }
-        let mut waited = 0;
-        while engine.status().free_bytes < 1_500_000 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            waited += 1;
-            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
-        }
+        until("the space comes back", || engine.status().free_bytes >= 1_500_000).await;
         assert!(has_room(&engine, &[50_000; 20]));
         assert!(!has_room(&engine, &[500_000]));
         assert!(matches!(engine.admit(need(500_000, 500_000)), Err(Error::Full { .. })));
@@ -148,11 +142,6 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
             engine.apply(GROUP, vec![Transition { applied: id(at), changes }], image(at)).unwrap();
         }
         engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
-        let mut waited = 0;
-        while engine.admit(need(100_000, 100_000)).is_err() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            waited += 1;
-            assert!(waited < 5000, "space does not come back: {:?}", engine.status());
-        }
+        until("the space comes back", || engine.admit(need(100_000, 100_000)).is_ok()).await;
     });
 }

@@ -16,7 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// Longer than anything takes on a machine that does other work as well.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the disk's cache does when the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,6 +399,16 @@ impl Random {
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
+}
+
+/// Waits until something has happened; the time limit only turns a hang into a failure.
+pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let wait = async {
+        while !happened() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// Runs a future on a runtime of one thread.
