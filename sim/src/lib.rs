@@ -17,6 +17,8 @@
 
 pub mod check;
 pub mod disk;
+#[cfg(any(madsim, test))]
+mod hang;
 #[cfg(madsim)]
 pub mod harness;
 pub mod history;

@@ -11,11 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use summary::Summary;
-
-/// A run that takes longer than this on the wall clock hangs.
-const HANG: Duration = Duration::from_secs(180);
 
 /// Of a run that failed so many events are printed, and so much of each.
 const STORY_LINES: usize = 20;
@@ -102,7 +99,7 @@ fn shown(arguments: &Arguments) -> RunOptions {
 }
 
 fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
-    let report = watched_seed(seed, shown(arguments));
+    let report = run_seed(seed, shown(arguments));
     println!("trace hash {:016x}", report.trace_hash);
     for violation in &report.violations {
         println!("FAILED {violation}");
@@ -124,9 +121,9 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         std::thread::spawn(move || {
             loop {
                 let Some(seed) = queue.lock().pop_front() else { return };
-                let mut report = watched_seed(seed, options);
+                let mut report = run_seed(seed, options);
                 if twice {
-                    compare(&mut report, &watched_seed(seed, options));
+                    compare(&mut report, &run_seed(seed, options));
                 }
                 if sender.send(report).is_err() {
                     return;
@@ -186,25 +183,6 @@ fn replay_command(report: &Report, options: RunOptions) -> String {
     let mode = options.mode.map_or_else(String::new, |mode| format!(" --mode {mode}"));
     let storm = if options.storm { " --storm" } else { "" };
     format!("cargo sim --seed {}{mode}{storm}", report.seed)
-}
-
-fn watched_seed(seed: u64, options: RunOptions) -> Report {
-    watched(format!("--seed {seed}"), || run_seed(seed, options))
-}
-
-/// Runs something that `cargo sim` runs with these arguments; if it hangs it ends the program, since its thread cannot be
-/// ended.
-fn watched(replay: String, run: impl FnOnce() -> Report) -> Report {
-    let (sender, receiver) = mpsc::channel::<()>();
-    std::thread::spawn(move || {
-        if receiver.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
-            println!("{replay} FAILED the run ends: it hangs since {HANG:?}\n  replay: cargo sim {replay}");
-            std::process::exit(1);
-        }
-    });
-    let report = run();
-    drop(sender);
-    report
 }
 
 fn compare(first: &mut Report, second: &Report) {

@@ -1,7 +1,7 @@
 //! Runs scripted scenarios and prints a line for each.
 
-use super::{Arguments, shown, watched};
-use cairn_sim::harness::{CUT_SHORT, Report, RunOptions, Scenario, run_scenario, scenarios};
+use super::{Arguments, shown};
+use cairn_sim::harness::{CUT_SHORT, Report, Scenario, run_scenario, scenarios};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
 }
 
 fn replay(scenario: &Scenario, seed: u64, arguments: &Arguments) -> ExitCode {
-    let report = one(scenario, seed, shown(arguments));
+    let report = run_scenario(scenario, seed, shown(arguments));
     println!("trace hash {:016x}", report.trace_hash);
     for violation in &report.violations {
         println!("FAILED {violation}");
@@ -46,10 +46,6 @@ fn replay(scenario: &Scenario, seed: u64, arguments: &Arguments) -> ExitCode {
         println!("{part}: {}", report.events.get(part).copied().unwrap_or_default());
     }
     if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn one(scenario: &Scenario, seed: u64, options: RunOptions) -> Report {
-    watched(format!("--scenario {} --seed {seed}", scenario.name), || run_scenario(scenario, seed, options))
 }
 
 fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
@@ -66,7 +62,7 @@ fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
         std::thread::spawn(move || {
             loop {
                 let Some((number, scenario, seed)) = queue.lock().pop_front() else { return };
-                if sender.send((number, one(scenario, seed, options))).is_err() {
+                if sender.send((number, run_scenario(scenario, seed, options))).is_err() {
                     return;
                 }
             }

@@ -20,6 +20,7 @@ use super::probe;
 use super::report::Report;
 use super::script::{Act, CONTRADICTED, CUT_SHORT, Signals, Stage, TOLD, judge_loss};
 use crate::check::{Violation, acknowledged, linearizable, provenance};
+use crate::hang::run_watched;
 use crate::history::{History, Outcome};
 use crate::trace::Trace;
 use crate::workload::{Generator, Recorder, churn, run_client};
@@ -80,13 +81,7 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Report {
 pub(super) fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     keep_panics();
     let empty = Report::empty(plan.seed, plan.mode);
-    let thread =
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || isolated(plan, options, act));
-    match thread.map(std::thread::JoinHandle::join) {
-        Ok(Ok(report)) => report,
-        Ok(Err(_)) => failed(empty, "the run's thread panicked"),
-        Err(error) => failed(empty, &format!("no thread: {error}")),
-    }
+    run_watched(STACK_BYTES, move || isolated(plan, options, act)).unwrap_or_else(|why| failed(empty, &why))
 }
 
 fn failed(mut report: Report, detail: &str) -> Report {

@@ -1,14 +1,29 @@
 //! Votes and leaders at the wrong moment.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, five, in_mode};
+use super::{Scenario, five, in_mode, three_or_five};
+use crate::check::Violation;
 use crate::disk::Moment;
+use crate::harness::cluster::virtual_time;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
+use std::time::Duration;
 
+/// Within this the others acknowledge what clients ask for after the leader is gone: three elections of the longest silence.
+const OUTAGE_MAX: Duration = Duration::from_secs(3);
+/// More writes than are under way at the same time: some of them were begun after the leader was gone.
+const WRITES: usize = 30;
 const OLD_ON_MAJORITY: &str = "an entry of an old term on a majority";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "leader-killed",
+        parts: &["writes go on"],
+        seeds: 12,
+        may_stop: false,
+        plan: three_or_five,
+        script: |stage| Box::pin(leader_killed(stage)),
+    },
     Scenario {
         name: "vote-lost",
         parts: &["a voter is cut", "two candidates of one vote"],
@@ -34,6 +49,24 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(figure_8(stage)),
     },
 ];
+
+/// The leader's process is killed under load. The others elect one of themselves and go on.
+async fn leader_killed(mut stage: Stage) -> Played {
+    stage.acknowledged(20).await?;
+    let leader = stage.leader().await?;
+    stage.kill(leader);
+    let killed = virtual_time();
+    let went_on = stage.acknowledged(WRITES).await;
+    let outage = virtual_time() - killed;
+    if went_on.is_err() || outage > OUTAGE_MAX {
+        let detail = format!("{WRITES} writes took {outage:?} without member {leader}, which led");
+        stage.cluster.violation(Violation::new("writes go on soon after the leader is gone", detail));
+    }
+    stage.reached("writes go on");
+    stage.pass(0, 500).await;
+    stage.start(&[leader]).await;
+    stage.active(&stage.all()).await
+}
 
 /// The leader is paused, and another one asks for votes. A member that gives it loses power in that instant, and whoever
 /// it voted for cannot be heard. It comes back, the old leader with it, and somebody asks it again: it must not vote twice
