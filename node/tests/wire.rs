@@ -41,7 +41,9 @@ fn detail(status: &Status) -> proto::ErrorDetail {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
-    let cluster = Cluster::start(3, "64MiB", "").await;
+    // Long enough that the leader stays, however busy the machine is.
+    let more = "timing.election_min = \"30s\"\ntiming.election_max = \"60s\"";
+    let cluster = Cluster::start(3, "64MiB", more).await;
     let leader = cluster.leader().await;
     let endpoints = cluster.endpoints();
     let mut at_leader = KvClient::new(channel(&endpoints[leader]).await);

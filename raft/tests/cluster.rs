@@ -4,7 +4,7 @@
 
 mod support;
 
-use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
+use cairn_raft::{Command, Condition, Operation, ReadError, ReplicaConfig, Role, Session, WriteError};
 use support::{Cluster, put, until, value, write};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +105,10 @@ async fn when_the_leader_is_killed_the_others_go_on_and_it_catches_up_afterwards
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    // So long that nobody stands for election because it heard nothing, however busy the machine is.
+    let patient =
+        |config: &mut ReplicaConfig| (config.election_min_ms, config.election_max_ms) = (30_000, 60_000);
+    let mut cluster = Cluster::started(3, patient).await;
     cluster.put("a", "1").await;
     let (leader, term) = {
         let leader = cluster.leader().await;

@@ -185,7 +185,7 @@ fn a_lock_on_the_open_file_keeps_others_out_until_it_is_closed() {
     assert!(lock(&second).is_err());
     drop(first);
     // The kernel lets go of it a moment after the close: it tells the filesystem first.
-    let free = (0..100).any(|_| {
+    let free = (0..12_000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         lock(&second).is_ok()
     });
