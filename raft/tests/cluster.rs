@@ -4,8 +4,8 @@
 
 mod support;
 
-use cairn_raft::{Command, Condition, Operation, ReadError, ReplicaConfig, Role, Session, WriteError};
-use support::{Cluster, put, until, value, write};
+use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
+use support::{Cluster, put, quick, until, value, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_blank_members_form_a_cluster_and_take_a_write() {
@@ -52,13 +52,15 @@ async fn a_read_after_a_barrier_sees_every_write_that_was_acknowledged_before() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_a_quorum_serves_no_reads_and_acknowledges_no_writes() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    let mut cluster = Cluster::started(3, quick).await;
     let id = cluster.leader().await.node_id();
     for slot in (1..=3).filter(|slot| *slot != id.slot()) {
         cluster.kill(slot).await;
     }
     let leader = cluster.replica(id.slot());
-    assert_eq!(leader.read_barrier().await, Err(ReadError::NoLeader));
+    // Another may have been elected, on a busy machine, just before the last of them was killed.
+    let refused = leader.read_barrier().await;
+    assert!(matches!(refused, Err(ReadError::NoLeader | ReadError::NotLeader { .. })), "{refused:?}");
     until("the refusal of writes", || {
         (leader.status().role != Role::Leader || lease_over(leader)).then_some(())
     })
@@ -81,7 +83,7 @@ fn lease_over(replica: &cairn_raft::Replica) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_the_leader_is_killed_the_others_go_on_and_it_catches_up_afterwards() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    let mut cluster = Cluster::started(3, quick).await;
     for number in 0..100 {
         cluster.put(&format!("before{number}"), vec![1; 5000]).await;
     }
@@ -105,10 +107,7 @@ async fn when_the_leader_is_killed_the_others_go_on_and_it_catches_up_afterwards
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
-    // So long that nobody stands for election because it heard nothing, however busy the machine is.
-    let patient =
-        |config: &mut ReplicaConfig| (config.election_min_ms, config.election_max_ms) = (30_000, 60_000);
-    let mut cluster = Cluster::started(3, patient).await;
+    let mut cluster = Cluster::started(3, |_| ()).await;
     cluster.put("a", "1").await;
     let (leader, term) = {
         let leader = cluster.leader().await;
@@ -125,7 +124,7 @@ async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    let mut cluster = Cluster::started(3, quick).await;
     for number in 0..200 {
         cluster.put(&format!("key{number}"), number.to_string()).await;
     }
@@ -139,9 +138,8 @@ async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart
         let applied = cluster.replica(slot).status().applied;
         assert!(applied.is_some(), "slot {slot} came back empty");
     }
-    let leader = cluster.leader().await;
+    let leader = cluster.up_to_date().await;
     assert!(leader.status().term > term, "no leader resumes a term");
-    leader.read_barrier().await.unwrap();
     for number in 0..200 {
         assert_eq!(value(leader, &format!("key{number}")).await.unwrap(), number.to_string());
     }
@@ -150,7 +148,7 @@ async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_repeated_at_the_next_leader_has_the_first_outcome() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    let mut cluster = Cluster::started(3, quick).await;
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let operation = Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };
     let command = Command { synced: false, session: Some(session), operations: vec![operation] };

@@ -5,7 +5,7 @@
 mod support;
 
 use cairn_raft::{NodeId, Role};
-use support::{Cluster, format, put, until, value, write};
+use support::{Cluster, format, put, quick, until, value, write};
 use tempfile::TempDir;
 
 /// Gives the member of `slot`, which is down, an empty disk with this identity. Returns the old one.
@@ -42,7 +42,11 @@ async fn until_members(cluster: &Cluster, expected: &[NodeId]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    // Some time for a leader that nobody disturbs, and not too much for those that are ended.
+    let mut cluster = Cluster::started(3, |config| {
+        (config.election_min_ms, config.election_max_ms) = (6000, 12_000);
+    })
+    .await;
     // The lowest slot, which forms a cluster when all are blank: it must not form a second one.
     for number in 0..20 {
         cluster.put(&format!("before{number}"), vec![7; 5000]).await;
@@ -91,7 +95,7 @@ async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_waits_while_the_identity_in_its_slot_is_alive_and_another_newcomer_takes_over_one_that_is_gone()
  {
-    let mut cluster = Cluster::started(3, |_| ()).await;
+    let mut cluster = Cluster::started(3, quick).await;
     cluster.put("a", "1").await;
     cluster.kill(3).await;
     // Comes, learns, and goes before it votes.

@@ -10,12 +10,17 @@ use cairn_engine::{Error, Extent, Standing, ValueRef};
 use cairn_raft::{GROUP, Replica, ReplicaConfig, Role, ScrubStatus};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use support::{Cluster, put, until, value, write};
+use support::{Cluster, put, quick, until, value, write};
 
 const KEYS: usize = 120;
 
 fn usual(config: &mut ReplicaConfig) {
     config.scrub_rate_bytes = 1 << 30;
+}
+
+fn usual_and_quick(config: &mut ReplicaConfig) {
+    usual(config);
+    quick(config);
 }
 
 fn keep_little(config: &mut ReplicaConfig) {
@@ -113,7 +118,7 @@ async fn comes_back(cluster: &mut Cluster, slot: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_its_superblock_comes_back() {
-    let mut cluster = cluster(usual).await;
+    let mut cluster = cluster(usual_and_quick).await;
     fill(&cluster, 0..KEYS).await;
     let all = [FileKind::Journal, FileKind::Checkpoint0, FileKind::Checkpoint1, FileKind::Data];
     for (files, leads) in [(&all[..1], false), (&all[1..3], false), (&all[..], false), (&all[..], true)] {
@@ -314,6 +319,7 @@ async fn a_scrub_finds_damage_in_every_file_and_it_is_gone_after() {
 async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started() {
     fn slow(config: &mut ReplicaConfig) {
         config.scrub_rate_bytes = 100 << 10;
+        quick(config);
     }
     let mut cluster = cluster(slow).await;
     fill(&cluster, 0..KEYS).await;

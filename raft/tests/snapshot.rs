@@ -7,7 +7,7 @@ mod support;
 use cairn_raft::{Command, Condition, Operation, ReplicaConfig, Session};
 use std::sync::atomic::Ordering;
 use support::proxy::Proxy;
-use support::{Cluster, put, until, value, write};
+use support::{Cluster, put, quick, until, value, write};
 
 const VALUE_BYTES: usize = 20_000;
 const KEYS: usize = 300;
@@ -76,7 +76,11 @@ async fn a_member_keeps_a_snapshot_over_a_crash_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_come_with_the_snapshot() {
-    let mut cluster = Cluster::started(3, keep_little).await;
+    fn keep_little_and_be_quick(config: &mut ReplicaConfig) {
+        keep_little(config);
+        quick(config);
+    }
+    let mut cluster = Cluster::started(3, keep_little_and_be_quick).await;
     let (follower, last) = away(&mut cluster).await;
     let session = Session { client_id: 5, sequence: 1, lowest_pending: 1, base_index: 0 };
     let operation = Operation::Put { key: "once".into(), value: "1".into(), condition: Condition::Absent };

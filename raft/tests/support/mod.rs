@@ -38,6 +38,11 @@ pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T 
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
+/// For tests that end a leader: the others notice soon. They count on no leader to stay.
+pub fn quick(config: &mut ReplicaConfig) {
+    (config.election_min_ms, config.election_max_ms) = (2000, 4000);
+}
+
 /// A member: its disk outlives it.
 pub struct Member {
     pub slot: u16,
@@ -104,8 +109,8 @@ impl Cluster {
     pub async fn start(&mut self, slot: u16) {
         let mut config = ReplicaConfig::new(Mode::Device, self.addresses.clone());
         config.maintenance_ms = 20;
-        // Members of many clusters share the machine: a leader that gets no processor for a while should stay leader.
-        (config.election_min_ms, config.election_max_ms) = (2000, 4000);
+        // Members of many clusters share the machine: a leader that gets no processor for a while stays leader.
+        (config.election_min_ms, config.election_max_ms) = (30_000, 60_000);
         (self.configure)(&mut config);
         let member = &mut self.members[usize::from(slot) - 1];
         let runtime =
@@ -150,6 +155,16 @@ impl Cluster {
         })
         .await;
         self.replicas().find(|r| r.node_id() == leader).unwrap()
+    }
+
+    /// The replica that leads, with all that was acknowledged applied.
+    pub async fn up_to_date(&self) -> &Replica {
+        loop {
+            let leader = self.leader().await;
+            if leader.read_barrier().await.is_ok() {
+                return leader;
+            }
+        }
     }
 
     /// Puts, at whoever leads, until it is known to be done. Not safe to repeat without a session, which is why it has
