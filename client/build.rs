@@ -14,5 +14,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .file_descriptor_set_path(&out)
         .skip_protoc_run()
         .compile_protos(&["proto/cairn/kv/v1/kv.proto"], &["proto"])?;
+    // The generator of stubs has no option for their codec.
+    let stubs = PathBuf::from(std::env::var("OUT_DIR")?).join("cairn.kv.v1.rs");
+    let generated = std::fs::read_to_string(&stubs)?;
+    let ours = generated.replace("tonic_prost::ProstCodec", "crate::codec::KvCodec");
+    if ours == generated {
+        return Err("the stubs name no codec that could be replaced".into());
+    }
+    std::fs::write(&stubs, ours)?;
     Ok(())
 }

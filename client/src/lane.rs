@@ -23,6 +23,8 @@ use crate::proto::{self, answer, call};
 const MAX_CALLS: usize = 128;
 /// Bytes after which a message is sent as it is.
 const MAX_BYTES: usize = 1 << 20;
+/// What an operation takes in memory beside its bytes; a server refuses a message of too many.
+const OPERATION_BYTES: usize = 64;
 /// Messages on their way to the transport.
 const WINDOW: usize = 4;
 
@@ -146,7 +148,7 @@ impl Waiting {
 
 fn size(kind: &call::Kind) -> usize {
     match kind {
-        call::Kind::Write(write) => write.encoded_len(),
+        call::Kind::Write(write) => write.encoded_len() + write.operations.len() * OPERATION_BYTES,
         call::Kind::Get(get) => get.encoded_len(),
     }
 }

@@ -58,6 +58,8 @@
 
 mod batch;
 mod client;
+#[doc(hidden)]
+pub mod codec;
 mod convert;
 mod error;
 mod failure;

@@ -2,10 +2,12 @@
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
+use parking_lot::Mutex;
 use prost::Message;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use crate::proto::{
     Answer, BatchRequest, BatchResponse, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, answer, call,
@@ -18,8 +20,8 @@ const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Answers the calls of a stream as they are done, in any order. `serve` answers one; its time is `None` where the
-/// client gave none. Ends with the stream of requests or when `stopping` does, once all that was taken is answered; dropping it
-/// drops what is under way.
+/// client gave none. Ends with the stream of requests or when `stopping` does, once all that was taken is answered, and with the
+/// refusal of a message that was not decoded; dropping it drops what is under way.
 pub fn batch<F>(
     requests: Streaming<BatchRequest>,
     stopping: impl Future<Output = ()> + Send + 'static,
@@ -28,8 +30,15 @@ pub fn batch<F>(
 where
     F: Future<Output = Result<answer::Kind, Status>> + Send + 'static,
 {
+    let refused = Arc::new(Mutex::new(None));
+    let refusal = Arc::clone(&refused);
     let calls = until(requests, stopping)
-        .take_while(|message| futures::future::ready(message.is_ok()))
+        .take_while(move |message| {
+            // Of a connection that broke nobody is told.
+            *refused.lock() =
+                message.as_ref().err().filter(|status| status.code() == Code::InvalidArgument).cloned();
+            futures::future::ready(message.is_ok())
+        })
         .flat_map(|message| futures::stream::iter(message.map(|message| message.calls).unwrap_or_default()));
     let answers = calls.map(move |Call { id, timeout_ms, kind }| {
         let work = kind.map(|kind| serve(kind, (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))));
@@ -41,7 +50,8 @@ where
             Answer { id, kind: Some(result.unwrap_or_else(|status| answer::Kind::Failed(failed(&status)))) }
         }
     });
-    gathered(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(BatchResponse { answers }))
+    let answers = gathered(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(BatchResponse { answers }));
+    answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(refusal.lock().take().map(Err))))
 }
 
 /// Ends with `stopping` too. That is looked at when it wakes the stream, and not whenever there may be a message.

@@ -15,6 +15,8 @@ mod incoming;
 mod moved;
 #[cfg(not(madsim))]
 mod real;
+#[cfg(not(madsim))]
+mod sending;
 #[cfg(madsim)]
 mod simulated;
 
@@ -28,6 +30,7 @@ use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::Automatic;
+use crate::reads::Reads;
 use crate::service::KvService;
 use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Options};
@@ -281,18 +284,20 @@ async fn assemble(
     };
 
     let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
-    let metrics = Arc::new(Metrics::new(replica.clone()));
+    let reads = Reads::new(config.limits.max_read_bytes);
+    let metrics = Arc::new(Metrics::new(replica.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
     let (counted, told) = (Arc::clone(&metrics), stopping.clone());
-    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), counted, told);
+    let service = KvService::new(config.clone(), durability.clone(), replica.clone(), counted, &reads, told);
 
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, &replica, Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(tell_moved(&config, &replica));
     others.extend(recover_automatically(&config, &replica)?);
-    let clients = tokio::spawn(serve_clients(clients, config.clone(), service, replica.clone(), stopping));
+    let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
+    let clients = tokio::spawn(clients);
     let identity = replica.node_id();
     for remark in durability.remarks() {
         info!(mode = %durability.mode, "{remark}");

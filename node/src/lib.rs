@@ -20,6 +20,8 @@ mod metrics;
 pub mod outage;
 pub mod platform;
 pub mod promise;
+#[doc(hidden)]
+pub mod reads;
 mod service;
 
 pub use compose::{Environment, Node, Progress, format, termination};

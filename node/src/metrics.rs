@@ -2,6 +2,7 @@
 //!
 //! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
 
+use crate::reads::Reads;
 use cairn_engine::{Engine, LogId, Standing};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
@@ -46,8 +47,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a node with this engine and replica.
-    pub(crate) fn new(replica: Replica) -> Metrics {
+    /// Metrics of a node with this replica and its engine, and with this budget for reads.
+    pub(crate) fn new(replica: Replica, reads: Reads) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
@@ -60,7 +61,11 @@ impl Metrics {
             Unit::Seconds,
             duration.clone(),
         );
-        registry.register_collector(Box::new(NodeGauges { engine: replica.engine().clone(), replica }));
+        registry.register_collector(Box::new(NodeGauges {
+            engine: replica.engine().clone(),
+            replica,
+            reads,
+        }));
         Metrics { registry, requests, duration }
     }
 
@@ -82,6 +87,7 @@ impl Metrics {
 struct NodeGauges {
     engine: Engine,
     replica: Replica,
+    reads: Reads,
 }
 
 impl fmt::Debug for NodeGauges {
@@ -147,6 +153,7 @@ impl Collector for NodeGauges {
         out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
         out.counter("corrupt_values", "Values that did not match their hash", None, engine.corrupt_values)?;
         self.scrub(&mut out)?;
+        self.reads(&mut out)?;
         let device = engine.device_bytes_written;
         out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
         out.counter("user_written", "Bytes of values accepted", Some(Unit::Bytes), engine.user_bytes_written)
@@ -154,6 +161,15 @@ impl Collector for NodeGauges {
 }
 
 impl NodeGauges {
+    fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
+        let reads = self.reads.status();
+        let held = "Bytes of values being read and of answers that clients have not taken";
+        out.gauge("reads_held", held, Some(Unit::Bytes), reads.held_bytes)?;
+        out.gauge("reads_waiting", "Reads that wait for memory", None, reads.waiting)?;
+        let closed = "Connections closed since their clients took answers too slowly while others waited";
+        out.counter("slow_readers_closed", closed, None, reads.slow_closed)
+    }
+
     fn scrub(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let scrub = self.replica.scrub_status();
         out.gauge("scrub_running", "1 while the scrubber reads", None, u64::from(scrub.running))?;

@@ -2,8 +2,10 @@
 //!
 //! What holds here: a connection has its place until its socket is closed; whoever comes when all places are taken is sent
 //! away at once and can ask another member, so that no port takes the descriptors that another one or the data directory
-//! needs; whoever does not begin to speak in time loses its place, and so does whoever is gone without a word.
+//! needs; whoever does not begin to speak in time loses its place, and so does whoever is gone without a word; a connection
+//! whose line is closed ends at once, with all that it has not sent.
 
+use crate::reads::{Line, Reader, Reads};
 use futures::StreamExt;
 use futures::stream::Stream;
 use std::convert::Infallible;
@@ -18,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
-use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
+use tonic::transport::server::{Connected, TcpIncoming};
 use tracing::warn;
 
 /// What an HTTP/2 client sends before anything else; from then on the server asks whether it is alive.
@@ -61,6 +63,8 @@ pub(super) struct Incoming {
     /// Bytes with which a client has begun.
     begin_bytes: usize,
     begin: Duration,
+    /// What the reads of its connections are charged to.
+    reads: Option<Reads>,
     told: Option<Instant>,
 }
 
@@ -79,7 +83,12 @@ impl Incoming {
             .with_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Incoming { sockets, purpose, key, places, most, begin_bytes, begin, told: None }
+        Incoming { sockets, purpose, key, places, most, begin_bytes, begin, reads: None, told: None }
+    }
+
+    /// The same, and reads of its connections are charged to this budget.
+    pub(super) fn charged(self, reads: Reads) -> Incoming {
+        Incoming { reads: Some(reads), ..self }
     }
 
     /// The next connection that has a place. May be cancelled.
@@ -87,7 +96,7 @@ impl Incoming {
         loop {
             match self.sockets.next().await {
                 Some(Ok(socket)) => match Arc::clone(&self.places).try_acquire_owned() {
-                    Ok(place) => return Connection::new(socket, place, self.begin_bytes, self.begin),
+                    Ok(place) => return self.connection(socket, place),
                     Err(_) => {
                         self.say(|most| format!("all {most} connections are taken: more are closed at once"))
                     }
@@ -101,6 +110,14 @@ impl Incoming {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    fn connection(&self, socket: TcpStream, place: OwnedSemaphorePermit) -> Connection {
+        let line = Arc::<Line>::default();
+        let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&line)));
+        let end = Box::pin(tokio::time::sleep(self.begin));
+        let beginning = Some(Beginning { bytes: self.begin_bytes, end });
+        Connection { socket, beginning, line, reader, _place: place }
     }
 
     /// For a server that takes a stream.
@@ -148,6 +165,8 @@ fn of_one_connection(error: &io::Error) -> bool {
 pub(super) struct Connection {
     socket: TcpStream,
     beginning: Option<Beginning>,
+    line: Arc<Line>,
+    reader: Option<Reader>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -158,9 +177,14 @@ struct Beginning {
 }
 
 impl Connection {
-    fn new(socket: TcpStream, place: OwnedSemaphorePermit, bytes: usize, within: Duration) -> Connection {
-        let beginning = Beginning { bytes, end: Box::pin(tokio::time::sleep(within)) };
-        Connection { socket, beginning: Some(beginning), _place: place }
+    /// Fails once the line is closed; what the kernel still holds for the client is dropped then.
+    fn open(&self, context: &Context<'_>) -> io::Result<()> {
+        if !self.line.poll_closed(context.waker()) {
+            return Ok(());
+        }
+        // Without it the kernel keeps what was not taken.
+        let _ = self.socket.set_zero_linger();
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was closed by this server"))
     }
 
     /// What a read of `count` bytes is to a connection that has not begun.
@@ -192,6 +216,7 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.open(context)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.socket).poll_read(context, buffer);
         match this.beginning {
@@ -203,7 +228,10 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(context, bytes)
+        let this = self.get_mut();
+        this.open(context)?;
+        let wrote = Pin::new(&mut this.socket).poll_write(context, bytes);
+        wrote.map_ok(|count| this.line.counted(count))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -219,7 +247,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write_vectored(context, slices)
+        let this = self.get_mut();
+        this.open(context)?;
+        let wrote = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
+        wrote.map_ok(|count| this.line.counted(count))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -228,10 +259,10 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Option<Reader>;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.socket.connect_info()
+    fn connect_info(&self) -> Option<Reader> {
+        self.reader.clone()
     }
 }
 

@@ -1,9 +1,11 @@
 //! Files, sockets and signals, and the services that only real sockets can carry.
 
 use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places};
+use super::sending::Sending;
 use super::*;
 use crate::config::DiskBackend;
 use crate::platform;
+use crate::reads::Pace;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
@@ -17,6 +19,11 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 /// Calls of one connection under way at once: a request takes memory before it can be refused. More wait at the client, and
 /// what shares a stream is one call.
 const CLIENT_STREAMS: u32 = 128;
+
+/// How clients are to take their answers while reads of others wait for memory. A client that lets several windows of HTTP/2
+/// fill up and then takes them all at once is not slow.
+const READ_PACE: Pace =
+    Pace { rate_bytes: 64 << 10, over: Duration::from_secs(3), look: Duration::from_millis(500) };
 
 /// In hundredths of the descriptors of the process, the most that each port takes; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
@@ -46,12 +53,14 @@ pub(super) async fn serve_clients(
     config: NodeConfig,
     service: KvService,
     replica: Replica,
+    reads: Reads,
     stopping: Stop,
 ) {
+    let slow = tokio::spawn(reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(report_health(health, replica));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
-    let mut router = server.add_service(kv_server(&config, service)).add_service(health_service);
+    let mut router = server.add_service(Sending(kv_server(&config, service))).add_service(health_service);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -61,9 +70,10 @@ pub(super) async fn serve_clients(
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
     let places = Places { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
-    let incoming = incoming(listener, ("clients", "listen.client"), &places).stream();
+    let incoming = incoming(listener, ("clients", "listen.client"), &places).charged(reads).stream();
     let end = router.serve_with_incoming_shutdown(incoming, stopping.map(|_| ())).await;
     watcher.abort();
+    slow.abort();
     log_end("clients", end);
 }
 

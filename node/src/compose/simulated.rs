@@ -19,6 +19,7 @@ pub(super) async fn serve_clients(
     config: NodeConfig,
     service: KvService,
     _replica: Replica,
+    _reads: Reads,
     stopping: Stop,
 ) {
     let router = server().add_service(

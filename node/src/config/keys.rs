@@ -117,6 +117,12 @@ pub(crate) const KEYS: &[Key] = &[
         "most bytes of write requests under way; more are answered as overloaded",
     ),
     key(
+        "limits.max_read_bytes",
+        Kind::Size(16 << 20, 1 << 40),
+        Some("256MiB"),
+        "most memory for values being read and for answers that clients have not taken; more wait, or are answered as overloaded",
+    ),
+    key(
         "limits.max_connections",
         Kind::Integer(1, 1_000_000),
         Some("10000"),

@@ -68,6 +68,8 @@ pub struct Limits {
     pub max_in_flight_writes: usize,
     /// Most bytes of write requests under way.
     pub max_in_flight_bytes: usize,
+    /// Most memory for values being read and for answers that clients have not taken, in bytes.
+    pub max_read_bytes: usize,
     /// Most connections of clients at once.
     pub max_connections: usize,
     /// Most client sessions kept by the state machine; the same on every member.
@@ -263,6 +265,13 @@ impl NodeConfig {
         if limits.max_in_flight_bytes < limits.max_request_bytes {
             return conflict("limits.max_in_flight_bytes must hold at least limits.max_request_bytes".into());
         }
+        let most = limits.max_list_bytes.max(limits.max_value_bytes as u64);
+        if (limits.max_read_bytes as u64) / 4 < most {
+            return conflict(
+                "limits.max_read_bytes must hold at least four times limits.max_list_bytes and limits.max_value_bytes"
+                    .into(),
+            );
+        }
         Ok(())
     }
 
@@ -299,6 +308,7 @@ fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
         max_list_bytes: layers.read("limits.max_list_bytes", parse_size)?,
         max_in_flight_writes: count("limits.max_in_flight_writes")?,
         max_in_flight_bytes: size("limits.max_in_flight_bytes")?,
+        max_read_bytes: size("limits.max_read_bytes")?,
         max_connections: count("limits.max_connections")?,
         max_sessions: count("limits.max_sessions")?,
     })

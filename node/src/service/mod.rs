@@ -3,11 +3,12 @@
 //! What holds here:
 //! - a read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's state after it;
 //! - a put is refused before it is proposed where the engine has no room; a delete is not;
-//! - requests under way are bounded in number and bytes;
+//! - writes under way are bounded in number and bytes, and reads by the memory that they and their answers take;
 //! - a value that cannot be read intact is DATA_LOSS, never "not found";
 //! - every refusal names the input and the way out, and carries an `ErrorDetail`.
 
 mod admission;
+mod caller;
 mod deadline;
 mod describe;
 mod read;
@@ -21,11 +22,13 @@ use crate::compose::Stop;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
+use crate::reads::{Line, Reader, Reads};
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
 use cairn_client::serve;
 use cairn_engine::{Engine, Run};
 use cairn_raft::{Mandate, NodeId, Replica};
+use caller::Caller;
 use futures::{FutureExt, Stream};
 use std::future::Future;
 use std::pin::Pin;
@@ -46,6 +49,8 @@ struct Inner {
     replica: Replica,
     engine: Engine,
     admission: Admission,
+    /// Pays for reads whose connection is not known.
+    reader: Reader,
     metrics: Arc<Metrics>,
     started: Instant,
     stopping: Stop,
@@ -57,11 +62,13 @@ impl KvService {
         durability: Durability,
         replica: Replica,
         metrics: Arc<Metrics>,
+        reads: &Reads,
         stopping: Stop,
     ) -> KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
             admission: Admission::new(&config.limits),
+            reader: reads.reader(Arc::new(Line::default())),
             engine,
             replica,
             metrics,
@@ -88,7 +95,12 @@ impl KvService {
 
 impl KvService {
     /// One request of a shared stream: the same as a call of its own.
-    async fn call(&self, kind: call::Kind, timeout: Option<Duration>) -> Result<answer::Kind, Status> {
+    async fn call(
+        &self,
+        caller: &Caller,
+        kind: call::Kind,
+        timeout: Option<Duration>,
+    ) -> Result<answer::Kind, Status> {
         let budget = deadline::within(timeout, self.inner.config.timing.request);
         match kind {
             call::Kind::Write(request) => {
@@ -96,7 +108,8 @@ impl KvService {
                 Ok(answer::Kind::Write(done.into_inner()))
             }
             call::Kind::Get(request) => {
-                let done = self.measured(Method::Get, read::get(&self.inner, request, budget)).await?;
+                let done =
+                    self.measured(Method::Get, read::get(&self.inner, caller, request, budget)).await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
         }
@@ -122,7 +135,9 @@ impl proto::kv_server::Kv for KvService {
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(Method::Get, read::get(&self.inner, request.into_inner(), budget)).await
+        let caller = Caller::of(&request, &self.inner.reader);
+        let work = read::get(&self.inner, &caller, request.into_inner(), budget);
+        self.measured(Method::Get, work).await.map(|response| caller.answered(response))
     }
 
     type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
@@ -133,11 +148,13 @@ impl proto::kv_server::Kv for KvService {
     ) -> Result<Response<Self::BatchStream>, Status> {
         let service = self.clone();
         let stopping = service.inner.stopping.clone().map(|_| ());
+        let caller = Caller::of(&request, &self.inner.reader);
+        let calling = caller.clone();
         let answers = serve::batch(request.into_inner(), stopping, move |kind, timeout| {
-            let service = service.clone();
-            async move { service.call(kind, timeout).await }
+            let (service, caller) = (service.clone(), calling.clone());
+            async move { service.call(&caller, kind, timeout).await }
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(caller.answered(Response::new(Box::pin(answers))))
     }
 
     async fn list(
@@ -145,7 +162,9 @@ impl proto::kv_server::Kv for KvService {
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
-        self.measured(Method::List, read::list(&self.inner, request.into_inner(), budget)).await
+        let caller = Caller::of(&request, &self.inner.reader);
+        let work = read::list(&self.inner, &caller, request.into_inner(), budget);
+        self.measured(Method::List, work).await.map(|response| caller.answered(response))
     }
 
     async fn status(

@@ -1,13 +1,18 @@
 //! Reads: behind a barrier unless `stale`, every value checked against its hash by the engine, and fetched from another
 //! member where it is damaged.
+//!
+//! What holds here: nothing is read before the memory for it is charged to the caller.
 
+use super::caller::Caller;
 use super::{Inner, refusal, standing, validate};
+use crate::reads::Charge;
 use bytes::Bytes;
 use cairn_client::proto;
 use cairn_engine::{ListItem, ListQuery, View};
 use cairn_raft::GROUP;
 use futures::{StreamExt, TryStreamExt};
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::Status;
 
 /// Items of a page where the request does not say.
@@ -16,22 +21,40 @@ const LIST_ITEMS_DEFAULT: usize = 1000;
 const LIST_BYTES_DEFAULT: u64 = 1 << 20;
 /// Values of one page that are read at the same time.
 const LIST_READS: usize = 16;
+/// Values are in memory twice when they are encoded; from then on the answer is charged for its own length.
+const COPIES: usize = 2;
+/// Bytes that a value takes while it is read, beside its own: it is read in whole blocks.
+const READ_BYTES: usize = 8 << 10;
+/// Bytes that an item of a page takes beside its key and value.
+const ITEM_BYTES: usize = 320;
+/// How often a get looks how long its value is, where that changes while it waits for memory.
+const LOOKS: usize = 8;
 
 pub(super) async fn get(
     inner: &Inner,
+    caller: &Caller,
     request: proto::GetRequest,
     budget: Duration,
 ) -> Result<proto::GetResponse, Status> {
     validate::key(&request.key)?;
+    let end = Instant::now() + budget;
     in_time(budget, async {
         barrier(inner, request.stale).await?;
         if request.version_only {
             let found = inner.engine.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
+        let Some(mut charge) = admit_value(inner, caller, &request.key, end).await? else { return Ok(None) };
         let found = inner.replica.get(&request.key).await;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
-        Ok(found.map(|(entry, value)| (entry.version.index, value)))
+        let Some((entry, value)) = found else { return Ok(None) };
+        // It may have been overwritten by a longer one.
+        let took = value_bytes(value.len());
+        if took > charge.bytes() {
+            charge.resize(took);
+        }
+        caller.answer(charge);
+        Ok(Some((entry.version.index, value)))
     })
     .await
     .map(|found| {
@@ -40,8 +63,30 @@ pub(super) async fn get(
     })
 }
 
+/// The charge for a key's value; `None` where there is no such key.
+async fn admit_value(
+    inner: &Inner,
+    caller: &Caller,
+    key: &[u8],
+    end: Instant,
+) -> Result<Option<Charge>, Status> {
+    let need = || Some(value_bytes(inner.engine.lookup(GROUP, key)?.value.len as usize));
+    for _ in 0..LOOKS {
+        let Some(bytes) = need() else { return Ok(None) };
+        if let Some(charge) = caller.try_admit(bytes) {
+            return Ok(Some(charge));
+        }
+        let charge = caller.admit(bytes, end).await?;
+        if need().is_none_or(|now| now <= bytes) {
+            return Ok(Some(charge));
+        }
+    }
+    Err(refusal::reads_overloaded("the value grows while the read waits for memory"))
+}
+
 pub(super) async fn list(
     inner: &Inner,
+    caller: &Caller,
     request: proto::ListRequest,
     budget: Duration,
 ) -> Result<proto::ListResponse, Status> {
@@ -68,18 +113,47 @@ pub(super) async fn list(
         reverse: request.reverse,
         keys_only: request.keys_only,
     };
+    let end = Instant::now() + budget;
     in_time(budget, async {
         barrier(inner, request.stale).await?;
+        let most = page_bytes(query.limit, usize::try_from(query.max_bytes).unwrap_or(usize::MAX));
+        let mut charge = caller.admit(most, end).await?;
         let view = inner.engine.view(GROUP);
         let page = view.list(&query);
+        let need = page_bytes(page.items.len(), content_bytes(&page.items, query.keys_only));
+        if need > most {
+            // One item that is longer than a page was to be.
+            drop(charge);
+            charge = caller.admit(need, end).await?;
+        } else {
+            charge.resize(need);
+        }
         let items = futures::stream::iter(page.items)
             .map(|item| read_item(inner, &view, item, query.keys_only))
             .buffered(LIST_READS)
             .try_collect()
             .await?;
+        caller.answer(charge);
         Ok(proto::ListResponse { items, more: page.more })
     })
     .await
+}
+
+/// What a value takes.
+fn value_bytes(length: usize) -> usize {
+    length * COPIES + READ_BYTES
+}
+
+/// What a page takes.
+fn page_bytes(items: usize, content: usize) -> usize {
+    let reads = items.min(LIST_READS) * READ_BYTES;
+    content.saturating_mul(COPIES).saturating_add(items.saturating_mul(ITEM_BYTES)).saturating_add(reads)
+}
+
+/// Bytes of keys and values.
+fn content_bytes(items: &[ListItem], keys_only: bool) -> usize {
+    let value = |item: &ListItem| if keys_only { 0 } else { item.entry.value.len as usize };
+    items.iter().map(|item| item.key.len() + value(item)).sum()
 }
 
 async fn read_item(

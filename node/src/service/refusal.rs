@@ -45,6 +45,15 @@ pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
     status(Code::ResourceExhausted, message, detail)
 }
 
+/// A read that got no memory.
+pub(crate) fn reads_overloaded(why: &str) -> Status {
+    let detail = ErrorDetail { retry_after_ms: OVERLOADED_RETRY_MS, ..detail(Reason::Overloaded) };
+    let message = format!(
+        "overloaded: {why} (`limits.max_read_bytes`); take answers as they come, or retry after {OVERLOADED_RETRY_MS} ms"
+    );
+    status(Code::ResourceExhausted, message, detail)
+}
+
 /// No room for a put.
 pub(crate) fn full(message: impl std::fmt::Display) -> Status {
     let detail = ErrorDetail { retry_after_ms: FULL_RETRY_MS, ..detail(Reason::StorageFull) };

@@ -1,6 +1,8 @@
 //! Real `cairn` processes for tests: started on free loopback ports in a folder of their own, and killed with the test.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
+pub mod raw;
+
 use cairn_client::{Client, NodeStatus, Options};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -224,6 +226,31 @@ impl Cluster {
     pub fn logs(&self) -> String {
         let read = |node: &Server| std::fs::read_to_string(&node.log).unwrap_or_default();
         self.nodes.iter().map(|node| format!("--- {}\n{}", node.log.display(), read(node))).collect()
+    }
+
+    /// Bytes of memory that a running node has now.
+    pub fn memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmRSS:")
+    }
+
+    /// The most that it had since [`Cluster::forget_peak`].
+    pub fn peak_memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmHWM:")
+    }
+
+    pub fn forget_peak(&self, node: usize) {
+        std::fs::write(self.proc(node).join("clear_refs"), "5").expect("our own child");
+    }
+
+    fn proc(&self, node: usize) -> PathBuf {
+        let process = self.nodes[node].process.as_ref().expect("it runs");
+        PathBuf::from(format!("/proc/{}", process.id()))
+    }
+
+    fn memory_of(&self, node: usize, what: &str) -> u64 {
+        let status = std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
     /// A command of the client against this cluster.

@@ -1,0 +1,252 @@
+//! How messages become bytes and bytes become messages, in the generated stubs: as protobuf has it, with two things more.
+//!
+//! What holds here: an answer is encoded into one buffer of its own length; a request that would take much more memory decoded
+//! than encoded is refused before it is decoded.
+
+use crate::proto::error_detail::Reason;
+use crate::proto::{self, ERROR_DETAIL_KEY, ErrorDetail};
+use bytes::{Buf, Bytes};
+use prost::Message;
+use real_tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use real_tonic::metadata::{MetadataMap, MetadataValue};
+use real_tonic::{Code, Status};
+use std::marker::PhantomData;
+
+/// Operations of one message, of all its calls: an empty one has two bytes, and takes a hundred times as much when it is decoded.
+const MOST_OPERATIONS: usize = 32_768;
+/// Calls of one message.
+const MOST_CALLS: usize = 8192;
+
+/// Where the fields are that may be repeated.
+const WRITE_OPERATIONS: u64 = 2;
+const BATCH_CALLS: u64 = 1;
+const CALL_WRITE: u64 = 3;
+
+/// A message that is not decoded where it would take too much.
+pub trait Bounded {
+    /// Looks at the encoded message.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT, with the limit that it passes.
+    fn check(_encoded: &[u8]) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+macro_rules! bounded_by_their_length {
+    ($($message:ident),*) => { $(impl Bounded for proto::$message {})* };
+}
+bounded_by_their_length!(HelloRequest, GetRequest, ListRequest, StatusRequest, ScrubRequest, MandateRequest);
+// What a client gets is from a server that it chose.
+bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse, BatchResponse);
+bounded_by_their_length!(StatusResponse, ScrubResponse, MandateResponse);
+
+impl Bounded for proto::WriteRequest {
+    fn check(encoded: &[u8]) -> Result<(), Status> {
+        let mut counted = Counted::default();
+        counted.write(encoded);
+        counted.judge()
+    }
+}
+
+impl Bounded for proto::BatchRequest {
+    fn check(encoded: &[u8]) -> Result<(), Status> {
+        let mut counted = Counted::default();
+        fields(encoded, |field, call| {
+            if field == BATCH_CALLS {
+                counted.calls += 1;
+                fields(call, |field, write| {
+                    if field == CALL_WRITE {
+                        counted.write(write);
+                    }
+                });
+            }
+        });
+        counted.judge()
+    }
+}
+
+#[derive(Default)]
+struct Counted {
+    calls: usize,
+    operations: usize,
+}
+
+impl Counted {
+    fn write(&mut self, encoded: &[u8]) {
+        fields(encoded, |field, _| self.operations += usize::from(field == WRITE_OPERATIONS));
+    }
+
+    fn judge(&self) -> Result<(), Status> {
+        let over = [("operations", self.operations, MOST_OPERATIONS), ("calls", self.calls, MOST_CALLS)];
+        match over.into_iter().find(|(_, count, most)| count > most) {
+            None => Ok(()),
+            Some((what, count, most)) => Err(too_many(what, count, most)),
+        }
+    }
+}
+
+fn too_many(what: &str, count: usize, most: usize) -> Status {
+    let (limit, actual) = (most as u64, count as u64);
+    let reason = Reason::RequestTooLarge.into();
+    let detail = ErrorDetail { reason, limit, actual, ..ErrorDetail::default() };
+    let mut metadata = MetadataMap::new();
+    metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
+    let message = format!("the message has {count} {what}; at most {most} are decoded, send it in parts");
+    Status::with_details_and_metadata(Code::InvalidArgument, message, Bytes::new(), metadata)
+}
+
+/// Shows `visit` the number and content of each field with a length. Ends where the bytes are no message: the decoder ends
+/// there too, and says so.
+fn fields(mut encoded: &[u8], mut visit: impl FnMut(u64, &[u8])) {
+    while encoded.has_remaining() {
+        let Some(key) = varint(&mut encoded) else { return };
+        let skipped = match key & 7 {
+            0 => varint(&mut encoded).map(|_| ()),
+            1 => skip(&mut encoded, 8).map(|_| ()),
+            2 => varint(&mut encoded).and_then(|length| skip(&mut encoded, length)).map(|content| {
+                visit(key >> 3, content);
+            }),
+            // The content of a group is looked at as if it stood beside it, which counts too much rather than too little.
+            3 | 4 => Some(()),
+            5 => skip(&mut encoded, 4).map(|_| ()),
+            _ => None,
+        };
+        if skipped.is_none() {
+            return;
+        }
+    }
+}
+
+fn varint(encoded: &mut &[u8]) -> Option<u64> {
+    prost::encoding::decode_varint(encoded).ok()
+}
+
+fn skip<'a>(encoded: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
+    let (content, rest) = encoded.split_at_checked(usize::try_from(length).ok()?)?;
+    *encoded = rest;
+    Some(content)
+}
+
+/// Encodes `T` and decodes `U`.
+pub struct KvCodec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for KvCodec<T, U> {
+    fn default() -> Self {
+        KvCodec(PhantomData)
+    }
+}
+
+impl<T, U> Codec for KvCodec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Bounded + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = KvEncoder<T>;
+    type Decoder = KvDecoder<U>;
+
+    fn encoder(&mut self) -> KvEncoder<T> {
+        KvEncoder(PhantomData)
+    }
+
+    fn decoder(&mut self) -> KvDecoder<U> {
+        KvDecoder(PhantomData)
+    }
+}
+
+/// Encodes `T`.
+pub struct KvEncoder<T>(PhantomData<T>);
+
+impl<T: Message> Encoder for KvEncoder<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, item: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        // A buffer that grows by and by ends up to twice as long as what is in it, and that stays until it is sent.
+        buffer.reserve(item.encoded_len());
+        item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}
+
+/// Decodes `U`.
+pub struct KvDecoder<U>(PhantomData<U>);
+
+impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // All of it is in one piece; where it were not, less would be looked at.
+        U::check(buffer.chunk())?;
+        U::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::put;
+    use crate::proto::{BatchRequest, Call, GetRequest, Operation, Session, WriteRequest, call};
+    use crate::types::Condition;
+
+    fn write(operations: usize) -> WriteRequest {
+        let session = Some(Session { client_id: vec![1; 16].into(), sequence: 7, ..Session::default() });
+        WriteRequest { session, operations: vec![Operation::default(); operations], synced: true }
+    }
+
+    fn batch(writes: impl IntoIterator<Item = WriteRequest>) -> BatchRequest {
+        let calls = writes.into_iter().map(|write| Call {
+            id: 1,
+            timeout_ms: 9,
+            kind: Some(call::Kind::Write(write)),
+        });
+        BatchRequest { calls: calls.collect() }
+    }
+
+    fn judged<M: Message + Bounded>(message: &M) -> Option<Code> {
+        M::check(&message.encode_to_vec()).err().map(|status| status.code())
+    }
+
+    /// The story: a request of 5 MB took 210 MB when it was decoded, before anybody could count its operations.
+    #[test]
+    fn a_request_of_millions_of_empty_operations_is_refused_before_it_is_decoded() {
+        let millions = write(2_600_000);
+        assert_eq!(judged(&millions), Some(Code::InvalidArgument));
+        assert_eq!(judged(&batch([millions])), Some(Code::InvalidArgument), "nor in a shared stream");
+        assert_eq!(judged(&batch((0..64).map(|_| write(1024)))), Some(Code::InvalidArgument), "nor spread");
+        assert_eq!(judged(&batch((0..10_000).map(|_| write(0)))), Some(Code::InvalidArgument));
+    }
+
+    #[test]
+    fn what_servers_take_is_let_through() {
+        let mut usual = write(0);
+        usual.operations = (0..1024)
+            .map(|n: u32| put(n.to_be_bytes().to_vec().into(), vec![2; 99].into(), Condition::Absent))
+            .collect();
+        assert_eq!(judged(&usual), None);
+        assert_eq!(judged(&batch(vec![usual; 16])), None);
+        let get = GetRequest { key: vec![2 << 3 | 2; 99].into(), ..GetRequest::default() };
+        let gets = (0..128).map(|id| Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
+        assert_eq!(judged(&BatchRequest { calls: gets.collect() }), None);
+        assert_eq!(judged(&WriteRequest::default()), None);
+    }
+
+    #[test]
+    fn what_is_no_message_is_left_to_the_decoder() {
+        for bytes in
+            [&[0xff; 11][..], &[0x12, 0xff, 0xff, 0xff, 0x7f], &[0x0f], &[0x12], &[0x09, 1], &[0x13, 0x14]]
+        {
+            assert!(WriteRequest::check(bytes).is_ok() && BatchRequest::check(bytes).is_ok(), "{bytes:?}");
+        }
+    }
+}

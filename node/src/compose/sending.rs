@@ -1,0 +1,99 @@
+//! The answers to clients on their way through the transport: each piece of an answer carries its charge until the kernel has
+//! taken it, or the connection or the stream has ended.
+
+use crate::reads::{Charge, Outbox, Reader};
+use bytes::Bytes;
+use http_body::Frame;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+
+/// Bytes that a piece takes beside its own: buffers and the stream's state.
+const PIECE_BYTES: usize = 8 << 10;
+/// The allocator gives lengths in steps of an eighth.
+const ROUNDED_TO: usize = 8;
+
+/// A service whose answers are charged to their connections.
+#[derive(Clone)]
+pub(super) struct Sending<S>(pub(super) S);
+
+impl<S: NamedService> NamedService for Sending<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for Sending<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let reader = request.extensions().get::<Option<Reader>>().cloned().flatten();
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            let response = answer.await?;
+            let Some(reader) = reader else { return Ok(response) };
+            let (mut parts, body) = response.into_parts();
+            let outbox = parts.extensions.remove::<Outbox>().unwrap_or_default();
+            Ok(http::Response::from_parts(parts, Body::new(Charged { body, outbox, reader })))
+        })
+    }
+}
+
+/// The body of an answer.
+struct Charged {
+    body: Body,
+    outbox: Outbox,
+    reader: Reader,
+}
+
+impl http_body::Body for Charged {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.body).poll_frame(context);
+        polled.map_ok(|frame| {
+            frame.map_data(|bytes| {
+                let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
+                let charge = this.outbox.take(&this.reader, takes);
+                Bytes::from_owner(Piece { bytes, _charge: charge })
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A piece of an answer and what it is charged.
+struct Piece {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}

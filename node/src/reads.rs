@@ -1,0 +1,437 @@
+//! The memory that reads may take: one budget for the node, shared by the connections.
+//!
+//! What holds here:
+//! - a read is charged before it begins, until its answer has been given to the kernel or is dropped;
+//! - once a read is admitted its connection holds at most as much as stays free, so that a small read of another connection finds
+//!   room while large ones wait; one connection alone can hold half of the budget;
+//! - reads that have to wait are bounded in number by the same rule, and each waits no longer than its own deadline;
+//! - connections take turns; the reads of one connection are admitted in order;
+//! - a client that takes its answers slower than a named rate, while reads of others wait, loses its connection.
+
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Reads of all connections that wait for memory; beyond them a read is refused at once.
+const MOST_WAITING: usize = 8192;
+
+/// The budget of a node. Clones share it.
+#[derive(Clone)]
+pub struct Reads {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    most_bytes: usize,
+    most_waiting: usize,
+    closed: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    held: usize,
+    waiting: usize,
+    next: u64,
+    accounts: BTreeMap<u64, Account>,
+    /// Connections whose reads wait, the next one first.
+    turns: VecDeque<u64>,
+}
+
+/// What one connection holds and waits for.
+struct Account {
+    held: usize,
+    /// The part of `held` that only waits to be taken by the client.
+    sending: usize,
+    queue: VecDeque<Waiting>,
+    line: Arc<Line>,
+    /// Since when it is looked at, and what it had taken then.
+    watched: Option<(Instant, u64)>,
+}
+
+struct Waiting {
+    ticket: u64,
+    bytes: usize,
+    admitted: oneshot::Sender<()>,
+}
+
+impl State {
+    fn fits(&self, most_bytes: usize, account: &Account, bytes: usize) -> bool {
+        let then_free = most_bytes.saturating_sub(self.held.saturating_add(bytes));
+        self.held == 0 || account.held.saturating_add(bytes) <= then_free
+    }
+
+    /// Admits what fits, one read of each connection in turn.
+    fn admit(&mut self, most_bytes: usize) {
+        let mut passed = 0;
+        while passed < self.turns.len() {
+            let Some(id) = self.turns.pop_front() else { return };
+            let fits = self.accounts.get(&id).and_then(|account| {
+                let head = account.queue.front()?;
+                Some((head.bytes, self.fits(most_bytes, account, head.bytes)))
+            });
+            let Some((bytes, fits)) = fits else { continue };
+            self.turns.push_back(id);
+            if !fits {
+                passed += 1;
+                continue;
+            }
+            passed = 0;
+            let Some(account) = self.accounts.get_mut(&id) else { continue };
+            account.held += bytes;
+            self.held += bytes;
+            self.waiting -= 1;
+            if let Some(head) = account.queue.pop_front() {
+                // One that gave up finds that it was admitted, and gives it back.
+                let _ = head.admitted.send(());
+            }
+        }
+    }
+
+    fn release(&mut self, id: u64, bytes: usize, sending: usize) {
+        self.held = self.held.saturating_sub(bytes);
+        if let Some(account) = self.accounts.get_mut(&id) {
+            account.held = account.held.saturating_sub(bytes);
+            account.sending = account.sending.saturating_sub(sending);
+            if account.sending == 0 {
+                account.watched = None;
+            }
+        }
+    }
+}
+
+/// How the clients are to take their answers while others wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Bytes in a second, at least.
+    pub rate_bytes: u64,
+    /// The time over which that is measured.
+    pub over: Duration,
+    /// The time between two looks.
+    pub look: Duration,
+}
+
+/// What the budget says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadsStatus {
+    /// Bytes held by reads and by answers that wait to be sent.
+    pub held_bytes: u64,
+    /// Reads that wait for memory.
+    pub waiting: u64,
+    /// Connections that were closed since their clients were too slow.
+    pub slow_closed: u64,
+}
+
+impl Reads {
+    /// A budget of `most_bytes`.
+    pub fn new(most_bytes: usize) -> Reads {
+        Reads::bounded(most_bytes, MOST_WAITING)
+    }
+
+    fn bounded(most_bytes: usize, most_waiting: usize) -> Reads {
+        let (closed, state) = (AtomicU64::new(0), Mutex::default());
+        Reads { shared: Arc::new(Shared { most_bytes, most_waiting, closed, state }) }
+    }
+
+    /// The account of one more connection.
+    pub fn reader(&self, line: Arc<Line>) -> Reader {
+        let mut state = self.shared.state.lock();
+        let id = state.next;
+        state.next += 1;
+        let account = Account { held: 0, sending: 0, queue: VecDeque::new(), line, watched: None };
+        state.accounts.insert(id, account);
+        Reader { handle: Arc::new(Handle { id, shared: self.shared.clone() }) }
+    }
+
+    /// Its figures.
+    pub fn status(&self) -> ReadsStatus {
+        let state = self.shared.state.lock();
+        let slow_closed = self.shared.closed.load(Ordering::Relaxed);
+        ReadsStatus { held_bytes: state.held as u64, waiting: state.waiting as u64, slow_closed }
+    }
+
+    /// Closes connections whose clients are slower than `pace` while others wait. Never ends.
+    pub async fn close_slow(self, pace: Pace) {
+        loop {
+            tokio::time::sleep(pace.look).await;
+            let closed = self.look(pace, Instant::now());
+            if closed > 0 {
+                tracing::warn!(
+                    closed,
+                    "connections are closed whose clients take less than {} bytes a second of their answers, while other reads \
+                     wait for memory (`limits.max_read_bytes`)",
+                    pace.rate_bytes
+                );
+            }
+        }
+    }
+
+    /// One look; returns how many it closed.
+    fn look(&self, pace: Pace, now: Instant) -> u64 {
+        let mut state = self.shared.state.lock();
+        let (waiting, mut closed) = (state.waiting, 0);
+        for account in state.accounts.values_mut() {
+            let others_wait = waiting > account.queue.len();
+            let written = account.line.written.load(Ordering::Relaxed);
+            let slow = match account.watched {
+                _ if account.sending == 0 || !others_wait => {
+                    account.watched = None;
+                    continue;
+                }
+                None => false,
+                Some((since, _)) if now - since < pace.over => continue,
+                Some((since, before)) => {
+                    let asked = (now - since).as_millis().saturating_mul(u128::from(pace.rate_bytes)) / 1000;
+                    u128::from(written.saturating_sub(before)) < asked
+                }
+            };
+            account.watched = Some((now, written));
+            if slow && !account.line.is_closed() {
+                account.line.close();
+                closed += 1;
+            }
+        }
+        self.shared.closed.fetch_add(closed, Ordering::Relaxed);
+        closed
+    }
+}
+
+/// A connection as its reads see it: how much its client took, and whether it is to be closed.
+#[derive(Default)]
+pub struct Line {
+    written: AtomicU64,
+    closed: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Line {
+    /// The kernel took so many bytes, which are returned.
+    pub fn counted(&self, bytes: usize) -> usize {
+        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Has the connection end with the next look of its task, which is woken for it.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.task.wake();
+    }
+
+    /// Whether it is to end.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The same; where it is not, `task` is woken when it is.
+    pub fn poll_closed(&self, task: &Waker) -> bool {
+        self.task.register(task);
+        self.is_closed()
+    }
+}
+
+/// A connection's account. Clones share it; it ends with the last of them.
+#[derive(Clone)]
+pub struct Reader {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.state.lock().accounts.remove(&self.id);
+    }
+}
+
+/// Why a read was not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// Too many wait already.
+    Crowded,
+    /// No memory came free until the read's deadline.
+    Late,
+}
+
+impl Reader {
+    /// A charge of `bytes`, at once if they fit.
+    pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
+        let bytes = bytes.min(self.handle.shared.most_bytes);
+        let mut state = self.handle.shared.state.lock();
+        let account = state.accounts.get(&self.handle.id)?;
+        if !account.queue.is_empty() || !state.fits(self.handle.shared.most_bytes, account, bytes) {
+            return None;
+        }
+        self.take(&mut state, bytes);
+        drop(state);
+        Some(Charge { reader: self.clone(), bytes, sending: 0 })
+    }
+
+    /// A charge of `bytes`, waited for until `end`. May be cancelled.
+    ///
+    /// # Errors
+    /// See [`NotAdmitted`].
+    pub async fn admit(&self, bytes: usize, end: Instant) -> Result<Charge, NotAdmitted> {
+        if let Some(charge) = self.try_admit(bytes) {
+            return Ok(charge);
+        }
+        let mut ticket = self.queue(bytes)?;
+        let left = end.saturating_duration_since(Instant::now());
+        match tokio::time::timeout(left, &mut ticket.admitted).await {
+            Ok(Ok(())) => Ok(ticket.into_charge()),
+            _ => Err(NotAdmitted::Late),
+        }
+    }
+
+    /// A charge of `bytes`, whether they fit or not: for memory that is in use already.
+    pub fn charge(&self, bytes: usize) -> Charge {
+        self.take(&mut self.handle.shared.state.lock(), bytes);
+        Charge { reader: self.clone(), bytes, sending: 0 }
+    }
+
+    fn take(&self, state: &mut State, bytes: usize) {
+        state.held += bytes;
+        if let Some(account) = state.accounts.get_mut(&self.handle.id) {
+            account.held += bytes;
+        }
+    }
+
+    fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
+        let Shared { most_bytes, most_waiting, state, .. } = &*self.handle.shared;
+        let bytes = bytes.min(*most_bytes);
+        let (admit, admitted) = oneshot::channel();
+        let mut state = state.lock();
+        let State { waiting, next, accounts, turns, .. } = &mut *state;
+        let account = accounts.get_mut(&self.handle.id).ok_or(NotAdmitted::Crowded)?;
+        if account.queue.len() + 1 > most_waiting.saturating_sub(*waiting + 1) {
+            return Err(NotAdmitted::Crowded);
+        }
+        let number = *next;
+        *next += 1;
+        *waiting += 1;
+        if account.queue.is_empty() && !turns.contains(&self.handle.id) {
+            turns.push_back(self.handle.id);
+        }
+        account.queue.push_back(Waiting { ticket: number, bytes, admitted: admit });
+        // Memory may have come free since it was tried.
+        state.admit(*most_bytes);
+        drop(state);
+        Ok(Ticket { reader: self.clone(), number, bytes, admitted, used: false })
+    }
+}
+
+/// A read among those that wait.
+struct Ticket {
+    reader: Reader,
+    number: u64,
+    bytes: usize,
+    admitted: oneshot::Receiver<()>,
+    used: bool,
+}
+
+impl Ticket {
+    fn into_charge(mut self) -> Charge {
+        self.used = true;
+        Charge { reader: self.reader.clone(), bytes: self.bytes, sending: 0 }
+    }
+}
+
+impl Drop for Ticket {
+    /// Whoever gives up waits no more, or gives back what it was given meanwhile.
+    fn drop(&mut self) {
+        if self.used {
+            return;
+        }
+        let handle = &self.reader.handle;
+        let mut state = handle.shared.state.lock();
+        let queue = state.accounts.get_mut(&handle.id).map(|account| &mut account.queue);
+        let waited = queue.and_then(|queue| {
+            let position = queue.iter().position(|waiting| waiting.ticket == self.number)?;
+            queue.remove(position)
+        });
+        match waited {
+            Some(_) => state.waiting -= 1,
+            None => state.release(handle.id, self.bytes, 0),
+        }
+        state.admit(handle.shared.most_bytes);
+    }
+}
+
+/// Memory that a read or its answer holds; dropping it gives it back.
+pub struct Charge {
+    reader: Reader,
+    bytes: usize,
+    sending: usize,
+}
+
+impl Charge {
+    /// How much it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it has turned out to be.
+    pub fn resize(&mut self, bytes: usize) {
+        let Shared { most_bytes, state, .. } = &*self.reader.handle.shared;
+        let mut state = state.lock();
+        if bytes > self.bytes {
+            self.reader.take(&mut state, bytes - self.bytes);
+        } else {
+            state.release(self.reader.handle.id, self.bytes - bytes, 0);
+            state.admit(*most_bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    /// From now on it only waits for the client to take it.
+    pub fn sent(&mut self) {
+        let mut state = self.reader.handle.shared.state.lock();
+        if let Some(account) = state.accounts.get_mut(&self.reader.handle.id) {
+            account.sending += self.bytes - self.sending;
+        }
+        self.sending = self.bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let handle = &self.reader.handle;
+        let mut state = handle.shared.state.lock();
+        state.release(handle.id, self.bytes, self.sending);
+        state.admit(handle.shared.most_bytes);
+    }
+}
+
+/// The charges of answers on their way from the service to the transport.
+#[derive(Clone, Default)]
+pub struct Outbox {
+    charges: Arc<Mutex<Vec<Charge>>>,
+}
+
+impl Outbox {
+    /// One more answer is on its way.
+    pub fn put(&self, charge: Charge) {
+        self.charges.lock().push(charge);
+    }
+
+    /// One charge of `bytes` in place of all those on their way; `reader` pays what they do not cover.
+    pub fn take(&self, reader: &Reader, bytes: usize) -> Charge {
+        let mut charges = std::mem::take(&mut *self.charges.lock());
+        // The others are given back after it has grown: nobody else is admitted in between.
+        let mut charge = charges.pop().unwrap_or_else(|| reader.charge(0));
+        charge.resize(bytes);
+        charge.sent();
+        charge
+    }
+}
+
+#[cfg(test)]
+mod tests;

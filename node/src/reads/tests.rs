@@ -1,0 +1,162 @@
+use super::*;
+
+const PACE: Pace = Pace { rate_bytes: 100, over: Duration::from_secs(1), look: Duration::from_millis(1) };
+
+fn readers<const N: usize>(reads: &Reads) -> ([Reader; N], [Arc<Line>; N]) {
+    let lines = [(); N].map(|()| Arc::<Line>::default());
+    (lines.clone().map(|line| reads.reader(line)), lines)
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Has a read wait in a task of its own.
+async fn waiting(reads: &Reads, reader: &Reader, bytes: usize) -> tokio::task::JoinHandle<Charge> {
+    let (reader, before) = (reader.clone(), reads.status().waiting);
+    let task = tokio::spawn(async move { reader.admit(bytes, soon()).await.expect("admitted at last") });
+    while reads.status().waiting == before {
+        tokio::task::yield_now().await;
+    }
+    task
+}
+
+/// The story: a few connections took all the memory that there was, and then nobody else could read.
+#[test]
+fn a_connection_holds_at_most_as_much_as_stays_free() {
+    let reads = Reads::new(100);
+    let ([greedy, other], _lines) = readers(&reads);
+    let first = greedy.try_admit(50).expect("half of it");
+    assert!(greedy.try_admit(1).is_none(), "no more than half");
+    let second = other.try_admit(25).expect("half of the rest");
+    assert!(other.try_admit(1).is_none());
+    assert_eq!(reads.status().held_bytes, 75);
+    drop((first, second));
+    assert_eq!(reads.status().held_bytes, 0);
+}
+
+#[test]
+fn a_small_read_finds_room_where_large_ones_of_many_connections_wait() {
+    let reads = Reads::new(256);
+    let ([small], _line) = readers(&reads);
+    let (many, _lines) = readers::<200>(&reads);
+    let held: Vec<Charge> = many.iter().filter_map(|reader| reader.try_admit(4)).collect();
+    assert_eq!(held.len(), 63);
+    assert!(small.try_admit(1).is_some());
+}
+
+#[test]
+fn a_read_that_is_longer_than_the_budget_is_admitted_alone() {
+    let reads = Reads::new(100);
+    let ([one, other], _lines) = readers(&reads);
+    let held = other.try_admit(1).expect("little");
+    assert!(one.try_admit(1000).is_none());
+    drop(held);
+    let held = one.try_admit(1000).expect("alone");
+    assert!(other.try_admit(1).is_none());
+    drop(held);
+    assert_eq!(reads.status().held_bytes, 0);
+}
+
+#[tokio::test]
+async fn whoever_waits_is_admitted_when_memory_comes_free_and_connections_take_turns() {
+    let reads = Reads::new(100);
+    let ([holder, first, second], _lines) = readers(&reads);
+    let held = holder.charge(100);
+    let mut tasks = Vec::new();
+    for (name, reader) in [("first", &first), ("first", &first), ("second", &second)] {
+        tasks.push((name, waiting(&reads, reader, 30).await));
+    }
+    drop(held);
+    let (mut admitted, mut rest) = (Vec::new(), Vec::new());
+    for (name, task) in tasks {
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        match task.is_finished() {
+            true => admitted.push((name, task.await.expect("a charge"))),
+            false => rest.push(task),
+        }
+    }
+    let names: Vec<_> = admitted.iter().map(|(name, _)| *name).collect();
+    assert_eq!((names, rest.len()), (vec!["first", "second"], 1), "one of each, not two of the first");
+    drop(admitted);
+    for task in rest {
+        task.await.expect("a charge");
+    }
+    assert_eq!(reads.status(), ReadsStatus::default());
+}
+
+#[tokio::test]
+async fn whoever_gives_up_leaves_nothing_held_and_lets_the_next_one_through() {
+    let reads = Reads::new(100);
+    let ([holder, one], _lines) = readers(&reads);
+    let held = holder.charge(60);
+    let long = waiting(&reads, &one, 90).await;
+    let short = waiting(&reads, &one, 10).await;
+    long.abort();
+    assert_eq!(short.await.expect("a charge").bytes(), 10);
+    let now = Instant::now();
+    assert_eq!(one.admit(90, now).await.err(), Some(NotAdmitted::Late));
+
+    // Admitted, and given up before it was told.
+    let mut late = Box::pin(one.admit(40, soon()));
+    assert!(futures::poll!(&mut late).is_pending());
+    drop(held);
+    assert_eq!(reads.status().held_bytes, 40);
+    drop(late);
+    assert_eq!(reads.status(), ReadsStatus::default());
+}
+
+#[tokio::test]
+async fn no_more_wait_than_the_bound_and_one_connection_leaves_room_for_others() {
+    let reads = Reads::bounded(100, 10);
+    let ([holder, one, other], _lines) = readers(&reads);
+    let _held = holder.charge(100);
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(waiting(&reads, &one, 1).await);
+    }
+    assert_eq!(one.admit(1, soon()).await.err(), Some(NotAdmitted::Crowded));
+    tasks.push(waiting(&reads, &other, 1).await);
+    tasks.into_iter().for_each(|task| task.abort());
+}
+
+#[tokio::test]
+async fn a_slow_client_is_closed_while_others_wait_and_only_then() {
+    let reads = Reads::new(100);
+    let ([slow, quick, idle, other], lines) = readers(&reads);
+    let mut held = [slow.charge(50), quick.charge(40), idle.charge(10)];
+    held.iter_mut().take(2).for_each(Charge::sent);
+    let began = Instant::now();
+    let after = |seconds| began + Duration::from_secs(seconds);
+    assert_eq!((reads.look(PACE, began), reads.look(PACE, after(9))), (0, 0), "nobody waits");
+
+    let task = waiting(&reads, &other, 1).await;
+    assert_eq!(reads.look(PACE, after(10)), 0, "not looked at for long enough");
+    lines[0].counted(99);
+    lines[1].counted(100);
+    assert_eq!(reads.look(PACE, after(11)), 1);
+    let closed: Vec<bool> = lines.iter().map(|line| line.is_closed()).collect();
+    assert_eq!(closed, [true, false, false, false], "what is still being read is no fault of the client");
+    assert_eq!(reads.status().slow_closed, 1);
+    drop(held);
+    task.await.expect("a charge");
+}
+
+#[test]
+fn what_is_sent_is_charged_once_with_all_that_was_read_for_it() {
+    let reads = Reads::new(1000);
+    let ([reader], _line) = readers(&reads);
+    let outbox = Outbox::default();
+    for bytes in [100, 300, 200] {
+        outbox.put(reader.try_admit(bytes).unwrap_or_else(|| reader.charge(bytes)));
+    }
+    assert_eq!(reads.status().held_bytes, 600);
+    let message = outbox.take(&reader, 580);
+    assert_eq!((message.bytes(), reads.status().held_bytes), (580, 580));
+    let more = outbox.take(&reader, 20);
+    assert_eq!(reads.status().held_bytes, 600);
+    drop((message, more));
+    assert_eq!(reads.status(), ReadsStatus::default());
+}
