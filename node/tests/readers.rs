@@ -133,3 +133,24 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     let operations = vec![proto::Operation { kind: Some(operation::Kind::Put(put)) }];
     client.write(proto::WriteRequest { operations, ..Default::default() }).await.expect("others are served");
 }
+
+/// The story: 64 connections that had sent half a request kept everybody else from `/metrics` and `/ready`.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_http_requests_keep_nobody_from_being_served() {
+    use std::io::Write;
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let http = value_of(cluster.config(0), "listen.http");
+    let halves: Vec<std::net::TcpStream> = (0..200)
+        .map(|_| {
+            let mut half = std::net::TcpStream::connect(&http).expect("it listens");
+            // It may have had to yield its place by now.
+            let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost: ");
+            half
+        })
+        .collect();
+    for path in ["/ready", "/live", "/metrics"] {
+        let answer = http_get(&http, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
+    }
+    drop(halves);
+}

@@ -1,9 +1,11 @@
-//! HTTP for machines that watch: `/live`, `/ready`, `/metrics`. Real builds only.
+//! HTTP for machines that watch: `/live`, `/ready`, `/metrics`. Real builds only. A connection carries one request, so that none
+//! keeps its place for longer.
 
 use crate::metrics::Metrics;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use cairn_engine::Standing;
@@ -24,6 +26,7 @@ pub(super) fn router(replica: Replica, metrics: Arc<Metrics>) -> Router {
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(render))
+        .layer(map_response(last))
         .with_state(Watched { replica, metrics })
 }
 
@@ -52,6 +55,12 @@ async fn ready(State(watched): State<Watched>) -> Response {
         Ok(()) => "ready\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
     }
+}
+
+/// Ends the connection behind the answer.
+async fn last(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn render(State(watched): State<Watched>) -> Response {

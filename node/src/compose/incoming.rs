@@ -1,19 +1,20 @@
 //! Connections as they come in: how many of a port are open at once, and which are given up.
 //!
 //! What holds here: a connection has its place until its socket is closed; whoever comes when all places are taken is sent
-//! away at once and can ask another member, so that no port takes the descriptors that another one or the data directory
+//! away at once and can ask another member, or takes the place of whoever came first where the port is yielding, so that no port takes the descriptors that another one or the data directory
 //! needs; whoever does not begin to speak in time loses its place, and so does whoever is gone without a word; a connection
 //! whose line is closed ends at once, with all that it has not sent.
 
 use crate::reads::{Line, Reader, Reads};
 use futures::StreamExt;
 use futures::stream::Stream;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -27,6 +28,8 @@ use tracing::warn;
 pub(super) const PREFACE_BYTES: usize = 24;
 /// How long a connection may take to begin.
 pub(super) const BEGIN: Duration = Duration::from_secs(10);
+/// No client sends so much: its connection never counts as begun, and ends when the time to begin is over.
+pub(super) const WHOLE: usize = usize::MAX;
 /// A connection that was silent for so long is asked by the kernel whether its other end is there; then so often, so many
 /// times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -65,6 +68,8 @@ pub(super) struct Incoming {
     begin: Duration,
     /// What the reads of its connections are charged to.
     reads: Option<Reads>,
+    /// Of a yielding port, its connections, the oldest first.
+    open: Option<VecDeque<Weak<Line>>>,
     told: Option<Instant>,
 }
 
@@ -83,7 +88,18 @@ impl Incoming {
             .with_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Incoming { sockets, purpose, key, places, most, begin_bytes, begin, reads: None, told: None }
+        Incoming {
+            sockets,
+            purpose,
+            key,
+            places,
+            most,
+            begin_bytes,
+            begin,
+            reads: None,
+            open: None,
+            told: None,
+        }
     }
 
     /// The same, and reads of its connections are charged to this budget.
@@ -91,13 +107,18 @@ impl Incoming {
         Incoming { reads: Some(reads), ..self }
     }
 
+    /// The same; whoever comes when all places are taken takes the place of the oldest connection.
+    pub(super) fn yielding(self) -> Incoming {
+        Incoming { open: Some(VecDeque::new()), ..self }
+    }
+
     /// The next connection that has a place. May be cancelled.
     pub(super) async fn next(&mut self) -> Connection {
         loop {
             match self.sockets.next().await {
-                Some(Ok(socket)) => match Arc::clone(&self.places).try_acquire_owned() {
-                    Ok(place) => return self.connection(socket, place),
-                    Err(_) => {
+                Some(Ok(socket)) => match self.place().await {
+                    Some(place) => return self.connection(socket, place),
+                    None => {
                         self.say(|most| format!("all {most} connections are taken: more are closed at once"))
                     }
                 },
@@ -112,8 +133,24 @@ impl Incoming {
         }
     }
 
-    fn connection(&self, socket: TcpStream, place: OwnedSemaphorePermit) -> Connection {
+    /// A place, if there is one, or if another connection has to yield its own.
+    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
+        let free = Arc::clone(&self.places).try_acquire_owned().ok();
+        let Some(open) = self.open.as_mut().filter(|_| free.is_none()) else { return free };
+        let oldest = std::iter::from_fn(|| open.pop_front()).find_map(|line| line.upgrade());
+        if let Some(oldest) = oldest {
+            oldest.close();
+        }
+        // It ends as soon as its task runs; one that is gone already is on its way to give its place back.
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    fn connection(&mut self, socket: TcpStream, place: OwnedSemaphorePermit) -> Connection {
         let line = Arc::<Line>::default();
+        if let Some(open) = &mut self.open {
+            open.retain(|line| line.strong_count() > 0);
+            open.push_back(Arc::downgrade(&line));
+        }
         let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&line)));
         let end = Box::pin(tokio::time::sleep(self.begin));
         let beginning = Some(Beginning { bytes: self.begin_bytes, end });
@@ -187,24 +224,25 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was closed by this server"))
     }
 
-    /// What a read of `count` bytes is to a connection that has not begun.
-    fn begin(
-        &mut self,
-        context: &mut Context<'_>,
-        read: Poll<io::Result<()>>,
-        count: usize,
-    ) -> Poll<io::Result<()>> {
-        let Some(beginning) = &mut self.beginning else { return read };
-        beginning.bytes = beginning.bytes.saturating_sub(count);
-        if beginning.bytes == 0 {
-            self.beginning = None;
-            return read;
-        }
-        match read.is_pending() && beginning.end.as_mut().poll(context).is_ready() {
-            true => {
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not begin in time")))
+    /// Counts what a connection that has not begun was sent.
+    fn begin(&mut self, count: usize) {
+        if let Some(beginning) = self.beginning.as_mut().filter(|beginning| beginning.bytes != WHOLE) {
+            beginning.bytes = beginning.bytes.saturating_sub(count);
+            if beginning.bytes == 0 {
+                self.beginning = None;
             }
-            false => read,
+        }
+    }
+
+    /// What waiting is to a connection: one that has not begun in time fails.
+    fn in_time<T>(&mut self, context: &mut Context<'_>, waited: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match &mut self.beginning {
+            Some(beginning) if waited.is_pending() => {
+                let late =
+                    || Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not begin in time"));
+                beginning.end.as_mut().poll(context).map(|()| late())
+            }
+            _ => waited,
         }
     }
 }
@@ -219,10 +257,8 @@ impl AsyncRead for Connection {
         this.open(context)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.socket).poll_read(context, buffer);
-        match this.beginning {
-            None => read,
-            Some(_) => this.begin(context, read, buffer.filled().len() - before),
-        }
+        this.begin(buffer.filled().len() - before);
+        this.in_time(context, read)
     }
 }
 
@@ -231,7 +267,8 @@ impl AsyncWrite for Connection {
         let this = self.get_mut();
         this.open(context)?;
         let wrote = Pin::new(&mut this.socket).poll_write(context, bytes);
-        wrote.map_ok(|count| this.line.counted(count))
+        let wrote = wrote.map_ok(|count| this.line.counted(count));
+        this.in_time(context, wrote)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -250,7 +287,8 @@ impl AsyncWrite for Connection {
         let this = self.get_mut();
         this.open(context)?;
         let wrote = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
-        wrote.map_ok(|count| this.line.counted(count))
+        let wrote = wrote.map_ok(|count| this.line.counted(count));
+        this.in_time(context, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -318,6 +356,39 @@ mod tests {
         let mut connection = incoming.next().await;
         connection.read_exact(&mut [0; 2]).await.expect("read");
         assert!(connection.beginning.is_none());
+    }
+
+    /// The story: whoever had sent half a request kept its place, and a port had only so many.
+    #[tokio::test]
+    async fn where_all_of_it_has_to_be_done_in_time_half_a_request_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mut incoming = Incoming::new(listener, ("tests", "none"), 1, WHOLE, Duration::from_millis(1));
+        let mut client = connect(address).await;
+        client.write_all(b"GET /ready HTTP/1.1\r\n").await.expect("written");
+        let mut connection = incoming.next().await;
+        let error = connection.read_to_end(&mut Vec::new()).await.expect_err("no more of it comes");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let much = vec![0; 64 << 20];
+        let error = connection.write_all(&much).await.expect_err("nobody takes it");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn of_a_yielding_port_the_newest_comer_takes_the_place_of_the_oldest() {
+        let (incoming, address) = incoming(2, BEGIN).await;
+        let mut incoming = incoming.yielding();
+        let clients = [connect(address).await, connect(address).await, connect(address).await];
+        let mut first = incoming.next().await;
+        let mut second = incoming.next().await;
+        let ended = tokio::spawn(async move {
+            let error = first.read_to_end(&mut Vec::new()).await.expect_err("it yields");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        });
+        incoming.next().await;
+        ended.await.expect("the oldest");
+        drop(clients);
+        assert_eq!(second.read_to_end(&mut Vec::new()).await.ok(), Some(0), "it was left alone");
     }
 
     #[test]

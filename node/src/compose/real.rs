@@ -1,6 +1,6 @@
 //! Files, sockets and signals, and the services that only real sockets can carry.
 
-use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places};
+use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places, WHOLE};
 use super::sending::Sending;
 use super::*;
 use crate::config::DiskBackend;
@@ -24,6 +24,9 @@ const CLIENT_STREAMS: u32 = 128;
 /// fill up and then takes them all at once is not slow.
 const READ_PACE: Pace =
     Pace { rate_bytes: 64 << 10, over: Duration::from_secs(3), look: Duration::from_millis(500) };
+
+/// How long an HTTP request may take to arrive and its answer to be taken. A connection carries one.
+const HTTP_REQUEST: Duration = Duration::from_secs(5);
 
 /// In hundredths of the descriptors of the process, the most that each port takes; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
@@ -103,9 +106,9 @@ pub(super) fn serve_watchers(
 ) -> Option<JoinHandle<()>> {
     let router = http::router(replica.clone(), metrics);
     listener.map(|listener| {
-        // HTTP/1 has no preface.
         let places = WATCHERS.of(platform::descriptors());
-        let incoming = Incoming::new(listener, ("HTTP", "listen.http"), places, 1, BEGIN);
+        let incoming =
+            Incoming::new(listener, ("HTTP", "listen.http"), places, WHOLE, HTTP_REQUEST).yielding();
         tokio::spawn(async move {
             if let Err(error) = axum::serve(incoming, router).await {
                 tracing::error!(%error, "the HTTP server ended");
