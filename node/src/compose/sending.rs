@@ -14,6 +14,8 @@ use tonic::server::NamedService;
 
 /// Bytes that a piece takes beside its own: buffers and the stream's state.
 const PIECE_BYTES: usize = 8 << 10;
+/// The allocator gives lengths in steps of an eighth.
+const ROUNDED_TO: usize = 8;
 
 /// A service whose answers are charged to their connections.
 #[derive(Clone)]
@@ -68,7 +70,8 @@ impl http_body::Body for Charged {
         let polled = Pin::new(&mut this.body).poll_frame(context);
         polled.map_ok(|frame| {
             frame.map_data(|bytes| {
-                let charge = this.outbox.take(&this.reader, bytes.len() + PIECE_BYTES);
+                let takes = bytes.len() + bytes.len() / ROUNDED_TO + PIECE_BYTES;
+                let charge = this.outbox.take(&this.reader, takes);
                 Bytes::from_owner(Piece { bytes, _charge: charge })
             })
         })
