@@ -260,7 +260,10 @@ impl Cluster {
     pub fn cairn(&self, arguments: &[&str]) -> Ran {
         let endpoints = self.endpoints().join(",");
         let mut all = arguments.to_vec();
-        all.extend(["--endpoints", &endpoints, "--timeout", COMMAND_TIMEOUT]);
+        all.extend(["--endpoints", &endpoints]);
+        if !all.contains(&"--timeout") {
+            all.extend(["--timeout", COMMAND_TIMEOUT]);
+        }
         run(self.folder.path(), &all)
     }
 

@@ -294,11 +294,11 @@ impl Nemesis {
         let cluster = self.cluster.clone();
         let lasts = Duration::from_millis(self.rng.random_range(50..2_000));
         madsim::task::spawn(async move {
-            if let Some(machine) = cluster.machines.get(target) {
-                if let Some(clean) = cluster.shut_down(machine, SHUTDOWN_LIMIT).await {
-                    cluster.end(machine, if clean { then } else { Death::Killed });
-                    start_later(cluster.clone(), target, lasts);
-                }
+            if let Some(machine) = cluster.machines.get(target)
+                && let Some(clean) = cluster.shut_down(machine, SHUTDOWN_LIMIT).await
+            {
+                cluster.end(machine, if clean { then } else { Death::Killed });
+                start_later(cluster.clone(), target, lasts);
             }
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });

@@ -29,13 +29,10 @@ pub(super) async fn fill(cluster: Arc<Cluster>, client: Client, holds: Duration)
         }
         let key = Bytes::from(format!("fill/{number}"));
         written.push(key.clone());
-        match client.put(key, value(number)).await {
-            Err(Error::StorageFull { .. }) => {
-                refused = true;
-                break;
-            }
-            // Whether it took effect or not, the key is deleted later.
-            Ok(_) | Err(_) => {}
+        // Whether another outcome took effect or not, the key is deleted later.
+        if let Err(Error::StorageFull { .. }) = client.put(key, value(number)).await {
+            refused = true;
+            break;
         }
     }
     if refused {

@@ -9,8 +9,9 @@ use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use std::time::Duration;
 
-/// Within this the others acknowledge what clients ask for after the leader is gone: three elections of the longest silence.
-const OUTAGE_MAX: Duration = Duration::from_secs(3);
+/// Within this the others acknowledge what clients ask for after the leader is gone: the rest of its lease, which is one silence, and
+/// three elections of the longest silence, since votes may split.
+const OUTAGE_MAX: Duration = Duration::from_secs(4);
 /// More writes than are under way at the same time: some of them were begun after the leader was gone.
 const WRITES: usize = 30;
 const OLD_ON_MAJORITY: &str = "an entry of an old term on a majority";
