@@ -20,7 +20,8 @@ async fn three_blank_members_form_a_cluster_and_take_a_write() {
         let status = replica.status();
         assert_eq!(status.members.iter().filter(|member| member.voter).count(), 3);
         assert_eq!(status.stopped_reason, None);
-        assert_eq!(status.applied.map(|id| id.index), Some(outcome.log_id.index));
+        // Behind it the leader may have recorded by now which run of each member it speaks with.
+        assert!(status.applied.map(|id| id.index) >= Some(outcome.log_id.index));
     }
 }
 

@@ -44,7 +44,7 @@ async fn until_members(cluster: &Cluster, expected: &[NodeId]) {
 async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() {
     // Some time for a leader that nobody disturbs, and not too much for those that are ended.
     let mut cluster = Cluster::started(3, |config| {
-        (config.election_min_ms, config.election_max_ms) = (6000, 12_000);
+        (config.election_min_ms, config.election_max_ms) = (3000, 6000);
     })
     .await;
     // The lowest slot, which forms a cluster when all are blank: it must not form a second one.
