@@ -3,19 +3,23 @@
 //! Values go into extents of their own while the old state goes on serving. The swap is one step in memory, and a
 //! checkpoint makes it durable before anything else is written; a crash before that leaves the old state.
 
-use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::{AlignedBuf, FileKind};
 use crate::room::fits_state;
 use crate::shared::{Shared, State};
-use crate::types::{GroupId, KeyEntry, LogId, SharedImage, ValueRef};
+use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
+use crate::view::View;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Values gathered into one write, in bytes.
-const BATCH_BYTES: usize = 256 << 10;
+const BATCH_BYTES: usize = 1 << 20;
+/// Keys of such a batch, at most.
+const BATCH_KEYS: usize = 4096;
+/// Keys taken over from the old state before others may look at it.
+const KEEP_KEYS: usize = 128;
 
 /// A snapshot being installed. Nothing is visible, and a crash leaves the old state, until [`Installer::finish`].
 /// Dropping it gives its space back, once a write that is still under way has ended.
@@ -24,13 +28,10 @@ pub struct Installer {
     group: GroupId,
     /// What was put so far. A write under way has it; if nobody waited for the write's end, it is gone.
     claimed: Option<Claimed>,
-    batch: Vec<Item>,
-    batch_bytes: usize,
-    /// The highest key so far.
-    highest: Bytes,
 }
 
-type Item = (Bytes, LogId, Bytes);
+/// A key of the snapshot, and where the old state has its value.
+type Held = (SnapshotKey, KeyEntry);
 
 /// Keys whose values have a reference each, which is given back on drop.
 struct Claimed {
@@ -59,68 +60,81 @@ impl Drop for Claimed {
 
 impl Installer {
     pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
-        Installer {
-            claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }),
-            shared,
-            group,
-            batch: Vec::new(),
-            batch_bytes: 0,
-            highest: Bytes::new(),
-        }
+        Installer { claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }), shared, group }
     }
 
-    /// Adds a key with its value. A later value for the same key replaces the earlier one. What the old state holds intact
-    /// is not written again.
+    /// Adds keys, each once. A value that was put before, or that the old state holds, is not written again; one that is here and in the
+    /// old state is read there first, and replaces what is damaged. A key that came without its value takes over what the old state
+    /// names: damage there is met by reads and the scrubber, as before. Returns the keys that came without their value and that the
+    /// old state does not hold: they are not added.
     ///
     /// # Errors
-    /// `Full`, `Failed`. May be cancelled; the installer is then of no more use: whatever it is asked is refused with `Closed`.
-    pub async fn put(&mut self, key: Bytes, version: LogId, value: Bytes) -> Result<()> {
-        let new = self.highest < key;
-        self.highest = self.highest.clone().max(key.clone());
-        if new && self.keep(&key, version, &value).await {
-            return Ok(());
+    /// `Invalid` for 4 GiB of values, `Full`, `Failed`; the installer must then be dropped. May be cancelled; the installer is then of
+    /// no more use: whatever it is asked is refused with `Closed`.
+    pub async fn put(&mut self, keys: Vec<SnapshotKey>) -> Result<Vec<Bytes>> {
+        let old = View::new(&self.shared, self.group);
+        let (mut held, mut rest) = (Vec::new(), Vec::new());
+        let put = &self.claimed.as_ref().ok_or(Error::Closed)?.keys;
+        for key in keys {
+            if put.get(&key.key).is_some_and(|put| key.is(&put)) {
+                continue;
+            }
+            match old.get(&key.key).filter(|entry| key.is(entry) && entry.value.len > 0) {
+                Some(entry) => held.push((key, entry)),
+                None => rest.push(key),
+            }
         }
-        self.batch_bytes += value.len();
-        self.batch.push((key, version, value));
-        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= 4096 {
-            self.flush().await?;
+        rest.extend(self.keep(&old, held).await?);
+        drop(old);
+        let (mut missing, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for key in rest {
+            let Some(value) = &key.value else {
+                missing.push(key.key);
+                continue;
+            };
+            bytes += value.len();
+            batch.push(key);
+            if bytes >= BATCH_BYTES || batch.len() >= BATCH_KEYS {
+                bytes = 0;
+                self.write_in_pieces(std::mem::take(&mut batch)).await?;
+            }
         }
-        Ok(())
+        self.write_in_pieces(batch).await?;
+        Ok(missing)
     }
 
-    /// Takes over the extent of a key that has this very value already, and keeps it intact.
-    async fn keep(&mut self, key: &Bytes, version: LogId, value: &Bytes) -> bool {
-        let held = |state: &State| {
-            let entry = state.groups.get(&self.group)?.keys.get(key)?;
-            (entry.version == version && entry.value.len as usize == value.len() && entry.value.len > 0)
-                .then_some(entry)
-        };
-        let Some(entry) = held(&self.shared.state.lock()).filter(|entry| entry.value.hash == hash(value))
-        else {
-            return false;
-        };
-        if self.shared.read_quietly(&entry.value, version).await.is_err() {
-            return false;
+    /// Takes over the extents of values that the old state holds, unless there is a better one for what is damaged. Returns the keys of
+    /// the others.
+    async fn keep(&mut self, old: &View, held: Vec<Held>) -> Result<Vec<SnapshotKey>> {
+        let (doubtful, mut kept): (Vec<Held>, Vec<Held>) =
+            held.into_iter().partition(|(key, _)| key.value.is_some());
+        let entries: Vec<KeyEntry> = doubtful.iter().map(|(_, entry)| *entry).collect();
+        let intact = old.are_intact(&entries).await;
+        let mut rest = Vec::new();
+        for (held, intact) in doubtful.into_iter().zip(intact) {
+            match intact {
+                true => kept.push(held),
+                false => rest.push(held.0),
+            }
         }
-        let Some(claimed) = &mut self.claimed else {
-            return false;
-        };
-        let mut state = self.shared.state.lock();
-        // It may have been overwritten while it was read.
-        if held(&state) != Some(entry) {
-            return false;
+        let claimed = self.claimed.as_mut().ok_or(Error::Closed)?;
+        let mut kept = kept.into_iter().peekable();
+        while kept.peek().is_some() {
+            let mut state = self.shared.state.lock();
+            for (key, entry) in kept.by_ref().take(KEEP_KEYS) {
+                // It may have been overwritten since somebody looked.
+                let now = state.groups.get(&self.group).and_then(|group| group.keys.get(&key.key));
+                match now == Some(entry) {
+                    true => claimed.insert(&mut state, &key.key, entry),
+                    false => rest.push(key),
+                }
+            }
         }
-        claimed.insert(&mut state, key, entry);
-        true
+        Ok(rest)
     }
 
-    /// Writes what was put so far. After this, [`Installer::finish`] needs no more room.
-    ///
-    /// # Errors
-    /// `Full`, `Failed`; the installer must then be dropped.
-    pub async fn flush(&mut self) -> Result<()> {
-        self.batch_bytes = 0;
-        let mut rest = vec![std::mem::take(&mut self.batch)];
+    async fn write_in_pieces(&mut self, keys: Vec<SnapshotKey>) -> Result<()> {
+        let mut rest = vec![keys];
         while let Some(mut batch) = rest.pop() {
             match self.write(&batch).await {
                 // Room in one piece is rarer than room.
@@ -134,16 +148,17 @@ impl Installer {
         Ok(())
     }
 
-    async fn write(&mut self, batch: &[Item]) -> Result<()> {
-        let total = batch.iter().map(|(.., value)| value.len()).sum::<usize>();
+    async fn write(&mut self, batch: &[SnapshotKey]) -> Result<()> {
+        let bytes = || batch.iter().map(|key| key.value.as_deref().unwrap_or_default());
+        let total = bytes().map(<[u8]>::len).sum::<usize>();
         let too_large = || Error::Invalid(format!("{total} bytes in one step of a snapshot"));
         let len = u32::try_from(total).map_err(|_| too_large())?;
         let mut values = Vec::with_capacity(total);
         let mut entries = Vec::with_capacity(batch.len());
-        for (key, version, value) in batch {
-            let at = ValueRef { offset: values.len() as u64, len: value.len() as u32, hash: hash(value) };
-            values.extend_from_slice(value);
-            entries.push((key.clone(), KeyEntry { version: *version, value: at }));
+        for (key, bytes) in batch.iter().zip(bytes()) {
+            let at = ValueRef { offset: values.len() as u64, len: bytes.len() as u32, hash: key.hash };
+            values.extend_from_slice(bytes);
+            entries.push((key.key.clone(), KeyEntry { version: key.version, value: at }));
         }
         let base = self.place(len, entries)?;
         if len == 0 {
@@ -201,7 +216,6 @@ impl Installer {
     /// # Errors
     /// `Full`, `Failed`, `Closed`.
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
-        self.flush().await?;
         let mut claimed = self.claimed.take().ok_or(Error::Closed)?;
         let shared = self.shared.clone();
         let target = shared

@@ -66,7 +66,7 @@ pub use room::Need;
 pub use scrub::{Checked, Pace, ScrubMark};
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,
-    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage, Standing,
-    Transition, ValueRef,
+    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage,
+    SnapshotKey, Standing, Transition, ValueRef,
 };
 pub use view::View;

@@ -228,6 +228,54 @@ pub struct KeyEntry {
     pub value: ValueRef,
 }
 
+/// A key of a snapshot on its way into an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotKey {
+    pub(crate) key: Bytes,
+    pub(crate) version: LogId,
+    pub(crate) length: u32,
+    pub(crate) hash: u128,
+    /// `None` where the value may be held already.
+    pub(crate) value: Option<Bytes>,
+}
+
+impl SnapshotKey {
+    /// With its value, which entry `version` wrote.
+    pub fn with_value(key: Bytes, version: LogId, value: Bytes) -> SnapshotKey {
+        let (length, hash) = (u32::try_from(value.len()).unwrap_or(u32::MAX), crate::codec::hash(&value));
+        SnapshotKey { key, version, length, hash, value: Some(value) }
+    }
+
+    /// With a value of this hash, or, for `None`, without its value, which has this length and hash and may be held already.
+    /// `None` if the value is not the one that the hash names.
+    pub fn checked(
+        key: Bytes,
+        version: LogId,
+        length: u32,
+        hash: u128,
+        value: Option<Bytes>,
+    ) -> Option<SnapshotKey> {
+        let named = SnapshotKey { key, version, length, hash, value: None };
+        match value.or_else(|| (length == 0).then(Bytes::new)) {
+            None => Some(named),
+            Some(value) => {
+                let checked = SnapshotKey::with_value(named.key, version, value);
+                (checked.hash == hash && checked.length == length).then_some(checked)
+            }
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    /// Whether an entry is of the same value, written by the same log entry.
+    pub(crate) fn is(&self, entry: &KeyEntry) -> bool {
+        (entry.version, entry.value.len, entry.value.hash) == (self.version, self.length, self.hash)
+    }
+}
+
 /// The first and last position of a group's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogBounds {

@@ -2,17 +2,27 @@
 //!
 //! A read that does not match, or fails, is done once more before anybody believes in damage: what went wrong on the way from
 //! the medium is then right, and costs nothing.
+//!
+//! Many values are read in runs: a request to the device costs more than the bytes of a few blocks, and values that were
+//! appended together lie together.
 
 use crate::codec::hash;
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::types::{LogId, ValueRef};
 use bytes::Bytes;
+use futures::StreamExt;
 use std::ops::Range;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 /// A value up to this length is copied out of the blocks that it was read with, so that whoever keeps it does not keep them.
 const COPIED_BYTES: usize = 8 * BLOCK;
+/// Values that lie no further apart than this are read in one run.
+const GAP_BYTES: u64 = 2 * BLOCK_BYTES;
+/// The longest run, unless one value alone is longer.
+const RUN_BYTES: u64 = 512 << 10;
+/// Runs of one call that are being read at once. The device's queue is shared with everybody else's reads and writes.
+const RUNS_AT_ONCE: usize = 32;
 
 /// Reads and checks a value.
 ///
@@ -57,5 +67,135 @@ async fn read_matching(
         found if found == at.hash && value.len() <= COPIED_BYTES => Ok(Bytes::copy_from_slice(value)),
         found if found == at.hash => Ok(Bytes::from_owner(buf).slice(from..to)),
         found => Err(format!("{found:032x}")),
+    }
+}
+
+/// A value to be read, by its number among those that were asked for.
+type Wanted = (usize, ValueRef, LogId);
+
+/// Blocks that are read at once, and the values in them.
+struct Run {
+    range: Range<u64>,
+    values: Vec<Wanted>,
+}
+
+/// Reads and checks many values. Returns what `take` makes of each, in the order in which they were asked for. Beside that, at most
+/// [`RUNS_AT_ONCE`] runs are in memory: 16 MiB, or more where values are longer than a run.
+///
+/// # Errors
+/// As [`read_value`], for each.
+pub(crate) async fn read_values<T: Send>(
+    device: &dyn Device,
+    values: &[(ValueRef, LogId)],
+    take: impl Fn(Result<Bytes>) -> T + Copy + Send,
+) -> Vec<T> {
+    let runs = runs(values, device.size());
+    let read = futures::stream::iter(runs.into_iter().map(|run| read_run(device, run, take)));
+    let mut found: Vec<_> = read.buffer_unordered(RUNS_AT_ONCE).concat().await;
+    found.sort_unstable_by_key(|(number, _)| *number);
+    found.into_iter().map(|(_, value)| value).collect()
+}
+
+/// The runs that hold these values. A value that does not lie in the data area is a run without a range.
+fn runs(values: &[(ValueRef, LogId)], size: u64) -> Vec<Run> {
+    let mut wanted: Vec<Wanted> =
+        values.iter().enumerate().map(|(number, (at, log_id))| (number, *at, *log_id)).collect();
+    wanted.sort_by_key(|(_, at, _)| at.offset);
+    let mut runs: Vec<Run> = Vec::new();
+    for value in wanted {
+        let (_, at, _) = value;
+        let start = at.offset / BLOCK_BYTES * BLOCK_BYTES;
+        let end = at.offset.checked_add(u64::from(at.len)).filter(|end| at.len > 0 && *end <= size);
+        let Some(end) = end.map(|end| end.next_multiple_of(BLOCK_BYTES)) else {
+            runs.push(Run { range: 0..0, values: vec![value] });
+            continue;
+        };
+        match runs.last_mut() {
+            Some(run)
+                if !run.range.is_empty()
+                    && start <= run.range.end.saturating_add(GAP_BYTES)
+                    && end.max(run.range.end) - run.range.start <= RUN_BYTES =>
+            {
+                run.range.end = run.range.end.max(end);
+                run.values.push(value);
+            }
+            _ => runs.push(Run { range: start..end, values: vec![value] }),
+        }
+    }
+    runs
+}
+
+async fn read_run<T>(device: &dyn Device, run: Run, take: impl Fn(Result<Bytes>) -> T) -> Vec<(usize, T)> {
+    let Run { range, values } = run;
+    let mut found = Vec::with_capacity(values.len());
+    let blocks = match range.is_empty() {
+        true => Bytes::new(),
+        false => {
+            let len = (range.end - range.start) as usize;
+            let (result, buf) = device.read(range.start, AlignedBuf::zeroed(len)).await;
+            result.map(|()| Bytes::from_owner(buf)).unwrap_or_default()
+        }
+    };
+    for (number, at, log_id) in values {
+        let value = match part(&blocks, range.start, &at) {
+            Some(value) => Ok(value),
+            // Damaged, or misread: one more read tells.
+            None => read_value(device, &at, log_id).await,
+        };
+        found.push((number, take(value)));
+    }
+    found
+}
+
+/// The value in blocks that begin at `start`, if it is there and intact.
+fn part(blocks: &Bytes, start: u64, at: &ValueRef) -> Option<Bytes> {
+    let from = usize::try_from(at.offset.checked_sub(start)?).ok()?;
+    let bytes = blocks.get(from..)?.get(..at.len as usize).filter(|bytes| hash(bytes) == at.hash)?;
+    // A slice keeps all the blocks in memory for as long as it is used.
+    match bytes.len() > COPIED_BYTES && bytes.len() > blocks.len() / 2 {
+        true => Some(blocks.slice_ref(bytes)),
+        false => Some(Bytes::copy_from_slice(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(offset: u64, len: u32) -> (ValueRef, LogId) {
+        (ValueRef { offset, len, hash: 0 }, LogId { term: 1, index: 1 })
+    }
+
+    #[test]
+    fn values_near_one_another_are_one_run_and_others_are_not() {
+        let values =
+            [at(100_000, 10), at(0, 300), at(300, 5000), at(12_000, 10), at(40_000, 0), at(1 << 40, 9)];
+        let ranges: Vec<_> = runs(&values, 1 << 20).into_iter().map(|run| run.range).collect();
+        assert_eq!(ranges, [0..12_288, 0..0, 98_304..102_400, 0..0]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_value_is_in_one_run_that_covers_it(
+            places in prop::collection::vec((0u64..3 << 20, 0u32..700_000), 0..60),
+        ) {
+            let values: Vec<_> = places.iter().map(|(offset, len)| at(*offset, *len)).collect();
+            let runs = runs(&values, 2 << 20);
+            let mut numbers = Vec::new();
+            for run in &runs {
+                for (number, at, _) in &run.values {
+                    numbers.push(*number);
+                    let end = at.offset + u64::from(at.len);
+                    let outside = at.len == 0 || end > 2 << 20;
+                    prop_assert_eq!(run.range.is_empty(), outside);
+                    prop_assert!(outside || (run.range.start <= at.offset && end <= run.range.end));
+                }
+                let longest = run.values.iter().map(|(_, at, _)| u64::from(at.len)).max().unwrap_or(0);
+                prop_assert!(run.range.end - run.range.start <= RUN_BYTES.max(longest + 2 * BLOCK_BYTES));
+            }
+            numbers.sort_unstable();
+            prop_assert_eq!(numbers, (0..values.len()).collect::<Vec<_>>());
+        }
     }
 }

@@ -82,4 +82,20 @@ impl View {
     pub async fn read(&self, entry: &KeyEntry) -> Result<Bytes> {
         self.pin.shared.read(&entry.value, entry.version).await
     }
+
+    /// Reads many values of this view, those that lie near one another together. Each has its own result, in the order of
+    /// the entries.
+    ///
+    /// # Errors
+    /// As [`View::read`], for each.
+    pub async fn read_all(&self, entries: impl IntoIterator<Item = KeyEntry>) -> Vec<Result<Bytes>> {
+        let values: Vec<_> = entries.into_iter().map(|entry| (entry.value, entry.version)).collect();
+        self.pin.shared.read_all(&values).await
+    }
+
+    /// Whether each of these values is intact, read in the same way. Damage is not counted.
+    pub(crate) async fn are_intact(&self, entries: &[KeyEntry]) -> Vec<bool> {
+        let values: Vec<_> = entries.iter().map(|entry| (entry.value, entry.version)).collect();
+        self.pin.shared.read_all_quietly(&values, |read| read.is_ok()).await
+    }
 }

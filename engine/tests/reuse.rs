@@ -6,7 +6,7 @@ mod support;
 
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, Transition};
+use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, SnapshotKey, Transition};
 use support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
 use support::{Disk, geometry, identity, run};
 
@@ -177,7 +177,7 @@ fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_
         };
         tokio::select! {
             biased;
-            _ = installer.put("a".into(), id(500), piece) => panic!("the write is stalled"),
+            _ = installer.put(vec![SnapshotKey::with_value("a".into(), id(500), piece)]) => panic!("the write is stalled"),
             () = stalls => {}
         }
         let given_up = installer.fits(0);

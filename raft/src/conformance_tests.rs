@@ -30,12 +30,17 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
 }
 
 pub(crate) async fn engine(folder: &TempDir) -> Engine {
+    engine_with(folder, |_| ()).await
+}
+
+pub(crate) async fn engine_with(folder: &TempDir, change: impl FnOnce(&mut Options)) -> Engine {
     let geometry = Geometry::for_total(16 << 20).unwrap();
     let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
     FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();
-    let options = Options::new(Mode::Device, BootId(1), 1);
+    let mut options = Options::new(Mode::Device, BootId(1), 1);
+    change(&mut options);
     Engine::open(Arc::new(directory), None, options).await.unwrap()
 }
 

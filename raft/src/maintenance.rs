@@ -74,7 +74,7 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
             maintained.raft.shutdown().await.ok();
             return;
         }
-        maintained.receiver.expire().await;
+        maintained.receiver.expire();
         maintained.give_up_burden().await;
         if maintained.tend(&mut followers, &mut relieved).await.is_err() {
             return;

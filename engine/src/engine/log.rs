@@ -86,6 +86,11 @@ impl Engine {
         self.shared.state.lock().groups.get(&group)?.log.get(index).map(|e| e.id)
     }
 
+    /// Whether an entry can be read without I/O.
+    pub fn is_in_memory(&self, group: GroupId, index: u64) -> bool {
+        self.shared.state.lock().groups.get(&group).is_some_and(|g| g.log.cached(index).is_some())
+    }
+
     /// Bytes of values and meta that the log holds between purged and last.
     pub fn log_bytes(&self, group: GroupId) -> u64 {
         self.shared.state.lock().groups.get(&group).map_or(0, |g| g.log.bytes())
@@ -113,17 +118,15 @@ impl Engine {
                 found.push((entry.clone(), group.log.cached(index)));
             }
         }
+        let missing = found.iter().filter(|(_, cached)| cached.is_none());
+        let missing = missing.flat_map(|(entry, _)| entry.values.iter().map(|at| (*at, entry.id)));
+        let missing: Vec<(ValueRef, LogId)> = missing.collect();
+        let mut read = self.shared.read_all(&missing).await.into_iter();
         let mut entries = Vec::with_capacity(found.len());
         for (entry, cached) in found {
             let values = match cached {
                 Some(values) => values.to_vec(),
-                None => {
-                    let mut values = Vec::with_capacity(entry.values.len());
-                    for at in &entry.values {
-                        values.push(self.shared.read(at, entry.id).await?);
-                    }
-                    values
-                }
+                None => read.by_ref().take(entry.values.len()).collect::<Result<Vec<_>>>()?,
             };
             entries.push(Entry { id: entry.id, meta: entry.meta.clone(), values });
         }

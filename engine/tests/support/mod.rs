@@ -50,6 +50,8 @@ pub struct Core {
     next_write: u64,
     /// Writes and syncs so far.
     pub operations: u64,
+    /// Reads so far.
+    pub reads: u64,
     /// The operation at which the power goes.
     pub cut_at: Option<u64>,
     dead: bool,
@@ -107,6 +109,7 @@ impl Disk {
             files: FileKind::ALL.into_iter().map(file).collect(),
             next_write: 0,
             operations: 0,
+            reads: 0,
             cut_at: None,
             dead: false,
             epoch: 0,
@@ -294,6 +297,7 @@ impl Device for Handle {
     fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
         let mut core = self.disk.core.lock().unwrap();
         let alive = self.alive(&core);
+        core.reads += 1;
         let file = &core.files[&self.kind];
         let len = buf.len();
         buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);

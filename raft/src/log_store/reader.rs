@@ -7,7 +7,7 @@ use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use bytes::Bytes;
-use cairn_engine::{Engine, LogId};
+use cairn_engine::{Engine, Entry as Stored, LogId};
 use futures::Stream;
 use futures::future::ready;
 use openraft::entry::RaftEntry;
@@ -21,6 +21,11 @@ use std::time::Duration;
 
 /// Entries of one append message hold at most about this many bytes.
 const APPEND_BYTES: u64 = 1 << 20;
+/// Entries that are no longer in memory are read ahead of the requests, in reads of about so many bytes of values; that much waits in
+/// memory for each follower that is behind.
+const AHEAD_BYTES: u64 = 4 << 20;
+/// And at most so many.
+const AHEAD_ENTRIES: u64 = 16_384;
 /// How often entries are read anew after damaged ones among them were mended.
 const READ_ATTEMPTS: usize = 4;
 /// Before an entry is read again that could neither be read nor mended.
@@ -28,16 +33,46 @@ const UNREADABLE_PAUSE: Duration = Duration::from_millis(250);
 /// Entries read at once for apply.
 const APPLY_ENTRIES: usize = 1024;
 
-/// Reads entries; cheap to clone.
-#[derive(Clone)]
+/// Reads entries.
 pub(crate) struct LogReader {
     engine: Engine,
     mender: Arc<Mender>,
+    /// Read from the device with what was asked for, and likely to be asked for next.
+    ahead: VecDeque<Stored>,
+    /// Before this index nothing is read ahead: something there could not be read.
+    near: u64,
 }
 
 impl LogReader {
     pub(super) fn new(engine: Engine, mender: Arc<Mender>) -> LogReader {
-        LogReader { engine, mender }
+        LogReader { engine, mender, ahead: VecDeque::new(), near: 0 }
+    }
+
+    /// Entries from `range.start` on, for one append message.
+    async fn read(&mut self, range: Range<u64>) -> cairn_engine::Result<Vec<Stored>> {
+        if self.ahead.front().is_none_or(|next| next.id.index != range.start) {
+            self.ahead.clear();
+            let end = range.end.max(range.start.saturating_add(AHEAD_ENTRIES));
+            if range.start < self.near || self.engine.is_in_memory(GROUP, range.start) {
+                return self.engine.read_log(GROUP, range, APPEND_BYTES).await;
+            }
+            let read = self.engine.read_log(GROUP, range.start..end, AHEAD_BYTES).await;
+            self.ahead = read.inspect_err(|_| self.near = end)?.into();
+        }
+        let mut bytes = 0u64;
+        let too_many = self.ahead.iter().position(|entry| {
+            bytes += (entry.meta.len() + entry.values.iter().map(Bytes::len).sum::<usize>()) as u64;
+            entry.id.index >= range.end || bytes > APPEND_BYTES && entry.id.index > range.start
+        });
+        let entries: Vec<Stored> = self.ahead.drain(..too_many.unwrap_or(self.ahead.len())).collect();
+        // Where the log still holds the last of them, it holds the others.
+        match entries.last() {
+            Some(last) if self.engine.log_id_at(GROUP, last.id.index) == Some(last.id) => Ok(entries),
+            _ => {
+                self.ahead.clear();
+                self.engine.read_log(GROUP, range, APPEND_BYTES).await
+            }
+        }
     }
 
     /// Entries without their values.
@@ -113,7 +148,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         let mut end = end;
         for _ in 0..READ_ATTEMPTS {
-            match self.engine.read_log(GROUP, start..end, APPEND_BYTES).await {
+            match self.read(start..end).await {
                 Ok(entries) => {
                     self.mender.replicable(start, true);
                     let entries = entries.into_iter();
@@ -143,7 +178,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let reader = self.clone();
+        let reader = LogReader::new(self.engine.clone(), self.mender.clone());
         let state = (half_open(&range), VecDeque::new());
         futures::stream::unfold(state, move |(mut rest, mut buffer)| {
             if buffer.is_empty() {
@@ -191,5 +226,83 @@ impl RaftLogReader<TypeConfig> for LogReader {
         }
         found.push(last);
         Ok(found.into_iter().map(raft_log_id).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance_tests::engine_with;
+    use crate::network::{PeerIdentity, Starts};
+    use crate::rebirth::Retired;
+    use cairn_engine::{NewEntry, Promise};
+
+    /// A command with one value.
+    fn command(term: u64, index: u64) -> NewEntry {
+        let command = crate::Command {
+            synced: false,
+            session: None,
+            operations: vec![crate::Operation::Put {
+                key: Bytes::from(format!("k{index}")),
+                value: Bytes::from(format!("{term}-{index}").repeat(100)),
+                condition: crate::Condition::None,
+            }],
+        };
+        let proposal = codec::encode_command(command, 1);
+        NewEntry { id: LogId { term, index }, meta: proposal.meta, values: proposal.values }
+    }
+
+    async fn append(engine: &Engine, entries: Vec<NewEntry>) {
+        engine.append(GROUP, entries, Promise::Mode, Box::new(|done| done.unwrap())).await.unwrap();
+        engine.barrier().await.unwrap();
+    }
+
+    async fn read(reader: &mut LogReader, range: Range<u64>) -> Vec<(u64, Bytes)> {
+        let entries = reader.limited_get_log_entries(range.start, range.end).await.unwrap();
+        let value = |entry: &Entry| match &entry.payload {
+            crate::types::Payload::Normal(proposal) => proposal.values[0].clone(),
+            _ => panic!("a command"),
+        };
+        entries.iter().map(|entry| (entry.log_id.index(), value(entry))).collect()
+    }
+
+    /// An engine that keeps no more than the newest entry in memory, and a reader of its log.
+    async fn opened(folder: &tempfile::TempDir) -> (Engine, LogReader) {
+        let engine = engine_with(folder, |options| options.log_cache_bytes = 0).await;
+        let identity = PeerIdentity::of(&engine, Starts::default(), Retired::default());
+        let mender = Arc::new(Mender::new(engine.clone(), identity));
+        (engine.clone(), LogReader::new(engine, mender))
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_read_ahead_comes_in_order_and_no_more_of_it_than_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (engine, mut reader) = opened(&folder).await;
+        append(&engine, (1..=1000).map(|index| command(1, index)).collect()).await;
+        let mut next = 1;
+        while next <= 1000 {
+            let found = read(&mut reader, next..(next + 70).min(1001)).await;
+            let expected =
+                (next..(next + 70).min(1001)).map(|index| (index, command(1, index).values[0].clone()));
+            assert!(found.iter().cloned().eq(expected), "from {next}");
+            next += 70;
+        }
+        // Back, as after a follower's conflict.
+        assert_eq!(read(&mut reader, 500..502).await.len(), 2);
+    }
+
+    /// The story: a reader holds entries that it read ahead, and the log is cut and goes on with others.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_read_ahead_is_not_sent_once_the_log_holds_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (engine, mut reader) = opened(&folder).await;
+        append(&engine, (1..=100).map(|index| command(1, index)).collect()).await;
+        assert_eq!(read(&mut reader, 1..11).await.len(), 10);
+        engine.truncate_after(GROUP, Some(20)).await.unwrap();
+        append(&engine, (21..=100).map(|index| command(2, index)).collect()).await;
+        let found = read(&mut reader, 11..31).await;
+        let expected =
+            (11..31).map(|index| (index, command(1 + u64::from(index > 20), index).values[0].clone()));
+        assert!(found.into_iter().eq(expected));
     }
 }

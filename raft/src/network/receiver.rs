@@ -1,7 +1,9 @@
 //! Receiving a snapshot: one at a time, its pieces in order, kept when the connection breaks.
 //!
 //! What holds here: a piece is taken once, in order, and only with values that match their hash; a snapshot whose last
-//! entry the log already holds is not taken at all, since installing it would drop the log's newer entries.
+//! entry the log already holds is not taken at all, since installing it would drop the log's newer entries. A piece that was
+//! begun is taken to its end, whoever still waits for it. A value that comes only by its hash is one that this member holds, of the
+//! same entry; else the sender is asked for it.
 
 use super::proto;
 use crate::GROUP;
@@ -11,11 +13,11 @@ use crate::runtime;
 use crate::state_machine::{Incoming, Snapshot, SnapshotData};
 use crate::types::SnapshotMeta;
 use bytes::Bytes;
-use cairn_engine::{Engine, Installer, LogId};
+use cairn_engine::{Engine, Installer, LogId, SnapshotKey};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 use tonic::Status;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// A transfer of which nothing arrives for this long is forgotten, and its room given back.
 const KEEP_FOR: Duration = Duration::from_secs(120);
@@ -23,7 +25,7 @@ const KEEP_FOR: Duration = Duration::from_secs(120);
 /// Where pieces are gathered.
 pub(crate) struct SnapshotReceiver {
     engine: Engine,
-    partial: Mutex<Option<Partial>>,
+    partial: Arc<Mutex<Option<Partial>>>,
 }
 
 struct Partial {
@@ -34,12 +36,37 @@ struct Partial {
     used: runtime::Instant,
 }
 
+impl Partial {
+    /// With the next piece, if it is all here; the keys whose values are missing.
+    async fn take(mut self, items: Vec<proto::SnapshotItem>) -> Result<(Partial, Vec<Bytes>), Status> {
+        let keys = checked(&self.last_key, items)?;
+        let last_key = keys.last().map_or_else(|| self.last_key.clone(), |key| key.key().clone());
+        let missing = self.installer.put(keys).await.map_err(engine_status)?;
+        // What no checkpoint can hold need not be sent to its end.
+        self.installer.fits(0).map_err(engine_status)?;
+        if missing.is_empty() {
+            self.last_key = last_key;
+            self.next_chunk += 1;
+        }
+        self.used = runtime::now();
+        Ok((self, missing))
+    }
+}
+
 /// Where a transfer stands.
 pub(super) enum Standing {
     /// The log already holds what the snapshot ends with.
     Needless,
     /// The next piece, and the last key before it.
     Expects(u64, Bytes),
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) next_chunk: u64,
+    /// Keys whose values are needed after all; the piece is due again, with those.
+    pub(super) missing: Vec<Bytes>,
 }
 
 fn engine_status(error: cairn_engine::Error) -> Status {
@@ -57,7 +84,7 @@ fn invalid(error: Malformed) -> Status {
 
 impl SnapshotReceiver {
     pub(crate) fn new(engine: Engine) -> SnapshotReceiver {
-        SnapshotReceiver { engine, partial: Mutex::new(None) }
+        SnapshotReceiver { engine, partial: Arc::default() }
     }
 
     fn needless(&self, last: LogId) -> bool {
@@ -98,37 +125,35 @@ impl SnapshotReceiver {
         Ok(Standing::Expects(0, Bytes::new()))
     }
 
-    /// Takes a piece; returns the number of the next one.
+    /// Takes a piece. May be cancelled: once it was begun it is taken all the same, and who asks for the offset waits for that.
     pub(super) async fn chunk(
         &self,
         last: LogId,
         chunk: u64,
         items: Vec<proto::SnapshotItem>,
-    ) -> Result<u64, Status> {
-        let mut slot = self.partial.lock().await;
-        match slot.as_ref().filter(|partial| partial.last_log_id == last) {
+    ) -> Result<Taken, Status> {
+        let mut slot = self.partial.clone().lock_owned().await;
+        let next_chunk = match slot.as_ref().filter(|partial| partial.last_log_id == last) {
             None => return Err(Status::aborted("no such snapshot is being received; ask for the offset")),
-            Some(partial) if chunk != partial.next_chunk => return Ok(partial.next_chunk),
-            Some(_) => {}
+            Some(partial) => partial.next_chunk,
+        };
+        if chunk != next_chunk {
+            return Ok(Taken { next_chunk, missing: Vec::new() });
         }
-        // Where this ends early, by an error or because the sender waits no longer, part of the piece is in, and part of an
-        // earlier one may be lost: only a new beginning is certain.
-        let Some(mut partial) = slot.take() else {
+        // Where this ends by an error part of the piece is in: only a new beginning is certain.
+        let Some(partial) = slot.take() else {
             return Err(Status::aborted("no snapshot is being received"));
         };
-        check(&partial.last_key, &items)?;
-        let mut last_key = partial.last_key.clone();
-        for item in items {
-            last_key = item.key.clone();
-            let version = LogId { term: item.term, index: item.index };
-            partial.installer.put(item.key, version, item.value).await.map_err(engine_status)?;
-        }
-        // What no checkpoint can hold need not be sent to its end.
-        partial.installer.fits(0).map_err(engine_status)?;
-        partial.last_key = last_key;
-        partial.next_chunk += 1;
-        partial.used = runtime::now();
-        Ok(slot.insert(partial).next_chunk)
+        let (done, taken) = oneshot::channel();
+        runtime::spawn(async move {
+            let took = partial.take(items).await.map(|(partial, missing)| {
+                let next_chunk = slot.insert(partial).next_chunk;
+                Taken { next_chunk, missing }
+            });
+            drop(slot);
+            done.send(took).ok();
+        });
+        taken.await.unwrap_or_else(|_| Err(Status::aborted("this member ends")))
     }
 
     /// Gives out a snapshot whose pieces have all arrived, to be installed. `None`: needless by now.
@@ -146,9 +171,8 @@ impl SnapshotReceiver {
         }
         self.refuse_contradiction(last)?;
         match slot.take() {
-            Some(mut partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
+            Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
                 // Room that is missing is said here: met while the state is replaced, it would end replication.
-                partial.installer.flush().await.map_err(engine_status)?;
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta).map_err(invalid)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
@@ -161,8 +185,9 @@ impl SnapshotReceiver {
     }
 
     /// Forgets a transfer that came to nothing.
-    pub(crate) async fn expire(&self) {
-        let mut partial = self.partial.lock().await;
+    pub(crate) fn expire(&self) {
+        // A piece of it is just being taken.
+        let Ok(mut partial) = self.partial.try_lock() else { return };
         if partial.as_ref().is_some_and(|partial| runtime::now() - partial.used > KEEP_FOR) {
             *partial = None;
         }
@@ -170,21 +195,23 @@ impl SnapshotReceiver {
 }
 
 /// Keys rise, and each value is what was first written.
-fn check(last_key: &Bytes, items: &[proto::SnapshotItem]) -> Result<(), Status> {
-    let mut before = last_key;
+fn checked(last_key: &Bytes, items: Vec<proto::SnapshotItem>) -> Result<Vec<SnapshotKey>, Status> {
+    let mut keys: Vec<SnapshotKey> = Vec::with_capacity(items.len());
     for item in items {
         if !codec::is_key(&item.key) {
             return Err(invalid(Malformed("a key that is empty or too long")));
         }
-        if item.key <= before {
+        if item.key <= keys.last().map_or(last_key, |before| before.key()) {
             return Err(invalid(Malformed("a snapshot's keys out of order")));
         }
-        if item.hash != xxh3_128(&item.value).to_le_bytes()[..] {
-            return Err(Status::data_loss("a snapshot's value does not match its hash"));
-        }
-        before = &item.key;
+        let hash: Option<[u8; 16]> = item.hash.as_ref().try_into().ok();
+        let hash = hash.map(u128::from_le_bytes).ok_or_else(|| invalid(Malformed("not a hash")))?;
+        let version = LogId { term: item.term, index: item.index };
+        let key = SnapshotKey::checked(item.key, version, item.length, hash, item.value);
+        let wrong = || Status::data_loss("a snapshot's value does not match its hash");
+        keys.push(key.ok_or_else(wrong)?);
     }
-    Ok(())
+    Ok(keys)
 }
 
 /// The snapshot that a message names, if a leader with this vote can have sent it.
@@ -196,5 +223,46 @@ pub(super) fn named(
     match vote.is_committed() && last.term <= vote.leader_id.term {
         true => Ok((last, meta)),
         false => Err(Status::invalid_argument("a snapshot beyond its sender's leadership")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance_tests::engine;
+    use futures::FutureExt;
+    use xxhash_rust::xxh3::xxh3_128;
+
+    fn item(key: &'static str, value: Vec<u8>) -> proto::SnapshotItem {
+        let (length, hash) = (value.len() as u32, xxh3_128(&value).to_le_bytes().to_vec());
+        let (key, value) = (key.into(), Some(value.into()));
+        proto::SnapshotItem { key, term: 1, index: 1, value, hash: hash.into(), length }
+    }
+
+    /// The story: a leader waited ten seconds for the answer to one piece, and no longer. The piece, and all the pieces before it,
+    /// were forgotten, and the snapshot was sent from its beginning; and again.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_piece_is_taken_to_its_end_though_its_sender_waits_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = SnapshotReceiver::new(engine(&folder).await);
+        let last = LogId { term: 1, index: 9 };
+        assert!(matches!(receiver.offset(last).await, Ok(Standing::Expects(0, _))));
+        let first = receiver.chunk(last, 0, vec![item("a", vec![1; 100])]).await.unwrap();
+        assert_eq!(first, Taken { next_chunk: 1, missing: vec![] });
+        // Polled once, and dropped.
+        drop(receiver.chunk(last, 1, vec![item("b", vec![2; 600_000])]).now_or_never());
+        let taken = async {
+            loop {
+                match receiver.offset(last).await.unwrap() {
+                    Standing::Expects(2, key) => return assert_eq!(key, "b"),
+                    Standing::Expects(1, _) => tokio::task::yield_now().await,
+                    Standing::Expects(next, _) => {
+                        panic!("chunk {next} is expected: what was taken is forgotten")
+                    }
+                    Standing::Needless => panic!("needless"),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
     }
 }

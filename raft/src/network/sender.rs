@@ -1,4 +1,7 @@
 //! Sending a snapshot: pieces in key order, from where the receiver stands.
+//!
+//! What holds here: a value is sent unless its receiver has applied the entry that wrote it, or says that it lacks it all the same;
+//! while one stretch of keys is on its way, piece by piece, the next one is read, and no more.
 
 use super::client::{Client, rpc_error};
 use super::identity::PeerIdentity;
@@ -7,11 +10,13 @@ use super::repeat::again;
 use crate::convert;
 use crate::ids::NodeId;
 use crate::runtime;
-use crate::state_machine::{Outgoing, PinnedSnapshot};
+use crate::state_machine::{Item, Outgoing, PinnedSnapshot, Stretch};
 use crate::types::{TypeConfig, Vote};
 use bytes::Bytes;
+use cairn_engine::LogId;
 use openraft::errors::{NetworkError, StreamingError, Unreachable};
 use openraft::raft::SnapshotResponse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Response, Status};
@@ -68,71 +73,111 @@ impl Transfer {
             return Ok(vote);
         }
         self.pinned.pin(&self.outgoing);
-        let mut after = Some(offset.last_key).filter(|key| !key.is_empty());
+        let held = offset.applied.map(|id| LogId { term: id.term, index: id.index });
+        let after = Some(offset.last_key).filter(|key| !key.is_empty());
         let mut chunk = offset.next_chunk;
         tracing::info!(target = %self.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");
-        loop {
-            let piece = self.outgoing.piece(after.take()).await.map_err(|error| {
-                // A value that cannot be read here is no reason for this member to stop.
-                tracing::warn!(target = %self.target, %error, "the snapshot cannot be read; it is tried again");
-                // A later picture may no longer need what cannot be read.
-                self.pinned.forget(&self.outgoing);
-                StreamingError::Unreachable(Unreachable::from_string(error))
-            })?;
-            let last = piece.last;
-            let mut items = Vec::with_capacity(piece.items.len());
-            for (key, entry, value) in piece.items {
-                after = Some(key.clone());
-                items.push(proto::SnapshotItem {
-                    key,
-                    term: entry.version.term,
-                    index: entry.version.index,
-                    value,
-                    hash: Bytes::copy_from_slice(&entry.value.hash.to_le_bytes()),
-                });
-            }
-            if !items.is_empty() {
-                let request = proto::SnapshotChunkRequest {
-                    envelope: self.identity.to(self.target),
-                    vote: Some(convert::vote_to_proto(&self.vote)),
-                    last_log_id: meta.last_log_id,
-                    chunk,
-                    items,
-                };
-                again(
-                    &self.client,
-                    || request.clone(),
-                    |mut client, request| async move { client.snapshot_chunk(request).await },
-                );
-                let call = self.client.snapshot_chunk(request);
-                // What is newer may need less room.
-                let no_room = || self.pinned.forget(&self.outgoing);
-                let answer = checked(
-                    &self.identity,
-                    self.target,
-                    PIECE_TIMEOUT,
-                    call,
-                    |answer| answer.envelope.as_ref(),
-                    no_room,
-                )
-                .await?;
-                let vote = self.receivers_vote(answer.vote)?;
-                if vote > self.vote {
-                    return Ok(vote);
+        let mut next = Some(self.outgoing.stretch(after, held).await);
+        while let Some(stretch) = next {
+            let stretch = stretch.map_err(|error| self.unreadable(error))?;
+            let Some(last_key) = stretch.items.last().map(|item| item.key.clone()) else { break };
+            let following = async {
+                match stretch.last {
+                    true => None,
+                    false => Some(self.outgoing.stretch(Some(last_key), held).await),
                 }
-                chunk += 1;
-                if answer.next_chunk != chunk {
-                    let reason =
-                        format!("the receiver expects chunk {} after {}", answer.next_chunk, chunk - 1);
-                    return Err(NetworkError::from_string(reason).into());
-                }
-                self.pinned.pin(&self.outgoing);
+            };
+            let sending = self.send_stretch(meta.last_log_id, &mut chunk, &stretch);
+            let (higher, following) = futures::join!(sending, following);
+            if let Some(vote) = higher? {
+                return Ok(vote);
             }
-            if last {
-                break;
-            }
+            next = following;
         }
         self.finish(meta, chunk).await
+    }
+
+    /// A value that cannot be read here is no reason for this member to stop.
+    fn unreadable(&self, error: cairn_engine::Error) -> StreamingError<TypeConfig> {
+        tracing::warn!(target = %self.target, %error, "the snapshot cannot be read; it is tried again");
+        // A later picture may no longer need what cannot be read.
+        self.pinned.forget(&self.outgoing);
+        Unreachable::from_string(error).into()
+    }
+
+    /// Sends the pieces of a stretch as chunks from `chunk` on. `Some`: the receiver's higher vote.
+    async fn send_stretch(
+        &self,
+        last: Option<proto::LogId>,
+        chunk: &mut u64,
+        stretch: &Stretch,
+    ) -> Sent<Option<Vote>> {
+        for piece in stretch.pieces() {
+            if let Some(vote) = self.send_piece(last, *chunk, piece).await? {
+                return Ok(Some(vote));
+            }
+            *chunk += 1;
+        }
+        Ok(None)
+    }
+
+    /// Sends a piece, and again with the values that the receiver turns out to lack. `Some`: the receiver's higher vote.
+    async fn send_piece(&self, last: Option<proto::LogId>, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
+        let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
+        for _ in 0..2 {
+            let answer = self.send_chunk(last, chunk, piece, values).await?;
+            let vote = self.receivers_vote(answer.vote)?;
+            if vote > self.vote {
+                return Ok(Some(vote));
+            }
+            self.pinned.pin(&self.outgoing);
+            if answer.next_chunk == chunk + 1 {
+                return Ok(None);
+            }
+            if answer.next_chunk != chunk {
+                let reason = format!("the receiver expects chunk {} after {chunk}", answer.next_chunk);
+                return Err(NetworkError::from_string(reason).into());
+            }
+            let missing: BTreeSet<Bytes> = answer.missing.into_iter().collect();
+            let missing = self.outgoing.values(piece, |item| missing.contains(&item.key)).await;
+            values = missing.map_err(|error| self.unreadable(error))?;
+        }
+        Err(NetworkError::from_string(format!("the receiver does not take chunk {chunk}")).into())
+    }
+
+    async fn send_chunk(
+        &self,
+        last_log_id: Option<proto::LogId>,
+        chunk: u64,
+        piece: &[Item],
+        values: Vec<Option<Bytes>>,
+    ) -> Sent<proto::SnapshotChunkResponse> {
+        let items = piece.iter().zip(values).map(|(item, value)| proto::SnapshotItem {
+            key: item.key.clone(),
+            term: item.entry.version.term,
+            index: item.entry.version.index,
+            value,
+            hash: Bytes::copy_from_slice(&item.entry.value.hash.to_le_bytes()),
+            length: item.entry.value.len,
+        });
+        let request = proto::SnapshotChunkRequest {
+            envelope: self.identity.to(self.target),
+            vote: Some(convert::vote_to_proto(&self.vote)),
+            last_log_id,
+            chunk,
+            items: items.collect(),
+        };
+        again(
+            &self.client,
+            || request.clone(),
+            |mut client, request| async move { client.snapshot_chunk(request).await },
+        );
+        let mut client = self.client.clone();
+        let call = client.snapshot_chunk(request);
+        // What is newer may need less room.
+        let no_room = || self.pinned.forget(&self.outgoing);
+        checked(&self.identity, self.target, PIECE_TIMEOUT, call, |answer| answer.envelope.as_ref(), no_room)
+            .await
     }
 
     async fn finish(&mut self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {

@@ -5,7 +5,7 @@
 
 use super::identity::{self, PeerIdentity};
 use super::proto::{self, append_response::Kind, peer_server::Peer};
-use super::receiver::{self, SnapshotReceiver, Standing};
+use super::receiver::{self, SnapshotReceiver, Standing, Taken};
 use super::room::Room;
 use crate::GROUP;
 use crate::codec::{Malformed, Mark};
@@ -15,7 +15,7 @@ use crate::metrics::look_at;
 use crate::rebirth::{Applicant, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
-use crate::types::{AppendRequest, Raft, TypeConfig, Vote, engine_log_id};
+use crate::types::{AppendRequest, Raft, TypeConfig, Vote, engine_log_id, raft_log_id};
 use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
@@ -343,6 +343,8 @@ impl Peer for PeerService {
                     Standing::Needless => answer.needless = true,
                     Standing::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
                 }
+                let applied = shared.engine.applied(GROUP).map(raft_log_id);
+                answer.applied = applied.as_ref().map(convert::log_id_to_proto);
                 vote
             }
         };
@@ -359,14 +361,15 @@ impl Peer for PeerService {
         let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
         let last = request.last_log_id.ok_or_else(|| invalid(Malformed("no snapshot named")))?;
         let last = LogId { term: last.term, index: last.index };
-        let (own, next_chunk) = match shared.overtaken(&vote) {
-            Some(higher) => (higher, 0),
+        let (own, taken) = match shared.overtaken(&vote) {
+            Some(higher) => (higher, Taken { next_chunk: 0, missing: Vec::new() }),
             None => (vote, shared.receiver.chunk(last, request.chunk, request.items).await?),
         };
         Ok(Response::new(proto::SnapshotChunkResponse {
             envelope: shared.identity.to(sender),
             vote: Some(convert::vote_to_proto(&own)),
-            next_chunk,
+            next_chunk: taken.next_chunk,
+            missing: taken.missing,
         }))
     }
 

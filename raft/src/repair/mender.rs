@@ -184,6 +184,28 @@ impl Mender {
         }
     }
 
+    /// Values of a view, mended where they are damaged; in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`Mender::read`], for the first that cannot be had.
+    pub(crate) async fn read_all(
+        &self,
+        view: &View,
+        keys: &[(&Bytes, &KeyEntry)],
+    ) -> cairn_engine::Result<Vec<Bytes>> {
+        let mut values = Vec::with_capacity(keys.len());
+        let read = view.read_all(keys.iter().map(|(_, entry)| **entry)).await;
+        for ((key, entry), read) in keys.iter().zip(read) {
+            values.push(match read {
+                Err(error) if is_damage(&error) => {
+                    self.mend_boxed(Extent::of_key((*key).clone(), entry)).await.ok_or(error)?
+                }
+                read => read?,
+            });
+        }
+        Ok(values)
+    }
+
     /// Mends the values of the entries from `range.start` on, as far as `max_bytes` of values reach. Returns the first entry
     /// that stays damaged.
     pub(crate) async fn mend_log(&self, range: Range<u64>, max_bytes: u64) -> Option<u64> {

@@ -9,7 +9,7 @@ pub(crate) mod sessions;
 mod snapshot;
 
 pub(crate) use image::Image;
-pub(crate) use snapshot::{Incoming, Outgoing, PinnedSnapshot, SnapshotData};
+pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData, Stretch};
 
 use crate::GROUP;
 use crate::log_store::io_error;

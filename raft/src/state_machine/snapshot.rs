@@ -14,16 +14,23 @@ use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{SnapshotMeta, engine_log_id, raft_log_id};
 use bytes::Bytes;
-use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, View};
+use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, SnapshotKey, View};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keys and values of one piece, at most; a single larger value makes a larger piece.
+/// Keys and values that one piece brings, at most; a single larger value makes a larger piece.
 const PIECE_BYTES: u64 = 1 << 20;
+/// With the values that its receiver should hold: it may lack all of them, and then they are sent together.
+const PIECE_HELD_BYTES: u64 = 16 << 20;
 /// Keys of one piece, at most.
-const PIECE_KEYS: usize = 4096;
+const PIECE_KEYS: usize = 16_384;
+/// Keys and values that are read together, at most, but for one larger value: the more there are, the more of them lie beside one
+/// another. A transfer holds twice as much, since it reads ahead.
+const READ_BYTES: u64 = 8 << 20;
+/// Keys that are looked at together, at most.
+const READ_KEYS: usize = 32_768;
 /// A transfer that makes no progress for this long is given up, and its view let go.
 const PIN_FOR: Duration = Duration::from_secs(30);
 /// After a transfer, until replication is seen to go on where it ended.
@@ -36,10 +43,42 @@ pub(crate) struct Outgoing {
     meta: SnapshotMeta,
 }
 
-/// Keys that follow each other.
-pub(crate) struct Piece {
-    pub(crate) items: Vec<(Bytes, KeyEntry, Bytes)>,
+/// A key on its way.
+pub(crate) struct Item {
+    pub(crate) key: Bytes,
+    pub(crate) entry: KeyEntry,
+    /// `None` where the receiver should hold it.
+    pub(crate) value: Option<Bytes>,
+}
+
+/// Keys that follow each other, read together.
+pub(crate) struct Stretch {
+    pub(crate) items: Vec<Item>,
     pub(crate) last: bool,
+}
+
+impl Stretch {
+    /// The pieces in which it is sent.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[Item]> {
+        let mut rest = self.items.as_slice();
+        std::iter::from_fn(move || {
+            let (piece, later) =
+                rest.split_at_checked(piece_len(rest)).filter(|(piece, _)| !piece.is_empty())?;
+            rest = later;
+            Some(piece)
+        })
+    }
+}
+
+/// How many of these make a piece.
+fn piece_len(items: &[Item]) -> usize {
+    let (mut brought, mut all) = (0u64, 0u64);
+    let too_many = items.iter().position(|item| {
+        all += u64::from(item.entry.value.len);
+        brought += (item.key.len() + item.value.as_ref().map_or(0, Bytes::len)) as u64;
+        brought > PIECE_BYTES || all > PIECE_HELD_BYTES
+    });
+    too_many.unwrap_or(items.len()).min(PIECE_KEYS).max(1)
 }
 
 impl Outgoing {
@@ -67,20 +106,50 @@ impl Outgoing {
         self.view.machine()
     }
 
-    /// The keys after `after`; damaged values are mended on the way.
-    pub(crate) async fn piece(&self, after: Option<Bytes>) -> cairn_engine::Result<Piece> {
+    /// The keys after `after`, without the values that entries up to `held` wrote; damaged values are mended on the way.
+    pub(crate) async fn stretch(
+        &self,
+        after: Option<Bytes>,
+        held: Option<LogId>,
+    ) -> cairn_engine::Result<Stretch> {
         let query = ListQuery {
             start_after: after,
-            limit: PIECE_KEYS,
-            max_bytes: PIECE_BYTES,
+            limit: READ_KEYS,
+            max_bytes: READ_BYTES,
+            keys_only: true,
             ..ListQuery::default()
         };
-        let page = self.view.list(&query);
-        let reads = page.items.iter().map(|item| self.mender.read(&self.view, &item.key, &item.entry));
-        let values = futures::future::try_join_all(reads).await?;
-        let items =
-            page.items.into_iter().zip(values).map(|(item, value)| (item.key, item.entry, value)).collect();
-        Ok(Piece { items, last: !page.more })
+        let mut page = self.view.list(&query);
+        let listed = page.items.len();
+        let is_held = |entry: &KeyEntry| entry.value.len > 0 && Some(entry.version) <= held;
+        let mut brought = 0u64;
+        let too_many = page.items.iter().position(|item| {
+            let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
+            brought += item.key.len() as u64 + length;
+            brought > READ_BYTES
+        });
+        page.items.truncate(too_many.unwrap_or(listed).max(1));
+        let last = !page.more && page.items.len() == listed;
+        let items = page.items.into_iter().map(|item| Item { key: item.key, entry: item.entry, value: None });
+        let mut items: Vec<Item> = items.collect();
+        let values = self.values(&items, |item| !is_held(&item.entry)).await?;
+        for (item, value) in items.iter_mut().zip(values) {
+            item.value = value;
+        }
+        Ok(Stretch { items, last })
+    }
+
+    /// The values of those keys that are wanted, damaged ones mended.
+    pub(crate) async fn values(
+        &self,
+        items: &[Item],
+        wanted: impl Fn(&Item) -> bool,
+    ) -> cairn_engine::Result<Vec<Option<Bytes>>> {
+        let wanted: Vec<bool> = items.iter().map(wanted).collect();
+        let read = items.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
+        let read: Vec<(&Bytes, &KeyEntry)> = read.map(|(item, _)| (&item.key, &item.entry)).collect();
+        let mut read = self.mender.read_all(&self.view, &read).await?.into_iter();
+        Ok(wanted.into_iter().map(|wanted| if wanted { read.next() } else { None }).collect())
     }
 }
 
@@ -137,12 +206,13 @@ async fn copy(outgoing: &Outgoing, engine: &Engine) -> io::Result<Incoming> {
     let mut installer = engine.begin_install(GROUP).await.map_err(io_error)?;
     let mut after = None;
     loop {
-        let piece = outgoing.piece(after.take()).await.map_err(io_error)?;
-        for (key, entry, value) in piece.items {
-            after = Some(key.clone());
-            installer.put(key, entry.version, value).await.map_err(io_error)?;
-        }
-        if piece.last {
+        let stretch = outgoing.stretch(after.take(), None).await.map_err(io_error)?;
+        after = stretch.items.last().map(|item| item.key.clone());
+        let keys = stretch.items.into_iter().filter_map(|item| {
+            item.value.map(|value| SnapshotKey::with_value(item.key, item.entry.version, value))
+        });
+        installer.put(keys.collect()).await.map_err(io_error)?;
+        if stretch.last {
             return Incoming::new(installer, &outgoing.machine(), outgoing.meta()).map_err(io::Error::other);
         }
     }
@@ -191,5 +261,47 @@ impl PinnedSnapshot {
             *pin = None;
         }
         pin.as_ref().map(|pin| get(&pin.outgoing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_engine::ValueRef;
+
+    fn item(number: usize, len: u32, held: bool) -> Item {
+        let value = ValueRef { offset: 0, len, hash: 0 };
+        Item {
+            key: Bytes::from(format!("key{number:06}")),
+            entry: KeyEntry { version: LogId { term: 1, index: 1 }, value },
+            value: (!held).then(|| Bytes::from(vec![0; len as usize])),
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_cut_into_pieces_that_are_bounded_in_what_they_bring_and_in_what_they_may_have_to() {
+        let large = |_| item(0, 3 << 20, false);
+        let tables: [(Vec<Item>, usize); 5] = [
+            (Vec::new(), 0),
+            ((0..5).map(large).collect(), 5),
+            ((0..100).map(|number| item(number, 100_000, false)).collect(), 10),
+            ((0..400).map(|number| item(number, 100_000, true)).collect(), 3),
+            ((0..40_000).map(|number| item(number, 10, true)).collect(), 3),
+        ];
+        for (items, expected) in tables {
+            let stretch = Stretch { items, last: true };
+            let pieces: Vec<&[Item]> = stretch.pieces().collect();
+            assert_eq!(pieces.len(), expected);
+            let keys = |items: &[Item]| items.iter().map(|item| item.key.clone()).collect::<Vec<_>>();
+            assert_eq!(pieces.iter().flat_map(|piece| keys(piece)).collect::<Vec<_>>(), keys(&stretch.items));
+            for piece in pieces.into_iter().filter(|piece| piece.len() > 1) {
+                let all: u64 = piece.iter().map(|item| u64::from(item.entry.value.len)).sum();
+                let brought: usize =
+                    piece.iter().filter_map(|item| item.value.as_ref()).map(Bytes::len).sum();
+                assert!(
+                    brought as u64 <= PIECE_BYTES && all <= PIECE_HELD_BYTES && piece.len() <= PIECE_KEYS
+                );
+            }
+        }
     }
 }
