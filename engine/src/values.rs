@@ -18,7 +18,7 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// A value up to this length is copied out of the blocks that it was read with, so that whoever keeps it does not keep them.
 const COPIED_BYTES: usize = 8 * BLOCK;
 /// Values that lie no further apart than this are read in one run.
-const GAP_BYTES: u64 = 2 * BLOCK_BYTES;
+const GAP_BYTES: u64 = 4 * BLOCK_BYTES;
 /// The longest run, unless one value alone is longer.
 const RUN_BYTES: u64 = 512 << 10;
 /// Runs of one call that are being read at once. The device's queue is shared with everybody else's reads and writes.

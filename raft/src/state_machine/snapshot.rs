@@ -28,9 +28,9 @@ const PIECE_HELD_BYTES: u64 = 16 << 20;
 const PIECE_KEYS: usize = 16_384;
 /// Keys and values that are read together, at most, but for one larger value: the more there are, the more of them lie beside one
 /// another. A transfer holds twice as much, since it reads ahead.
-const READ_BYTES: u64 = 8 << 20;
+const READ_BYTES: u64 = 16 << 20;
 /// Keys that are looked at together, at most.
-const READ_KEYS: usize = 32_768;
+const READ_KEYS: usize = 65_536;
 /// A transfer that makes no progress for this long is given up, and its view let go.
 const PIN_FOR: Duration = Duration::from_secs(30);
 /// After a transfer, until replication is seen to go on where it ended.
