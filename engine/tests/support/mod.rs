@@ -6,7 +6,9 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+pub mod held;
 pub mod sixty;
+pub mod space;
 pub mod store;
 pub mod workload;
 
@@ -31,14 +33,16 @@ pub enum Cache {
     Volatile,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct File {
     /// What reads see.
     current: Vec<u8>,
     /// What survives.
     synced: Vec<u8>,
-    /// Completed writes that no sync covers, by block.
-    unsynced: BTreeMap<u64, ()>,
+    /// The number of the arrival that `synced` has, for each block that was synced.
+    kept: BTreeMap<u64, u64>,
+    /// Completed writes that no sync covers: for each block the number of the arrival that it has.
+    unsynced: BTreeMap<u64, u64>,
     /// Those of them that a failed sync should have covered.
     forsaken: BTreeSet<u64>,
     /// Writes under way.
@@ -73,6 +77,16 @@ pub struct Core {
     /// The next write to this file ends only when [`Disk::end_stalled`] says so, whether anybody waits for it or not.
     pub stall_next: Option<FileKind>,
     stalled: Option<(FileKind, u64)>,
+    /// Writes and syncs of this file do not end until [`Disk::release`].
+    held: Option<FileKind>,
+    /// Writes that have arrived.
+    arrivals: u64,
+    /// Says how much is acknowledged, for [`Disk::durable`].
+    counts: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
+    /// What that said when the last completed sync of a file began.
+    durable: BTreeMap<FileKind, usize>,
+    /// Blocks whose completed writes the last power cut took.
+    lost: u64,
 }
 
 /// The disk; it outlives the engines that use it.
@@ -82,6 +96,7 @@ pub struct Disk {
     pub died: Arc<Notify>,
     /// Told of the first of `failing`.
     pub sync_failed: Arc<Notify>,
+    released: Arc<Notify>,
 }
 
 pub fn identity() -> Identity {
@@ -124,8 +139,18 @@ impl Disk {
             worn: BTreeSet::new(),
             stall_next: None,
             stalled: None,
+            held: None,
+            arrivals: 0,
+            counts: None,
+            durable: BTreeMap::new(),
+            lost: 0,
         };
-        Disk { core: Arc::new(Mutex::new(core)), died: Arc::default(), sync_failed: Arc::default() }
+        Disk {
+            core: Arc::new(Mutex::new(core)),
+            died: Arc::default(),
+            sync_failed: Arc::default(),
+            released: Arc::default(),
+        }
     }
 
     /// Changes the bytes of a file at rest.
@@ -145,15 +170,21 @@ impl Disk {
         let mut core = self.core.lock().unwrap();
         core.dead = false;
         core.cut_at = None;
+        core.held = None;
+        // What the next opening syncs is what is left.
+        core.counts = None;
         core.epoch += 1;
+        let mut lost = 0;
         for file in core.files.values_mut() {
             let mut image =
                 if cache == Cache::Protected { file.current.clone() } else { file.synced.clone() };
             if cache == Cache::Volatile {
                 for block in file.unsynced.keys() {
+                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
                     if random().is_multiple_of(2) {
-                        let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
                         image[range.clone()].copy_from_slice(&file.current[range]);
+                    } else {
+                        lost += u64::from(image[range.clone()] != file.current[range]);
                     }
                 }
             }
@@ -175,6 +206,7 @@ impl Disk {
             file.current = image.clone();
             file.synced = image;
         }
+        core.lost = lost;
     }
 
     /// The process dies and the machine goes on: writes in flight end somehow, nothing completed is lost.
@@ -241,7 +273,8 @@ impl Core {
         file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
         let first = offset / BLOCK as u64;
         let blocks = first..first + (bytes.len() / BLOCK) as u64;
-        file.unsynced.extend(blocks.clone().map(|block| (block, ())));
+        self.arrivals += 1;
+        file.unsynced.extend(blocks.clone().map(|block| (block, self.arrivals)));
         for block in blocks.clone() {
             file.forsaken.remove(&block);
         }
@@ -348,6 +381,7 @@ impl Device for Handle {
                 return (Err(io::Error::other("injected")), buf);
             }
             tokio::task::yield_now().await;
+            disk.while_held(kind, number).await;
             while disk.core.lock().unwrap().stalled == Some((kind, number)) {
                 tokio::task::yield_now().await;
             }
@@ -371,13 +405,21 @@ impl Device for Handle {
         let (kind, epoch) = (self.kind, self.epoch);
         let mut core = disk.core.lock().unwrap();
         let alive = self.begins(&mut core);
-        // What completed before the call is covered once the sync completes.
-        let covered = core.files[&kind].unsynced.clone();
+        // What completed before the call is covered once the sync completes, as it is now.
+        let file = &core.files[&kind];
+        let range = |block: u64| block as usize * BLOCK..(block as usize + 1) * BLOCK;
+        let covered: BTreeMap<u64, (u64, Vec<u8>)> = file
+            .unsynced
+            .iter()
+            .map(|(block, arrival)| (*block, (*arrival, file.current[range(*block)].to_vec())))
+            .collect();
+        let acknowledged = core.counts.as_ref().map(|counts| counts());
         let number = core.syncs;
         core.syncs += 1;
         drop(core);
         Box::pin(async move {
             tokio::task::yield_now().await;
+            disk.while_held(kind, number).await;
             let (gone, fails) = {
                 let mut core = disk.core.lock().unwrap();
                 let gone = !alive || core.dead || core.epoch != epoch;
@@ -388,11 +430,24 @@ impl Device for Handle {
                 if !gone && fails {
                     core.files.get_mut(&kind).unwrap().forsaken.extend(covered.into_keys());
                 } else if !gone {
-                    let File { current, synced, unsynced, forsaken, .. } = core.files.get_mut(&kind).unwrap();
-                    for block in covered.into_keys().filter(|block| !forsaken.contains(block)) {
-                        let range = block as usize * BLOCK..(block as usize + 1) * BLOCK;
-                        synced[range.clone()].copy_from_slice(&current[range]);
-                        unsynced.remove(&block);
+                    let File { synced, kept, unsynced, forsaken, .. } = core.files.get_mut(&kind).unwrap();
+                    for (block, (arrival, bytes)) in covered {
+                        if forsaken.contains(&block) {
+                            continue;
+                        }
+                        // A later sync may have ended earlier.
+                        let kept = kept.entry(block).or_default();
+                        if *kept < arrival {
+                            synced[range(block)].copy_from_slice(&bytes);
+                            *kept = arrival;
+                        }
+                        if unsynced.get(&block) == Some(&arrival) {
+                            unsynced.remove(&block);
+                        }
+                    }
+                    if let Some(acknowledged) = acknowledged {
+                        let durable = core.durable.entry(kind).or_default();
+                        *durable = acknowledged.max(*durable);
                     }
                 }
                 (gone, fails)

@@ -1,0 +1,64 @@
+//! Operations that are held back, what no power cut can take, and copies of a disk.
+
+use super::Disk;
+use cairn_engine::Geometry;
+use cairn_engine::io::FileKind;
+use std::sync::Arc;
+
+impl Disk {
+    /// Another disk that holds the same. To be asked while no engine uses it.
+    pub fn copy(&self, geometry: Geometry) -> Disk {
+        let copy = Disk::new(geometry);
+        let core = self.core.lock().unwrap();
+        {
+            let mut copied = copy.core.lock().unwrap();
+            (copied.files, copied.arrivals) = (core.files.clone(), core.arrivals);
+        }
+        drop(core);
+        copy
+    }
+
+    /// From now on writes and syncs of this file do not end.
+    pub fn hold(&self, kind: FileKind) {
+        self.core.lock().unwrap().held = Some(kind);
+    }
+
+    /// What was held ends, not all at once.
+    pub fn release(&self) {
+        self.core.lock().unwrap().held = None;
+        self.released.notify_waiters();
+    }
+
+    /// From now on `acknowledged` says how much was acknowledged.
+    pub fn counts(&self, acknowledged: impl Fn() -> usize + Send + Sync + 'static) {
+        let mut core = self.core.lock().unwrap();
+        core.counts = Some(Arc::new(acknowledged));
+        core.durable.clear();
+    }
+
+    /// How much of what was acknowledged no power cut can take: journal and data were both synced since.
+    pub fn durable(&self) -> usize {
+        let core = self.core.lock().unwrap();
+        let of = |kind| core.durable.get(&kind).copied().unwrap_or(0);
+        of(FileKind::Journal).min(of(FileKind::Data))
+    }
+
+    /// How many blocks that had been written the last power cut took.
+    pub fn lost(&self) -> u64 {
+        self.core.lock().unwrap().lost
+    }
+
+    /// Waits while operations of this file are held.
+    pub(super) async fn while_held(&self, kind: FileKind, number: u64) {
+        loop {
+            let released = self.released.notified();
+            if self.core.lock().unwrap().held != Some(kind) {
+                return;
+            }
+            released.await;
+            for _ in 0..number % 3 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}

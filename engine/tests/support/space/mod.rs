@@ -1,0 +1,276 @@
+//! A nearly full data area in motion: values that share blocks, overwritten, deleted, truncated and purged as fast as they come,
+//! while the writes or syncs of a file are held back now and then so that the queue fills.
+//!
+//! What is right is told by a plain model of what was asked and acknowledged, and by what the disk really holds. The engine is
+//! asked where it put a value, never whether that is right. No timer decides anything, so that a seed runs the same each time.
+
+pub mod driver;
+
+use super::workload::{GROUP, Step, image, log_after};
+use super::{Cache, Disk, Random, identity};
+use bytes::Bytes;
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{
+    BootId, Change, Engine, Geometry, LogId, Mode, NewEntry, Options, Owner, Standing, Transition, ValueRef,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Keys that are overwritten and deleted all the time.
+const KEYS: u64 = 24;
+
+/// How a node runs and ends.
+#[derive(Clone, Copy, Debug)]
+pub struct World {
+    pub mode: Mode,
+    pub cache: Cache,
+    /// The power goes; else the process is killed.
+    pub power: bool,
+}
+
+impl World {
+    pub const SYNCED: World = World { mode: Mode::Sync, cache: Cache::Volatile, power: true };
+    pub const REPLICATED: World = World { mode: Mode::Replicated, cache: Cache::Volatile, power: true };
+    pub const KILLED: World = World { mode: Mode::Replicated, cache: Cache::Volatile, power: false };
+    pub const PROTECTED: World = World { mode: Mode::Device, cache: Cache::Protected, power: true };
+
+    pub fn crash(self, disk: &Disk, random: &mut Random) {
+        match self.power {
+            true => disk.reboot(self.cache, || random.next()),
+            false => disk.kill(|| random.next()),
+        }
+    }
+
+    /// Never synced by time: only because somebody waits, or asks, or for so many bytes.
+    pub fn options(self, generation: u128, seed: u64) -> Options {
+        let boot = if self.power { generation } else { 1 };
+        Options {
+            sync_interval: Duration::from_secs(3600),
+            sync_bytes: 16 << 10 << (seed % 4),
+            log_cache_bytes: if seed.is_multiple_of(2) { 0 } else { 20 << 10 },
+            ..Options::new(self.mode, BootId(boot), generation as u64)
+        }
+    }
+
+    pub async fn open(self, disk: &Disk, generation: u128, seed: u64, what: &str) -> Engine {
+        let name = Some((identity().cluster, identity().slot));
+        let engine = Engine::open(Arc::new(disk.clone()), name, self.options(generation, seed)).await;
+        engine.unwrap_or_else(|error| panic!("{what}: {error}"))
+    }
+}
+
+/// Says which round failed.
+pub struct Round(pub String);
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed: {}", self.0);
+        }
+    }
+}
+
+/// What each key holds, and the entry that wrote it.
+pub type Keys = BTreeMap<Bytes, (LogId, Bytes)>;
+
+/// What was asked of the engine, and what of it was acknowledged.
+#[derive(Default)]
+pub struct Asked {
+    pub steps: Mutex<Vec<Step>>,
+    pub acknowledged: AtomicUsize,
+    /// The part of it that was promised to be synced.
+    pub synced: AtomicUsize,
+    /// The keys after each applied entry.
+    pub applied: Mutex<BTreeMap<u64, Arc<Keys>>>,
+}
+
+impl Asked {
+    pub fn copy(&self) -> Arc<Asked> {
+        Arc::new(Asked {
+            steps: Mutex::new(self.steps.lock().unwrap().clone()),
+            acknowledged: AtomicUsize::new(self.acknowledged.load(Ordering::SeqCst)),
+            synced: AtomicUsize::new(self.synced.load(Ordering::SeqCst)),
+            applied: Mutex::new(self.applied.lock().unwrap().clone()),
+        })
+    }
+
+    /// Lets the disk know how much is acknowledged.
+    pub fn watch(self: &Arc<Asked>, disk: &Disk) {
+        let asked = self.clone();
+        disk.counts(move || asked.acknowledged.load(Ordering::SeqCst));
+    }
+
+    pub fn keys(&self) -> Arc<Keys> {
+        self.applied.lock().unwrap().last_key_value().map(|(_, keys)| keys.clone()).unwrap_or_default()
+    }
+
+    /// The first `count` steps are what there is, all of it for good.
+    fn is_now(&self, count: usize, applied: Option<LogId>) {
+        self.steps.lock().unwrap().truncate(count);
+        self.acknowledged.store(count, Ordering::SeqCst);
+        self.synced.store(count, Ordering::SeqCst);
+        let next = applied.map_or(0, |applied| applied.index + 1);
+        self.applied.lock().unwrap().split_off(&next);
+    }
+}
+
+/// What applying an entry does: its values go under keys of a small set, and an entry without values deletes one.
+pub fn transition(entry: &NewEntry) -> Transition {
+    let (index, ballast) = (entry.id.index, entry.meta.starts_with(b"ballast"));
+    let key = |n: u64| Bytes::from(format!("k{}", (index * 7 + n) % KEYS));
+    let put = |value: usize| Change::Put {
+        key: if ballast { entry.meta.clone() } else { key(value as u64) },
+        value,
+    };
+    let mut changes: Vec<Change> = (0..entry.values.len()).map(put).collect();
+    if changes.is_empty() {
+        changes.push(Change::Delete { key: key(0) });
+    }
+    Transition { applied: entry.id, changes }
+}
+
+fn apply_to(keys: &mut Keys, entry: &NewEntry) {
+    for change in transition(entry).changes {
+        match change {
+            Change::Put { key, value } => drop(keys.insert(key, (entry.id, entry.values[value].clone()))),
+            Change::Delete { key } => drop(keys.remove(&key)),
+        }
+    }
+}
+
+/// Where the engine says that each value is that must be there, with its bytes.
+fn places(engine: &Engine, asked: &Asked) -> Vec<(ValueRef, Bytes)> {
+    let mut found = Vec::new();
+    for entry in log_after(&asked.steps.lock().unwrap()).1.into_values() {
+        let at =
+            engine.values_of(GROUP, entry.id.index).unwrap_or_else(|| panic!("entry {} is gone", entry.id));
+        assert_eq!(at.len(), entry.values.len(), "{}", entry.id);
+        found.extend(at.into_iter().zip(entry.values));
+    }
+    for (key, (version, bytes)) in asked.keys().iter() {
+        let held = engine.lookup(GROUP, key).unwrap_or_else(|| panic!("{key:?} is gone"));
+        assert_eq!(held.version, *version, "{key:?}");
+        found.push((held.value, bytes.clone()));
+    }
+    assert!(found.iter().all(|(at, bytes)| at.len as usize == bytes.len()));
+    found.retain(|(at, _)| at.len > 0);
+    found.sort_by_key(|(at, _)| at.offset);
+    // A log entry's value that a key has as well.
+    found.dedup_by_key(|(at, _)| (at.offset, at.len));
+    found
+}
+
+/// No two of them share a byte.
+fn check_apart(places: &[(ValueRef, Bytes)]) {
+    for pair in places.windows(2) {
+        let (one, two) = (pair[0].0, pair[1].0);
+        assert!(one.offset + u64::from(one.len) <= two.offset, "{one:?} overlaps {two:?}");
+    }
+}
+
+/// Nothing is under way: the disk holds what must be there, no two of it in one place, and once deaths were recorded and synced
+/// all other space is free.
+pub async fn check_space(engine: &Engine, disk: &Disk, asked: &Asked, geometry: Geometry, what: &str) {
+    engine.checkpoint().await.unwrap();
+    for _ in 0..3 {
+        engine.barrier().await.unwrap();
+        engine.sync().await.unwrap();
+    }
+    let places = places(engine, asked);
+    check_apart(&places);
+    let on_disk = disk.bytes(FileKind::Data);
+    for (at, bytes) in &places {
+        let from = at.offset as usize;
+        assert!(on_disk[from..from + bytes.len()] == bytes[..], "{what}: other bytes at {at:?}");
+    }
+    let mut bodies = engine.extents(GROUP, 0..u64::MAX).await;
+    bodies.retain(|extent| extent.owner == Owner::Body);
+    let mut blocks = BTreeSet::new();
+    for at in places.iter().map(|(at, _)| at).chain(bodies.iter().map(|extent| &extent.at)) {
+        blocks.extend(at.offset / BLOCK as u64..(at.offset + u64::from(at.len)).div_ceil(BLOCK as u64));
+    }
+    for body in &bodies {
+        let (from, to) = (body.at.offset, body.at.offset + u64::from(body.at.len));
+        let apart = |at: &ValueRef| at.offset + u64::from(at.len) <= from || to <= at.offset;
+        assert!(places.iter().all(|(at, _)| apart(at)), "{what}: {body:?} overlaps a value");
+        assert!(engine.read_extent(GROUP, body).await.unwrap().is_some(), "{what}: {body:?}");
+    }
+    let live = blocks.len() as u64 * BLOCK as u64;
+    let free = engine.status().free_bytes;
+    assert_eq!(free, geometry.data_bytes - live, "{what}: live and free are not the area");
+}
+
+/// Holds what was opened after a crash against what was asked, and applies again what was applied.
+pub async fn check_recovered(
+    engine: &Engine,
+    disk: &Disk,
+    asked: &Arc<Asked>,
+    world: World,
+    what: &str,
+) -> Standing {
+    let World { mode, power, .. } = world;
+    let steps = asked.steps.lock().unwrap().clone();
+    let acknowledged = asked.acknowledged.load(Ordering::SeqCst);
+    // Only what the disk really lost excuses anything, and only in the mode that says so.
+    let lost = if power { disk.lost() } else { 0 };
+    let kept = match (mode, lost) {
+        (Mode::Replicated, 1..) => disk.durable().max(asked.synced.load(Ordering::SeqCst)),
+        _ => acknowledged,
+    };
+    let bounds = engine.log_bounds(GROUP);
+    let standing = engine.standing();
+    let first = bounds.purged.map_or(0, |purged| purged.index + 1);
+    let found = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
+    let found = found.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let gives = |count: &usize| {
+        let (purged, log) = log_after(&steps[..*count]);
+        purged == bounds.purged && log.into_values().eq(found.iter().cloned())
+    };
+    // The same log may come again: a truncation that took what was appended before it.
+    let count = (acknowledged..=steps.len()).find(gives).or_else(|| (kept..acknowledged).rev().find(gives));
+    let count = count.unwrap_or_else(|| {
+        let (purged, log) = log_after(&steps[..acknowledged]);
+        let first = log.into_values().zip(&found).find(|(asked, found)| asked != *found).map(|(asked, _)| asked.id);
+        panic!(
+            "{what}: the log {bounds:?} with {} entries is what no prefix of {} steps gives, of which {acknowledged} were \
+             acknowledged and {kept} cannot be lost; those purged {purged:?}, and differ first at {first:?}; the \
+             disk lost {lost} blocks and {} steps are durable, {} promised to be, {standing:?}",
+            found.len(),
+            steps.len(),
+            disk.durable(),
+            asked.synced.load(Ordering::SeqCst)
+        )
+    });
+    if count < acknowledged {
+        assert_eq!(standing, Standing::Recovering, "{what}: it does not know that it forgot");
+    }
+    if mode != Mode::Replicated || !power {
+        assert_eq!(standing, Standing::Active, "{what}");
+    }
+    let before = engine.applied_before_restart(GROUP);
+    assert!(before >= bounds.purged, "{what}: applied {before:?}, purged {bounds:?}");
+    let from = engine.applied(GROUP).map_or(0, |applied| applied.index + 1);
+    let again: Vec<&NewEntry> =
+        found.iter().filter(|e| e.id.index >= from && before.is_some_and(|before| e.id <= before)).collect();
+    if let Some(last) = again.last() {
+        let transitions = again.iter().map(|entry| transition(entry)).collect();
+        engine.apply(GROUP, transitions, image(last.id)).unwrap();
+    }
+    assert_eq!(engine.applied(GROUP), before, "{what}: the log does not reach what was applied");
+    asked.is_now(count, before);
+    asked.watch(disk);
+    let keys = asked.keys();
+    assert_eq!(engine.view(GROUP).len(), keys.len(), "{what}");
+    for (key, (version, bytes)) in keys.iter().filter(|(key, _)| !key.starts_with(b"ballast")) {
+        let found = engine.get(GROUP, key).await.unwrap_or_else(|error| panic!("{what}: {key:?}: {error}"));
+        let found = found.map(|(entry, bytes)| (entry.version, bytes));
+        assert!(found.as_ref() == Some(&(*version, bytes.clone())), "{what}: {key:?} of entry {version}");
+    }
+    check_apart(&places(engine, asked));
+    if standing == Standing::Recovering {
+        engine.set_active().await.unwrap();
+    }
+    standing
+}
