@@ -5,6 +5,7 @@ use crate::append::Batches;
 use crate::error::{Error, Result};
 use crate::shared::{Op, Queued, State};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
+use crate::view::View;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -102,6 +103,8 @@ impl Engine {
     /// # Errors
     /// `Corrupt` for a value that does not match its record; `Io`.
     pub async fn read_log(&self, group: GroupId, range: Range<u64>, max_bytes: u64) -> Result<Vec<Entry>> {
+        // A purge or a truncation may overtake the read: what it frees is not reused before the read has ended.
+        let _pinned = View::new(&self.shared, group);
         let mut found = Vec::new();
         {
             let state = self.shared.state.lock();

@@ -1,0 +1,64 @@
+//! What the engine uses of parking_lot, with shuttle's scheduler beneath it: whoever takes a lock, or lets it go, may be stopped
+//! there for as long as that scheduler likes.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
+
+/// A lock as parking_lot has it: never poisoned.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An open lock.
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex(shuttle::sync::Mutex::new(value))
+    }
+
+    /// Waits until nobody else holds it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+#[allow(clippy::expect_used, reason = "it is given away only within `Condvar::wait`")]
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("held")
+    }
+}
+
+#[allow(clippy::expect_used, reason = "as above")]
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("held")
+    }
+}
+
+/// A condition as parking_lot has it.
+#[derive(Debug, Default)]
+pub struct Condvar(shuttle::sync::Condvar);
+
+impl Condvar {
+    /// Lets go of the lock until somebody notifies.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if let Some(held) = guard.0.take() {
+            guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Wakes one who waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}

@@ -1,0 +1,301 @@
+//! The engine's own sources under a scheduler that stops a thread wherever a lock is taken or let go: what several threads share
+//! keeps its promises in whatever order they go on, and nobody waits for ever.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use raced_engine::io::{FileKind, IoFuture};
+use raced_engine::{
+    Change, Engine, Error, Installer, ListQuery, LogId, Mode, NewEntry, Options, Promise, SnapshotKey,
+    Transition,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use support::{Disk, GROUP, explore, id, image, open, options, prepared};
+use tokio::spawn;
+use tokio::sync::oneshot;
+
+fn filled(len: usize, with: u64) -> Bytes {
+    Bytes::from(vec![with as u8; len])
+}
+
+async fn append(engine: &Engine, index: u64, values: Vec<Bytes>) -> raced_engine::Result<()> {
+    let (done, written) = oneshot::channel();
+    let entry = NewEntry { id: id(index), meta: format!("the record of {index:06}").into(), values };
+    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |result| drop(done.send(result)))).await?;
+    written.await.unwrap()
+}
+
+fn put(index: u64, key: &str) -> Transition {
+    let key = Bytes::from(key.to_owned());
+    Transition { applied: id(index), changes: vec![Change::Put { key, value: 0 }] }
+}
+
+async fn put_key(installer: &mut Installer, key: Bytes, version: LogId, value: Bytes) {
+    let missing = installer.put(vec![SnapshotKey::with_value(key, version, value)]).await.unwrap();
+    assert!(missing.is_empty());
+}
+
+/// Outside the reserve so many blocks are free beside the ballast, of which each entry takes one: of the last of the `keyed` ones
+/// only key `k` still knows, of the `logged` ones only the log.
+fn nearly_full(free: usize, keyed: u64, logged: u64) -> Disk {
+    prepared(move |engine| async move {
+        append(&engine, 0, vec![filled((960 - free) << 12, 1)]).await.unwrap();
+        engine.apply(GROUP, vec![put(0, "ballast")], image(0)).unwrap();
+        for index in 1..=keyed {
+            append(&engine, index, vec![filled(4096, index)]).await.unwrap();
+            engine.apply(GROUP, vec![put(index, "k")], image(index)).unwrap();
+        }
+        if keyed > 0 {
+            engine.purge(GROUP, id(keyed)).await.unwrap();
+        }
+        for index in keyed + 1..=keyed + logged {
+            append(&engine, index, vec![filled(4096, index)]).await.unwrap();
+            let nothing = Transition { applied: id(index), changes: Vec::new() };
+            engine.apply(GROUP, vec![nothing], image(index)).unwrap();
+        }
+        engine.checkpoint().await.unwrap();
+    })
+}
+
+/// What died is recorded, and its space is free.
+async fn reclaim(engine: &Engine) {
+    for _ in 0..2 {
+        engine.barrier().await.unwrap();
+        engine.sync().await.unwrap();
+    }
+}
+
+#[test]
+fn a_view_reads_what_it_was_made_of_whatever_becomes_of_its_space() {
+    explore(nearly_full(2, 1, 0), 250, |disk| async move {
+        let engine = open(&disk, options(Mode::Device)).await;
+        let writes = engine.clone();
+        let writer = spawn(async move {
+            append(&writes, 2, vec![filled(4096, 2)]).await.unwrap();
+            writes.apply(GROUP, vec![put(2, "k")], image(2)).unwrap();
+            reclaim(&writes).await;
+            append(&writes, 3, vec![filled(4096, 3)]).await.unwrap();
+        });
+        for _ in 0..40 {
+            let view = engine.view(GROUP);
+            let entry = view.get(b"k").unwrap();
+            let value = view.read(&entry).await.unwrap();
+            assert!(value == filled(4096, entry.version.index), "entry {}", entry.version);
+        }
+        writer.await.unwrap();
+    });
+}
+
+/// The story: entries were read for a follower while the log was purged. Their space went to newer values before they were read,
+/// and what was found there was reported as damage.
+#[test]
+fn a_read_of_the_log_that_a_purge_overtakes_finds_no_damage() {
+    explore(nearly_full(3, 0, 2), 250, |disk| async move {
+        let engine = open(&disk, options(Mode::Device)).await;
+        let writes = engine.clone();
+        let writer = spawn(async move {
+            writes.purge(GROUP, id(1)).await.unwrap();
+            reclaim(&writes).await;
+            append(&writes, 3, vec![filled(4096, 3)]).await.unwrap();
+        });
+        for _ in 0..10 {
+            let first = engine.log_bounds(GROUP).purged.map_or(1, |purged| purged.index + 1);
+            for entry in engine.read_log(GROUP, first..u64::MAX, u64::MAX).await.unwrap() {
+                assert!(entry.values[0] == filled(4096, entry.id.index), "entry {}", entry.id);
+            }
+        }
+        writer.await.unwrap();
+        assert_eq!(engine.status().corrupt_values, 0);
+    });
+}
+
+/// What ends as it should, or because the engine failed meanwhile.
+fn answered<T>(result: raced_engine::Result<T>, may_fail: bool) {
+    match result {
+        Ok(_) => {}
+        Err(Error::Failed { .. }) if may_fail => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Everything that waits for the writer, the syncer, a checkpoint or the superblock, at once. Nobody may wait for ever: whoever
+/// has what another waits for must not have told it before that one listened.
+async fn everybody_at_once(engine: Engine, may_fail: bool) {
+    let mut waiting = Vec::new();
+    let each: [fn(Engine) -> IoFuture<raced_engine::Result<()>>; 6] = [
+        |engine| Box::pin(async move { append(&engine, 3, vec![filled(100, 3)]).await }),
+        |engine| Box::pin(async move { engine.checkpoint().await }),
+        |engine| Box::pin(async move { engine.sync().await }),
+        |engine| Box::pin(async move { engine.barrier().await }),
+        |engine| Box::pin(async move { engine.save_vote(GROUP, b"vote").await }),
+        |engine| Box::pin(async move { engine.purge(GROUP, id(0)).await }),
+    ];
+    for ask in each {
+        let engine = engine.clone();
+        waiting.push(spawn(async move { answered(ask(engine).await, may_fail) }));
+    }
+    if may_fail {
+        engine.give_device_up("the test gives up");
+    }
+    for one in waiting {
+        one.await.unwrap();
+    }
+}
+
+#[test]
+fn nobody_waits_for_ever_in_whatever_order_threads_go_on() {
+    for mode in [Mode::Sync, Mode::Replicated] {
+        explore(three_entries(), 60, move |disk| async move {
+            let engine = open(&disk, options(mode)).await;
+            everybody_at_once(engine.clone(), false).await;
+            engine.close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn everybody_is_told_when_the_engine_fails_in_whatever_order_threads_go_on() {
+    explore(three_entries(), 60, |disk| async move {
+        let engine = open(&disk, options(Mode::Replicated)).await;
+        everybody_at_once(engine.clone(), true).await;
+        assert!(matches!(engine.barrier().await, Err(Error::Failed { .. })));
+    });
+}
+
+/// A write never returns: whoever waits is told once the limit is over, whenever its tick comes.
+#[test]
+fn everybody_is_told_when_the_device_hangs_in_whatever_order_threads_go_on() {
+    explore(three_entries(), 60, |mut disk| async move {
+        disk.hangs = Some(FileKind::Data);
+        let engine = open(&disk, options(Mode::Replicated)).await;
+        let (told, all) = oneshot::channel();
+        let asked = spawn(async move {
+            everybody_at_once(engine, true).await;
+            told.send(()).unwrap();
+        });
+        let mut all = std::pin::pin!(all);
+        while (&mut all).now_or_never().is_none() {
+            tokio::time::advance(Duration::from_secs(3));
+            shuttle::future::yield_now().await;
+        }
+        asked.await.unwrap();
+    });
+}
+
+/// While the caller holds the mark clear and lets it go again, and its time runs out: whatever is acknowledged is synced, or the
+/// mark is.
+#[test]
+fn nothing_is_acknowledged_ahead_of_its_sync_without_the_mark_in_whatever_order_threads_go_on() {
+    explore(three_entries(), 60, |disk| async move {
+        let engine =
+            open(&disk, Options { sync_interval: Duration::from_secs(1), ..options(Mode::Replicated) }).await;
+        let ahead = Arc::new(AtomicU64::new(0));
+        let writes = {
+            let (engine, disk, ahead) = (engine.clone(), disk.clone(), ahead.clone());
+            spawn(async move {
+                let mut waiting = Vec::new();
+                for index in 3..13 {
+                    let (sender, receiver) = oneshot::channel();
+                    let (disk, ahead) = (disk.clone(), ahead.clone());
+                    let meta = Bytes::from(format!("the record of {index:06}"));
+                    let record = meta.clone();
+                    let done = Box::new(move |result: raced_engine::Result<()>| {
+                        result.unwrap();
+                        if !disk.is_synced(&record) {
+                            assert!(
+                                disk.mark_is_synced(),
+                                "entry {index} may be forgotten, and nothing tells so"
+                            );
+                            ahead.fetch_add(1, Ordering::SeqCst);
+                        }
+                        sender.send(()).unwrap();
+                    });
+                    let entry = NewEntry { id: id(index), meta, values: Vec::new() };
+                    engine.append(GROUP, vec![entry], Promise::Mode, done).await.unwrap();
+                    waiting.push(receiver);
+                    if index % 2 == 0 {
+                        waiting.remove(0).await.unwrap();
+                    }
+                }
+                for one in waiting {
+                    one.await.unwrap();
+                }
+            })
+        };
+        let holds = engine.clone();
+        let holder = spawn(async move {
+            for held in [true, false, true, false] {
+                shuttle::future::yield_now().await;
+                holds.hold_synced(held);
+            }
+        });
+        let ticks = spawn(async {
+            for _ in 0..3 {
+                tokio::time::advance(Duration::from_millis(600));
+                shuttle::future::yield_now().await;
+            }
+        });
+        writes.await.unwrap();
+        holder.await.unwrap();
+        ticks.await.unwrap();
+        engine.close().await.unwrap();
+        assert!(!disk.mark_is_synced(), "a clean end clears it");
+    });
+}
+
+/// A snapshot takes the place of everything while others append, read and take checkpoints.
+#[test]
+fn an_install_among_readers_and_writers_ends_in_whatever_order_threads_go_on() {
+    explore(three_entries(), 60, |disk| async move {
+        let engine = open(&disk, options(Mode::Sync)).await;
+        let at = LogId { term: 2, index: 100 };
+        let installs = engine.clone();
+        let install = spawn(async move {
+            let mut installer = installs.begin_install(GROUP).await.unwrap();
+            for n in 0..3 {
+                put_key(&mut installer, format!("n{n}").into(), LogId { term: 2, index: n }, filled(5000, n))
+                    .await;
+            }
+            installer.finish(at, image(100)).await.unwrap();
+            assert_eq!(installs.log_bounds(GROUP).purged, Some(at));
+        });
+        let writes = engine.clone();
+        // Its entry is what the log needs next, or was, before the snapshot.
+        let writer = spawn(async move { drop(append(&writes, 3, vec![filled(100, 3)]).await) });
+        let checkpoints = engine.clone();
+        let checkpoint = spawn(async move { checkpoints.checkpoint().await.unwrap() });
+        let reads = engine.clone();
+        let reader = spawn(async move {
+            for _ in 0..2 {
+                let view = reads.view(GROUP);
+                let new = view.applied() == Some(at);
+                assert_eq!(view.len(), if new { 3 } else { 1 });
+                for item in
+                    view.list(&ListQuery { limit: 10, max_bytes: u64::MAX, ..ListQuery::default() }).items
+                {
+                    view.read(&item.entry).await.unwrap();
+                }
+            }
+        });
+        for one in [install, writer, checkpoint, reader] {
+            one.await.unwrap();
+        }
+        engine.close().await.unwrap();
+    });
+}
+
+/// Entries 0 to 2, all under one key.
+fn three_entries() -> Disk {
+    prepared(|engine| async move {
+        for index in 0..3 {
+            append(&engine, index, vec![filled(5000, index)]).await.unwrap();
+            engine.apply(GROUP, vec![put(index, "k")], image(index)).unwrap();
+        }
+        engine.checkpoint().await.unwrap();
+    })
+}
