@@ -127,7 +127,8 @@ fn answered<T>(result: raced_engine::Result<T>, may_fail: bool) {
 /// has what another waits for must not have told it before that one listened.
 async fn everybody_at_once(engine: Engine, may_fail: bool) {
     let mut waiting = Vec::new();
-    let each: [fn(Engine) -> IoFuture<raced_engine::Result<()>>; 6] = [
+    type Act = fn(Engine) -> IoFuture<raced_engine::Result<()>>;
+    let each: [Act; 6] = [
         |engine| Box::pin(async move { append(&engine, 3, vec![filled(100, 3)]).await }),
         |engine| Box::pin(async move { engine.checkpoint().await }),
         |engine| Box::pin(async move { engine.sync().await }),
