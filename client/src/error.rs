@@ -118,6 +118,17 @@ pub enum Error {
         found: String,
     },
 
+    /// The endpoint and this client speak different versions of the protocol.
+    #[error(
+        "endpoint {endpoint} cannot be talked to: {message}; use a client and a server of releases that fit"
+    )]
+    ProtocolMismatch {
+        /// The endpoint.
+        endpoint: String,
+        /// Which version each speaks.
+        message: String,
+    },
+
     /// The request makes no sense (an empty batch), or the server refused it as invalid.
     #[error("invalid request: {0}")]
     InvalidRequest(String),

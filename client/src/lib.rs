@@ -87,6 +87,7 @@ pub use bytes::Bytes;
 pub use client::Client;
 pub use error::Error;
 pub use list::{ListOptions, Page, Pages};
+pub use node::PROTOCOL;
 pub use options::Options;
 pub use read::ReadOptions;
 pub use scrub::{ScrubAction, ScrubStatus};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
 use crate::convert::describe;
@@ -19,6 +19,9 @@ use crate::lane::Lane;
 use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
+
+/// The version of the client protocol that this release speaks.
+pub const PROTOCOL: u32 = 1;
 
 /// The generated stub: one call for one request.
 pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
@@ -69,7 +72,8 @@ impl Stub {
     }
 
     pub(crate) async fn hello(&mut self, timeout: Duration) -> Result<proto::HelloResponse, Status> {
-        self.unary.hello(within(proto::HelloRequest {}, timeout)).await.map(Response::into_inner)
+        let request = proto::HelloRequest { protocol: PROTOCOL };
+        self.unary.hello(within(request, timeout)).await.map(Response::into_inner)
     }
 
     pub(crate) async fn scrub(
@@ -212,10 +216,17 @@ impl Node {
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
         let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
         let mut first = Stub::new(channel);
-        let hello = first
-            .hello(options.connect_timeout)
-            .await
-            .map_err(|status| self.unavailable(format!("hello: {}", describe(&status))))?;
+        let hello = first.hello(options.connect_timeout).await.map_err(|status| match status.code() {
+            Code::FailedPrecondition => self.mismatch(status.message().to_owned()),
+            _ => self.unavailable(format!("hello: {}", describe(&status))),
+        })?;
+        if hello.protocol != PROTOCOL {
+            let message = format!(
+                "the server speaks version {} of the client protocol, this client speaks {PROTOCOL}",
+                hello.protocol
+            );
+            return Err(self.mismatch(message));
+        }
         let others =
             (1..options.connections_per_node).map(|_| Stub::new(self.endpoint.connect_lazy())).collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
@@ -238,6 +249,10 @@ impl Node {
         if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             state.connection = None;
         }
+    }
+
+    fn mismatch(&self, message: String) -> Error {
+        Error::ProtocolMismatch { endpoint: self.address.clone(), message }
     }
 
     fn unavailable(&self, last_error: String) -> Error {

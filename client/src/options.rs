@@ -132,7 +132,8 @@ impl Options {
     /// Makes a client and connects it to the first endpoint that answers; each is tried once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::InvalidOptions`].
+    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::ProtocolMismatch`],
+    /// [`Error::InvalidOptions`].
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.build()?;
         client.inner.pool.connect_any().await?;

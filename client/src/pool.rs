@@ -86,7 +86,9 @@ impl Pool {
             };
             match self.connect(&node).await {
                 Ok(_) => return Ok(()),
-                Err(error @ Error::ClusterMismatch { .. }) => return Err(error),
+                Err(error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. })) => {
+                    return Err(error);
+                }
                 Err(Error::Unavailable { last_error, .. }) => last = last_error,
                 Err(error) => last = error.to_string(),
             }

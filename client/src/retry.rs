@@ -83,7 +83,9 @@ impl Attempts {
             }
             let why = match tokio::time::timeout(self.remaining(), pool.connect(&node)).await {
                 Ok(Ok(connection)) => return Ok((node, connection)),
-                Ok(Err(error @ Error::ClusterMismatch { .. })) => return Err(error),
+                Ok(Err(error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. }))) => {
+                    return Err(error);
+                }
                 Ok(Err(Error::Unavailable { last_error, .. })) => last_error,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no connection before the deadline".to_owned(),

@@ -6,7 +6,7 @@ mod fake;
 use std::time::Duration;
 
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::{Bytes, Error, ListOptions, Options, ReadOptions};
+use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions};
 use fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
 use futures::TryStreamExt;
 
@@ -95,6 +95,18 @@ async fn lists_go_page_by_page_in_both_directions() {
     assert_eq!(keys(&all), ["a/5", "a/4", "a/3", "a/2", "a/1"]);
     let none: Vec<_> = client.list_all(ListOptions::prefix("z").stale()).try_collect().await.unwrap();
     assert_eq!(none, []);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_speaks_another_version_of_the_protocol_is_refused_by_name() {
+    let later = Cluster::new("ours").speaking(PROTOCOL + 1);
+    let node = Node::start(&later).await;
+    let client = options(&[&node]).build().unwrap();
+    for error in [options(&[&node]).connect().await.unwrap_err(), client.put("a", "1").await.unwrap_err()] {
+        assert!(matches!(error, Error::ProtocolMismatch { .. }), "{error:?}");
+        let named = format!("the server speaks version {} of the client protocol", PROTOCOL + 1);
+        assert!(error.to_string().contains(&named), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URI");
     let channel = endpoint.connect().await.expect("it listens");
     let mut client = proto::kv_client::KvClient::new(channel).max_encoding_message_size(usize::MAX);
-    client.hello(proto::HelloRequest {}).await.expect("hello");
+    client.hello(proto::HelloRequest { protocol: cairn_client::PROTOCOL }).await.expect("hello");
     let idle = cluster.memory(0);
     cluster.forget_peak(0);
 

@@ -133,7 +133,12 @@ type Answer<T> = Result<Response<T>, Status>;
 impl Kv for Member {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
         let members = self.shared.members.clone();
-        Ok(Response::new(proto::HelloResponse { cluster: "tested".into(), members, ..Default::default() }))
+        Ok(Response::new(proto::HelloResponse {
+            cluster: "tested".into(),
+            members,
+            protocol: cairn_client::PROTOCOL,
+            ..Default::default()
+        }))
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<StatusResponse> {

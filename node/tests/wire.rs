@@ -49,8 +49,19 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     let mut at_leader = KvClient::new(channel(&endpoints[leader]).await);
     let mut at_follower = KvClient::new(channel(&endpoints[(leader + 1) % 3]).await);
 
-    let hello = at_follower.hello(proto::HelloRequest {}).await.expect("hello").into_inner();
+    let hello = at_follower
+        .hello(proto::HelloRequest { protocol: cairn_client::PROTOCOL })
+        .await
+        .expect("hello")
+        .into_inner();
     assert_eq!((hello.cluster.as_str(), hello.members.len()), ("tested", 3));
+    assert_eq!(hello.protocol, cairn_client::PROTOCOL);
+    for protocol in [0, cairn_client::PROTOCOL + 1] {
+        let status = at_follower.hello(proto::HelloRequest { protocol }).await.expect_err("another version");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let named = format!("the client speaks {protocol}");
+        assert!(status.message().contains(&named), "{}", status.message());
+    }
     let limits = hello.limits.expect("limits");
     assert_eq!((limits.max_key_bytes, limits.max_value_bytes), (1024, 1 << 20));
 

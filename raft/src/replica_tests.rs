@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::conformance_tests::engine;
+use crate::network::PROTOCOL;
 use crate::network::proto::peer_server::Peer;
 use crate::network::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
@@ -33,6 +34,7 @@ fn envelope() -> Option<Envelope> {
         start: 1,
         run: 1,
         lineage: vec![],
+        protocol: PROTOCOL,
     })
 }
 

@@ -59,6 +59,8 @@ struct Store {
 pub struct Cluster {
     name: String,
     limits: proto::Limits,
+    /// The version of the protocol that its nodes say they speak.
+    protocol: u32,
     store: Arc<Mutex<Store>>,
 }
 
@@ -71,7 +73,12 @@ impl Cluster {
             max_request_bytes: 4096,
         };
         let store = Arc::new(Mutex::new(Store { index: 10, ..Store::default() }));
-        Cluster { name: name.to_owned(), limits, store }
+        Cluster { name: name.to_owned(), limits, protocol: cairn_client::PROTOCOL, store }
+    }
+
+    /// The same, whose nodes speak this version of the protocol.
+    pub fn speaking(self, protocol: u32) -> Cluster {
+        Cluster { protocol, ..self }
     }
 
     /// How many writes were applied.
@@ -172,6 +179,7 @@ impl Kv for Node {
             applied_index: self.cluster.store.lock().unwrap().index,
             members: self.members.lock().unwrap().iter().map(member).collect(),
             server_version: "test".to_owned(),
+            protocol: self.cluster.protocol,
         }))
     }
 

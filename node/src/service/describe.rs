@@ -24,6 +24,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
         members: members(&inner.config, &status),
         leader: leader(&inner.config, &status),
         server_version: env!("CARGO_PKG_VERSION").to_string(),
+        protocol: cairn_client::PROTOCOL,
     }
 }
 

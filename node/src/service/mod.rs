@@ -130,9 +130,14 @@ impl KvService {
 impl proto::kv_server::Kv for KvService {
     async fn hello(
         &self,
-        _request: Request<proto::HelloRequest>,
+        request: Request<proto::HelloRequest>,
     ) -> Result<Response<proto::HelloResponse>, Status> {
-        self.measured(Method::Hello, async { Ok(describe::hello(&self.inner)) }).await
+        let spoken = request.into_inner().protocol;
+        self.measured(Method::Hello, async {
+            refusal::other_protocol(spoken)?;
+            Ok(describe::hello(&self.inner))
+        })
+        .await
     }
 
     async fn write(

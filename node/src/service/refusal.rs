@@ -3,6 +3,7 @@
 
 use crate::config::NodeConfig;
 use bytes::Bytes;
+use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::{ERROR_DETAIL_KEY, ErrorDetail, Leader};
 use cairn_raft::{MemberAddress, NodeId, ReadError, WriteError};
@@ -24,6 +25,16 @@ pub(crate) fn status(code: Code, message: impl Into<String>, detail: ErrorDetail
 
 fn detail(reason: Reason) -> ErrorDetail {
     ErrorDetail { reason: reason.into(), ..ErrorDetail::default() }
+}
+
+/// A client that speaks another version of the protocol.
+pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
+    match spoken == PROTOCOL {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!(
+            "this server speaks version {PROTOCOL} of the client protocol, the client speaks {spoken}: `HelloRequest.protocol`"
+        ))),
+    }
 }
 
 /// An input that passes a limit.

@@ -27,6 +27,9 @@ pub(crate) struct PeerIdentity {
     terms: Terms,
 }
 
+/// The version of the protocol between members that this release speaks.
+pub(crate) const PROTOCOL: u32 = 1;
+
 /// How a message is refused from an identity that is no member any more, or from an older copy of a member's disk.
 pub(crate) const OUTCAST: Code = Code::PermissionDenied;
 
@@ -69,6 +72,7 @@ impl PeerIdentity {
             start: self.run.start,
             run: self.run.nonce,
             lineage: self.lineage.to_vec(),
+            protocol: PROTOCOL,
         })
     }
 
@@ -117,6 +121,13 @@ impl PeerIdentity {
             return Err(refused(format!(
                 "the message is of cluster `{}`, this is a member of `{}`",
                 envelope.cluster, self.cluster
+            )));
+        }
+        if envelope.protocol != PROTOCOL {
+            return Err(refused(format!(
+                "member {sender} speaks version {} of the protocol between members, this one, {}, speaks {PROTOCOL}: run \
+                 releases on them that fit",
+                envelope.protocol, self.id
             )));
         }
         if self.retired.contains(sender) {
@@ -174,6 +185,7 @@ mod tests {
             start,
             run,
             lineage: vec![],
+            protocol: PROTOCOL,
         }
     }
 
@@ -242,6 +254,23 @@ mod tests {
         let message = envelope("red", NodeId::new(2, 22), NodeId::new(1, 11));
         let status = here().sender_of_request(Some(&message)).unwrap_err();
         assert!(status.message().contains("cluster `red`"), "{}", status.message());
+    }
+
+    #[test]
+    fn a_message_in_another_version_of_the_protocol_is_refused_by_name_before_anything_else_of_it_is_believed()
+     {
+        let message =
+            |protocol| Envelope { protocol, ..envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11)) };
+        let here = here();
+        for other in [0, PROTOCOL + 1, u32::MAX] {
+            let later = Envelope { start: 9, ..message(other) };
+            let status = here.sender_of_request(Some(&later)).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+            let named = format!("version {other} of the protocol between members");
+            assert!(status.message().contains(&named), "{}", status.message());
+            assert!(here.check_answer(Some(&later), NodeId::new(2, 22)).is_err());
+        }
+        here.sender_of_request(Some(&message(PROTOCOL))).unwrap();
     }
 
     #[test]

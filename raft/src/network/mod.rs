@@ -24,6 +24,8 @@ pub(crate) use acknowledged::Acknowledged;
 pub(crate) use client::Connections;
 pub(crate) use fetch::fetch_value;
 pub(crate) use hello::hello;
+#[cfg(test)]
+pub(crate) use identity::PROTOCOL;
 pub(crate) use identity::{OUTCAST, PeerIdentity};
 pub(crate) use join::ask_to_join;
 pub(crate) use peer::addresses;
