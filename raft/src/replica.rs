@@ -200,7 +200,7 @@ impl Replica {
 
     /// The service that answers the other members: to be added to the server on the peer address.
     pub fn peer_service(&self) -> PeerServer {
-        PeerServer::new(PeerService { shared: self.inner.shared.clone() })
+        PeerServer::new(runtime::behind_network(PeerService { shared: self.inner.shared.clone() }))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }

@@ -9,6 +9,9 @@ use openraft_rt::{AsyncRuntime, Instant as _, Watch};
 use std::future::Future;
 use std::time::Duration;
 
+#[cfg(madsim)]
+mod wire;
+
 #[cfg(not(madsim))]
 mod chosen {
     pub(crate) use openraft_rt_tokio::TokioRuntime as Runtime;
@@ -19,6 +22,24 @@ mod chosen {
         None
     }
 
+    /// Snapshots go in pieces of the usual size.
+    pub(crate) const fn piece_bytes(usual: u64) -> u64 {
+        usual
+    }
+
+    /// Nobody looks.
+    pub(crate) const fn note_flushed(_slot: u16, _last: cairn_engine::LogId) {}
+
+    /// The network encodes it.
+    pub(crate) const fn on_its_way<M>(message: M) -> Option<M> {
+        Some(message)
+    }
+
+    /// The network does what a network does.
+    pub(crate) const fn behind_network(service: crate::network::PeerService) -> crate::network::PeerService {
+        service
+    }
+
     /// The tonic service that answers the other members; add it to the server on the peer address.
     pub type PeerServer = crate::network::proto::peer_server::PeerServer<crate::network::PeerService>;
 }
@@ -26,12 +47,23 @@ mod chosen {
 #[cfg(madsim)]
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
-    pub(crate) use super::simulated::repeat_after;
-    pub use super::simulated::{messages_repeated, repeat_messages, reset_clock_rates, set_clock_rate};
+    pub use super::simulated::{
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
+    };
+    pub(crate) use super::simulated::{note_flushed, piece_bytes, repeat_after};
+
+    /// A message of a stream, through bytes and back; one that the wire would not carry is not carried.
+    pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
+        super::wire::encoded(&message, crate::network::MAX_MESSAGE_BYTES).ok()
+    }
+
+    pub(crate) fn behind_network(service: crate::network::PeerService) -> super::wire::OverWire {
+        super::wire::OverWire(service)
+    }
 
     /// The tonic service that answers the other members; add it to the server on the peer address.
     pub type PeerServer = crate::network::proto::peer_server::PeerServer<
-        crate::network::PeerService,
+        super::wire::OverWire,
         tonic::codegen::IdentityInterceptor,
     >;
 }
@@ -42,11 +74,14 @@ pub(crate) mod exports {
     pub use super::chosen::PeerServer;
     #[cfg(madsim)]
     pub use super::chosen::{
-        PeerServer, messages_repeated, repeat_messages, reset_clock_rates, set_clock_rate,
+        PeerServer, cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
+        set_clock_rate,
     };
+    #[cfg(madsim)]
+    pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
 }
 
-pub(crate) use chosen::{Runtime, repeat_after};
+pub(crate) use chosen::{Runtime, behind_network, note_flushed, on_its_way, piece_bytes, repeat_after};
 pub(crate) use exports::PeerServer;
 
 /// A point on this node's clock.
@@ -84,6 +119,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 mod simulated {
     //! openraft's runtime over madsim.
 
+    use cairn_engine::LogId;
     use madsim::rand::{Rng, RngCore};
     use madsim::task::NodeId;
     use madsim::time::TimeHandle;
@@ -115,6 +151,10 @@ mod simulated {
         /// Of a thousand messages between members, those that are sent again.
         static REPEATS: Cell<u32> = const { Cell::new(0) };
         static REPEATED: Cell<u64> = const { Cell::new(0) };
+        /// Snapshots go in pieces of so many bytes, if not of the usual size.
+        static PIECE_BYTES: Cell<Option<u64>> = const { Cell::new(None) };
+        /// By slot, the last entry that a member has told openraft is stored: from then on it counts for a quorum.
+        static FLUSHED: RefCell<BTreeMap<u16, LogId>> = const { RefCell::new(BTreeMap::new()) };
     }
 
     impl Clock {
@@ -175,9 +215,33 @@ mod simulated {
         Some(Duration::from_micros(rng.gen_range(0..longest_us)))
     }
 
-    /// Forgets every rate: to be called when a simulation begins, since rates belong to the thread.
-    pub fn reset_clock_rates() {
+    /// From now on snapshots go in pieces of so many bytes, or of the usual size.
+    pub fn cut_snapshots(piece_bytes: Option<u64>) {
+        PIECE_BYTES.set(piece_bytes);
+    }
+
+    pub(crate) fn piece_bytes(usual: u64) -> u64 {
+        PIECE_BYTES.get().unwrap_or(usual)
+    }
+
+    /// A member tells openraft that its log is stored through `last`.
+    pub(crate) fn note_flushed(slot: u16, last: LogId) {
+        FLUSHED.with_borrow_mut(|flushed| flushed.insert(slot, last));
+    }
+
+    /// The last entry that the member of this slot has counted as stored, in any of its lives.
+    pub fn flushed(slot: u16) -> Option<LogId> {
+        FLUSHED.with_borrow(|flushed| flushed.get(&slot).copied())
+    }
+
+    /// To be called when a simulation begins, since all of this belongs to the thread.
+    pub fn forget_earlier_run() {
         CLOCKS.with_borrow_mut(BTreeMap::clear);
+        FLUSHED.with_borrow_mut(BTreeMap::clear);
+        REPEATS.set(0);
+        REPEATED.set(0);
+        super::wire::reset_calls(0);
+        super::wire::calls_reset();
     }
 
     /// What a node's clock shows, since the simulation began.

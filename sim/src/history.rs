@@ -64,6 +64,8 @@ pub struct ListSpec {
     pub reverse: bool,
     /// Without values.
     pub keys_only: bool,
+    /// Stop before keys and values exceed so many bytes; one item is always there.
+    pub max_bytes: u64,
 }
 
 /// A request.
@@ -115,8 +117,8 @@ pub enum Outcome {
     Found(Option<(Value, Version)>),
     /// A key's version.
     FoundVersion(Option<Version>),
-    /// A list: items in the asked order.
-    Listed(Vec<Item>),
+    /// A list: items in the asked order, and whether more follow.
+    Listed(Vec<Item>, bool),
     /// It failed and certainly had no effect.
     NoEffect,
     /// It may have taken effect, may yet, or never will.
@@ -166,7 +168,7 @@ impl Record {
             (Action::Get(key) | Action::StaleGet(key), Outcome::Found(Some((value, version)))) => {
                 vec![(*key, *value, *version)]
             }
-            (_, Outcome::Listed(items)) => items
+            (_, Outcome::Listed(items, _)) => items
                 .iter()
                 .filter_map(|item| item.value.map(|value| (item.key, value, item.version)))
                 .collect(),

@@ -1,8 +1,12 @@
 //! The same servers on the simulated network.
 
 use super::*;
-use cairn_client::proto::kv_server::KvServer;
+use cairn_client::proto;
+use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_engine::Identity;
+use cairn_raft::{encoded, stream_until_reset, until_reset};
+use futures::StreamExt;
+use tonic::{Request, Response, Status, Streaming};
 
 pub(super) type Listener = SocketAddr;
 
@@ -23,11 +27,56 @@ pub(super) async fn serve_clients(
     stopping: Stop,
 ) {
     let router = server().add_service(
-        KvServer::new(service)
+        KvServer::new(OverWire { service, request_bytes: request_bytes_max(&config) })
             .max_decoding_message_size(request_bytes_max(&config))
             .max_encoding_message_size(usize::MAX),
     );
     log_end("clients", router.serve_with_shutdown(listener, stopping.map(|_| ())).await);
+}
+
+/// The service behind a real network: messages are bytes on their way, and a handler whose caller has gone is dropped.
+struct OverWire {
+    service: KvService,
+    request_bytes: usize,
+}
+
+macro_rules! kv {
+    ($($name:ident: $request:ident => $response:ident,)+) => {
+        #[tonic::async_trait]
+        impl Kv for OverWire {
+            $(
+                async fn $name(
+                    &self,
+                    request: Request<proto::$request>,
+                ) -> Result<Response<proto::$response>, Status> {
+                    let message = encoded(request.get_ref(), self.request_bytes)?;
+                    let answer = until_reset(self.service.$name(request.map(|_| message))).await?;
+                    Ok(Response::new(encoded(answer.get_ref(), usize::MAX)?))
+                }
+            )+
+
+            type BatchStream = <KvService as Kv>::BatchStream;
+
+            async fn batch(
+                &self,
+                request: Request<Streaming<proto::BatchRequest>>,
+            ) -> Result<Response<Self::BatchStream>, Status> {
+                let answers = self.service.batch(request).await?.into_inner();
+                let answers = answers.map(|answer| answer.and_then(|message| encoded(&message, usize::MAX)));
+                Ok(Response::new(stream_until_reset(answers)))
+            }
+        }
+    };
+}
+
+kv! {
+    hello: HelloRequest => HelloResponse,
+    write: WriteRequest => WriteResponse,
+    get: GetRequest => GetResponse,
+    list: ListRequest => ListResponse,
+    status: StatusRequest => StatusResponse,
+    scrub: ScrubRequest => ScrubResponse,
+    mandate: MandateRequest => MandateResponse,
 }
 
 pub(super) async fn serve_peers(listener: Listener, replica: Replica) {

@@ -14,6 +14,7 @@ use crate::GROUP;
 use crate::codec;
 use crate::ids::NodeId;
 use crate::repair::Mender;
+use crate::runtime;
 use crate::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -108,8 +109,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         let promise = self.promise(&entries, membership);
-        let done =
-            Box::new(move |result: cairn_engine::Result<()>| callback.io_completed(result.map_err(io_error)));
+        let (slot, last) = (self.engine.identity().slot, entries.last().map(|entry| entry.id));
+        let done = Box::new(move |result: cairn_engine::Result<()>| {
+            if let Some(last) = last.filter(|_| result.is_ok()) {
+                runtime::note_flushed(slot, last);
+            }
+            callback.io_completed(result.map_err(io_error));
+        });
         let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io_error);
         // They have their place, or the engine has failed.
         drop(held);

@@ -19,7 +19,7 @@ use crate::redundancy::Redundancy;
 use crate::runtime;
 use crate::terms::Sender;
 use crate::types::{AppendRequest, TypeConfig};
-use futures::future::{Either, select};
+use futures::future::{Either, ready, select};
 use futures::{Stream, StreamExt};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
 use std::collections::VecDeque;
@@ -50,7 +50,12 @@ pub(super) fn outcome(
 pub(super) fn outlet()
 -> (mpsc::Sender<proto::AppendRequest>, impl Stream<Item = proto::AppendRequest> + Send + 'static) {
     let (sender, mut receiver) = mpsc::channel(WINDOW);
-    (sender, futures::stream::poll_fn(move |context| receiver.poll_recv(context)))
+    // A message that is too large ends the stream, as it does on a real network.
+    let messages = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
+    (
+        sender,
+        messages.map(runtime::on_its_way).take_while(|message| ready(message.is_some())).filter_map(ready),
+    )
 }
 
 /// The unanswered requests, the oldest first: whether each is without an entry.

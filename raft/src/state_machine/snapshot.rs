@@ -76,9 +76,9 @@ fn piece_len(items: &[Item]) -> usize {
     let too_many = items.iter().position(|item| {
         all += u64::from(item.entry.value.len);
         brought += (item.key.len() + item.value.as_ref().map_or(0, Bytes::len)) as u64;
-        brought > PIECE_BYTES || all > PIECE_HELD_BYTES
+        brought > runtime::piece_bytes(PIECE_BYTES) || all > PIECE_HELD_BYTES
     });
-    too_many.unwrap_or(items.len()).min(PIECE_KEYS).max(1)
+    too_many.unwrap_or(items.len()).clamp(1, PIECE_KEYS)
 }
 
 impl Outgoing {
@@ -126,7 +126,7 @@ impl Outgoing {
         let too_many = page.items.iter().position(|item| {
             let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
             brought += item.key.len() as u64 + length;
-            brought > READ_BYTES
+            brought > runtime::piece_bytes(READ_BYTES)
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;

@@ -198,10 +198,11 @@ fn batch(invoked: u64, operations: Vec<WriteOperation>, outcome: Outcome) -> Rec
 }
 
 fn list(invoked: u64, items: &[(Key, Value, Version)]) -> Record {
-    let spec = ListSpec { start_after: None, limit: 10, reverse: false, keys_only: false };
+    let spec =
+        ListSpec { start_after: None, limit: 10, reverse: false, keys_only: false, max_bytes: u64::MAX };
     let items =
         items.iter().map(|(key, value, version)| Item { key: *key, value: Some(*value), version: *version });
-    record(6, invoked, invoked + 1, Action::List(spec), Outcome::Listed(items.collect()))
+    record(6, invoked, invoked + 1, Action::List(spec), Outcome::Listed(items.collect(), false))
 }
 
 #[test]
@@ -229,16 +230,25 @@ fn a_list_shows_one_moment() {
 #[test]
 fn pages_respect_start_limit_and_direction() {
     let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 2, 3, 7, None)];
-    let page = |start_after, limit, reverse, keys: &[(Key, Version)]| {
-        let spec = ListSpec { start_after, limit, reverse, keys_only: true };
+    let capped = |start_after, limit, reverse, max_bytes, keys: &[(Key, Version)], more| {
+        let spec = ListSpec { start_after, limit, reverse, keys_only: true, max_bytes };
         let items = keys.iter().map(|(key, version)| Item { key: *key, value: None, version: *version });
-        let list = record(6, 8, 9, Action::List(spec), Outcome::Listed(items.collect()));
+        let list = record(6, 8, 9, Action::List(spec), Outcome::Listed(items.collect(), more));
         verdict(writes.iter().cloned().chain([list]).collect())
     };
-    assert_eq!(page(Some(0), 10, false, &[(1, 6), (2, 7)]), []);
-    assert_eq!(page(Some(2), 1, true, &[(1, 6)]), []);
-    assert_ne!(page(Some(0), 10, false, &[(0, 5), (1, 6)]), []);
-    assert_ne!(page(None, 2, true, &[(1, 6), (2, 7)]), []);
+    let page = |start_after, limit, reverse, keys: &[(Key, Version)], more| {
+        capped(start_after, limit, reverse, u64::MAX, keys, more)
+    };
+    assert_eq!(page(Some(0), 10, false, &[(1, 6), (2, 7)], false), []);
+    assert_eq!(page(Some(2), 1, true, &[(1, 6)], true), []);
+    assert_ne!(page(Some(2), 1, true, &[(1, 6)], false), []);
+    assert_ne!(page(Some(0), 10, false, &[(0, 5), (1, 6)], false), []);
+    assert_ne!(page(None, 2, true, &[(1, 6), (2, 7)], true), []);
+    let two = 2 * crate::workload::key_bytes(0, 0);
+    assert_eq!(capped(None, 10, false, two, &[(0, 5), (1, 6)], true), []);
+    assert_ne!(capped(None, 10, false, two, &[(0, 5), (1, 6), (2, 7)], false), []);
+    assert_eq!(capped(None, 10, false, 1, &[(0, 5)], true), []);
+    assert_ne!(capped(None, 10, false, 1, &[], true), []);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, Value, Version,
     WriteOperation,
 };
+use crate::workload::{key_bytes, value_bytes};
 use std::collections::BTreeMap;
 
 /// The number of a request within the judged history.
@@ -164,12 +165,20 @@ impl State {
             (Action::Version(key), Outcome::FoundVersion(found)) => {
                 next.agrees(*key, *found, versions).then_some(next)
             }
-            (Action::List(spec), Outcome::Listed(items)) => next.lists(spec, items, versions).then_some(next),
+            (Action::List(spec), Outcome::Listed(items, more)) => {
+                next.lists(record.group, spec, (items, *more), versions).then_some(next)
+            }
             _ => Some(next),
         }
     }
 
-    fn lists(&mut self, spec: &ListSpec, items: &[Item], versions: &Versions) -> bool {
+    fn lists(
+        &mut self,
+        group: u32,
+        spec: &ListSpec,
+        (items, more): (&[Item], bool),
+        versions: &Versions,
+    ) -> bool {
         let present = (0..GROUP_KEYS).filter(|key| self.keys.get(*key).copied().flatten().is_some());
         let mut expected: Vec<Key> = present.collect();
         if spec.reverse {
@@ -180,8 +189,17 @@ impl State {
             Some(after) => *key > after,
             None => true,
         });
-        expected.truncate(spec.limit);
-        expected.len() == items.len()
+        let (all, mut bytes) = (expected.len(), 0);
+        let mut first = true;
+        let fits = expected.iter().take(spec.limit).take_while(|key| {
+            let entry = self.keys.get(**key).copied().flatten().filter(|_| !spec.keys_only);
+            bytes += key_bytes(group, **key) + entry.map_or(0, |entry| value_bytes(entry.value));
+            std::mem::take(&mut first) || bytes <= spec.max_bytes
+        });
+        let fits = fits.count();
+        expected.truncate(fits);
+        more == (fits < all)
+            && expected.len() == items.len()
             && expected.iter().zip(items).all(|(key, item)| {
                 let value = self.keys.get(*key).copied().flatten().map(|entry| entry.value);
                 let same_value = spec.keys_only || item.value == value;

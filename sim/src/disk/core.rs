@@ -61,6 +61,8 @@ pub struct Core {
     pub(super) losses: u64,
     /// The disk is not there: every write and sync fails until the process ends.
     pub(super) away: bool,
+    /// How often blocks at rest were damaged.
+    pub(super) harms: u64,
     /// Errors that struck.
     pub(super) errors: u64,
     /// Reads of this block of a file return a flipped bit until the process ends.
@@ -71,9 +73,15 @@ pub struct Core {
 impl Core {
     /// A disk with zeroed files of these sizes in bytes.
     pub fn new(honours_contract: bool, sizes: &[(FileKind, u64)]) -> Core {
+        let zeroed = sizes.iter().map(|(kind, size)| (*kind, FileImage::zeroed(*size)));
+        Core::of(honours_contract, Files(zeroed.collect()))
+    }
+
+    /// A disk that holds these files.
+    pub fn of(honours_contract: bool, files: Files) -> Core {
         Core {
             honours_contract,
-            files: sizes.iter().map(|(kind, size)| (*kind, FileImage::zeroed(*size))).collect(),
+            files: files.0,
             locked: BTreeSet::new(),
             epoch: 0,
             next_id: 0,
@@ -83,6 +91,7 @@ impl Core {
             doomed: BTreeSet::new(),
             losses: 0,
             away: false,
+            harms: 0,
             errors: 0,
             misread: None,
             wrong: wrong::Arranged::default(),
@@ -112,6 +121,28 @@ impl Core {
             file.kill(false, rng);
         }
         files
+    }
+
+    /// What a loss of power now would leave: at worst, or by chance.
+    pub fn after_a_cut(&self, worst: bool, rng: &mut StdRng) -> Files {
+        let mut files = self.copy();
+        for file in files.0.values_mut() {
+            match worst {
+                true => file.fall_back(self.honours_contract),
+                false => drop(file.cut(self.honours_contract, rng)),
+            }
+        }
+        files
+    }
+
+    /// Whether each of these bytes of a file is as it was last written.
+    pub fn as_written(&self, kind: FileKind, offset: u64, len: usize) -> bool {
+        self.files.get(&kind).is_some_and(|file| file.as_written(offset, len))
+    }
+
+    /// These bytes of a file, read by nobody; nothing where they cannot be read.
+    pub fn bytes(&self, kind: FileKind, offset: u64, len: usize) -> Option<Vec<u8>> {
+        self.files.get(&kind)?.bytes(offset, len)
     }
 
     /// Files of the same sizes, all zeros.

@@ -29,6 +29,10 @@ struct Inner {
     alarms: Vec<Alarm>,
     /// Until then no operation ends, or none on this one file.
     stalled: Option<(Instant, Option<FileKind>)>,
+    /// Every operation takes so much longer.
+    slower: Duration,
+    /// No operation takes any time.
+    instant: bool,
 }
 
 /// What somebody waits for.
@@ -77,8 +81,39 @@ impl SimDisk {
         let slow_one_in = *pick(&mut rng, &[20, 100], &1000);
         let usual_max_us = *pick(&mut rng, &[1_500, 2_500], &12_000);
         let core = Core::new(honours_contract, &sizes);
-        let inner = Inner { core, rng, slow_one_in, usual_max_us, alarms: Vec::new(), stalled: None };
+        let inner = Inner::new(core, rng, slow_one_in, usual_max_us);
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
+    }
+
+    /// A disk for whoever wants to know what can be made of these files: its operations take no time.
+    pub fn of(name: String, files: Files, host: NodeHandle) -> SimDisk {
+        let inner = Inner::new(Core::of(true, files), StdRng::seed_from_u64(0), u32::MAX, 1);
+        SimDisk { inner: Arc::new(Mutex::new(Inner { instant: true, ..inner })), host, name }
+    }
+
+    /// What a loss of power now would leave; see [`Core::after_a_cut`].
+    pub fn after_a_cut(&self, worst: bool, rng: &mut StdRng) -> Files {
+        self.inner.lock().core.after_a_cut(worst, rng)
+    }
+
+    /// See [`Core::as_written`].
+    pub fn as_written(&self, kind: FileKind, offset: u64, len: usize) -> bool {
+        self.inner.lock().core.as_written(kind, offset, len)
+    }
+
+    /// See [`Core::bytes`].
+    pub fn bytes(&self, kind: FileKind, offset: u64, len: usize) -> Option<Vec<u8>> {
+        self.inner.lock().core.bytes(kind, offset, len)
+    }
+
+    /// From now on every operation takes so much longer than usual.
+    pub fn slow_down(&self, by: Duration) {
+        self.inner.lock().slower = by;
+    }
+
+    /// When the latest stall ends or ended, if there was one.
+    pub fn stalled_until(&self) -> Option<Instant> {
+        self.inner.lock().stalled.map(|(until, _)| until)
     }
 
     /// The directory that a node opens.
@@ -236,6 +271,16 @@ impl SimDisk {
         self.inner.lock().core.decayed()
     }
 
+    /// See [`Core::harms`].
+    pub fn harms(&self) -> u64 {
+        self.inner.lock().core.harms()
+    }
+
+    /// See [`Core::decayed_beside_data`].
+    pub fn decayed_beside_data(&self) -> usize {
+        self.inner.lock().core.decayed_beside_data()
+    }
+
     /// Somebody has seen that nobody needs what is still damaged.
     pub fn forgive(&self) {
         self.inner.lock().core.forgive();
@@ -268,6 +313,11 @@ impl SimDisk {
 }
 
 impl Inner {
+    fn new(core: Core, rng: StdRng, slow_one_in: u32, usual_max_us: u64) -> Inner {
+        let (alarms, stalled, slower, instant) = (Vec::new(), None, Duration::ZERO, false);
+        Inner { core, rng, slow_one_in, usual_max_us, alarms, stalled, slower, instant }
+    }
+
     /// An operation begins.
     fn tick(&mut self, kind: FileKind, writes: bool) {
         let matches = |moment: Moment| match moment {
@@ -289,7 +339,13 @@ impl Inner {
     }
 
     fn delay(&mut self, kind: FileKind) -> Option<Duration> {
-        let usual = self.latency();
+        if self.instant {
+            return None;
+        }
+        let usual = match self.slower {
+            Duration::ZERO => self.latency(),
+            slower => Some(self.latency().unwrap_or_default() + slower),
+        };
         let left = self
             .stalled
             .filter(|(_, only)| only.is_none_or(|only| only == kind))

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// The unit that a disk without a write-unit promise may tear at, in bytes.
 pub const SECTOR: usize = 512;
+/// Of the completed blocks that no sync covers, so many come back in part older and in part newer.
+const MIXED: f64 = 0.08;
 
 /// What a power cut or a kill did to one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct Damage {
     pub kept: u64,
     /// Completed blocks, not synced, that vanished or fell back to an older version.
     pub dropped: u64,
+    /// Of both, those that hold sectors of several versions.
+    pub mixed: u64,
     /// Blocks in flight that landed whole.
     pub landed: u64,
     /// Blocks in flight that left no trace.
@@ -28,6 +32,7 @@ impl Damage {
     pub fn add(&mut self, other: Damage) {
         self.kept += other.kept;
         self.dropped += other.dropped;
+        self.mixed += other.mixed;
         self.landed += other.landed;
         self.lost += other.lost;
         self.torn += other.torn;
@@ -62,9 +67,11 @@ impl FileImage {
 
     /// Reads of a block whose newest version a failed sync left behind may from now on see an older one.
     fn drop_forsaken(&mut self, rng: &mut StdRng, damage: &mut Damage) {
-        self.dirty.retain(|_, versions| {
+        let fallen = &mut self.fallen;
+        self.dirty.retain(|number, versions| {
             if versions.last().is_some_and(|version| version.forsaken) && rng.random_bool(0.5) {
                 damage.dropped += 1;
+                fallen.insert(*number);
                 versions.truncate(rng.random_range(0..versions.len()));
             }
             !versions.is_empty()
@@ -85,10 +92,22 @@ impl FileImage {
                 2 | 3 => 0,
                 _ => rng.random_range(0..=newest),
             };
-            if survivor == newest {
-                damage.kept += 1;
-            } else {
-                damage.dropped += 1;
+            let whole = survivor == newest;
+            damage.kept += u64::from(whole);
+            damage.dropped += u64::from(!whole);
+            // What a disk lets go of its cache piece by piece may be in part older and in part newer.
+            if !honours_contract && rng.random_bool(MIXED) {
+                damage.mixed += 1;
+                let mut mixed = self.synced.get(&number).map_or([0; BLOCK], |old| **old);
+                for (place, target) in mixed.chunks_mut(SECTOR).enumerate() {
+                    let version = versions.get(rng.random_range(0..=newest));
+                    if let Some(source) = version.and_then(|version| version.block.chunks(SECTOR).nth(place))
+                    {
+                        target.copy_from_slice(source);
+                    }
+                }
+                self.left(number, Arc::new(mixed));
+                continue;
             }
             versions.truncate(survivor);
             if let Some(version) = versions.pop() {
@@ -102,6 +121,18 @@ impl FileImage {
         }
         self.syncs += 1;
         damage
+    }
+
+    /// The worst that a loss of power may leave: of completed writes only what is synced, unless the disk keeps them; of
+    /// writes in flight nothing.
+    pub fn fall_back(&mut self, honours_contract: bool) {
+        for (number, mut versions) in std::mem::take(&mut self.dirty) {
+            if let Some(version) = versions.pop().filter(|_| honours_contract) {
+                self.left(number, version.block);
+            }
+        }
+        self.flights.clear();
+        self.syncs += 1;
     }
 
     /// A cut left this: as if synced by then, and no earlier.
@@ -165,6 +196,36 @@ mod tests {
             assert_eq!(file.cut(false, rng), Damage::default());
             assert_eq!(first_byte(&file, 3), 9);
         });
+    }
+
+    #[test]
+    fn at_worst_a_cut_leaves_what_is_synced_or_what_the_disk_keeps() {
+        for honours_contract in [false, true] {
+            let mut file = FileImage::zeroed(1 << 20);
+            write(&mut file, 1, 0, 1);
+            file.synced_through(file.begin_sync());
+            write(&mut file, 2, 0, 2);
+            write(&mut file, 3, 1, 3);
+            file.begin(4, 2 * BLOCK as u64, &[4; BLOCK]);
+            file.fall_back(honours_contract);
+            let left = [0, 1, 2].map(|block| first_byte(&file, block));
+            assert_eq!(left, if honours_contract { [2, 3, 0] } else { [1, 0, 0] });
+        }
+    }
+
+    #[test]
+    fn a_completed_block_may_come_back_in_part_older_and_in_part_newer() {
+        let mut mixed = 0;
+        each_seed(|rng| {
+            let mut file = FileImage::zeroed(1 << 20);
+            write(&mut file, 1, 0, 1);
+            write(&mut file, 2, 0, 2);
+            mixed += file.cut(false, rng).mixed;
+            let mut block = vec![0; BLOCK];
+            file.read(0, &mut block);
+            assert!(block.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
+        });
+        assert!(mixed > 5, "{mixed}");
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl Core {
             done += usize::from(file.decay(decay, &among, rng));
         }
         if done > 0 {
+            self.harms += 1;
             self.note(b'a', kind, decay as u64, done as u64);
         }
         done
@@ -113,6 +114,7 @@ impl Core {
     /// Does this to one block of a file, however new. False where it would change nothing.
     pub fn decay_block(&mut self, decay: Decay, kind: FileKind, number: u64, rng: &mut StdRng) -> bool {
         let done = self.files.get_mut(&kind).is_some_and(|file| file.decay(decay, &[number], rng));
+        self.harms += u64::from(done);
         self.note(b'o', kind, number, u64::from(done));
         done
     }
@@ -164,6 +166,17 @@ impl Core {
         self.files.values().map(FileImage::decayed).sum()
     }
 
+    /// How often it was damaged so far.
+    pub fn harms(&self) -> u64 {
+        let wrongs = self.stats().wrongs;
+        self.harms + wrongs.lost_writes + wrongs.stray_writes
+    }
+
+    /// Those of the journal, the checkpoints and the superblock.
+    pub fn decayed_beside_data(&self) -> usize {
+        self.files.iter().filter(|(kind, _)| **kind != FileKind::Data).map(|(_, file)| file.decayed()).sum()
+    }
+
     /// Somebody has seen that nobody needs what is still damaged.
     pub fn forgive(&mut self) {
         self.files.values_mut().for_each(FileImage::forgive);
@@ -181,6 +194,11 @@ impl Core {
         self.errors += 1;
         self.losses += 1;
         self.away = away;
+        // The process that runs on takes them for written.
+        for file in self.files.values_mut() {
+            let unsafe_blocks: Vec<u64> = file.dirty.keys().copied().collect();
+            file.fallen.extend(unsafe_blocks);
+        }
         Some(self.cut_files(b'P', rng))
     }
 

@@ -41,6 +41,8 @@ pub struct FileImage {
     pub(super) worn: BTreeSet<u64>,
     /// Blocks that are not as they were written, unless somebody has seen that nobody needs them.
     pub(super) decayed: BTreeSet<u64>,
+    /// Blocks that show an older content, since a failed sync let go of the newer one.
+    pub(super) fallen: BTreeSet<u64>,
     /// What stood in a safe block before it was last synced; nothing means zeros.
     pub(super) former: BTreeMap<u64, Block>,
     order: u64,
@@ -59,6 +61,7 @@ impl FileImage {
             flights: BTreeMap::new(),
             worn: BTreeSet::new(),
             decayed: BTreeSet::new(),
+            fallen: BTreeSet::new(),
             former: BTreeMap::new(),
             order: 0,
             syncs: 0,
@@ -88,6 +91,27 @@ impl FileImage {
                 None => chunk.fill(0),
             }
         }
+    }
+
+    /// Whether each of these bytes is as it was last written: no block of theirs was touched by anything but writes.
+    pub fn as_written(&self, offset: u64, len: usize) -> bool {
+        let block = BLOCK as u64;
+        let blocks = offset / block..(offset + len as u64).div_ceil(block);
+        let touched = |set: &BTreeSet<u64>| set.range(blocks.clone()).next().is_some();
+        !touched(&self.worn) && !touched(&self.decayed) && !touched(&self.fallen)
+    }
+
+    /// These bytes as a read would return them; nothing where one of their blocks cannot be read.
+    pub fn bytes(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        if self.unreadable(offset, len).is_some() {
+            return None;
+        }
+        let block = BLOCK as u64;
+        let first = offset / block * block;
+        let mut all = vec![0; usize::try_from((offset + len as u64).next_multiple_of(block) - first).ok()?];
+        self.read(first, &mut all);
+        let skipped = usize::try_from(offset - first).ok()?;
+        all.get(skipped..skipped + len).map(<[u8]>::to_vec)
     }
 
     fn current(&self, number: u64) -> Option<&Block> {
@@ -122,6 +146,7 @@ impl FileImage {
     pub(super) fn whole(&mut self, number: u64) {
         self.worn.remove(&number);
         self.decayed.remove(&number);
+        self.fallen.remove(&number);
     }
 
     /// The watermark of a sync that begins now, to be given to [`FileImage::synced_through`] when it ends.
@@ -278,6 +303,20 @@ pub(super) mod tests {
         assert_eq!(file.long_synced(2), [2, 1, 0]);
         write(&mut file, 9, 1, 2);
         assert_eq!(file.long_synced(2), [2, 0], "one is being replaced");
+    }
+
+    #[test]
+    fn bytes_that_something_else_than_a_write_touched_are_not_as_written() {
+        let mut file = FileImage::zeroed(1 << 20);
+        write(&mut file, 1, 1, 7);
+        file.synced_through(file.begin_sync());
+        assert!(file.as_written(0, 3 * BLOCK));
+        assert_eq!(file.bytes(4_090, 10), Some(vec![0, 0, 0, 0, 0, 0, 7, 7, 7, 7]));
+        assert!(file.flip(5_000, 1));
+        assert!(!file.as_written(8_000, 200), "the block that ends there was struck");
+        assert!(file.as_written(8_192, 200));
+        write(&mut file, 2, 1, 8);
+        assert!(file.as_written(0, 3 * BLOCK));
     }
 
     #[test]

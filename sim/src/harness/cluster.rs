@@ -208,7 +208,9 @@ impl Cluster {
             }
             state.condition = Condition::Starting;
             state.change += 1;
+            state.changed_at = virtual_time();
             state.life += 1;
+            state.owed = None;
             (state.life, state.boots)
         };
         if life > 1 {
@@ -297,13 +299,20 @@ impl Cluster {
                 // A pause may have come while it started; it stays paused.
                 if state.condition == Condition::Starting {
                     state.condition = Condition::Up;
+                    state.changed_at = virtual_time();
                 }
+                if machine.disk.misreads() || machine.disk.decayed_beside_data() > 0 {
+                    let last = node.engine().log_bounds(GROUP).last.map_or(0, |last| last.index);
+                    state.doubtful_through = Some(last);
+                }
+                state.lost = false;
                 state.node = Some(node);
                 self.trace.event(format!("node {slot} serves, life {life}"));
             }
             Err(refusal) => {
                 state.condition = Condition::Down;
                 state.change += 1;
+                state.changed_at = virtual_time();
                 drop(state);
                 self.trace.event(format!("node {slot} refuses to start: {refusal}"));
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
@@ -332,6 +341,7 @@ impl Cluster {
         if death == Death::PowerCut {
             self.power_cuts.fetch_add(1, Ordering::Relaxed);
         }
+        let counted = machine.node().and_then(|_| machine.counted());
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
         let lazy = machine.lazy();
@@ -349,6 +359,7 @@ impl Cluster {
             let forgets = death == Death::PowerCut && lazy || failed_sync;
             state.forgetful |= forgets || machine.disk.decayed() > 0;
             state.errors = machine.disk.errors();
+            state.owed = counted;
             state.node.take()
         };
         machine.set(Condition::Down);
@@ -396,6 +407,7 @@ impl Cluster {
             return;
         }
         Handle::current().resume(machine.host);
+        machine.state.lock().resumed_at = Some(virtual_time());
         machine.set(if machine.node().is_some() { Condition::Up } else { Condition::Starting });
         self.trace.event(format!("node {} resumed", machine.slot));
     }

@@ -6,10 +6,10 @@
 
 use super::cluster::IO_TIMEOUT;
 use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
-use super::kinds::FaultKind::{FailSync, FailWrite, Hang, Misread, Stall};
-use super::machine::{Condition, Death};
+use super::kinds::FaultKind::{self, Hang, Misread, Stall};
+use super::machine::{Condition, Death, Machine};
 use crate::check::Violation;
-use crate::disk::Failing;
+use crate::disk::{Failing, Moment};
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
@@ -29,12 +29,13 @@ impl Nemesis {
         if self.rng.random_bool(0.4) { None } else { all.get(self.rng.random_range(0..all.len())).copied() }
     }
 
-    /// One write or sync of a machine's disk fails, or never returns.
-    pub(super) fn fail_device(&mut self, failing: Failing, lasts: Duration) {
+    /// One write or sync of a machine's disk fails, or never returns; or, with nothing named, the disk alone loses power.
+    pub(super) fn fail_device(&mut self, fault: FaultKind, failing: Option<Failing>, lasts: Duration) {
         let (target, file) = (self.target(), self.file());
         let spared = self.rng.random_range(0..20);
         let linger = Duration::from_millis(self.rng.random_range(0..500));
         let dropped = self.rng.random_bool(0.5);
+        let away = failing.is_none() && spared % 2 == 0;
         let up =
             self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
         if !up || !self.may_fail() {
@@ -51,8 +52,12 @@ impl Nemesis {
         madsim::task::spawn(async move {
             if let Some(machine) = cluster.machines.get(target) {
                 let before = machine.disk.errors();
-                machine.disk.arrange(failing, file, spared);
-                let mut waited = Duration::ZERO;
+                match failing {
+                    Some(failing) => machine.disk.arrange(failing, file, spared),
+                    // Only of what is in flight somebody is told.
+                    None => drop(tokio::time::timeout(AMBUSH, lose_power(machine, spared + 1, away)).await),
+                }
+                let mut waited = if failing.is_none() { AMBUSH } else { Duration::ZERO };
                 while machine.disk.errors() == before && waited < AMBUSH {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
@@ -60,11 +65,7 @@ impl Nemesis {
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
                     machine.doubt();
-                    let (fault, limit) = match failing {
-                        Failing::Write => (FailWrite, STOP_LIMIT),
-                        Failing::Sync => (FailSync, STOP_LIMIT),
-                        Failing::Hang => (Hang, STOP_LIMIT + IO_TIMEOUT),
-                    };
+                    let limit = STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
                     cluster.count(fault.name());
                     cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
                     let (life, change) = (machine.life(), machine.change());
@@ -93,6 +94,9 @@ impl Nemesis {
                             false => Death::Killed,
                         };
                         cluster.end(machine, death);
+                        if away {
+                            machine.other_history();
+                        }
                         start_later(cluster.clone(), target, lasts);
                     } else if machine.condition() == Condition::Down {
                         start_later(cluster.clone(), target, lasts);
@@ -169,5 +173,15 @@ impl Nemesis {
             }
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+}
+
+/// Takes the power from a machine's disk in the middle of a write.
+async fn lose_power(machine: &Machine, writes: u32, away: bool) {
+    loop {
+        machine.disk.after(Moment::Write, writes).await;
+        if machine.disk.lose_power(away).is_some() {
+            return;
+        }
     }
 }

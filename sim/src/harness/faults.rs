@@ -83,9 +83,10 @@ impl Nemesis {
             }
             Late => self.late(lasts),
             Clock => self.clock(),
-            FailWrite => self.fail_device(Failing::Write, lasts),
-            FailSync => self.fail_device(Failing::Sync, lasts),
-            Hang => self.fail_device(Failing::Hang, lasts),
+            FailWrite => self.fail_device(fault, Some(Failing::Write), lasts),
+            FailSync => self.fail_device(fault, Some(Failing::Sync), lasts),
+            Hang => self.fail_device(fault, Some(Failing::Hang), lasts),
+            DiskPower => self.fail_device(fault, None, lasts),
             Stall => self.stall(),
             Misread => self.misread(),
             LoseDisk => self.lose_disk(false),
@@ -100,7 +101,7 @@ impl Nemesis {
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
             // Goes on all the time.
-            Repeat => {}
+            Repeat | Reset => {}
         }
     }
 

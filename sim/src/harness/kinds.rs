@@ -53,6 +53,8 @@ kinds! {
     Late = "late requests",
     /// Messages between members arrive a second time, some much later.
     Repeat = "repeated message",
+    /// A call's connection is reset: whoever handles it is dropped where it waits.
+    Reset = "reset call",
     /// A clock runs fast or slow.
     Clock = "clock rate",
     /// A device fails a write.
@@ -61,6 +63,8 @@ kinds! {
     FailSync = "failed sync",
     /// A write or sync of a device never returns.
     Hang = "write or sync that never returns",
+    /// A disk alone loses power while its machine runs on, and is back at once or gone until the process ends.
+    DiskPower = "disk without power",
     /// A device, or one file of it, stalls for seconds; the machine may lose power then.
     Stall = "stalled device",
     /// One journal block is misread while a node opens.

@@ -1,11 +1,14 @@
 //! One machine: a simulated host, a disk that outlives everything, and what became of the node that runs there.
 
+use super::cluster::virtual_time;
 use crate::disk::SimDisk;
-use cairn_engine::Mode;
+use cairn_engine::{LogId, Mode};
 use cairn_node::Node;
+use cairn_raft::GROUP;
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a machine's node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,18 @@ pub(super) struct State {
     pub(super) mode: Option<Mode>,
     /// The errors of its device that are accounted for by stopped or ended nodes.
     pub(super) errors: u64,
+    /// When its condition last changed, in virtual time.
+    pub(super) changed_at: Duration,
+    /// When its process last ran on after a pause.
+    pub(super) resumed_at: Option<Duration>,
+    /// Its disk, or what says whose it is, is gone, and no node runs there yet.
+    pub(super) lost: bool,
+    /// Whether its node votes, as far as was seen.
+    pub(super) votes: bool,
+    /// What its node had counted as stored and still held when it ended; of no use once it has started again.
+    pub(super) owed: Option<LogId>,
+    /// It started with damage in its journal or its checkpoints: what keys written up to here name may be others' by now.
+    pub(super) doubtful_through: Option<u64>,
 }
 
 impl State {
@@ -72,6 +87,12 @@ impl State {
             stopped: None,
             mode: None,
             errors: 0,
+            changed_at: Duration::ZERO,
+            resumed_at: None,
+            lost: false,
+            votes: false,
+            owed: None,
+            doubtful_through: None,
         }
     }
 }
@@ -159,7 +180,43 @@ impl Machine {
 
     /// All that was damaged is mended.
     pub(super) fn mended(&self) {
-        self.state.lock().damaged = false;
+        let mut state = self.state.lock();
+        (state.damaged, state.doubtful_through) = (false, None);
+    }
+
+    /// The last entry that its node has counted as stored, and holds.
+    pub(super) fn counted(&self) -> Option<LogId> {
+        let Some((_, node)) = self.node() else { return self.state.lock().owed };
+        let engine = node.engine();
+        cairn_raft::flushed(self.slot).filter(|last| {
+            let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= last.index);
+            purged || engine.log_id_at(GROUP, last.index) == Some(*last)
+        })
+    }
+
+    /// When its condition last changed, in virtual time.
+    pub(super) fn changed_at(&self) -> Duration {
+        self.state.lock().changed_at
+    }
+
+    /// When its process last ran on after a pause.
+    pub(super) fn resumed_at(&self) -> Option<Duration> {
+        self.state.lock().resumed_at
+    }
+
+    /// Whether its node votes, or did when it last ran.
+    pub(super) fn votes(&self) -> bool {
+        self.state.lock().votes
+    }
+
+    /// Its node was seen to vote, or not to.
+    pub(super) fn saw_votes(&self, votes: bool) {
+        self.state.lock().votes = votes;
+    }
+
+    /// Keys written up to this index may name what others have overwritten.
+    pub(super) fn doubtful_through(&self) -> Option<u64> {
+        self.state.lock().doubtful_through
     }
 
     pub(super) fn damaged(&self) -> bool {
@@ -176,14 +233,20 @@ impl Machine {
 
     /// Its disk is gone, and what was acknowledged with it.
     pub(super) fn lose(&self) {
-        self.state.lock().forgetful = true;
+        let mut state = self.state.lock();
+        (state.forgetful, state.lost) = (true, true);
+        (state.votes, state.owed, state.doubtful_through) = (false, None, None);
     }
 
     /// An older copy of its disk takes the place of its own, or its own is back.
     pub(super) fn restored(&self, stale: bool) {
         let mut state = self.state.lock();
         state.stale = stale;
-        state.forgetful = true;
+        (state.forgetful, state.owed) = (true, None);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.lock().lost
     }
 
     pub(super) fn is_stale(&self) -> bool {
@@ -222,5 +285,6 @@ impl Machine {
         let mut state = self.state.lock();
         state.condition = condition;
         state.change += 1;
+        state.changed_at = virtual_time();
     }
 }

@@ -16,14 +16,22 @@
 //!    ├── straddle  and another: a write and its repeat on either side of a checkpoint and a restart
 //!    ├── whole     what a node starts with can be read
 //!    ├── script    told instead of drawn: scenarios
+//!    ├── live      what a node's keys refer to, straight from its disk
+//!    ├── crash_image  what a loss of power would leave at this moment
+//!    ├── left_alone  a majority that nothing is done to serves
 //!    ├── observe   looks at every node all the time
 //!    ├── probe     asks those that must not answer
+//!    ├── bare      healed, but for a minority or a slow disk
+//!    ├── after_loss  goes on after a person gave something up
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
 
+mod after_loss;
 mod atlas;
+mod bare;
 mod cluster;
 mod conspire;
+mod crash_image;
 mod decay;
 mod devices;
 mod disks;
@@ -31,6 +39,8 @@ mod faults;
 mod fill;
 mod finale;
 mod kinds;
+mod left_alone;
+mod live;
 mod logging;
 mod machine;
 mod network;

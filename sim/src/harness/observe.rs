@@ -1,6 +1,7 @@
 //! Looks at every node all the time, and into its log whenever it has started and at the end.
 
 use super::cluster::Cluster;
+use super::live;
 use super::machine::{Condition, Machine};
 use crate::check::Violation;
 use crate::check::leaders::Leaders;
@@ -18,6 +19,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// So many looks pass between two at all keys.
+const ROUNDS_TO_KEYS: u32 = 7;
 /// Bytes of log read at once.
 const PAGE_BYTES: u64 = 1 << 20;
 
@@ -39,11 +42,14 @@ pub(super) struct Seen {
 
 /// Looks until the run ends.
 pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
-    loop {
+    for round in 0_u32.. {
         tokio::time::sleep(INTERVAL).await;
         for machine in &cluster.machines {
             if cluster.decided() {
                 return;
+            }
+            if let Some((_, node)) = machine.node().filter(|_| round.is_multiple_of(ROUNDS_TO_KEYS)) {
+                live::check(&cluster, machine, &node);
             }
             if let Some(engine) = look(&cluster, machine, &seen) {
                 read_log(&cluster, machine, &engine, &seen).await;
@@ -85,6 +91,7 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     let status = node.replica().status();
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
+    machine.saw_votes(node.replica().votes());
     let mut seen = seen.lock();
     let mut found = Vec::new();
     match status.standing {

@@ -38,6 +38,8 @@ pub struct Plan {
     pub profile: Profile,
     /// Keys that one more client overwrites all the time, so that space is used again soon; or none.
     pub churn_keys: u32,
+    /// Keys of a client that owns them, so many that a state has many pieces; or none.
+    pub bulk_keys: u32,
     /// In mode `replicated`: whether more machines may lose power at once than the cluster survives without a person. It
     /// may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
@@ -47,6 +49,8 @@ pub struct Plan {
     pub decays: Vec<FaultKind>,
     /// Of a thousand messages between members, those that arrive a second time.
     pub repeats_per_mille: u32,
+    /// Of a thousand calls, those whose connection is reset before they are answered.
+    pub resets_per_mille: u32,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
     /// How long most faults last, and how long some do, in milliseconds.
@@ -55,6 +59,14 @@ pub struct Plan {
     pub fault_time: Duration,
     /// Whether faults wait until the cluster has formed.
     pub forms_in_peace: bool,
+    /// Whether a minority is away for most of the faults.
+    pub leaves: bool,
+    /// Whether a minority stays dead at first when the faults are over.
+    pub heals_bare: bool,
+    /// Whether one disk is slow at first when the faults are over.
+    pub heals_slow: bool,
+    /// Snapshots go in pieces of so many bytes, if not the usual.
+    pub snapshot_piece_bytes: Option<u64>,
     /// The usual latency of a message.
     pub latency: Range<Duration>,
     /// Clock rates lie within this many parts per million of the truth.
@@ -74,11 +86,18 @@ impl Plan {
         // One run in four has little else than arrangements, so that one follows the other undisturbed.
         let conspires = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
-        let apart = [FaultKind::Repeat, FaultKind::LoseIdentity, FaultKind::Hang];
+        let apart = [
+            FaultKind::Repeat,
+            FaultKind::Reset,
+            FaultKind::LoseIdentity,
+            FaultKind::Hang,
+            FaultKind::DiskPower,
+        ];
         faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
         faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
         faults.extend(variant(seed, "identity", 4).then_some(FaultKind::LoseIdentity));
         faults.extend(variant(seed, "hang", 4).then_some(FaultKind::Hang));
+        faults.extend(variant(seed, "disk power", 4).then_some(FaultKind::DiskPower));
         if conspires {
             faults.extend(FaultKind::CONSPIRACIES.repeat(2));
         }
@@ -90,12 +109,17 @@ impl Plan {
         let nodes = if rng.random_range(0..6) == 0 { 5 } else { 3 };
         let mut geometry = geometry(&mut rng);
         let decays = decays(seed, &mut geometry);
+        let large = variant(seed, "large", 20);
+        if large {
+            geometry.data_bytes = geometry.data_bytes.max(32 * MIB);
+        }
         Plan {
             seed,
             mode,
             nodes,
             honours_contract: mode == Mode::Device,
             geometry,
+            bulk_keys: if large { 300 } else { 0 },
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
@@ -111,12 +135,17 @@ impl Plan {
             faults,
             decays,
             repeats_per_mille: repeats(seed),
+            resets_per_mille: if variant(seed, "resets", 3) { 15 } else { 0 },
             fault_gap: if rng.random_bool(0.3) {
                 millis(200)..millis(1_500)
             } else {
                 millis(1_000)..millis(5_000)
             },
             outage_ms: [100..2_500, 100..9_000],
+            leaves: variant(seed, "leaves", 4),
+            heals_bare: variant(seed, "bare", 3),
+            heals_slow: variant(seed, "slow disk", 4),
+            snapshot_piece_bytes: variant(seed, "pieces", 2).then_some(4_096),
             fault_time: Duration::from_secs(40),
             forms_in_peace: rng.random_bool(0.8),
             latency,
@@ -148,9 +177,11 @@ impl Plan {
 
     /// Whether nothing but losses of power takes from a disk what it had synced.
     pub fn keeps_disks(&self) -> bool {
-        use FaultKind::{FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk};
+        use FaultKind::{
+            DiskPower, FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk,
+        };
         let takes = |kind: &FaultKind| {
-            let fails = matches!(kind, FailSync | FailWrite | Hang);
+            let fails = matches!(kind, FailSync | FailWrite | Hang | DiskPower);
             fails || matches!(kind, LoseDisk | LoseIdentity | OldDisk | StaleDisk | Misread)
         };
         self.decays.is_empty() && !self.faults.iter().any(takes)

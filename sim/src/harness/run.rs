@@ -6,12 +6,16 @@
 //! `unconstrained` tokio's cooperative budget would run out and hang everything. For the same reason simulated code must
 //! not call `tokio::task::yield_now`: it leaves its waker with the outer runtime, which never gets its turn.
 
+use super::after_loss;
+use super::bare;
 use super::cluster::{Cluster, virtual_time};
+use super::crash_image;
 use super::decay::Entropy;
 use super::faults::Nemesis;
 use super::fill::fill;
 use super::finale;
-use super::kinds::FaultKind::{Fill, LostWrite, Repeat, StrayRead, StrayWrite};
+use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
+use super::left_alone;
 use super::logging::Capture;
 use super::network::Links;
 use super::observe::{Seen, watch};
@@ -23,7 +27,7 @@ use crate::check::{Violation, acknowledged, linearizable, provenance};
 use crate::hang::run_watched;
 use crate::history::{History, Outcome};
 use crate::trace::Trace;
-use crate::workload::{Generator, Recorder, churn, run_client};
+use crate::workload::{Bulk, Generator, Recorder, churn, run_client};
 use cairn_client::{Client, Options};
 use cairn_engine::Mode;
 use madsim::runtime::{Handle, NodeHandle};
@@ -46,6 +50,8 @@ const FORMING_LIMIT: Duration = Duration::from_secs(20);
 const AFTERMATH: Duration = Duration::from_secs(3);
 /// The number of the client that overwrites its keys all the time: that of no other.
 const CHURN: u64 = 999;
+/// That of the client that owns many keys.
+const BULK: u64 = 998;
 const STACK_BYTES: usize = 16 << 20;
 
 /// How to run a seed.
@@ -138,9 +144,8 @@ fn simulate(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String
     let around = Builder::new_current_thread().rng_seed(seed).build().map_err(|error| error.to_string())?;
     let mut inside = madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
     inside.set_time_limit(TIME_LIMIT);
-    cairn_raft::reset_clock_rates();
-    cairn_raft::repeat_messages(0);
-    cairn_raft::messages_repeated();
+    cairn_raft::forget_earlier_run();
+    cairn_raft::cut_snapshots(plan.snapshot_piece_bytes);
     let run = async { inside.block_on(run(plan, trace, act)) };
     around.block_on(real_tokio::task::unconstrained(run))
 }
@@ -158,6 +163,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     }
     let seen = Arc::new(Mutex::new(Seen::default()));
     madsim::task::spawn(watch(cluster.clone(), seen.clone()));
+    madsim::task::spawn(crash_image::watch(cluster.clone()));
     probe::spawn(&cluster);
     if plan.forms_in_peace {
         form(&cluster).await;
@@ -166,9 +172,9 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     let recorder = Recorder::new(trace.clone());
     let signals = Arc::new(Signals::default());
     let stop = signals.quiet.clone();
-    let clients = spawn_clients(&cluster, &hosts, &recorder, &stop)?;
+    let clients = spawn_clients(&cluster, &hosts, 0, &recorder, &stop)?;
     let client_hosts = hosts.iter().map(NodeHandle::id).collect();
-    let (mut churning, mut filling) = (None, None);
+    let (mut churning, mut filling, mut bulk) = (None, None, None);
     match act {
         Some(Act { seed, script }) => {
             let world = (cluster.clone(), links.clone(), client_hosts);
@@ -179,25 +185,50 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         }
         None => {
             churning = start_churn(&cluster, &hosts, &stop)?;
+            bulk = start_bulk(&cluster, &hosts, &stop)?;
             let until = virtual_time() + plan.fault_time;
             madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
             filling = spawn_fill(&cluster)?;
+            if plan.leaves {
+                madsim::task::spawn(bare::leave(cluster.clone()));
+            }
             cairn_raft::repeat_messages(plan.repeats_per_mille);
+            cairn_raft::reset_calls(plan.resets_per_mille);
+            madsim::task::spawn(left_alone::watch(
+                cluster.clone(),
+                links.clone(),
+                recorder.clone(),
+                stop.clone(),
+            ));
             Nemesis::new(cluster.clone(), links.clone(), client_hosts).rage(until).await;
             cairn_raft::repeat_messages(0);
+            cairn_raft::reset_calls(0);
+            cluster.count_many(Reset.name(), cairn_raft::calls_reset());
             cluster.count_many(Repeat.name(), cairn_raft::messages_repeated());
         }
     }
     // What a person gave up contradicts what came after: each is judged by itself.
     let given_up = cluster.decided().then(|| Mutex::new(std::mem::take(&mut *seen.lock())));
-    finale::heal(&cluster, &links).await;
+    let last = plan.profile.clients * plan.profile.tasks_per_client;
+    let dead = finale::heal(&cluster, &links).await;
+    if !dead.is_empty() {
+        serve(&cluster, &hosts, last + 1, &recorder).await?;
+        finale::start(&cluster, &dead).await;
+    }
     let stuck = finale::stuck(&cluster).await;
     tokio::time::sleep(AFTERMATH).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients.into_iter().chain(churning).chain(filling.filter(|_| !stuck)) {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
-    let last = plan.profile.clients * plan.profile.tasks_per_client;
+    if let Some(bulk) = bulk {
+        let (wrong, pages) = bulk.await.map_err(|error| format!("the client of many keys: {error}"))?;
+        cluster.count_event("runs with hundreds of keys");
+        cluster.trace.event(format!("{pages} pages of many keys"));
+        for detail in wrong.into_iter().filter(|_| !stuck) {
+            cluster.violation(Violation::new("a list shows what was written", detail));
+        }
+    }
     if stuck {
         finale::decide(&cluster).await;
     }
@@ -205,10 +236,12 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         true => None,
         false => Some(serve(&cluster, &hosts, last, &recorder).await?),
     };
+    bare::speed_up(&cluster);
     let cut = *signals.all_cut.lock();
     if cluster.decided() && (cut.is_some() || plan.keeps_disks()) {
         let end = serve(&cluster, &hosts, last, &Recorder::new(trace.clone())).await?;
         judge_loss(&cluster, recorder.records(), &end, cut);
+        go_on(&cluster, &hosts).await?;
     }
     if !stuck {
         finale::converge(&cluster, &seen).await;
@@ -246,15 +279,16 @@ fn client(cluster: &Cluster, number: u64) -> Result<Client, String> {
 fn spawn_clients(
     cluster: &Cluster,
     hosts: &[NodeHandle],
+    first: u32,
     recorder: &Recorder,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<madsim::task::JoinHandle<()>>, String> {
     let profile = &cluster.plan.profile;
     let mut tasks = Vec::new();
     for (number, host) in (0_u32..).zip(hosts) {
-        let client = client(cluster, u64::from(number))?;
+        let client = client(cluster, u64::from(first + number))?;
         for task in 0..profile.tasks_per_client {
-            let number = number * profile.tasks_per_client + task;
+            let number = first + number * profile.tasks_per_client + task;
             let generator = Generator::new(cluster.plan.seed, number, profile.clone());
             tasks.push(host.spawn(run_client(
                 number,
@@ -287,6 +321,21 @@ fn spawn_fill(cluster: &Arc<Cluster>) -> Result<Option<madsim::task::JoinHandle<
     })))
 }
 
+/// What was listed wrong, and how many pages were read.
+type Listed = (Vec<String>, u64);
+
+/// The client that owns many keys, if the plan has one.
+fn start_bulk(
+    cluster: &Cluster,
+    hosts: &[NodeHandle],
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<madsim::task::JoinHandle<Listed>>, String> {
+    let keys = cluster.plan.bulk_keys;
+    let Some(host) = hosts.first().filter(|_| keys > 0) else { return Ok(None) };
+    let bulk = Bulk::new(client(cluster, BULK)?, cluster.plan.rng(16), keys, cluster.trace.clone());
+    Ok(Some(host.spawn(bulk.run(stop.clone()))))
+}
+
 /// The client that overwrites its own keys all the time, if the plan has one.
 fn start_churn(
     cluster: &Cluster,
@@ -311,6 +360,30 @@ async fn serve(
     let (cluster, recorder) = (cluster.clone(), recorder.clone());
     let serving = host.spawn(async move { finale::serve(&cluster, client, number, &recorder).await });
     serving.await.map_err(|error| format!("the last client: {error}"))
+}
+
+/// Lets clients go on after a person gave something up, and judges their history from there.
+async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), String> {
+    let host = hosts.first().ok_or("no client host")?;
+    let clearing = {
+        let (client, cluster) = (client(cluster, u64::from(after_loss::FIRST_CLIENT) - 1)?, cluster.clone());
+        host.spawn(async move { after_loss::clear(&cluster, client).await })
+    };
+    clearing.await.map_err(|error| format!("who clears: {error}"))?;
+    let (recorder, stop) = (Recorder::new(cluster.trace.clone()), Arc::new(AtomicBool::new(false)));
+    let clients = spawn_clients(cluster, hosts, after_loss::FIRST_CLIENT, &recorder, &stop)?;
+    after_loss::disturb(cluster).await;
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.map_err(|error| format!("a client's task: {error}"))?;
+    }
+    let end = serve(cluster, hosts, 2 * after_loss::FIRST_CLIENT, &recorder).await?;
+    let history = History::new(recorder.records());
+    let mut found = linearizable::check(&history, linearizable::DEFAULT_BUDGET);
+    found.extend(provenance::check(&history));
+    found.extend(acknowledged::check(&history, &end));
+    after_loss::judge(cluster, found, &end);
+    Ok(())
 }
 
 /// Waits until somebody leads.
@@ -368,7 +441,7 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
             Outcome::ConditionFailed { .. } => "conditions failed",
             Outcome::Found(_) => "gets",
             Outcome::FoundVersion(_) => "versions",
-            Outcome::Listed(_) => "lists",
+            Outcome::Listed(..) => "lists",
             Outcome::NoEffect => "refused",
             Outcome::Unknown => "unknown",
         };

@@ -1,7 +1,9 @@
 //! Scrubs that the harness asks for, as an operator would, and what they find.
 
 use super::cluster::Cluster;
+use super::live;
 use super::machine::Machine;
+use crate::check::Violation;
 use crate::check::mended::Scrub;
 use cairn_node::Node;
 use std::time::Duration;
@@ -17,7 +19,7 @@ const ROUNDS: usize = 3;
 pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<Scrub> {
     let mut last = None;
     for _ in 0..ROUNDS {
-        let damaged = machine.disk.decayed();
+        let harms = machine.disk.harms();
         let (life, node) = machine.node()?;
         let scrub = once(&node).await.filter(|_| machine.life() == life)?;
         cluster.count_event("scrubs ended");
@@ -25,7 +27,12 @@ pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<
         last = Some(scrub);
         if scrub.found == 0 && scrub.unmendable == 0 {
             // Unless it decayed meanwhile.
-            if machine.disk.decayed() <= damaged {
+            if machine.disk.harms() == harms {
+                for key in live::damaged(machine, &node) {
+                    let detail = format!("node {}: key `{}` is damaged", machine.slot, key.escape_ascii());
+                    cluster
+                        .violation(Violation::new("a scrub that finds nothing has missed nothing", detail));
+                }
                 machine.disk.forgive();
             }
             break;

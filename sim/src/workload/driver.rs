@@ -81,6 +81,11 @@ impl Recorder {
         record
     }
 
+    /// Reads one key, as part of the history. `number` must be no other client's.
+    pub async fn read(&self, number: u32, client: &Client, group: u32, key: Key) {
+        self.perform(number, client, (group, Action::Get(key)), false).await;
+    }
+
     async fn write(&self, client: &Client, group: u32, operations: &[WriteOperation]) -> Outcome {
         match operations {
             [WriteOperation { key, change: Change::Put(value), condition }] => {
@@ -161,8 +166,7 @@ impl Recorder {
         if spec.keys_only {
             options = options.keys_only();
         }
-        // Large enough for a whole group, so that only the limit ends a page.
-        match client.list(options.max_bytes(4 << 20)).await {
+        match client.list(options.max_bytes(spec.max_bytes)).await {
             Ok(page) => {
                 let items: Option<Vec<Item>> =
                     page.items.iter().map(|item| listed(group, item, spec.keys_only)).collect();
@@ -171,7 +175,7 @@ impl Recorder {
                         self.surprise(format!("a list of group {group} has foreign bytes: {page:?}"));
                         Outcome::NoEffect
                     },
-                    Outcome::Listed,
+                    |items| Outcome::Listed(items, page.more),
                 )
             }
             Err(error) => self.no_effect(&error),

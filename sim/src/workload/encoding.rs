@@ -17,6 +17,11 @@ pub fn encode_key(group: u32, key: Key) -> Bytes {
     Bytes::from(format!("group-{group}/{:.<filler$}key-{key}", ""))
 }
 
+/// How many bytes a key has.
+pub fn key_bytes(group: u32, key: Key) -> u64 {
+    encode_key(group, key).len() as u64
+}
+
 /// What every key of a group begins with.
 pub fn group_prefix(group: u32) -> Bytes {
     Bytes::from(format!("group-{group}/"))
@@ -30,15 +35,21 @@ pub fn decode_key(bytes: &[u8]) -> Option<(u32, Key)> {
     (key < GROUP_KEYS && encode_key(group, key) == bytes).then_some((group, key))
 }
 
-/// The bytes of a value: its number, then filler. Most are small, some span blocks, a few are large.
-pub fn encode_value(value: Value) -> Bytes {
+/// How many bytes a value has. Most are small, some span blocks, a few are large.
+pub fn value_bytes(value: Value) -> u64 {
     let hash = xxh3_64(&value.to_le_bytes());
-    let len = match hash % 20 {
+    match hash % 20 {
         0..=9 => 8 + hash / 32 % 300,
         10..=15 => 300 + hash / 32 % 4000,
         16..=18 => 4000 + hash / 32 % 12_000,
         _ => 16_000 + hash / 32 % 70_000,
-    };
+    }
+}
+
+/// The bytes of a value: its number, then filler.
+pub fn encode_value(value: Value) -> Bytes {
+    let len = value_bytes(value);
+    let hash = xxh3_64(&value.to_le_bytes());
     let mut bytes = value.to_le_bytes().to_vec();
     let mut filler = hash | 1;
     while (bytes.len() as u64) < len {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// The usual share of writes that are to be synced before they are answered.
 pub const SYNCED_ONE_IN: u32 = 8;
+/// No page that holds all of a group is larger.
+const WHOLE_GROUP_BYTES: u64 = 4 << 20;
 
 /// How a run's clients behave.
 #[derive(Clone, Debug)]
@@ -100,6 +102,11 @@ impl Generator {
             // Nothing comes before the first key; an empty page teaches little but is legal.
             reverse: self.rng.random_bool(0.3),
             keys_only: self.rng.random_bool(0.2),
+            max_bytes: match self.rng.random_range(0..3) {
+                0 => self.rng.random_range(1..1_000),
+                1 => self.rng.random_range(1_000..20_000),
+                _ => WHOLE_GROUP_BYTES,
+            },
         }
     }
 

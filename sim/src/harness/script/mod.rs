@@ -14,6 +14,7 @@
 //!   disks       disks that are lost while something else goes on
 //!   devices     disks that lose power alone, or never answer
 //!   damage      bits that flip, on one member or on all
+//!   reads       reads at a leader that was overtaken
 //!   loss        what a person gave up is the newest only
 //! ```
 //!
@@ -28,6 +29,7 @@ mod election;
 mod identity;
 mod loss;
 mod power;
+mod reads;
 mod recovery;
 mod repeats;
 mod stage;
@@ -90,6 +92,7 @@ pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         automatic::SCENARIOS,
         damage::SCENARIOS,
         devices::SCENARIOS,
+        reads::SCENARIOS,
     ]
     .into_iter()
     .flatten()
@@ -133,6 +136,11 @@ fn members(seed: u64, nodes: u16) -> Plan {
         beyond_tolerance: true,
         faults: Vec::new(),
         repeats_per_mille: 0,
+        resets_per_mille: 0,
+        leaves: false,
+        heals_bare: false,
+        bulk_keys: 0,
+        heals_slow: false,
         forms_in_peace: true,
         ..plan
     }

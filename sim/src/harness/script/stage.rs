@@ -73,6 +73,11 @@ impl Stage {
         Stage { cluster, links, clients, recorder, signals, rng, seed }
     }
 
+    /// The history under construction.
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
     /// Something that the scenario stages has happened.
     pub(super) fn reached(&self, part: &'static str) {
         self.cluster.count_event(part);

@@ -1,0 +1,75 @@
+//! A majority that nothing is done to serves, in the middle of the faults that strike the others.
+//!
+//! Whether something is done to a machine or to the network is known from outside.
+
+use super::cluster::{Cluster, virtual_time};
+use super::kinds::FaultKind;
+use super::machine::{Condition, Machine};
+use super::network::Links;
+use crate::check::Violation;
+use crate::workload::Recorder;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// How long a majority must have been left alone: an election or two on slow clocks, a recovery, and the pauses of clients.
+const LIMIT: Duration = Duration::from_secs(12);
+
+/// Looks until the clients are told to end, or a person gives something up.
+pub(super) async fn watch(
+    cluster: Arc<Cluster>,
+    links: Arc<Links>,
+    recorder: Recorder,
+    stop: Arc<AtomicBool>,
+) {
+    // A full cluster refuses.
+    if cluster.plan.decays.contains(&FaultKind::Fill) {
+        return;
+    }
+    let (mut acknowledged, mut served_at) = (recorder.acknowledged(), virtual_time());
+    let mut alone_since = None;
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        if stop.load(Ordering::Relaxed) || cluster.decided() {
+            return;
+        }
+        let now = virtual_time();
+        if recorder.acknowledged() > acknowledged {
+            (acknowledged, served_at) = (recorder.acknowledged(), now);
+        }
+        alone_since = match left_alone(&cluster, &links) {
+            true => alone_since.or(Some(now)),
+            false => None,
+        };
+        let Some(since) = alone_since.filter(|since| now - *since >= LIMIT) else { continue };
+        cluster.count_event("looks at a majority left alone for long");
+        if now - served_at.max(since) >= LIMIT {
+            let detail = format!("no write was acknowledged from {served_at:?} to {now:?}");
+            cluster.violation(Violation::new("a majority that is left alone serves", detail));
+            return;
+        }
+    }
+}
+
+/// Whether nothing is being done to a majority that remembers, or to the network.
+fn left_alone(cluster: &Cluster, links: &Links) -> bool {
+    let alone = |machine: &&Machine| {
+        machine.condition() == Condition::Up
+            && machine.votes()
+            && !machine.forgetful()
+            && !machine.is_stale()
+            && machine.disk.decayed() == 0
+            && machine.disk.stalled_until().is_none_or(|until| until < tokio::time::Instant::now())
+    };
+    let majority = cluster.machines.len() / 2 + 1;
+    let steady = cluster.machines.iter().filter(alone).count() >= majority;
+    // Those that were left alone before are the same ones now only if nothing has happened to them.
+    let changed = cluster
+        .machines
+        .iter()
+        .filter(alone)
+        .any(|machine| virtual_time().saturating_sub(machine.changed_at()) < INTERVAL);
+    steady && !changed && links.calm_and_whole()
+}

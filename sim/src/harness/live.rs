@@ -1,0 +1,74 @@
+//! What a running node's keys refer to is on its disk as their hashes say, unless the disk itself was made to lose it.
+//!
+//! The bytes are taken from the simulated disk, past the node, and the disk knows which blocks it damaged. So a node that
+//! overwrites what it still needs is found out at once, also while its disk is being struck, and before a peer heals it.
+
+use super::cluster::Cluster;
+use super::machine::Machine;
+use crate::check::Violation;
+use cairn_engine::io::FileKind;
+use cairn_engine::{KeyEntry, ListQuery, LogId, View};
+use cairn_node::Node;
+use cairn_raft::GROUP;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The property's name.
+const NAME: &str = "a node overwrites nothing that it needs";
+/// Keys taken from a view at once.
+const PAGE: usize = 256;
+
+/// Looks at all keys of a running node.
+pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
+    let doubtful = machine.doubtful_through();
+    let flushed = machine.counted();
+    let wrong = of(&node.engine().view(GROUP)).into_iter().filter(|(_, entry)| {
+        let (offset, len) = (entry.value.offset, entry.value.len as usize);
+        written(entry.version, flushed)
+            && doubtful.is_none_or(|doubtful| entry.version.index > doubtful)
+            && machine.disk.as_written(FileKind::Data, offset, len)
+            && !intact(machine, entry)
+    });
+    for (key, entry) in wrong {
+        let detail = format!("node {}, key `{}`: {entry:?}", machine.slot, key.escape_ascii());
+        cluster.violation(Violation::new(NAME, detail));
+    }
+}
+
+/// The keys of a node whose values are damaged on its disk, whoever did that.
+pub(super) fn damaged(machine: &Machine, node: &Node) -> Vec<bytes::Bytes> {
+    let flushed = machine.counted();
+    let all = of(&node.engine().view(GROUP)).into_iter();
+    all.filter(|(_, entry)| written(entry.version, flushed) && !intact(machine, entry))
+        .map(|(key, _)| key)
+        .collect()
+}
+
+/// A leader applies what its followers hold, while its own write is still under way.
+fn written(version: LogId, flushed: Option<LogId>) -> bool {
+    flushed.is_some_and(|flushed| flushed.index >= version.index && flushed.term >= version.term)
+}
+
+fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
+    let (offset, len) = (entry.value.offset, entry.value.len as usize);
+    let bytes = machine.disk.bytes(FileKind::Data, offset, len);
+    bytes.is_some_and(|bytes| xxh3_128(&bytes) == entry.value.hash)
+}
+
+fn of(view: &View) -> Vec<(bytes::Bytes, KeyEntry)> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let query = ListQuery {
+            start_after: after.take(),
+            limit: PAGE,
+            max_bytes: u64::MAX,
+            keys_only: true,
+            ..ListQuery::default()
+        };
+        let page = view.list(&query);
+        after = page.items.last().map(|item| item.key.clone());
+        all.extend(page.items.into_iter().map(|item| (item.key, item.entry)));
+        if !page.more {
+            return all.into_iter().filter(|(_, entry)| entry.value.len > 0).collect();
+        }
+    }
+}
