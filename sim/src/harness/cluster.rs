@@ -211,6 +211,7 @@ impl Cluster {
             state.changed_at = virtual_time();
             state.life += 1;
             state.owed = None;
+            state.counted_before = cairn_raft::flushed(machine.slot);
             (state.life, state.boots)
         };
         if life > 1 {

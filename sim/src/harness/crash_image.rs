@@ -59,9 +59,11 @@ async fn look(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
     for one in taken {
         let Some(machine) = cluster.machines.get(one.machine) else { continue };
         let disk = SimDisk::of(format!("crash image of disk-{}", machine.slot), one.files, host.clone());
-        let mode = machine.state.lock().mode.unwrap_or(cluster.plan.mode);
         let known = (one.counted, applied);
-        match host.spawn(open(disk, mode, machine.slot, known, [one.votes, one.up, one.may_forget])).await {
+        match host
+            .spawn(open(disk, cluster.plan.mode, machine.slot, known, [one.votes, one.up, one.may_forget]))
+            .await
+        {
             Ok(Ok(image)) => images.push(image),
             Ok(Err(error)) => {
                 let detail = format!("node {} would not start: {error}", machine.slot);
@@ -83,13 +85,15 @@ async fn look(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
 /// Copies a machine's disk, unless something other than writes and cuts was done to it.
 fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Option<Taken> {
     let machine = cluster.machines.get(number)?;
-    let away = machine.is_stale() || machine.is_lost() || matches!(machine.condition(), Condition::Open);
+    // A person may have chosen a mode that this disk does not keep.
+    let configured = machine.state.lock().mode.is_some();
+    let away =
+        machine.is_stale() || machine.is_lost() || machine.condition() == Condition::Open || configured;
     if away || machine.damaged() || machine.device_failed() || machine.disk.decayed() > 0 {
         return None;
     }
     let files = machine.disk.after_a_cut(worst, rng);
-    let configured = machine.state.lock().mode.is_some();
-    let may_forget = cluster.plan.mode == Mode::Replicated || configured || machine.forgetful();
+    let may_forget = cluster.plan.mode == Mode::Replicated || machine.forgetful();
     let (counted, votes, up) = (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
     Some(Taken { machine: number, files, counted, votes, up, may_forget })
 }

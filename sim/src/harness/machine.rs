@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) lost: bool,
     /// Whether its node votes, as far as was seen.
     pub(super) votes: bool,
+    /// What its node had counted as stored when it last started: by an earlier life, and perhaps gone.
+    pub(super) counted_before: Option<LogId>,
     /// What its node had counted as stored and still held when it ended; of no use once it has started again.
     pub(super) owed: Option<LogId>,
     /// It started with damage in its journal or its checkpoints: what keys written up to here name may be others' by now.
@@ -91,6 +93,7 @@ impl State {
             resumed_at: None,
             lost: false,
             votes: false,
+            counted_before: None,
             owed: None,
             doubtful_through: None,
         }
@@ -184,11 +187,11 @@ impl Machine {
         (state.damaged, state.doubtful_through) = (false, None);
     }
 
-    /// The last entry that its node has counted as stored, and holds.
+    /// The last entry that its node has counted as stored in this life, and holds.
     pub(super) fn counted(&self) -> Option<LogId> {
         let Some((_, node)) = self.node() else { return self.state.lock().owed };
-        let engine = node.engine();
-        cairn_raft::flushed(self.slot).filter(|last| {
+        let (engine, before) = (node.engine(), self.state.lock().counted_before);
+        cairn_raft::flushed(self.slot).filter(|last| Some(*last) != before).filter(|last| {
             let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= last.index);
             purged || engine.log_id_at(GROUP, last.index) == Some(*last)
         })
