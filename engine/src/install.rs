@@ -122,8 +122,11 @@ impl Installer {
         while kept.peek().is_some() {
             let mut state = self.shared.state.lock();
             for (key, entry) in kept.by_ref().take(KEEP_KEYS) {
-                // It may have been overwritten since somebody looked.
-                let now = state.groups.get(&self.group).and_then(|group| group.keys.get(&key.key));
+                // It may have been overwritten since somebody looked. Before the log is applied again up to where it was before a
+                // restart, a key may name what is another's by now: then only bytes that were read tell.
+                let group = state.groups.get(&self.group);
+                let group = group.filter(|group| key.value.is_some() || group.is_reapplied());
+                let now = group.and_then(|group| group.keys.get(&key.key));
                 match now == Some(entry) {
                     true => claimed.insert(&mut state, &key.key, entry),
                     false => rest.push(key),

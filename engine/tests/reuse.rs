@@ -158,6 +158,42 @@ fn a_key_that_is_older_than_before_the_restart_is_not_put_back_over_what_took_it
     });
 }
 
+/// The story: a member was sent a snapshot before it had applied its log again after a restart. It was told of its keys without
+/// their values, since it had applied the entries that wrote them, and took the places over that its older keys named. Others
+/// had these places by then.
+#[test]
+fn a_snapshot_takes_no_place_over_from_keys_that_are_older_than_before_the_restart() {
+    run(async {
+        let (disk, last) = reused().await;
+        let engine = open(&disk, false).await.unwrap();
+        let before = disk.bytes(FileKind::Data);
+        let held: Vec<u64> = (0..=59)
+            .filter(|index| {
+                engine.lookup(GROUP, &key(*index)).is_some_and(|found| found.version == id(*index))
+            })
+            .collect();
+        let lost = |index: &&u64| {
+            let at = engine.lookup(GROUP, &key(**index)).unwrap().value.offset as usize;
+            before[at..][..value(**index).len()] != value(**index)[..]
+        };
+        assert!(held.iter().filter(lost).count() > 5);
+        let without = |index: &u64| {
+            let entry = engine.lookup(GROUP, &key(*index)).unwrap();
+            SnapshotKey::checked(key(*index), entry.version, entry.value.len, entry.value.hash, None).unwrap()
+        };
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let missing = installer.put(held.iter().map(without).collect()).await.unwrap();
+        assert_eq!(missing.len(), held.len(), "each is asked for");
+        drop(installer);
+
+        // Once the log is applied again, a key names its own.
+        apply_again(&engine, last);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let missing = installer.put((60..80).map(|index| without(&index)).collect()).await.unwrap();
+        assert_eq!(missing, Vec::<Bytes>::new());
+    });
+}
+
 /// The story: a follower took a piece of a snapshot, and the leader gave up waiting while the piece was being written. The space
 /// went to other values as soon as their deaths were recorded, and the write arrived on top of them.
 #[test]
