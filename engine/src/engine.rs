@@ -4,8 +4,8 @@ use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::install::Installer;
 use crate::io::{Directory, FileKind, Watch, Watched};
+use crate::lost_identity;
 use crate::open;
-use crate::rebirth;
 use crate::shared::Shared;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::syncer;
@@ -49,19 +49,17 @@ impl Engine {
         open::format(directory, geometry, identity).await
     }
 
-    /// Gives a directory whose identity cannot be read ([`Error::is_identity_lost`]) another one, with what can be verified of what
-    /// the member of incarnation `before` wrote there as a head start. To be called only where others hold what that member
-    /// acknowledged, and may replace it. A directory whose identity can be read after all, or that somebody else than `before` wrote,
-    /// is left as it is. Ends synced.
+    /// Makes a directory whose identity cannot be read ([`Error::is_identity_lost`]) an empty one of another identity. To be
+    /// called only where the cluster does without it: what it holds is gone with the first write. A directory whose identity
+    /// can be read after all is left as it is. Ends synced.
     ///
     /// # After a crash
-    /// During this call: the old state; or no identity, and the next call goes on for the same `identity`, whatever it is told, with less
-    /// to inherit at worst; or the new identity.
+    /// During this call: the old state; or no identity, and the next call goes on; or the new identity, with nothing.
     ///
     /// # Errors
     /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, `Failed`.
-    pub async fn rebirth(directory: &dyn Directory, identity: &Identity, before: u64) -> Result<()> {
-        rebirth::rebirth(directory, identity, before).await
+    pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
+        lost_identity::format_again(directory, identity).await
     }
 
     /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written, and a directory that is

@@ -6,7 +6,7 @@ use crate::group::{Group, LogEntry};
 use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES, Watched};
 use crate::journal::{self, Ring};
 use crate::lazy::LazyMark;
-use crate::rebirth;
+use crate::lost_identity;
 use crate::recovery::{Left, Recovered, recover};
 use crate::settle::{begin_epoch, settle};
 use crate::shared::{Capture, Checkpoints, Counters, Devices, Progress, Shared, State};
@@ -119,7 +119,9 @@ pub(crate) async fn open(
     directory.watch.check(&location)?;
     let mut superblock = match read {
         Ok(superblock) => superblock,
-        Err(error) => return Err(rebirth::judge(directory, device.as_ref(), expected.as_ref(), error).await),
+        Err(error) => {
+            return Err(lost_identity::judge(directory, device.as_ref(), expected.as_ref(), error).await);
+        }
     };
     let known = superblock.current().clone();
     check_expected(&location, &known.identity, expected.as_ref())?;
@@ -267,7 +269,7 @@ pub(crate) async fn open(
 /// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
 /// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
 /// then: that may have changed for less than a power cut.
-fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
+pub(crate) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
     let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
     match known.standing {
         Standing::Active if !doubtful => Standing::Active,
@@ -277,7 +279,7 @@ fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
 
 /// What the journal may lack. A failed sync under the running kernel counts as a power cut that was survived: blocks may
 /// have fallen back one by one, but with no peers what was acknowledged must be there.
-fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
+pub(crate) fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
     let keeps = known.mode == Some(Mode::Device);
     let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
     Left {

@@ -25,7 +25,7 @@ impl fmt::Display for LogId {
     }
 }
 
-/// Who a data directory is: written by `format`, synced before first use, and replaced by a rebirth only.
+/// Who a data directory is: written by `format`, synced before first use, and never changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster's name, 1 to 64 bytes of UTF-8.

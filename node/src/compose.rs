@@ -245,7 +245,7 @@ async fn open_engine(
     let others = config.members.len() > 1;
     let opened = match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
         Err(lost) if lost.is_identity_lost() && others => {
-            be_reborn(config, environment, &lost).await?;
+            begin_empty(config, environment, &lost).await?;
             Engine::open(Arc::clone(directory), expected, options).await
         }
         opened => opened,
@@ -253,9 +253,9 @@ async fn open_engine(
     opened.map_err(|error| Error::of_open(error, directory.location(), others))
 }
 
-/// Nobody knows any more what this directory's member promised: it comes back as somebody else, as soon as a leader says that
-/// the others do without it.
-async fn be_reborn(
+/// Nobody knows any more what this directory's member promised: it is a lost disk, and begins empty under another identity, as soon as a
+/// leader says that the others do without it.
+async fn begin_empty(
     config: &NodeConfig,
     environment: &Environment,
     lost: &cairn_engine::Error,
@@ -264,12 +264,12 @@ async fn be_reborn(
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     let node = NodeId::new(identity.slot, identity.incarnation);
     let directory = environment.directory.location();
-    warn!(directory, %lost, %node, "the identity of this data directory cannot be read: the node is reborn under another one as \
-          soon as a leader says that it may; until then nothing is overwritten. To give up what it holds, move it away and run \
-          `cairn format`");
-    let vacant = await_vacancy(&config.cluster, node, &config.members).await;
-    let reborn = Engine::rebirth(environment.directory.as_ref(), &identity, vacant.incarnation()).await;
-    reborn.map_err(|error| Error::of_open(error, directory, true))
+    warn!(directory, %lost, %node, "the identity of this data directory cannot be read: it counts as lost, and begins empty under \
+          another one as soon as a leader says that the others do without it; until then nothing is overwritten. To keep what it \
+          holds, move it away and run `cairn format`");
+    await_vacancy(&config.cluster, node, &config.members).await;
+    let begun = Engine::format_again(environment.directory.as_ref(), &identity).await;
+    begun.map_err(|error| Error::of_open(error, directory, true))
 }
 
 async fn assemble(

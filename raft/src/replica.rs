@@ -7,7 +7,7 @@ use crate::config::ReplicaConfig;
 use crate::error::{Error, ReadError, WriteError};
 use crate::ids::{MemberAddress, NodeId};
 use crate::leadership;
-use crate::log_store::{self, LogStore};
+use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::metrics::{look, look_at};
 use crate::network::{
@@ -85,7 +85,6 @@ impl Replica {
         let patience = Duration::from_millis(config.election_max_ms.max(1000));
         let progress = Arc::new(Progress::new(retired, starts.clone()));
         let pinned = PinnedSnapshot::default();
-        log_store::raise_vote(&engine, id).await.map_err(|error| Error::State(error.to_string()))?;
         terms::warn_if_misled(&engine, id);
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
         let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));

@@ -102,17 +102,6 @@ pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Optio
     newest
 }
 
-/// Who wrote the intact headers of an area.
-pub(crate) async fn writers(device: &dyn Device) -> Vec<u64> {
-    let mut found = Vec::new();
-    for copy in 0..COPIES {
-        let (result, block) = device.read(copy * BLOCK as u64, AlignedBuf::zeroed(BLOCK)).await;
-        let header = Header::decode(&block, device.size()).filter(|_| result.is_ok());
-        found.extend(header.map(|header| header.incarnation));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ mod load;
 mod save;
 mod verify;
 
-pub(crate) use header::{COPIES, Header, read_headers, writers};
+pub(crate) use header::{COPIES, Header, read_headers};
 pub(crate) use load::load;
 pub(crate) use save::{Place, file_of, run, void, write, write_header};
 pub(crate) use verify::verify;

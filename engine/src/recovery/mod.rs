@@ -10,4 +10,4 @@ mod scan;
 mod shared_extent;
 
 pub(crate) use replay::{Left, Recovered, recover};
-pub(crate) use scan::writers;
+pub(crate) use scan::is_written;

@@ -3,7 +3,6 @@
 use super::replay::Left;
 use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
-use std::collections::BTreeSet;
 
 const READ_BYTES: u64 = 1 << 20;
 
@@ -159,24 +158,18 @@ impl Scan {
     }
 }
 
-/// Whether anything was ever written to a journal, and who wrote its intact blocks.
-pub(crate) async fn writers(device: &dyn Device) -> (bool, BTreeSet<u64>) {
-    let (mut written, mut found) = (false, BTreeSet::new());
+/// Whether anything was ever written to a journal.
+pub(crate) async fn is_written(device: &dyn Device) -> bool {
     let blocks = device.size() / BLOCK as u64;
     for first in (0..blocks).step_by((READ_BYTES / BLOCK as u64) as usize) {
         let count = (READ_BYTES / BLOCK as u64).min(blocks - first) as usize;
         let (result, buf) = device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
-        if result.is_err() {
-            // What cannot be read was written once.
-            written = true;
-            continue;
-        }
-        for bytes in buf.chunks(BLOCK).filter(|bytes| bytes.iter().any(|byte| *byte != 0)) {
-            written = true;
-            found.extend(Block::decode(bytes).map(|block| block.header.incarnation));
+        // What cannot be read was written once.
+        if result.is_err() || buf.iter().any(|byte| *byte != 0) {
+            return true;
         }
     }
-    (written, found)
+    false
 }
 
 async fn read_slot(device: &dyn Device, offset: u64, incarnation: u64) -> Slot {

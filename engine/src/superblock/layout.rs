@@ -85,26 +85,11 @@ impl Superblock {
         }
     }
 
-    /// Of a directory whose identity `before` was given up for that of `heir`, which is not whole yet: no identity, and newer than
-    /// whatever copy of the old one can be read again some day.
-    pub(crate) fn given_up(
-        before: u64,
-        heir: Identity,
-        geometry: Geometry,
-        votes: BTreeMap<GroupId, Vec<u8>>,
-    ) -> Superblock {
-        let (run, nobody) = (heir.incarnation, Identity { incarnation: 0, ..heir });
-        Superblock { revision: u64::MAX, epoch: before, run, votes, ..Superblock::first(nobody, geometry) }
-    }
-
-    /// Whether this is of a directory whose identity was given up.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.identity.incarnation == 0
-    }
-
-    /// The heir for whom this identity was given up.
-    pub(crate) fn heir_of(&self, before: u64) -> Option<u64> {
-        (self.is_given_up() && self.epoch == before).then_some(self.run)
+    /// A block that is no copy any more, and tells that there was one.
+    pub(crate) fn void() -> Vec<u8> {
+        let mut block = MAGIC.to_vec();
+        block.resize(BLOCK, 0);
+        block
     }
 
     /// One block of bytes.

@@ -193,6 +193,24 @@ impl SuperblockStore {
     }
 }
 
+/// Makes all copies unusable, synced.
+///
+/// # After a crash
+/// During this call: the old content, or none that can be used.
+pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<()> {
+    let failed = |operation, error: std::io::Error| Error::Failed {
+        location: location.to_owned(),
+        file: FileKind::Superblock,
+        operation,
+        reason: error.to_string(),
+    };
+    for offset in offsets() {
+        let (result, _) = device.write(offset, AlignedBuf::copied_from(&Superblock::void())).await;
+        result.map_err(|error| failed("write", error))?;
+    }
+    device.sync().await.map_err(|error| failed("sync", error))
+}
+
 /// The copies that can be read, where no two of them need agree: no identity, but word of one.
 pub(crate) async fn readable_copies(device: &dyn Device) -> Vec<Superblock> {
     read_copies(device).await.into_iter().flatten().collect()
@@ -221,7 +239,7 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         .iter()
         .filter(|a| usable.iter().filter(|b| a == b).count() >= QUORUM)
         .max_by_key(|a| a.revision);
-    if let Some(superblock) = agreed.filter(|superblock| !superblock.is_given_up()) {
+    if let Some(superblock) = agreed {
         return Ok((*superblock).clone());
     }
     let newer = copies.iter().find_map(|c| match c {
@@ -243,10 +261,7 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         length: SUPERBLOCK_BYTES,
         kind: CorruptionKind::Superblock,
         expected: format!("{QUORUM} of {COPIES} copies that agree"),
-        found: match agreed {
-            Some(_) => "an identity that was given up by a rebirth that did not end".to_owned(),
-            None => format!("{} readable, none twice", usable.len()),
-        },
+        found: format!("{} readable, none twice", usable.len()),
         log_ids: Vec::new(),
     }))
 }

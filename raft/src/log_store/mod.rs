@@ -12,13 +12,11 @@ pub(crate) use reader::{LogReader, stored_vote};
 
 use crate::GROUP;
 use crate::codec;
-use crate::ids::NodeId;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use cairn_engine::{Engine, NewEntry, Promise};
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::vote::RaftLeaderId;
 use openraft::{LogState, OptionalSend};
 use std::io;
 use std::sync::Arc;
@@ -43,18 +41,6 @@ impl LogStore {
             true => Promise::Synced,
             false => Promise::Mode,
         }
-    }
-}
-
-/// A log that was inherited from an identity that cannot be read comes without its vote, or with an older one: no vote is
-/// given in a term that the log has seen. Of any other log the vote is as far, since it was stored first.
-pub(crate) async fn raise_vote(engine: &Engine, node: NodeId) -> Result<(), io::Error> {
-    let voted = stored_vote(engine)?.map_or(0, |vote| vote.leader_id().term());
-    match engine.log_bounds(GROUP).last {
-        Some(last) if last.term > voted => {
-            engine.save_vote(GROUP, &vote::encode(&Vote::new(last.term, node))).await.map_err(io_error)
-        }
-        _ => Ok(()),
     }
 }
 

@@ -11,9 +11,9 @@
 //! 4. The identity that is no member any more is retired, in the replicated state: whoever has applied that refuses its
 //!    messages, so that a disk that turns up again does not disturb.
 //!
-//! A data directory whose identity cannot be read is as good as lost to the cluster, and not to the eye: before a byte of it is
-//! overwritten a leader must have said that it has a quorum and would replace the old identity ([`await_vacancy`]). So members
-//! that lose their identities all at once wait, and whatever can still be read of them is there for a person to look at.
+//! A data directory whose identity cannot be read is a lost disk too. Before a byte of it is overwritten a leader must have said that a
+//! majority holds, synced, all that the leader has without it ([`await_vacancy`]). So members that lose their identities all at
+//! once wait, and whatever can still be read of them is there for a person to look at.
 //!
 //! Why that is safe: the newcomer promised nothing before, so it is a new server of plain Raft, and its gate is open. Until
 //! the change is committed the old identity counts as a voter that is down, so that what it alone held with the leader

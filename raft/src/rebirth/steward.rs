@@ -2,11 +2,12 @@
 
 use super::step::{self, Step, View};
 use crate::codec;
+use crate::command::Command;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::Starts;
 use crate::runtime;
-use crate::types::{Raft, RaftLogId, StoredMembership, TypeConfig};
+use crate::types::{Raft, RaftLogId, Reply, StoredMembership, TypeConfig};
 use cairn_engine::Run;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
@@ -44,6 +45,18 @@ pub(crate) struct Steward {
     leads: Mutex<Option<Leads>>,
     /// The starts that were proposed for the log, and when.
     proposed: Mutex<BTreeMap<NodeId, (Run, runtime::Instant)>>,
+    /// By slot: who asked last whether it may take the voter's place.
+    asked: Mutex<BTreeMap<u16, Asked>>,
+}
+
+/// Somebody who has nothing yet, and would overwrite what a voter's directory holds.
+#[derive(Clone, Copy)]
+struct Asked {
+    by: NodeId,
+    /// When it last asked.
+    at: runtime::Instant,
+    /// An entry that was proposed after it had first asked, to be synced before it is acknowledged, is committed.
+    synced: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -63,6 +76,7 @@ impl Steward {
             applicants: Mutex::default(),
             leads: Mutex::default(),
             proposed: Mutex::default(),
+            asked: Mutex::default(),
         }
     }
 
@@ -80,8 +94,12 @@ impl Steward {
         Ok(true)
     }
 
-    /// The voter whose place a newcomer could take now, if this member leads, is followed by a quorum, and has listened for
-    /// long enough to know who is silent.
+    /// The voter whose place a newcomer could take now, if this member leads, has listened for long enough to know who is silent,
+    /// and a majority without that voter holds everything that this member has, synced: then its directory may be overwritten.
+    ///
+    /// That shows an entry that was proposed after the newcomer had asked, and is synced before it is acknowledged with all that
+    /// comes before it: once it is committed it is on a majority, to which who asks does not belong, since nobody speaks for that voter any
+    /// more. That followers answer would not do: those that lag do so too.
     pub(crate) fn vacancy(&self, newcomer: NodeId) -> Option<NodeId> {
         let metrics = look_at(&self.raft, Clone::clone);
         let now = runtime::now();
@@ -90,7 +108,35 @@ impl Steward {
             leads.term == metrics.current_term && now - leads.looked < LAPSE && now - leads.since >= SILENCE
         })?;
         metrics.last_quorum_acked.filter(|at| now - **at < SILENCE)?;
-        place_for(&metrics, newcomer).ok().filter(|place| *place != newcomer)
+        let place = place_for(&metrics, newcomer).ok().filter(|place| *place != newcomer)?;
+        let mut all = self.asked.lock();
+        let synced = all.get(&newcomer.slot()).is_some_and(|known| known.by == newcomer && known.synced);
+        all.insert(newcomer.slot(), Asked { by: newcomer, at: now, synced });
+        synced.then_some(place)
+    }
+
+    /// Puts an entry into the log for those who ask for a voter's place.
+    async fn sync_for_who_asked(&self) {
+        let now = runtime::now();
+        let waiting: Vec<NodeId> = {
+            let mut asked = self.asked.lock();
+            asked.retain(|_, asked| now - asked.at < REQUEST);
+            asked.values().filter(|asked| !asked.synced).map(|asked| asked.by).collect()
+        };
+        if waiting.is_empty() || runtime::timeout(LAPSE / 2, self.synced_entry()).await.flatten().is_none() {
+            return;
+        }
+        for asked in self.asked.lock().values_mut() {
+            asked.synced |= waiting.contains(&asked.by);
+        }
+    }
+
+    /// Puts an entry into the log that changes nothing and is synced before it is acknowledged; whether it was committed.
+    async fn synced_entry(&self) -> Option<()> {
+        let command = Command { synced: true, session: None, operations: Vec::new() };
+        let (reply, answer) = Reply::pair(Box::new(()));
+        self.raft.client_write_ff(codec::encode_command(command, 0), Some(reply)).await.ok()?;
+        answer.await.ok()?.ok().map(drop)
     }
 
     /// Looks after the membership until the replica is gone or `stop` says so.
@@ -108,6 +154,7 @@ impl Steward {
                 continue;
             };
             steward.log_starts(&metrics).await;
+            steward.sync_for_who_asked().await;
             // Only who judges that somebody is silent must have listened for a while.
             let listened = steward.has_led(metrics.current_term);
             if let Some(step) = steward.next(&metrics).filter(|step| listened || *step == Step::Finish) {

@@ -37,6 +37,8 @@ pub(crate) enum Action {
     CutThenKill { at: usize, log: Log },
     Kill { at: usize, keep: u8 },
     LoseDisk { at: usize },
+    LoseIdentity { at: usize },
+    Overwrite { at: usize },
     StartCopy { at: usize },
     GoDown { at: usize },
     SwitchRegime { at: usize },
@@ -56,6 +58,9 @@ impl Model {
         for at in 0..state.nodes().len() {
             let node = &state.all[at];
             if node.down {
+                if self.bounds.overwrites && node.log.len() > 0 && self.may_be_overwritten(state, node.id) {
+                    out.push(Action::Overwrite { at });
+                }
                 continue;
             }
             self.elections(state, at, node, out);
@@ -261,6 +266,9 @@ impl Model {
         if used.losses < bounds.losses {
             out.push(Action::LoseDisk { at });
         }
+        if bounds.overwrites && state.nodes().iter().all(|node| !node.down) {
+            out.push(Action::LoseIdentity { at });
+        }
         if used.copies < bounds.copies && node.id < REBORN {
             let replaced = |log: Log| !self.membership(log).contains(node.id);
             let voters = self.membership(state.committed);
@@ -272,6 +280,24 @@ impl Model {
         if bounds.thin && state.nodes().iter().all(|node| !node.down) {
             out.push(Action::GoDown { at });
         }
+    }
+
+    /// Whether a leader says that a majority does without the member whose identity is lost: it holds all that the leader
+    /// has by then, be it committed or not.
+    fn may_be_overwritten(&self, state: &State, lost: u8) -> bool {
+        let leaders = state.nodes().iter().filter(|node| node.role == Role::Leader && !node.down);
+        leaders.into_iter().any(|leader| {
+            let holds = |node: &Node| {
+                let survives = |log: &Log| log.starts_with(leader.log);
+                let synced = survives(&node.log) && node.past.logs().iter().all(survives);
+                node.id != lost
+                    && !node.down
+                    && node.term == leader.term
+                    && (synced || !self.rules.overwritten_when_held)
+            };
+            let with = state.nodes().iter().filter(|node| holds(node));
+            self.is_quorum(leader.log, with.fold(0, |set, node| set | 1 << node.id))
+        })
     }
 
     fn may_sync(&self) -> bool {
@@ -342,6 +368,8 @@ impl Action {
                 format!("{}'s process is killed ({lost} writes not yet on the disk), starts again", id(at))
             }
             Action::LoseDisk { at } => format!("{}'s disk is lost; it starts blank as who it was", id(at)),
+            Action::LoseIdentity { at } => format!("{}'s identity cannot be read any more", id(at)),
+            Action::Overwrite { at } => format!("{}'s directory is overwritten", id(at)),
             Action::StartCopy { at } => {
                 format!("{} is started from a copy that was made in the beginning", id(at))
             }

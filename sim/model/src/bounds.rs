@@ -35,6 +35,8 @@ pub(crate) struct Bounds {
     pub losses: u8,
     /// Whether these recover in place.
     pub losses_recover: bool,
+    /// Whether one machine's identity becomes unreadable, and its directory is then overwritten.
+    pub overwrites: bool,
     /// Old copies of replaced members' disks that are started.
     pub copies: u8,
     /// Whether the mark takes part: it starts clear, acknowledgements may be synced or not, members may clear it.
@@ -66,6 +68,7 @@ impl Bounds {
         back: false,
         losses: 0,
         losses_recover: false,
+        overwrites: false,
         copies: 0,
         marks: false,
         thin: false,

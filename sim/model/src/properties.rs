@@ -24,6 +24,8 @@ pub(crate) enum Violation {
     SecondLossStops,
     /// The thin regime was established with one machine down, and another became forgetful.
     ThinPromiseBroken,
+    /// A directory without an identity was overwritten, then a machine lost power, and a committed entry is on no disk any more.
+    CommittedNowhere,
     /// Not of the protocol: a bound of the model's own representation was reached.
     ModelTooSmall,
 }
@@ -41,6 +43,7 @@ impl fmt::Display for Violation {
             Violation::ThinPromiseBroken => {
                 "a second cut, after the first was survived, would stop the cluster"
             }
+            Violation::CommittedNowhere => "a committed entry is on no disk any more",
             Violation::ModelTooSmall => "the model's own representation is too small for these bounds",
         })
     }
@@ -86,6 +89,10 @@ impl Model {
         }
         if self.bounds.thin && self.bounds.reborn != 0 && state.used.cuts <= 1 && !self.electable(state) {
             state.break_with(Violation::SecondLossStops);
+        }
+        let on_a_disk = |node: &Node| node.log.starts_with(state.committed);
+        if self.bounds.overwrites && !state.nodes().iter().any(on_a_disk) {
+            state.break_with(Violation::CommittedNowhere);
         }
         if self.mandate_splits(state) {
             state.break_with(Violation::MandateSplits);

@@ -57,6 +57,7 @@ rules! {
     learner_recovers: "a learner that loses power with its mark set recovers like any other member",
     joining_recovers: "... not by keeping silent until it applies its own membership",
     mandate_newest: "a mandate goes to nobody whose configuration is older than that of another who was asked",
+    overwritten_when_held: "a directory without a readable identity is overwritten only when a majority without it holds, synced, all that a leader has",
     copy_after_all_know: "an old copy of a replaced disk is started only when every voter has the replacement in its log",
     mark_before_ack: "the mark is synced before the first acknowledgement that is not itself synced",
     leader_marks_own_ack: "the leader's count of its own copy is an acknowledgement",

@@ -5,7 +5,7 @@ use crate::bounds::Bounds;
 use crate::log::Content;
 use crate::membership::Membership;
 use crate::properties::Violation::{
-    self, IdReused, LeaderLacksCommitted, MandateSplits, SecondLossStops, SurvivorsBlocked,
+    self, CommittedNowhere, IdReused, LeaderLacksCommitted, MandateSplits, SecondLossStops, SurvivorsBlocked,
     ThinPromiseBroken, TwoLeaders,
 };
 use crate::rules::Rules;
@@ -69,6 +69,11 @@ const OUTDATED_LEADS: Witness = ("a member leads that does not know of a committ
     s.nodes().iter().any(old) && s.committed.find(Content::Final(2)).is_some()
 });
 const UNDONE: Witness = ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
+const OVERWRITTEN_IN_TIME: Witness =
+    ("a directory is overwritten, and what comes after it is committed", |s| {
+        let empty = |n: &Node| n.down && n.log.len() == 0;
+        s.nodes().iter().any(empty) && s.used.cuts > 0 && s.committed.len() > 2
+    });
 const CLEAR_AFTER_CUTS: Witness =
     ("after two cuts and a commit every mark is clear and every member active", |s| {
         s.used.cuts > 1 && s.committed.len() > 1 && s.nodes().iter().all(|n| n.is_active() && n.starts == 0)
@@ -99,6 +104,8 @@ const REBORN_TWO: Bounds = Bounds { entries: 5, values: 0, reborn: 0b110, ..REBO
 const HALF_MADE: Bounds = Bounds { half_made: true, ..REBORN_C };
 /// Disks lost, with no other identity.
 const LOST: Bounds = Bounds { entries: 4, losses: 1, ..BOUNDS };
+/// An identity that cannot be read, and one power cut.
+const OVERWRITTEN: Bounds = Bounds { overwrites: true, cuts: 1, terms: 3, entries: 4, values: 2, ..BOUNDS };
 /// The mark.
 const MARKS: Bounds = Bounds { entries: 3, cuts: 1, marks: true, ..BOUNDS };
 /// The thin regime.
@@ -152,6 +159,7 @@ pub(crate) const ALL: &[Scenario] = &[
         Bounds { marks: true, entries: 3, values: 0, cuts: 1, ..HALF_MADE },
         &[REBORN_LEADS],
     ),
+    holds("overwritten", &[], OVERWRITTEN, &[OVERWRITTEN_IN_TIME]),
     holds("mandate", &[], MANDATE, &[OUTDATED_LEADS]),
     holds("half-made-thin", &[], HALF_MADE_THIN, &[NEW_LAZY]),
     holds("half-made-cut", &[], Bounds { mandates: true, cuts: 1, ..HALF_MADE }, &[REBORN_LEADS]),
@@ -197,6 +205,7 @@ pub(crate) const ALL: &[Scenario] = &[
     },
     breaks(&["joining_recovers"], REBORN_CUT, LeaderLacksCommitted, 15),
     breaks(&["mandate_newest"], MANDATE, MandateSplits, 19),
+    breaks(&["overwritten_when_held"], OVERWRITTEN, CommittedNowhere, 6),
     breaks(&["copy_after_all_know"], Bounds { copies: 1, ..REBORN_C }, LeaderLacksCommitted, 12),
     holds("copy", &[], Bounds { copies: 1, ..REBORN_C }, &[REBORN_LEADS]),
     breaks(&["mark_before_ack"], MARKS, LeaderLacksCommitted, 7),

@@ -39,6 +39,11 @@ impl Model {
             }
             Action::Kill { at, keep } => self.kill(&mut state, at, keep),
             Action::LoseDisk { at } => self.lose_disk(&mut state, at),
+            Action::LoseIdentity { at } => state.all[at].down = true,
+            Action::Overwrite { at } => {
+                let node = &mut state.all[at];
+                (node.log, node.past) = (Log::default(), Past::default());
+            }
             Action::StartCopy { at } => {
                 state.used.copies += 1;
                 state.all[at] = Node { starts: state.all[at].starts, ..self.start().all[at] };

@@ -1,4 +1,4 @@
-//! Nodes whose identity cannot be read any more, with real processes: one is reborn by itself and keeps what it holds, two of
+//! Nodes whose identity cannot be read any more, with real processes: one begins empty by itself and takes its slot again, two of
 //! three wait and overwrite nothing.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
@@ -51,38 +51,20 @@ async fn status_of(cluster: &Cluster, slot: u16) -> NodeStatus {
     cluster.statuses().await.into_iter().find(|status| status.slot == slot).expect("it runs")
 }
 
-/// The last entry that each rebirth so far began with, as the log says.
-fn head_starts(cluster: &Cluster) -> Vec<usize> {
-    let logs = cluster.logs();
-    let lines = logs.lines().filter(|line| line.contains("as a head start"));
-    let index = |line: &str| {
-        let digits = line.split("index: ").nth(1)?;
-        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-    };
-    lines.map(|line| index(line).unwrap_or(0)).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_identity_is_unreadable_is_reborn_with_what_it_holds() {
+async fn a_node_whose_identity_is_unreadable_begins_empty_and_takes_its_slot_again() {
     let mut cluster = filled().await;
-    for (round, copies) in [vec![0, 1, 3], vec![0, 1, 2, 3]].into_iter().enumerate() {
+    for copies in [vec![0, 1, 3], vec![0, 1, 2, 3]] {
         let before = status_of(&cluster, 2).await;
         cluster.kill_node(1);
         lose_identity(&cluster, 1, &copies);
         let began = Instant::now();
         cluster.start_node(1);
         let after = cluster.wait_replaced(&before).await;
-        println!("{} copies gone: reborn after {:?}", copies.len(), began.elapsed());
+        println!("{} copies gone: a voter again after {:?}", copies.len(), began.elapsed());
         assert_eq!(after.members.iter().filter(|member| member.voter).count(), 3);
         assert_eq!(after.run.0, 1, "the first start of the new identity");
-        let kept = head_starts(&cluster);
-        assert!(
-            kept.len() == round + 1 && kept.iter().all(|last| *last >= KEYS),
-            "{kept:?}\n{}",
-            cluster.logs()
-        );
-
-        // With one of the others gone, what was acknowledged before needs the reborn one.
+        // With one of the others gone, what was acknowledged before needs the new one.
         let leader = cluster.leader().await;
         let spared = if leader == 1 { 0 } else { leader };
         cluster.kill_node(spared);
