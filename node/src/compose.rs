@@ -33,7 +33,7 @@ use crate::outage::{Outlook, Watch};
 use crate::reads::Reads;
 use crate::service::KvService;
 use cairn_engine::io::Directory;
-use cairn_engine::{BootId, Engine, Identity, Options};
+use cairn_engine::{BootId, Engine, Identity, Inspection, Options};
 use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
 use futures::FutureExt;
 use futures::future::Shared;
@@ -41,6 +41,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -89,6 +90,14 @@ impl Environment {
 /// and is refused by [`Environment::from_files`].
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     world::format(config, progress).await
+}
+
+/// Looks at a data directory that no node has open; with `values`, at every value too. Nothing is written.
+///
+/// # Errors
+/// `Engine`, where there is nothing to look at, or a node has it open.
+pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
+    world::inspect(directory, values).await
 }
 
 /// Resolves when servers should stop accepting.

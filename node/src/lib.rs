@@ -24,7 +24,7 @@ pub mod promise;
 pub mod reads;
 mod service;
 
-pub use compose::{Environment, Node, Progress, format, termination};
+pub use compose::{Environment, Node, Progress, format, inspect, termination};
 pub use config::NodeConfig;
 pub use durability::Durability;
 pub use error::Error;

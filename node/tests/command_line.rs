@@ -198,6 +198,41 @@ async fn a_bench_reports_its_requests_and_http_tells_of_them() {
     assert!(support::http_get(&http, "/ready").starts_with("HTTP/1.1 200"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_inspected_once_its_node_has_stopped() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "a", "1"]).code, 0);
+    let data = cluster.data(0).display().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let inspect = || run(folder.path(), &["inspect", &data, "--values", "-o", "json"]);
+    let open = inspect();
+    assert_eq!(open.code, 1);
+    assert!(open.stderr.contains("in use"), "{}", open.stderr);
+
+    assert_eq!(cluster.stop_node(0), 0);
+    let found = json_of(&inspect());
+    assert_eq!((&found["verifies"], &found["known"]["cluster"]), (&json!(true), &json!("tested")));
+    let group = &found["contents"]["groups"][0];
+    assert_eq!((&group["keys"], &group["values"]["damaged"]), (&json!(1), &json!(0)));
+    let text = run(folder.path(), &["inspect", &data]);
+    assert_eq!(text.code, 0, "{}", text.stderr);
+    assert!(text.stdout.contains("Everything that was read verifies."), "{}", text.stdout);
+
+    let path = cluster.data(0).join("superblock");
+    let mut bytes = std::fs::read(&path).expect("the superblock");
+    bytes[100] ^= 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let damaged = inspect();
+    assert_eq!(damaged.code, 1);
+    let found: Value = serde_json::from_str(&damaged.stdout).expect("JSON");
+    assert_eq!(found["verifies"], json!(false));
+    assert!(found["superblock_copies"][0]["error"].is_string(), "{found}");
+    assert_eq!(std::fs::read(&path).expect("the superblock"), bytes, "nothing is written");
+    let missing = run(folder.path(), &["inspect", "nowhere"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.stderr.contains("nowhere"), "{}", missing.stderr);
+}
+
 #[test]
 fn completions_and_exit_codes_are_printed() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -60,6 +60,7 @@ pub use command::{Command, Condition, Operation, OperationResult, Session, Versi
 pub use config::ReplicaConfig;
 pub use error::{Error, ReadError, WriteError};
 pub use ids::{MemberAddress, NodeId};
+pub use log_store::vote_of;
 pub use network::PeerService;
 pub use progress::Losses;
 pub use rebirth::await_vacancy;

@@ -8,4 +8,4 @@ mod layout;
 mod store;
 
 pub(crate) use layout::{Clean, MAX_VOTE_BYTES, MAX_VOTES, Superblock};
-pub(crate) use store::{SuperblockStore, readable_copies, void_copies};
+pub(crate) use store::{SuperblockStore, copies, readable_copies, void_copies};

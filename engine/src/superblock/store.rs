@@ -211,6 +211,19 @@ pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<(
     device.sync().await.map_err(|error| failed("sync", error))
 }
 
+/// For whoever looks at it: the revision of each copy, or why it cannot be used.
+pub(crate) async fn copies(device: &dyn Device) -> Vec<std::result::Result<u64, String>> {
+    let copies = read_copies(device).await.into_iter();
+    let told = copies.map(|copy| {
+        copy.map(|superblock| superblock.revision).map_err(|unusable| match unusable {
+            Unusable::Absent => "empty, or never written".to_owned(),
+            Unusable::Newer(version) => format!("of format {version}"),
+            Unusable::Damaged => "damaged, void or unreadable".to_owned(),
+        })
+    });
+    told.collect()
+}
+
 /// The copies that can be read, where no two of them need agree: no identity, but word of one.
 pub(crate) async fn readable_copies(device: &dyn Device) -> Vec<Superblock> {
     read_copies(device).await.into_iter().flatten().collect()

@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod format;
 mod get;
+mod inspect;
 mod list;
 mod logging;
 mod members;
@@ -55,6 +56,8 @@ enum Command {
     Format(format::FormatArgs),
     /// Examine what a data directory's machine can promise, and why
     Doctor(doctor::DoctorArgs),
+    /// Look at a data directory that no node has open: what it holds, and what of it verifies
+    Inspect(inspect::InspectArgs),
     /// Run one member of a cluster
     Serve(serve::ServeArgs),
     /// Store a value under a key
@@ -106,6 +109,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Dev(args) => dev::run(args, output).await,
         Command::Format(args) => format::run(args, output).await,
         Command::Doctor(args) => doctor::run(args, output),
+        Command::Inspect(args) => inspect::run(args, output).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Put(args) => put::run(args, output).await,
         Command::Get(args) => get::run(args, output).await,

@@ -189,6 +189,13 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
 }
 
+pub(super) async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
+    let files = FileDirectory::open(directory, Backend::Auto)?;
+    let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the boot id", &error))?;
+    let boot = crate::doctor::histories(directory).map_or(boot, |devices| boot.with_devices(&devices));
+    Ok(cairn_engine::inspect(&files, boot, values).await?)
+}
+
 pub(super) async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     let path = &config.data_directory;
     let geometry = Geometry::for_total(config.storage.size_bytes)?;

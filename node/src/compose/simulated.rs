@@ -119,6 +119,10 @@ pub(super) fn from_files(_config: &NodeConfig) -> Result<Environment, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }
 
+pub(super) async fn inspect(_directory: &Path, _values: bool) -> Result<Inspection, Error> {
+    Err(Error::Platform(NO_FILES.into()))
+}
+
 pub(super) async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }

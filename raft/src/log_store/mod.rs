@@ -9,6 +9,7 @@ mod reader;
 mod vote;
 
 pub(crate) use reader::{LogReader, stored_vote};
+pub use vote::vote_of;
 
 use crate::GROUP;
 use crate::codec;

@@ -18,6 +18,12 @@ pub(super) fn encode(vote: &Vote) -> Vec<u8> {
     out
 }
 
+/// The term, for whom the vote is, and whether a quorum granted it.
+pub fn vote_of(bytes: &[u8]) -> Option<(u64, NodeId, bool)> {
+    let vote = decode(bytes).ok()?;
+    Some((vote.leader_id().term(), *vote.leader_id().node_id(), vote.is_committed()))
+}
+
 pub(super) fn decode(mut bytes: &[u8]) -> Result<Vote, Malformed> {
     if bytes.len() != BYTES || bytes.get_u8() != VERSION {
         return Err(Malformed("not a vote"));
