@@ -3,6 +3,7 @@
 use super::layout::{Superblock, Unusable, VERSION};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind, SUPERBLOCK_BYTES};
+use futures::future::join_all;
 use std::sync::Arc;
 
 const COPIES: u64 = 4;
@@ -145,11 +146,11 @@ impl SuperblockStore {
         self.write_copies(&offsets).await
     }
 
-    /// Writes what is current to these copies, and syncs.
+    /// Writes what is current to these copies, at once, and syncs: a vote waits for it.
     async fn write_copies(&mut self, offsets: &[u64]) -> Result<()> {
         let bytes = self.current.encode();
-        for offset in offsets {
-            let (result, _) = self.device.write(*offset, AlignedBuf::copied_from(&bytes)).await;
+        let write = |offset: &u64| self.device.write(*offset, AlignedBuf::copied_from(&bytes));
+        for (result, _) in join_all(offsets.iter().map(write)).await {
             result.map_err(|e| self.fail("write", &e))?;
         }
         self.device.sync().await.map_err(|e| self.fail("sync", &e))

@@ -61,19 +61,19 @@ impl FileImage {
         if let Some(byte) = block.get_mut(at) {
             *byte ^= bits;
         }
-        self.decayed.insert(number)
+        self.harm(number)
     }
 
     fn wear_out(&mut self, number: u64) -> bool {
         self.worn.insert(number);
-        self.decayed.insert(number)
+        self.harm(number)
     }
 
     fn lose(&mut self, number: u64) -> bool {
         let former = self.former.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK]));
         match self.synced.insert(number, former.clone()) {
             Some(held) if held == former => false,
-            _ => self.decayed.insert(number),
+            _ => self.harm(number),
         }
     }
 
@@ -83,7 +83,7 @@ impl FileImage {
             return false;
         }
         self.synced.insert(onto, written);
-        self.decayed.insert(onto);
+        self.harm(onto);
         true
     }
 
@@ -95,6 +95,18 @@ impl FileImage {
     /// Somebody has seen that nobody needs what is still damaged.
     pub fn forgive(&mut self) {
         self.decayed.clear();
+        self.harmed.clear();
+    }
+
+    /// A block is not as it was written. False if it was not before.
+    fn harm(&mut self, number: u64) -> bool {
+        self.harmed.insert(number);
+        self.decayed.insert(number)
+    }
+
+    /// Blocks that were damaged since [`FileImage::forgive`].
+    pub fn harmed(&self) -> usize {
+        self.harmed.len()
     }
 
     /// The first block from `offset` on, within `len` bytes, that cannot be read.
@@ -113,16 +125,19 @@ impl FileImage {
             let first = (flight.first + blocks) % (all - len + 1);
             for (number, block) in (first..).zip(flight.blocks) {
                 self.put(number, block);
-                self.decayed.insert(number);
+                self.harm(number);
             }
         }
-        self.decayed.extend(flight.first..flight.first + len);
+        for number in flight.first..flight.first + len {
+            self.harm(number);
+        }
         true
     }
 
     /// Another disk takes this one's place: zeros.
     pub fn replace(&mut self) {
         *self = FileImage::zeroed(self.size());
+        self.harmed = (0..self.size() / cairn_engine::io::BLOCK as u64).collect();
     }
 }
 

@@ -276,9 +276,9 @@ impl SimDisk {
         self.inner.lock().core.harms()
     }
 
-    /// See [`Core::decayed_beside_data`].
-    pub fn decayed_beside_data(&self) -> usize {
-        self.inner.lock().core.decayed_beside_data()
+    /// See [`Core::harmed_beside_data`].
+    pub fn harmed_beside_data(&self) -> usize {
+        self.inner.lock().core.harmed_beside_data()
     }
 
     /// Somebody has seen that nobody needs what is still damaged.

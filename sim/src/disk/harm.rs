@@ -172,9 +172,9 @@ impl Core {
         self.harms + wrongs.lost_writes + wrongs.stray_writes
     }
 
-    /// Those of the journal, the checkpoints and the superblock.
-    pub fn decayed_beside_data(&self) -> usize {
-        self.files.iter().filter(|(kind, _)| **kind != FileKind::Data).map(|(_, file)| file.decayed()).sum()
+    /// Blocks of the journal, the checkpoints and the superblock that were damaged since they were forgiven.
+    pub fn harmed_beside_data(&self) -> usize {
+        self.files.iter().filter(|(kind, _)| **kind != FileKind::Data).map(|(_, file)| file.harmed()).sum()
     }
 
     /// Somebody has seen that nobody needs what is still damaged.

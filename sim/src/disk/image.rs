@@ -41,6 +41,9 @@ pub struct FileImage {
     pub(super) worn: BTreeSet<u64>,
     /// Blocks that are not as they were written, unless somebody has seen that nobody needs them.
     pub(super) decayed: BTreeSet<u64>,
+    /// Blocks that were not as they were written at some time since somebody last saw that all that is needed is whole: a repair
+    /// of one value leaves another one of its block as it found it.
+    pub(super) harmed: BTreeSet<u64>,
     /// Blocks that show an older content, since a failed sync let go of the newer one.
     pub(super) fallen: BTreeSet<u64>,
     /// What stood in a safe block before it was last synced; nothing means zeros.
@@ -61,6 +64,7 @@ impl FileImage {
             flights: BTreeMap::new(),
             worn: BTreeSet::new(),
             decayed: BTreeSet::new(),
+            harmed: BTreeSet::new(),
             fallen: BTreeSet::new(),
             former: BTreeMap::new(),
             order: 0,
@@ -93,12 +97,12 @@ impl FileImage {
         }
     }
 
-    /// Whether each of these bytes is as it was last written: no block of theirs was touched by anything but writes.
+    /// Whether each of these bytes should be as it was last written: no block of theirs was touched by anything but writes.
     pub fn as_written(&self, offset: u64, len: usize) -> bool {
         let block = BLOCK as u64;
         let blocks = offset / block..(offset + len as u64).div_ceil(block);
         let touched = |set: &BTreeSet<u64>| set.range(blocks.clone()).next().is_some();
-        !touched(&self.worn) && !touched(&self.decayed) && !touched(&self.fallen)
+        !touched(&self.worn) && !touched(&self.harmed) && !touched(&self.fallen)
     }
 
     /// These bytes as a read would return them; nothing where one of their blocks cannot be read.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How much longer an operation of a slow disk takes, in milliseconds.
-const SLOWER_MS: std::ops::Range<u64> = 5..40;
+const SLOWER_MS: std::ops::Range<u64> = 5..60;
 
 /// When a minority leaves, and for how long, in milliseconds: longer than the others need to get used to it.
 const LEAVES_AT_MS: std::ops::Range<u64> = 1_000..10_000;

@@ -189,6 +189,14 @@ impl Cluster {
         others.count() < (self.machines.len() - 1) / 2
     }
 
+    /// Whether another member has something in its log. Until then the disk of the one that forms the cluster is not lost: the others may
+    /// have voted for it, and a person would have to format them.
+    pub(super) fn does_without(&self, machine: &Machine) -> bool {
+        let others = self.machines.iter().filter(|other| other.slot != machine.slot);
+        let mut nodes = others.filter_map(|other| other.node());
+        nodes.any(|(_, node)| node.replica().status().last_log.is_some())
+    }
+
     /// Whether so many machines forgot that a cluster without a leader must wait for a person.
     pub(super) fn may_be_stuck(&self) -> bool {
         let forgetful = self.machines.iter().filter(|machine| machine.forgetful()).count();
@@ -302,7 +310,7 @@ impl Cluster {
                     state.condition = Condition::Up;
                     state.changed_at = virtual_time();
                 }
-                if machine.disk.misreads() || machine.disk.decayed_beside_data() > 0 {
+                if machine.disk.misreads() || machine.disk.harmed_beside_data() > 0 {
                     let last = node.engine().log_bounds(GROUP).last.map_or(0, |last| last.index);
                     state.doubtful_through = Some(last);
                 }

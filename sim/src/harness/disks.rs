@@ -31,6 +31,7 @@ impl Nemesis {
         let Some(machine) = self.cluster.machines.get(target) else { return };
         if matches!(machine.condition(), Condition::Open | Condition::Stopping)
             || !self.cluster.may_be_damaged(machine)
+            || !self.cluster.does_without(machine)
             || !machine.claim_disk()
         {
             return;
@@ -105,12 +106,9 @@ impl Nemesis {
             return;
         }
         let Some(machine) = self.cluster.machines.get(target) else { return };
-        // What a newcomer wrote that never had the slot is a stranger's to the cluster, and not overwritten without a person.
-        if !machine.node().is_some_and(|(_, node)| node.replica().votes()) {
-            return;
-        }
         if matches!(machine.condition(), Condition::Open | Condition::Stopping)
             || !self.cluster.may_be_damaged(machine)
+            || !self.cluster.does_without(machine)
             || !machine.claim_disk()
         {
             return;

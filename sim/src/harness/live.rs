@@ -1,7 +1,8 @@
 //! What a running node's keys refer to is on its disk as their hashes say, unless the disk itself was made to lose it.
 //!
 //! The bytes are taken from the simulated disk, past the node, and the disk knows which blocks it damaged. So a node that
-//! overwrites what it still needs is found out at once, and before a peer heals it. Where the disk was struck it waits for a clean scrub.
+//! overwrites what it still needs is found out at once, and before a peer heals it. A block that the disk damaged is left out until a scrub
+//! finds nothing.
 
 use super::cluster::Cluster;
 use super::machine::Machine;
@@ -19,10 +20,6 @@ const PAGE: usize = 256;
 
 /// Looks at all keys of a running node.
 pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
-    // A block that holds two damaged values is written again when the first is mended.
-    if machine.damaged() {
-        return;
-    }
     let doubtful = machine.doubtful_through();
     let flushed = machine.counted();
     let wrong = of(&node.engine().view(GROUP)).into_iter().filter(|(_, entry)| {
