@@ -1,0 +1,324 @@
+//! A scripted server of Cairn's protocol over a small store, for tests of the client.
+//!
+//! Nodes of one [`Cluster`] share a store that applies a session's sequence number once, as the real state machine
+//! does. Each node plays its script, one step for each write, read or list; without a step it serves the request.
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::kv_server::{Kv, KvServer};
+use cairn_client::proto::{self, answer, call};
+use cairn_client::{Options, serve};
+use cairn_ports::HeldPort;
+use futures::Stream;
+use prost::Message;
+use std::pin::Pin;
+use std::time::Duration;
+use tonic::Streaming;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Code, Request, Response, Status};
+
+/// What a node does with one request instead of serving it.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Refuses with this detail.
+    Refuse(proto::ErrorDetail),
+    /// Fails as a transport would, before doing anything.
+    Break,
+    /// Does the work, then fails as a transport would.
+    ApplyAndBreak,
+    /// Never answers.
+    Hang,
+    /// Serves the request.
+    Serve,
+}
+
+pub fn refuse(reason: Reason) -> Step {
+    Step::Refuse(proto::ErrorDetail { reason: reason as i32, ..Default::default() })
+}
+
+pub fn not_leader(hint: &str) -> Step {
+    let leader = Some(proto::Leader { node_id: 1, client_address: hint.to_owned() });
+    Step::Refuse(proto::ErrorDetail { reason: Reason::NotLeader as i32, leader, ..Default::default() })
+}
+
+#[derive(Default)]
+struct Store {
+    index: u64,
+    items: BTreeMap<Bytes, (Bytes, u64)>,
+    results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
+}
+
+/// What nodes share.
+#[derive(Clone)]
+pub struct Cluster {
+    name: String,
+    limits: proto::Limits,
+    /// The version of the protocol that its nodes say they speak.
+    protocol: u32,
+    store: Arc<Mutex<Store>>,
+}
+
+impl Cluster {
+    pub fn new(name: &str) -> Cluster {
+        let limits = proto::Limits {
+            max_key_bytes: 64,
+            max_value_bytes: 1024,
+            max_batch_operations: 8,
+            max_request_bytes: 4096,
+        };
+        let store = Arc::new(Mutex::new(Store { index: 10, ..Store::default() }));
+        Cluster { name: name.to_owned(), limits, protocol: cairn_client::PROTOCOL, store }
+    }
+
+    /// The same, whose nodes speak this version of the protocol.
+    pub fn speaking(self, protocol: u32) -> Cluster {
+        Cluster { protocol, ..self }
+    }
+
+    /// How many writes were applied.
+    pub fn applied(&self) -> u64 {
+        self.store.lock().unwrap().index - 10
+    }
+
+    pub fn advance(&self, index: u64) {
+        self.store.lock().unwrap().index = index;
+    }
+}
+
+/// One serving node, and what it received.
+#[derive(Clone)]
+pub struct Node {
+    pub address: String,
+    cluster: Cluster,
+    script: Arc<Mutex<VecDeque<Step>>>,
+    always: Arc<Mutex<Option<Step>>>,
+    members: Arc<Mutex<Vec<String>>>,
+    pub writes: Arc<Mutex<Vec<proto::WriteRequest>>>,
+    pub reads: Arc<Mutex<Vec<proto::GetRequest>>>,
+    pub timeouts: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+impl Node {
+    pub async fn start(cluster: &Cluster) -> Node {
+        let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let node = Node {
+            address: incoming.local_addr().unwrap().to_string(),
+            cluster: cluster.clone(),
+            script: Arc::default(),
+            always: Arc::default(),
+            members: Arc::default(),
+            writes: Arc::default(),
+            reads: Arc::default(),
+            timeouts: Arc::default(),
+        };
+        let service = KvServer::new(node.clone());
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+        node
+    }
+
+    /// Plays these steps for the next requests.
+    pub fn plays(&self, steps: impl IntoIterator<Item = Step>) {
+        self.script.lock().unwrap().extend(steps);
+    }
+
+    /// Does this whenever the script is over.
+    pub fn always(&self, step: Step) {
+        *self.always.lock().unwrap() = Some(step);
+    }
+
+    /// Tells clients of these other members.
+    pub fn knows(&self, addresses: &[&Node]) {
+        *self.members.lock().unwrap() = addresses.iter().map(|node| node.address.clone()).collect();
+    }
+
+    /// The sessions of the writes received.
+    pub fn sessions(&self) -> Vec<proto::Session> {
+        self.writes.lock().unwrap().iter().map(|write| write.session.clone().unwrap()).collect()
+    }
+
+    async fn perform<M, T>(&self, request: Request<M>, serve: impl FnOnce(&mut Store, M) -> T) -> Answer<T> {
+        let timeout = request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
+        self.timeouts.lock().unwrap().push(timeout);
+        let step = self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone());
+        let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
+        match step.unwrap_or(Step::Serve) {
+            Step::Serve => Ok(Response::new(serve())),
+            Step::Break => Err(Status::unavailable("the connection broke")),
+            Step::ApplyAndBreak => {
+                serve();
+                Err(Status::unavailable("the connection broke"))
+            }
+            Step::Hang => std::future::pending().await,
+            Step::Refuse(detail) => {
+                let mut metadata = MetadataMap::new();
+                let encoded = MetadataValue::from_bytes(&detail.encode_to_vec());
+                metadata.insert_bin(proto::ERROR_DETAIL_KEY, encoded);
+                Err(Status::with_metadata(Code::FailedPrecondition, "refused", metadata))
+            }
+        }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Kv for Node {
+    async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
+        let member =
+            |address: &String| proto::Member { client_address: address.clone(), ..Default::default() };
+        Ok(Response::new(proto::HelloResponse {
+            cluster: self.cluster.name.clone(),
+            limits: Some(self.cluster.limits),
+            leader: None,
+            applied_index: self.cluster.store.lock().unwrap().index,
+            members: self.members.lock().unwrap().iter().map(member).collect(),
+            server_version: "test".to_owned(),
+            protocol: self.cluster.protocol,
+        }))
+    }
+
+    async fn write(&self, request: Request<proto::WriteRequest>) -> Answer<proto::WriteResponse> {
+        self.writes.lock().unwrap().push(request.get_ref().clone());
+        self.perform(request, Store::write).await
+    }
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
+        self.reads.lock().unwrap().push(request.get_ref().clone());
+        self.perform(request, |store, get| match store.items.get(&get.key) {
+            Some((value, version)) => {
+                proto::GetResponse { found: true, value: value.clone(), version: *version }
+            }
+            None => proto::GetResponse::default(),
+        })
+        .await
+    }
+
+    type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+
+    async fn batch(&self, request: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
+        let node = self.clone();
+        let answers = serve::batch(request.into_inner(), std::future::pending(), move |kind, timeout| {
+            let node = node.clone();
+            async move {
+                fn within<M>(message: M, timeout: Option<Duration>) -> Request<M> {
+                    let mut request = Request::new(message);
+                    if let Some(timeout) = timeout {
+                        request.set_timeout(timeout);
+                    }
+                    request
+                }
+                match kind {
+                    call::Kind::Write(write) => {
+                        node.write(within(write, timeout)).await.map(|r| answer::Kind::Write(r.into_inner()))
+                    }
+                    call::Kind::Get(get) => {
+                        node.get(within(get, timeout)).await.map(|r| answer::Kind::Get(r.into_inner()))
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        self.perform(request, Store::list).await
+    }
+
+    async fn mandate(&self, _: Request<proto::MandateRequest>) -> Answer<proto::MandateResponse> {
+        Err(Status::failed_precondition("this member is active and needs no mandate to vote"))
+    }
+
+    async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
+        let paused = request.into_inner().action() == proto::scrub_request::Action::Pause;
+        Ok(Response::new(proto::ScrubResponse { scrub: Some(proto::Scrub { paused, ..Default::default() }) }))
+    }
+
+    async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
+        let index = self.cluster.store.lock().unwrap().index;
+        let cluster = self.cluster.name.clone();
+        let role = "leader".to_owned();
+        Ok(Response::new(proto::StatusResponse { cluster, role, applied_index: index, ..Default::default() }))
+    }
+}
+
+impl Store {
+    fn write(&mut self, request: proto::WriteRequest) -> proto::WriteResponse {
+        let session = request.session.unwrap();
+        let id = (session.client_id, session.sequence);
+        if let Some(first) = self.results.get(&id) {
+            return first.clone();
+        }
+        self.index += 1;
+        let results: Vec<_> = request.operations.iter().map(|operation| self.evaluate(operation)).collect();
+        let applied = results.iter().all(|result| result.condition_held);
+        for operation in request.operations.into_iter().filter(|_| applied) {
+            match operation.kind.unwrap() {
+                proto::operation::Kind::Put(put) => {
+                    self.items.insert(put.key, (put.value, self.index));
+                }
+                proto::operation::Kind::Delete(delete) => {
+                    self.items.remove(&delete.key);
+                }
+                proto::operation::Kind::Check(_) => {}
+            }
+        }
+        let response = proto::WriteResponse { term: 3, index: self.index, applied, results };
+        self.results.insert(id, response.clone());
+        response
+    }
+
+    fn evaluate(&self, operation: &proto::Operation) -> proto::OperationResult {
+        let (key, condition) = match operation.kind.as_ref().unwrap() {
+            proto::operation::Kind::Put(put) => (&put.key, put.condition),
+            proto::operation::Kind::Delete(delete) => (&delete.key, delete.condition),
+            proto::operation::Kind::Check(check) => (&check.key, check.condition),
+        };
+        let version = self.items.get(key).map(|(_, version)| *version);
+        let condition_held = match condition.and_then(|condition| condition.kind) {
+            None => true,
+            Some(proto::condition::Kind::Absent(absent)) => version.is_none() == absent,
+            Some(proto::condition::Kind::Version(wanted)) => version == Some(wanted),
+        };
+        proto::OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
+    }
+
+    fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {
+        let mut keys: Vec<&Bytes> =
+            self.items.keys().filter(|key| key.starts_with(&request.prefix)).collect();
+        if request.reverse {
+            keys.reverse();
+        }
+        let after = &request.start_after;
+        if !after.is_empty() {
+            keys.retain(|key| if request.reverse { *key < after } else { *key > after });
+        }
+        let limit = if request.limit == 0 { 1000 } else { request.limit as usize };
+        let item = |key: &&Bytes| {
+            let (value, version) = self.items[*key].clone();
+            let value = if request.keys_only { Bytes::new() } else { value };
+            proto::KeyValue { key: (*key).clone(), value, version }
+        };
+        let items = keys.iter().take(limit).map(item).collect();
+        proto::ListResponse { items, more: keys.len() > limit }
+    }
+}
+
+/// An address at which nothing listens while the first part lives.
+pub fn dead() -> (HeldPort, String) {
+    let port = HeldPort::any().unwrap();
+    let address = port.address().to_string();
+    (port, address)
+}
+
+/// Longer than anything takes on a machine that does other work as well: it only turns a hang into a failure.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For clients whose attempts none but a hanging node outlasts.
+pub fn options(nodes: &[&Node]) -> Options {
+    let options = Options::new(nodes.iter().map(|node| node.address.clone())).seed(7);
+    options.deadline(PATIENCE).attempt_timeout(PATIENCE).connect_timeout(PATIENCE)
+}

@@ -1,0 +1,164 @@
+//! Reads, lists and what nodes say of themselves.
+use std::time::Duration;
+
+use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::{Bytes, Error, ListOptions, Options, PROTOCOL, ReadOptions};
+use futures::TryStreamExt;
+
+#[tokio::test]
+async fn a_read_goes_to_the_leader_and_a_stale_one_to_any_node() {
+    let cluster = Cluster::new("test");
+    let (follower, leader) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    follower.plays([not_leader(&leader.address)]);
+    let client = options(&[&follower]).connect().await.unwrap();
+    client.put("a", "1").await.unwrap();
+    let item = client.get("a").await.unwrap().unwrap();
+    assert_eq!((item.value, item.version.0), (Bytes::from("1"), 11));
+    assert_eq!(leader.reads.lock().unwrap().len(), 1);
+    assert_eq!(client.get_stale("b").await.unwrap(), None);
+    let version = client.get_with("a", ReadOptions::stale().version_only()).await.unwrap().unwrap().version;
+    assert_eq!(version.0, 11);
+    assert!(follower.reads.lock().unwrap().iter().all(|read| read.stale));
+}
+
+#[tokio::test]
+async fn a_read_is_repeated_until_it_is_answered() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let client = options(&[&node]).connect().await.unwrap();
+    node.plays([Step::Break, refuse(Reason::NoLeader), refuse(Reason::Stopped), refuse(Reason::Overloaded)]);
+    assert_eq!(client.get("a").await.unwrap(), None);
+    assert_eq!(client.version("a").await.unwrap(), None);
+    assert_eq!(node.reads.lock().unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn a_read_that_is_never_answered_ends_at_its_deadline() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let client = options(&[&node]).connect().await.unwrap();
+    node.always(Step::Hang);
+    let hasty = client.with_deadline(Duration::from_millis(60));
+    assert!(matches!(hasty.get("a").await, Err(Error::DeadlineExceeded { .. })));
+}
+
+#[tokio::test]
+async fn a_damaged_value_is_an_error_and_a_stale_read_finds_an_intact_one() {
+    let cluster = Cluster::new("test");
+    let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    let client = options(&[&a, &b]).connect().await.unwrap();
+    client.put("a", "1").await.unwrap();
+    let leader = if client.leader().as_ref() == Some(&a.address) { &a } else { &b };
+    leader.plays([refuse(Reason::ValueUnreadable)]);
+    match client.get("a").await {
+        Err(Error::ValueUnreadable { key, .. }) => assert_eq!(key, "a"),
+        other => panic!("{other:?}"),
+    }
+    a.always(refuse(Reason::ValueUnreadable));
+    assert!(client.get_stale("a").await.unwrap().is_some());
+    b.always(refuse(Reason::ValueUnreadable));
+    assert!(matches!(client.get_stale("a").await, Err(Error::ValueUnreadable { .. })));
+}
+
+#[tokio::test]
+async fn lists_go_page_by_page_in_both_directions() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let client = options(&[&node]).connect().await.unwrap();
+    for key in ["a/1", "a/2", "a/3", "a/4", "a/5", "b/1"] {
+        client.put(key, "value").await.unwrap();
+    }
+    let keys = |items: &[cairn_client::KeyValue]| {
+        items.iter().map(|item| String::from_utf8(item.key.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    let page = client.list(ListOptions::prefix("a/").limit(2).start_after("a/1").keys_only()).await.unwrap();
+    assert_eq!((keys(&page.items), page.more), (vec!["a/2".to_owned(), "a/3".to_owned()], true));
+    assert!(page.items.iter().all(|item| item.value.is_empty() && item.version.0 > 0));
+
+    let mut pages = client.pages(ListOptions::prefix("a/").limit(2));
+    let mut sizes = Vec::new();
+    // A page whose answer is lost is asked for again, by the client or by its caller.
+    node.plays([Step::Serve, Step::Break]);
+    while let Some(page) = pages.next().await.unwrap() {
+        sizes.push(page.items.len());
+    }
+    assert_eq!(sizes, [2, 2, 1]);
+    assert_eq!(pages.next().await.unwrap(), None);
+
+    let all: Vec<_> =
+        client.list_all(ListOptions::prefix("a/").limit(2).reverse()).try_collect().await.unwrap();
+    assert_eq!(keys(&all), ["a/5", "a/4", "a/3", "a/2", "a/1"]);
+    let none: Vec<_> = client.list_all(ListOptions::prefix("z").stale()).try_collect().await.unwrap();
+    assert_eq!(none, []);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_speaks_another_version_of_the_protocol_is_refused_by_name() {
+    let later = Cluster::new("ours").speaking(PROTOCOL + 1);
+    let node = Node::start(&later).await;
+    let client = options(&[&node]).build().unwrap();
+    for error in [options(&[&node]).connect().await.unwrap_err(), client.put("a", "1").await.unwrap_err()] {
+        assert!(matches!(error, Error::ProtocolMismatch { .. }), "{error:?}");
+        let named = format!("the server speaks version {} of the client protocol", PROTOCOL + 1);
+        assert!(error.to_string().contains(&named), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_of_another_cluster_is_refused() {
+    let (ours, theirs) =
+        (Node::start(&Cluster::new("ours")).await, Node::start(&Cluster::new("theirs")).await);
+    let mismatch = Error::ClusterMismatch {
+        endpoint: theirs.address.clone(),
+        expected: "ours".to_owned(),
+        found: "theirs".to_owned(),
+    };
+    assert_eq!(options(&[&theirs]).cluster("ours").connect().await.unwrap_err(), mismatch);
+    let client = options(&[&ours]).connect().await.unwrap();
+    ours.plays([not_leader(&theirs.address)]);
+    assert_eq!(client.put("a", "1").await.unwrap_err(), mismatch);
+}
+
+#[tokio::test]
+async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
+    let cluster = Cluster::new("test");
+    let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    a.knows(&[&a, &b]);
+    let client = options(&[&a]).connect().await.unwrap();
+    assert_eq!(client.endpoints(), [a.address.clone(), b.address.clone()]);
+    a.always(Step::Break);
+    client.put("a", "1").await.unwrap();
+    assert_eq!(client.members().await.unwrap().len(), 2);
+    assert_eq!(client.cluster().as_deref(), Some("test"));
+}
+
+#[tokio::test]
+async fn each_node_says_what_it_is_and_a_dead_one_is_an_error() {
+    let cluster = Cluster::new("test");
+    let node = Node::start(&cluster).await;
+    let (_held, dead) = dead();
+    let client = Options::new([node.address.clone(), dead.clone()]).connect().await.unwrap();
+    let statuses = client.statuses().await;
+    assert_eq!(statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(), [&node.address, &dead]);
+    assert_eq!(statuses[0].1.as_ref().unwrap().role, "leader");
+    assert!(matches!(statuses[1].1, Err(Error::Unavailable { .. })));
+    assert_eq!(client.status(&format!("http://{}/", node.address)).await.unwrap().applied_index, 10);
+}
+
+#[tokio::test]
+async fn options_that_make_no_sense_are_refused_without_a_connection() {
+    let none: [&str; 0] = [];
+    for endpoints in [&none[..], &["localhost"], &["https://localhost:1"], &["not an address:1"], &[""]] {
+        let error = Options::new(endpoints.iter().copied()).build().unwrap_err();
+        assert!(matches!(error, Error::InvalidOptions(_)), "{endpoints:?}: {error}");
+    }
+    let (_held, dead) = dead();
+    match Options::new([dead.clone()]).connect().await {
+        Err(Error::Unavailable { tried, last_error }) => {
+            assert_eq!(tried, [dead]);
+            assert!(last_error.contains("refused"), "{last_error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,198 @@
+//! Power cuts and kills at every operation of a workload: what was acknowledged is there afterwards, and what is there
+//! is a prefix of what was asked.
+
+use crate::support::workload::{GROUP, History, Step, entry, options, verify, workload};
+use crate::support::{Cache, Disk, Random, geometry, identity, run, until};
+use cairn_engine::{Engine, LogId, Mode, Promise, Standing};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Runs a workload, cuts the power (or kills the process) at operation `cut`, and verifies. Returns whether the cut
+/// came.
+fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bool, Standing) {
+    // Nobody runs mode `device` on such a disk, but one whose protection failed becomes one.
+    let protection_fails = mode == Mode::Device && cache == Cache::Volatile;
+    run(async {
+        let what = format!("{mode} {cache:?} power={power} cut={cut} seed={seed}");
+        let disk = Disk::new(geometry());
+        Engine::format(&disk, geometry(), &identity()).await.unwrap();
+        let history = Arc::new(History::default());
+        let mut random = Random(seed);
+        let engine = Engine::open(Arc::new(disk.clone()), None, options(mode, 1)).await.unwrap();
+        if protection_fails {
+            assert_eq!(engine.status().mode, Mode::Device);
+            engine.distrust_device().await.unwrap();
+            assert_eq!(engine.status().mode, Mode::Sync);
+        }
+        let mode = if protection_fails { Mode::Sync } else { mode };
+        {
+            let mut core = disk.core.lock().unwrap();
+            core.cut_at = Some(core.operations + cut);
+        }
+        let ended = tokio::select! {
+            biased;
+            () = disk.died.notified() => false,
+            () = workload(&engine, &history, &mut random, 120) => true,
+        };
+        drop(engine);
+        let boot = if power { 2 } else { 1 };
+        if power {
+            disk.reboot(cache, || random.next());
+        } else {
+            disk.kill(|| random.next());
+        }
+        let engine = verify(&disk, &history, options(mode, boot), &what).await;
+        let standing = engine.standing();
+        // What was recovered counts as acknowledged from now on: a second crash must not take it back.
+        drop(engine);
+        if power {
+            disk.reboot(cache, || random.next());
+        } else {
+            disk.kill(|| random.next());
+        }
+        verify(&disk, &history, options(mode, boot + u128::from(power)), &what).await;
+        (!ended, standing)
+    })
+}
+
+/// Every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three workloads.
+fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
+    let step = std::env::var("CAIRN_CRASH_STEP").map_or(13, |s| s.parse().unwrap());
+    let (mut cuts, mut recovering, mut active) = (0, 0, 0);
+    for seed in 0..3 {
+        for cut in (1..400).step_by(step) {
+            let (came, standing) = crash_once(mode, cache, power, cut, seed * 1000 + cut);
+            cuts += u32::from(came);
+            recovering += u32::from(standing == Standing::Recovering);
+            active += u32::from(standing == Standing::Active);
+        }
+    }
+    assert!(cuts > 50, "only {cuts} workloads met their cut");
+    let may_forget = mode == Mode::Replicated && power;
+    assert_eq!(recovering > 20, may_forget, "{recovering} of {cuts} cuts were taken for a lost tail");
+    assert!(active > 0, "a cut before the mark is set takes nothing");
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_acknowledged_on_a_protected_disk_in_device_mode() {
+    crash_everywhere(Mode::Device, Cache::Protected, true);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_acknowledged_on_a_volatile_disk_in_sync_mode() {
+    crash_everywhere(Mode::Sync, Cache::Volatile, true);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_acknowledged_since_a_device_is_no_longer_trusted() {
+    crash_everywhere(Mode::Device, Cache::Volatile, true);
+}
+
+#[test]
+fn a_kill_at_any_operation_loses_nothing_acknowledged_in_replicated_mode() {
+    crash_everywhere(Mode::Replicated, Cache::Volatile, false);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_of_a_replicated_node_loses_nothing_acknowledged_or_is_noticed() {
+    crash_everywhere(Mode::Replicated, Cache::Volatile, true);
+}
+
+#[test]
+fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_told_otherwise() {
+    run(async {
+        let disk = Disk::new(geometry());
+        Engine::format(&disk, geometry(), &identity()).await.unwrap();
+        let history = Arc::new(History::default());
+        let mut random = Random(1);
+        let open = |boot| Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, boot));
+        let engine = open(1).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Active);
+        workload(&engine, &history, &mut random, 60).await;
+        run_ahead(&engine, &history, &mut random).await;
+        let first = engine.run();
+        drop(engine);
+        disk.reboot(Cache::Volatile, || random.next());
+        let engine = open(2).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering);
+        assert!(engine.run().start > first.start);
+        engine.close().await.unwrap();
+        drop(engine);
+        let engine = open(2).await.unwrap();
+        assert_eq!(engine.standing(), Standing::Recovering, "neither a clean stop nor a restart heals it");
+        engine.set_active().await.unwrap();
+        drop(engine);
+        disk.reboot(Cache::Volatile, || random.next());
+        assert_eq!(open(3).await.unwrap().standing(), Standing::Active, "that it is active is synced");
+    });
+}
+
+#[test]
+fn a_power_cut_of_an_idle_or_cleanly_stopped_or_held_replicated_node_takes_nothing() {
+    for ending in ["idle", "closed", "held"] {
+        run(async {
+            let disk = Disk::new(geometry());
+            Engine::format(&disk, geometry(), &identity()).await.unwrap();
+            let history = Arc::new(History::default());
+            let mut random = Random(1);
+            let engine =
+                Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1)).await.unwrap();
+            workload(&engine, &history, &mut random, 60).await;
+            run_ahead(&engine, &history, &mut random).await;
+            match ending {
+                "closed" => engine.close().await.unwrap(),
+                "held" => {
+                    engine.hold_synced(true);
+                }
+                _ => {}
+            }
+            until("the mark is cleared on the device", || !mark_on(&disk)).await;
+            if ending == "held" {
+                workload_goes_on(&engine, &history, &mut random).await;
+                assert!(!mark_on(&disk), "held: it stays clear under load");
+            }
+            if ending != "held" {
+                let all = history.steps.lock().unwrap().len();
+                history.acknowledged.store(all, Ordering::SeqCst);
+            }
+            drop(engine);
+            disk.reboot(Cache::Volatile, || random.next());
+            let engine = verify(&disk, &history, options(Mode::Replicated, 2), ending).await;
+            assert_eq!(engine.standing(), Standing::Active, "{ending}");
+        });
+    }
+}
+
+/// Writes until what was acknowledged last is not synced: so the mark is set on the device, and nobody is about to clear it.
+async fn run_ahead(engine: &Engine, history: &Arc<History>, random: &mut Random) {
+    loop {
+        workload_goes_on(engine, history, random).await;
+        let status = engine.status();
+        if status.lazy && status.synced_sequence < status.written_sequence {
+            return;
+        }
+    }
+}
+
+/// Appends that are acknowledged one by one, with whatever promise the mode gives.
+async fn workload_goes_on(engine: &Engine, history: &Arc<History>, random: &mut Random) {
+    for _ in 0..50 {
+        let last = engine.log_bounds(GROUP).last.unwrap();
+        let next = entry(LogId { term: last.term, index: last.index + 1 }, random);
+        let place = {
+            let mut steps = history.steps.lock().unwrap();
+            steps.push(Step::Append(next.clone()));
+            steps.len()
+        };
+        let (sender, acknowledged) = tokio::sync::oneshot::channel();
+        let done = Box::new(move |result: cairn_engine::Result<()>| sender.send(result).unwrap());
+        engine.append(GROUP, vec![next], Promise::Mode, done).await.unwrap();
+        acknowledged.await.unwrap().unwrap();
+        history.acknowledged.fetch_max(place, Ordering::SeqCst);
+    }
+}
+
+/// The `lazy` mark as the device has it.
+fn mark_on(disk: &Disk) -> bool {
+    disk.bytes(cairn_engine::io::FileKind::Superblock)[144] == 1
+}

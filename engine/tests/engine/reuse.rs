@@ -1,0 +1,247 @@
+//! Space that is used again: what is put back in place is never put over a value that has the place by now.
+
+use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
+use crate::support::{Disk, geometry, identity, run};
+use bytes::Bytes;
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, SnapshotKey, Transition};
+
+/// Entries that take so many blocks each, until one of them lies where old ones did.
+const LARGE_BLOCKS: usize = 50;
+
+fn large(index: u64) -> NewEntry {
+    let value = Bytes::from(vec![index as u8; LARGE_BLOCKS * BLOCK]);
+    NewEntry { id: id(index), meta: Bytes::new(), values: vec![value] }
+}
+
+fn put_large(index: u64) -> Transition {
+    let key = format!("large{index}").into();
+    Transition { applied: id(index), changes: vec![Change::Put { key, value: 0 }] }
+}
+
+/// Entries 0 to 59 with checkpoints at 40 and 59, purged through 55; then all keys are overwritten by 60 to 79, and the entries
+/// from 80 on go round until the space of what was freed is in use again. Gives the last entry, which has it.
+async fn reused() -> (Disk, u64) {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open(&disk, false).await.unwrap();
+    for index in 0..80 {
+        append(&engine, entry(index, 10)).await;
+        engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        if index == 40 || index == 59 {
+            engine.checkpoint().await.unwrap();
+        }
+        if index == 59 {
+            engine.purge(GROUP, id(55)).await.unwrap();
+        }
+    }
+    for index in 80.. {
+        append(&engine, large(index)).await;
+        engine.apply(GROUP, vec![put_large(index)], image(index)).unwrap();
+        engine.sync().await.unwrap();
+        if engine.values_of(GROUP, index).unwrap()[0].offset == 0 {
+            assert_eq!(engine.status().checkpoints, 2, "none was taken by itself");
+            engine.close().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            return (disk, index);
+        }
+        assert!(index < 110, "the space of what was freed is not used again");
+    }
+    unreachable!()
+}
+
+fn apply_again(engine: &Engine, last: u64) {
+    let first = engine.applied(GROUP).unwrap().index + 1;
+    let steps = (first..=last).map(|index| if index < 80 { transition(index) } else { put_large(index) });
+    engine.apply(GROUP, steps.collect(), image(last)).unwrap();
+}
+
+/// Nothing of what entries up to 55 wrote is put back, though a peer has the bytes, and what is live stays as it is. Returns
+/// how many places that would have overwritten.
+async fn check_nothing_is_put_back(disk: &Disk, engine: &Engine, what: &str) -> usize {
+    let before = disk.bytes(FileKind::Data);
+    let reapplied = engine.applied(GROUP) >= engine.applied_before_restart(GROUP);
+    let due = engine.purge_due(GROUP).map_or(0, |due| due.index);
+    let mut lost = 0;
+    for index in 0..=55 {
+        let logged = engine.log_id_at(GROUP, index).filter(|_| index <= due);
+        let keyed =
+            engine.lookup(GROUP, &key(index)).filter(|found| found.version == id(index) && !reapplied);
+        let logged = logged.map(|_| (engine.values_of(GROUP, index).unwrap()[0], Owner::Entry));
+        for (at, owner) in logged.into_iter().chain(keyed.map(|found| (found.value, Owner::Key(key(index)))))
+        {
+            let extent = Extent { at, log_id: id(index), owner };
+            let bytes = &before[at.offset as usize..][..at.len as usize];
+            lost += usize::from(bytes != &value(index)[..]);
+            assert!(!engine.mend(GROUP, &extent, &value(index)).await.unwrap(), "{what}: {extent:?}");
+            assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap(), None, "{what}: {extent:?}");
+        }
+    }
+    assert!(disk.bytes(FileKind::Data) == before, "{what}: a live value was overwritten");
+    for extent in engine.extents(GROUP, 0..u64::MAX).await {
+        engine.read_extent(GROUP, &extent).await.unwrap();
+    }
+    lost
+}
+
+/// All that is live reads right, and is repaired again where it is damaged.
+async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
+    for index in 60..80 {
+        assert_eq!(engine.get(GROUP, &key(index)).await.unwrap().unwrap().1, value(index));
+    }
+    let (found, bytes) = engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
+    disk.damage(FileKind::Data, |data| data[found.value.offset as usize + 5] ^= 1);
+    let extent = Extent::of_key(format!("large{last}").into(), &found);
+    assert!(engine.mend(GROUP, &extent, &bytes).await.unwrap());
+}
+
+/// The story: the newest checkpoint was damaged, and the older one brought back entries that had been purged since. The extents
+/// of some had been freed and given to newer values. A read for replication found the old value's hash wrong, a peer still had
+/// its bytes, and they were put over the newer value.
+#[test]
+fn what_a_due_purge_would_remove_is_never_put_back_over_what_took_its_space() {
+    run(async {
+        let (disk, last) = reused().await;
+        let mut tried = 0;
+        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        for damaged in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
+            disk.kill(|| 0);
+            for (kind, bytes) in &clean {
+                disk.damage(*kind, |b| b.copy_from_slice(bytes));
+            }
+            disk.damage(damaged, |bytes| bytes[2 * BLOCK + 10] ^= 1);
+            let mut engine = open(&disk, false).await.unwrap();
+            if engine.purge_due(GROUP).is_none() {
+                continue;
+            }
+            assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
+            // What was due before is due after checkpoints of a state in which it still was, and a crash.
+            engine.checkpoint().await.unwrap();
+            engine.checkpoint().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            engine = open(&disk, false).await.unwrap();
+            assert_eq!(engine.purge_due(GROUP), Some(id(55)));
+            assert!(check_nothing_is_put_back(&disk, &engine, "opened again").await > 5);
+            apply_again(&engine, last);
+            assert!(check_nothing_is_put_back(&disk, &engine, "applied again").await > 5);
+            check_repaired_again(&disk, &engine, last).await;
+            // Once it is applied, a checkpoint does without it.
+            engine.checkpoint().await.unwrap();
+            drop(engine);
+            disk.kill(|| 0);
+            engine = open(&disk, false).await.unwrap();
+            assert_eq!((engine.purge_due(GROUP), engine.log_bounds(GROUP).purged), (None, Some(id(55))));
+            check_repaired_again(&disk, &engine, last).await;
+            tried += 1;
+        }
+        assert_eq!(tried, 1, "one of the two was the older one");
+    });
+}
+
+/// The story: after an ordinary restart the keys were those of the checkpoint, until the log behind it was applied again. One
+/// of them named a value that had been overwritten before the restart, and whose space was in use again.
+#[test]
+fn a_key_that_is_older_than_before_the_restart_is_not_put_back_over_what_took_its_space() {
+    run(async {
+        let (disk, last) = reused().await;
+        let engine = open(&disk, false).await.unwrap();
+        assert_eq!(engine.purge_due(GROUP), None);
+        assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
+        apply_again(&engine, last);
+        check_repaired_again(&disk, &engine, last).await;
+    });
+}
+
+/// The story: a member was sent a snapshot before it had applied its log again after a restart. It was told of its keys without
+/// their values, since it had applied the entries that wrote them, and took the places over that its older keys named. Others
+/// had these places by then.
+#[test]
+fn a_snapshot_takes_no_place_over_from_keys_that_are_older_than_before_the_restart() {
+    run(async {
+        let (disk, last) = reused().await;
+        let engine = open(&disk, false).await.unwrap();
+        let before = disk.bytes(FileKind::Data);
+        let held: Vec<u64> = (0..=59)
+            .filter(|index| {
+                engine.lookup(GROUP, &key(*index)).is_some_and(|found| found.version == id(*index))
+            })
+            .collect();
+        let lost = |index: &&u64| {
+            let at = engine.lookup(GROUP, &key(**index)).unwrap().value.offset as usize;
+            before[at..][..value(**index).len()] != value(**index)[..]
+        };
+        assert!(held.iter().filter(lost).count() > 5);
+        let without = |index: &u64| {
+            let entry = engine.lookup(GROUP, &key(*index)).unwrap();
+            SnapshotKey::checked(key(*index), entry.version, entry.value.len, entry.value.hash, None).unwrap()
+        };
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let missing = installer.put(held.iter().map(without).collect()).await.unwrap();
+        assert_eq!(missing.len(), held.len(), "each is asked for");
+        drop(installer);
+
+        // Once the log is applied again, a key names its own.
+        apply_again(&engine, last);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let missing = installer.put((60..80).map(|index| without(&index)).collect()).await.unwrap();
+        assert_eq!(missing, Vec::<Bytes>::new());
+    });
+}
+
+/// The story: a follower took a piece of a snapshot, and the leader gave up waiting while the piece was being written. The space
+/// went to other values as soon as their deaths were recorded, and the write arrived on top of them.
+#[test]
+fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_ended() {
+    run(async {
+        let disk = Disk::new(geometry());
+        Engine::format(&disk, geometry(), &identity()).await.unwrap();
+        let engine = open(&disk, false).await.unwrap();
+        let free = engine.status().free_bytes;
+        disk.core.lock().unwrap().stall_next = Some(FileKind::Data);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let piece = Bytes::from(vec![7; 300 << 10]);
+        let stalls = async {
+            while disk.stalled().is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = installer.put(vec![SnapshotKey::with_value("a".into(), id(500), piece)]) => panic!("the write is stalled"),
+            () = stalls => {}
+        }
+        let given_up = installer.fits(0);
+        drop(installer);
+        let taken = disk.stalled().unwrap();
+        for index in 0..60 {
+            let NewEntry { values, .. } = large(index);
+            let (done, written) = tokio::sync::oneshot::channel();
+            let entry = NewEntry { id: id(index), meta: Bytes::new(), values };
+            let done = Box::new(move |result| drop(done.send(result)));
+            if engine.append(GROUP, vec![entry], Promise::Mode, done).await.is_err() {
+                break;
+            }
+            written.await.unwrap().unwrap();
+            engine.sync().await.unwrap();
+            let at = engine.values_of(GROUP, index).unwrap()[0];
+            let end = at.offset + u64::from(at.len);
+            assert!(end <= taken.start || at.offset >= taken.end, "entry {index} at {at:?} in {taken:?}");
+        }
+        let last = engine.log_bounds(GROUP).last.unwrap();
+        assert!(
+            last.index > 10 && engine.status().free_bytes < 2 * (LARGE_BLOCKS * BLOCK) as u64,
+            "it is full"
+        );
+        disk.end_stalled();
+        engine.truncate_after(GROUP, None).await.unwrap();
+        append(&engine, entry(0, 10)).await;
+        for _ in 0..3 {
+            engine.sync().await.unwrap();
+            engine.barrier().await.unwrap();
+        }
+        assert_eq!(engine.status().free_bytes, free - BLOCK as u64, "all of it came back");
+        assert!(matches!(given_up, Err(Error::Closed)), "part of what was put may be missing");
+    });
+}

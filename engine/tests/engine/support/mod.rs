@@ -1,0 +1,491 @@
+//! A disk in memory that loses power at a chosen operation.
+//!
+//! Writes are in flight until their future is polled a second time. When the power goes, every write in flight is
+//! kept, lost or garbled block by block; on a disk with a volatile cache so is every completed write that no sync covers. A sync may
+//! fail: what it should have covered is then made safe only by being written again.
+
+pub mod held;
+pub mod sixty;
+pub mod space;
+pub mod store;
+pub mod workload;
+
+use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
+use cairn_engine::{Geometry, Identity};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Longer than anything takes on a machine that does other work as well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the disk's cache does when the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Completed writes stay.
+    Protected,
+    /// Completed writes stay only if a sync covers them.
+    Volatile,
+}
+
+#[derive(Clone, Default)]
+struct File {
+    /// What reads see.
+    current: Vec<u8>,
+    /// What survives.
+    synced: Vec<u8>,
+    /// The number of the arrival that `synced` has, for each block that was synced.
+    kept: BTreeMap<u64, u64>,
+    /// Completed writes that no sync covers: for each block the number of the arrival that it has.
+    unsynced: BTreeMap<u64, u64>,
+    /// Those of them that a failed sync should have covered.
+    forsaken: BTreeSet<u64>,
+    /// Writes under way.
+    in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
+}
+
+pub struct Core {
+    files: BTreeMap<FileKind, File>,
+    next_write: u64,
+    /// Writes and syncs so far.
+    pub operations: u64,
+    /// Reads so far.
+    pub reads: u64,
+    /// The operation at which the power goes.
+    pub cut_at: Option<u64>,
+    dead: bool,
+    epoch: u64,
+    pub fail_syncs: bool,
+    /// Syncs so far, and which of them fail.
+    pub syncs: u64,
+    pub failing: Range<u64>,
+    /// The next write to this file fails, or never returns.
+    pub fail_write: Option<FileKind>,
+    pub hang_write: Option<FileKind>,
+    /// Reads of this file never return.
+    pub hang_reads: Option<FileKind>,
+    /// After so many reads of anything, the next read of a block returns a flipped bit in it.
+    pub misread: Vec<(FileKind, u64)>,
+    pub misread_after: u32,
+    /// Blocks that cannot be read until they are written again.
+    pub worn: BTreeSet<(FileKind, u64)>,
+    /// The next write to this file ends only when [`Disk::end_stalled`] says so, whether anybody waits for it or not.
+    pub stall_next: Option<FileKind>,
+    stalled: Option<(FileKind, u64)>,
+    /// Writes and syncs of this file do not end until [`Disk::release`].
+    held: Option<FileKind>,
+    /// Writes that have arrived.
+    arrivals: u64,
+    /// Says how much is acknowledged, for [`Disk::durable`].
+    counts: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
+    /// What that said when the last completed sync of a file began.
+    durable: BTreeMap<FileKind, usize>,
+    /// Blocks whose completed writes the last power cut took.
+    lost: u64,
+}
+
+/// The disk; it outlives the engines that use it.
+#[derive(Clone)]
+pub struct Disk {
+    pub core: Arc<Mutex<Core>>,
+    pub died: Arc<Notify>,
+    /// Told of the first of `failing`.
+    pub sync_failed: Arc<Notify>,
+    released: Arc<Notify>,
+}
+
+pub fn identity() -> Identity {
+    Identity { cluster: "test".into(), slot: 1, incarnation: 77 }
+}
+
+/// The smallest: 256 journal blocks, so that tests go round it.
+pub fn geometry() -> Geometry {
+    Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 1 << 20, data_bytes: 4 << 20 }
+}
+
+impl Disk {
+    pub fn new(geometry: Geometry) -> Disk {
+        let size = |kind| match kind {
+            FileKind::Superblock => SUPERBLOCK_BYTES,
+            FileKind::Journal => geometry.journal_bytes,
+            FileKind::Data => geometry.data_bytes,
+            _ => geometry.checkpoint_bytes,
+        };
+        let file = |kind| {
+            let zeros = vec![0; size(kind) as usize];
+            (kind, File { current: zeros.clone(), synced: zeros, ..File::default() })
+        };
+        let core = Core {
+            files: FileKind::ALL.into_iter().map(file).collect(),
+            next_write: 0,
+            operations: 0,
+            reads: 0,
+            cut_at: None,
+            dead: false,
+            epoch: 0,
+            fail_syncs: false,
+            syncs: 0,
+            failing: 0..0,
+            fail_write: None,
+            hang_write: None,
+            hang_reads: None,
+            misread: Vec::new(),
+            misread_after: 0,
+            worn: BTreeSet::new(),
+            stall_next: None,
+            stalled: None,
+            held: None,
+            arrivals: 0,
+            counts: None,
+            durable: BTreeMap::new(),
+            lost: 0,
+        };
+        Disk {
+            core: Arc::new(Mutex::new(core)),
+            died: Arc::default(),
+            sync_failed: Arc::default(),
+            released: Arc::default(),
+        }
+    }
+
+    /// Changes the bytes of a file at rest.
+    pub fn damage(&self, kind: FileKind, change: impl FnOnce(&mut [u8])) {
+        let mut core = self.core.lock().unwrap();
+        let file = core.files.get_mut(&kind).unwrap();
+        change(&mut file.current);
+        file.synced = file.current.clone();
+    }
+
+    pub fn bytes(&self, kind: FileKind) -> Vec<u8> {
+        self.core.lock().unwrap().files[&kind].current.clone()
+    }
+
+    /// The machine comes back; `random` decides what was lost.
+    pub fn reboot(&self, cache: Cache, mut random: impl FnMut() -> u64) {
+        let mut core = self.core.lock().unwrap();
+        core.dead = false;
+        core.cut_at = None;
+        core.held = None;
+        // What the next opening syncs is what is left.
+        core.counts = None;
+        core.epoch += 1;
+        let mut lost = 0;
+        for file in core.files.values_mut() {
+            let mut image =
+                if cache == Cache::Protected { file.current.clone() } else { file.synced.clone() };
+            if cache == Cache::Volatile {
+                for block in file.unsynced.keys() {
+                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
+                    if random().is_multiple_of(2) {
+                        image[range.clone()].copy_from_slice(&file.current[range]);
+                    } else {
+                        lost += u64::from(image[range.clone()] != file.current[range]);
+                    }
+                }
+            }
+            for (offset, bytes) in std::mem::take(&mut file.in_flight).into_values() {
+                for (i, block) in bytes.chunks(BLOCK).enumerate() {
+                    if random().is_multiple_of(2) {
+                        let at = offset as usize + i * BLOCK;
+                        image[at..at + BLOCK].copy_from_slice(block);
+                    }
+                    if cache == Cache::Volatile && random().is_multiple_of(4) {
+                        // A sector under the head when the power went.
+                        let at = offset as usize + i * BLOCK + 512 * (random() % 8) as usize;
+                        image[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
+                    }
+                }
+            }
+            file.unsynced.clear();
+            file.forsaken.clear();
+            file.current = image.clone();
+            file.synced = image;
+        }
+        core.lost = lost;
+    }
+
+    /// The process dies and the machine goes on: writes in flight end somehow, nothing completed is lost.
+    pub fn kill(&self, random: impl FnMut() -> u64) {
+        let unsynced: Vec<_> = {
+            let core = self.core.lock().unwrap();
+            core.files
+                .iter()
+                .map(|(k, f)| (*k, f.unsynced.clone(), f.forsaken.clone(), f.synced.clone()))
+                .collect()
+        };
+        self.reboot(Cache::Protected, random);
+        let mut core = self.core.lock().unwrap();
+        for (kind, blocks, forsaken, synced) in unsynced {
+            let file = core.files.get_mut(&kind).unwrap();
+            file.unsynced = blocks;
+            file.forsaken = forsaken;
+            file.synced = synced;
+        }
+    }
+
+    /// The bytes to which a stalled write goes.
+    pub fn stalled(&self) -> Option<Range<u64>> {
+        let core = self.core.lock().unwrap();
+        let (kind, number) = core.stalled?;
+        let (offset, bytes) = &core.files[&kind].in_flight[&number];
+        Some(*offset..offset + bytes.len() as u64)
+    }
+
+    /// The stalled write arrives.
+    pub fn end_stalled(&self) {
+        let mut core = self.core.lock().unwrap();
+        let (kind, number) = core.stalled.take().unwrap();
+        core.arrives(kind, number);
+    }
+
+    /// The system drops some of what failed syncs should have covered: reads see what was there before. Returns how many
+    /// blocks.
+    pub fn drop_forsaken(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
+        let mut core = self.core.lock().unwrap();
+        let mut dropped = 0;
+        for (kind, file) in &mut core.files {
+            let File { current, synced, unsynced, forsaken, .. } = file;
+            forsaken.retain(|block| {
+                let drop = drops(*kind);
+                if drop {
+                    let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
+                    current[range.clone()].copy_from_slice(&synced[range]);
+                    unsynced.remove(block);
+                    dropped += 1;
+                }
+                !drop
+            });
+        }
+        dropped
+    }
+}
+
+impl Core {
+    /// A write in flight completes, if it has not yet.
+    fn arrives(&mut self, kind: FileKind, number: u64) {
+        let file = self.files.get_mut(&kind).unwrap();
+        let Some((offset, bytes)) = file.in_flight.remove(&number) else { return };
+        file.current[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (bytes.len() / BLOCK) as u64;
+        self.arrivals += 1;
+        file.unsynced.extend(blocks.clone().map(|block| (block, self.arrivals)));
+        for block in blocks.clone() {
+            file.forsaken.remove(&block);
+        }
+        self.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
+    }
+}
+
+struct Handle {
+    disk: Disk,
+    kind: FileKind,
+    epoch: u64,
+}
+
+impl Handle {
+    /// Counts an operation; `false` once the power is gone.
+    fn begins(&self, core: &mut Core) -> bool {
+        if core.epoch != self.epoch {
+            return false;
+        }
+        core.operations += 1;
+        if core.cut_at == Some(core.operations) {
+            core.dead = true;
+            self.disk.died.notify_one();
+        }
+        !core.dead
+    }
+
+    fn alive(&self, core: &Core) -> bool {
+        core.epoch == self.epoch && !core.dead
+    }
+}
+
+impl Directory for Disk {
+    fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
+        let epoch = self.core.lock().unwrap().epoch;
+        Ok(Arc::new(Handle { disk: self.clone(), kind, epoch }))
+    }
+
+    fn location(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn backend(&self) -> &'static str {
+        "simulated"
+    }
+}
+
+impl Device for Handle {
+    fn size(&self) -> u64 {
+        self.disk.core.lock().unwrap().files[&self.kind].current.len() as u64
+    }
+
+    fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let mut core = self.disk.core.lock().unwrap();
+        let alive = self.alive(&core);
+        core.reads += 1;
+        let file = &core.files[&self.kind];
+        let len = buf.len();
+        buf.copy_from_slice(&file.current[offset as usize..offset as usize + len]);
+        let first = offset / BLOCK as u64;
+        let blocks = first..first + (len / BLOCK) as u64;
+        let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
+        let alive = alive && core.hang_reads != Some(self.kind);
+        let spared = core.misread_after > 0;
+        core.misread_after = core.misread_after.saturating_sub(1);
+        core.misread.retain(|(kind, block)| {
+            let struck = !spared && *kind == self.kind && blocks.contains(block);
+            if struck {
+                buf[(block - first) as usize * BLOCK + 1000] ^= 1;
+            }
+            !struck
+        });
+        drop(core);
+        Box::pin(async move {
+            if !alive {
+                std::future::pending::<()>().await;
+            }
+            (if worn { Err(io::Error::other("worn")) } else { Ok(()) }, buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let disk = self.disk.clone();
+        let (kind, epoch) = (self.kind, self.epoch);
+        let mut core = disk.core.lock().unwrap();
+        let number = core.next_write;
+        core.next_write += 1;
+        let alive = self.begins(&mut core) || core.epoch == epoch;
+        if alive {
+            // The write that meets the cut is in flight like the others.
+            core.files.get_mut(&kind).unwrap().in_flight.insert(number, (offset, buf.to_vec()));
+            if core.stall_next == Some(kind) {
+                (core.stall_next, core.stalled) = (None, Some((kind, number)));
+            }
+        }
+        let fails = core.fail_write.take_if(|failing| *failing == kind).is_some();
+        let hangs = core.hang_write.take_if(|hanging| *hanging == kind).is_some();
+        drop(core);
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            if fails {
+                return (Err(io::Error::other("injected")), buf);
+            }
+            tokio::task::yield_now().await;
+            disk.while_held(kind, number).await;
+            while disk.core.lock().unwrap().stalled == Some((kind, number)) {
+                tokio::task::yield_now().await;
+            }
+            let gone = {
+                let mut core = disk.core.lock().unwrap();
+                let gone = core.dead || core.epoch != epoch;
+                if !gone {
+                    core.arrives(kind, number);
+                }
+                gone
+            };
+            if gone {
+                std::future::pending::<()>().await;
+            }
+            (Ok(()), buf)
+        })
+    }
+
+    fn sync(&self) -> IoFuture<io::Result<()>> {
+        let disk = self.disk.clone();
+        let (kind, epoch) = (self.kind, self.epoch);
+        let mut core = disk.core.lock().unwrap();
+        let alive = self.begins(&mut core);
+        // What completed before the call is covered once the sync completes, as it is now.
+        let file = &core.files[&kind];
+        let range = |block: u64| block as usize * BLOCK..(block as usize + 1) * BLOCK;
+        let covered: BTreeMap<u64, (u64, Vec<u8>)> = file
+            .unsynced
+            .iter()
+            .map(|(block, arrival)| (*block, (*arrival, file.current[range(*block)].to_vec())))
+            .collect();
+        let acknowledged = core.counts.as_ref().map(|counts| counts());
+        let number = core.syncs;
+        core.syncs += 1;
+        drop(core);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            disk.while_held(kind, number).await;
+            let (gone, fails) = {
+                let mut core = disk.core.lock().unwrap();
+                let gone = !alive || core.dead || core.epoch != epoch;
+                let fails = core.fail_syncs || core.failing.contains(&number);
+                if fails && number == core.failing.start {
+                    disk.sync_failed.notify_one();
+                }
+                if !gone && fails {
+                    core.files.get_mut(&kind).unwrap().forsaken.extend(covered.into_keys());
+                } else if !gone {
+                    let File { synced, kept, unsynced, forsaken, .. } = core.files.get_mut(&kind).unwrap();
+                    for (block, (arrival, bytes)) in covered {
+                        if forsaken.contains(&block) {
+                            continue;
+                        }
+                        // A later sync may have ended earlier.
+                        let kept = kept.entry(block).or_default();
+                        if *kept < arrival {
+                            synced[range(block)].copy_from_slice(&bytes);
+                            *kept = arrival;
+                        }
+                        if unsynced.get(&block) == Some(&arrival) {
+                            unsynced.remove(&block);
+                        }
+                    }
+                    if let Some(acknowledged) = acknowledged {
+                        let durable = core.durable.entry(kind).or_default();
+                        *durable = acknowledged.max(*durable);
+                    }
+                }
+                (gone, fails)
+            };
+            if gone {
+                std::future::pending::<()>().await;
+            }
+            if fails { Err(io::Error::other("injected")) } else { Ok(()) }
+        })
+    }
+}
+
+/// A small generator; tests must not depend on the platform's.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Waits until something has happened; the time limit only turns a hang into a failure.
+pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let wait = async {
+        while !happened() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// Runs a future on a runtime of one thread.
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}

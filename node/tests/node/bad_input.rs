@@ -1,0 +1,275 @@
+//! Bad input and bad places: each gets a clear message and a non-zero exit code, and nothing is lost.
+use crate::support::{Cluster, Ran, run};
+use std::fs::OpenOptions;
+use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
+
+fn refused(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.code, code, "{}", ran.stderr);
+    for word in words {
+        assert!(ran.stderr.contains(word), "`{word}` is not in: {}", ran.stderr);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inputs_over_the_limits_are_refused_and_harm_nothing() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    assert_eq!(cairn(&["put", "kept", "1"]).code, 0);
+    let file = cluster.folder.path().join("big");
+    std::fs::write(&file, vec![0; (1 << 20) + 1]).expect("a file");
+
+    refused(&cairn(&["put", "big", &format!("@{}", file.display())]), 2, &["1048577 bytes", "1048576"]);
+    refused(&cairn(&["put", "", "x"]), 2, &["key", "empty"]);
+    refused(&cairn(&["get", ""]), 2, &["key", "empty"]);
+    refused(&cairn(&["put", &"k".repeat(1025), "x"]), 2, &["1025 bytes", "1024"]);
+    refused(&cairn(&["put", "file", "@/no/such/file"]), 2, &["/no/such/file"]);
+    refused(&cairn(&["put", "--escaped", r"\q", "x"]), 2, &["escape"]);
+    assert_eq!(cairn(&["list"]).stdout, "kept\t1\n");
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("cairn.toml");
+    let serve = |text: &str| {
+        std::fs::write(&config, text).expect("a file");
+        run(folder.path(), &["serve", "--config", "cairn.toml"])
+    };
+    refused(
+        &serve("cluster = \"c\"\nslto = 1\n"),
+        2,
+        &["cairn.toml:2", "unknown key `slto`", "did you mean `slot`?"],
+    );
+    refused(&serve("cluster = \"c\"\nslot = 1\n"), 2, &["`data_dir` is not set", "CAIRN_DATA_DIR"]);
+    refused(&serve("cluster = \n"), 2, &["cairn.toml is not valid TOML"]);
+    refused(
+        &serve("cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\nmode = \"replicated\"\n"),
+        2,
+        &["1 initial member ", "mode = \"sync\""],
+    );
+    refused(&run(folder.path(), &["serve", "--config", "none.toml"]), 2, &["none.toml"]);
+    refused(&run(folder.path(), &["config", "print", "--set", "colour=red"]), 2, &["unknown key `colour`"]);
+}
+
+#[test]
+fn the_example_configuration_is_accepted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cairn.example.toml");
+    let ran = run(folder.path(), &["config", "check", "--config", example, "--set", "mode=sync"]);
+    assert_eq!(
+        (ran.code, ran.stdout.trim()),
+        (0, "good: member 1 of example, mode sync, configured"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn config_print_shows_where_each_value_was_given() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("cairn.toml"), "cluster = \"c\"\nslot = 1\n").expect("a file");
+    let arguments = ["config", "print", "-o", "json", "--config", "cairn.toml", "--slot", "2"];
+    let printed = crate::support::command(folder.path(), &arguments)
+        .env("CAIRN_MODE", "sync")
+        .output()
+        .expect("cairn starts");
+    let printed: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    for (key, value, source) in [
+        ("cluster", "c", "cairn.toml:1"),
+        ("slot", "2", "--slot"),
+        ("mode", "sync", "CAIRN_MODE"),
+        ("listen.client", "127.0.0.1:7400", "default"),
+    ] {
+        assert_eq!(
+            (&printed[key]["value"], &printed[key]["source"]),
+            (&value.into(), &source.into()),
+            "{key}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_is_named_and_the_data_is_unharmed() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let held = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = held.local_addr().expect("bound").to_string();
+    for key in ["listen.client", "listen.peer", "listen.http"] {
+        let set = format!("{key}={address}");
+        let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--set", &set]);
+        refused(&ran, 1, &[&address, key, "in use", "choose another port"]);
+    }
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+
+    let in_use = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&in_use, 1, &["in use by another process", "stop that one"]);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let other = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--cluster", "other"]);
+    refused(&other, 1, &["belongs to", "tested", "other", "nothing was changed", "Correct the cluster"]);
+    let members = "members=7=127.0.0.1:1/127.0.0.1:2";
+    let arguments = ["serve", "--config", cluster.config(0), "--slot", "7", "--set", members];
+    refused(&run(cluster.folder.path(), &arguments), 1, &["belongs to", "nothing was changed"]);
+
+    let again = run(cluster.folder.path(), &["format", "--config", cluster.config(0)]);
+    assert_ne!(again.code, 0);
+    assert!(again.stderr.contains("already is a Cairn data directory"), "{}", again.stderr);
+
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+/// The story: with two more members in its configuration a cluster of one counted on others to hold what it acknowledged
+/// before it was synced.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+    let config = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
+    let member =
+        |slot| format!("[members.{slot}]\nclient = \"127.0.0.1:{slot}\"\npeer = \"127.0.0.1:1{slot}\"\n");
+    std::fs::write(cluster.config(0), config.clone() + &member(2) + &member(3)).expect("written");
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&ran, 1, &["cluster of one", "`members` names 3", "correct `members`"]);
+
+    std::fs::write(cluster.config(0), config).expect("written");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+    assert_eq!(cluster.stop_node(0), 0);
+
+    let journal = cluster.data(0).join("journal");
+    let whole = std::fs::read(&journal).expect("the journal");
+    let file = OpenOptions::new().write(true).open(&journal).expect("the journal");
+    file.set_len(whole.len() as u64 - 8192).expect("truncated");
+    drop(file);
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    refused(&ran, 1, &["`journal`", "truncated"]);
+
+    std::fs::write(&journal, whole).expect("restored");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+}
+
+/// The story: of a damaged directory an operator was told file and offset, but neither which directory nor what to do.
+#[test]
+fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
+    let cluster = Cluster::format(1, "64MiB", "");
+    let path = cluster.data(0).join("superblock");
+    let file = OpenOptions::new().write(true).open(path).expect("the superblock");
+    for copy in 0..3 {
+        file.write_all_at(b"damage", copy * (16 << 10) + 100).expect("damaged");
+    }
+    let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
+    let directory = cluster.data(0).display().to_string();
+    refused(&ran, 1, &[&directory, "is damaged", "`superblock`", "nobody else has its data"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_size_that_the_directory_does_not_have_is_told() {
+    let mut cluster = Cluster::format(1, "64MiB", "");
+    let config = cluster.config(0).to_string();
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(!cluster.logs().contains("storage.size"), "{}", cluster.logs());
+    assert_eq!(cluster.stop_node(0), 0);
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    std::fs::write(&config, text.replace("64MiB", "128MiB")).expect("a file");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert!(cluster.logs().contains("storage.size is 128MiB"), "{}", cluster.logs());
+}
+
+#[test]
+fn a_directory_that_was_never_formatted_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["serve", "--cluster", "c", "--slot", "1", "--dir", "nowhere"];
+    refused(&run(folder.path(), &arguments), 1, &["nowhere", "cairn format"]);
+    std::fs::create_dir(folder.path().join("full")).expect("a folder");
+    std::fs::write(folder.path().join("full/file"), "precious").expect("a file");
+    let arguments = ["format", "--cluster", "c", "--slot", "1", "--dir", "full", "--size", "16MiB"];
+    let ran = run(folder.path(), &arguments);
+    assert_ne!(ran.code, 0);
+    assert!(ran.stderr.contains("full"), "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(folder.path().join("full/file")).expect("still there"), "precious");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_clears_by_itself() {
+    let cluster = Cluster::start(1, "16MiB", "").await;
+    let cairn = |arguments: &[&str]| cluster.cairn(arguments);
+    let file = cluster.folder.path().join("value");
+    std::fs::write(&file, vec![7; 256 << 10]).expect("a file");
+    let value = format!("@{}", file.display());
+
+    let mut stored = Vec::new();
+    let full = loop {
+        let key = format!("key-{:04}", stored.len());
+        let ran = cairn(&["put", &key, &value]);
+        if ran.code != 0 {
+            break ran;
+        }
+        stored.push(key);
+        assert!(stored.len() < 100, "16 MiB never fill up");
+    };
+    refused(&full, 7, &["full"]);
+    println!("{} values of 256 KiB fit into 16 MiB", stored.len());
+    assert!(stored.len() > 8);
+    for key in &stored {
+        assert_eq!(cairn(&["get", key]).stdout.len(), 256 << 10, "{key} is still read");
+    }
+    for key in &stored {
+        assert_eq!(cairn(&["delete", key]).code, 0, "{key} can be deleted");
+    }
+    let again = async || (cairn(&["put", "again", &value]).code == 0).then_some(());
+    cluster.until("room comes back by itself", again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_value_is_told_from_a_missing_one_and_the_rest_is_served() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    let value = "a value that is found in the data file and damaged there. ".repeat(100);
+    assert_eq!(cluster.cairn(&["put", "damaged", &value]).code, 0);
+    assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
+
+    // A running node may still have the value in memory; one that was started again has it nowhere else.
+    cluster.stop_node(0);
+    let path = cluster.data(0).join("data");
+    let bytes = std::fs::read(&path).expect("the data");
+    let at = bytes
+        .windows(value.len())
+        .position(|window| window == value.as_bytes())
+        .expect("the value is stored");
+    let file = OpenOptions::new().write(true).open(&path).expect("the data");
+    file.write_all_at(b"A", at as u64).expect("damaged");
+    file.sync_all().expect("damaged");
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+
+    let ran = cluster.cairn(&["get", "damaged"]);
+    refused(&ran, 8, &["damaged", "exists"]);
+    assert_eq!(ran.stdout, "");
+    assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
+    assert_eq!(cluster.cairn(&["put", "damaged", "written again"]).code, 0);
+    assert_eq!(cluster.cairn(&["get", "damaged"]).stdout, "written again");
+}

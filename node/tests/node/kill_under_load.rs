@@ -1,0 +1,228 @@
+//! The promise, with real processes: `kill -9` of the leader, and of all three nodes, under load.
+//!
+//! Each writer puts new keys, and overwrites a register of its own with rising numbers. After each disaster every
+//! acknowledged key must be there with its value, and each register must hold a number that was at least the last one
+//! acknowledged and at most the last one tried.
+use crate::support::{Cluster, PATIENCE};
+use cairn_client::{Client, Error};
+use futures::StreamExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+const WRITERS: u64 = 16;
+const VALUE_BYTES: usize = 1024;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_writes_survive_kill_9_of_the_leader_and_of_all_nodes() {
+    tokio::time::timeout(PATIENCE * 2, scenario()).await.expect("the scenario ends in time");
+}
+
+async fn scenario() {
+    let mut cluster = Cluster::start(3, "256MiB", "").await;
+    let mut history = History::default();
+
+    let load = Load::start(&cluster.client(), &history);
+    load.wait_for_acknowledgements(500).await;
+    let leader = cluster.leader().await;
+    let killed_at = Instant::now();
+    cluster.kill_node(leader);
+    // While it is away. How soon, in the time of the machines, is for the simulation: `leader-killed`.
+    load.wait_for_acknowledgements_after_outage(killed_at).await;
+    load.wait_for_acknowledgements(500).await;
+    let outage = history.merge(load.stop().await).longest_pause_after(killed_at);
+    let (checked, unknown) = history.check(&cluster.client()).await;
+    println!(
+        "kill -9 of the leader: writes went on after {} ms; {checked} acknowledged keys all there, {unknown} outcomes unknown",
+        outage.as_millis()
+    );
+
+    cluster.start_node(leader);
+    cluster.wait_ready().await;
+    let load = Load::start(&cluster.client(), &history);
+    load.wait_for_acknowledgements(500).await;
+    let killed_at = Instant::now();
+    cluster.kill_all();
+    for node in 0..cluster.len() {
+        cluster.start_node(node);
+    }
+    cluster.wait_ready().await;
+    let ready = killed_at.elapsed();
+    load.wait_for_acknowledgements(500).await;
+    history.merge(load.stop().await);
+    let (checked, unknown) = history.check(&cluster.client()).await;
+    println!(
+        "kill -9 of all three: ready again after {} ms; {checked} acknowledged keys all there, {unknown} outcomes unknown",
+        ready.as_millis()
+    );
+
+    for node in 0..cluster.len() {
+        assert_eq!(cluster.stop_node(node), 0, "node {node} stops cleanly");
+    }
+}
+
+/// What each writer tried and was told.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    writer: u64,
+    /// Numbers of keys that were acknowledged.
+    acknowledged: Vec<u64>,
+    /// Tried last, acknowledged or not.
+    last_tried: u64,
+    register_acknowledged: u64,
+    register_tried: u64,
+    unknown: u64,
+    acknowledged_at: Vec<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    writers: Vec<Written>,
+}
+
+impl History {
+    fn merge(&mut self, writers: Vec<Written>) -> &History {
+        self.writers = writers;
+        self
+    }
+
+    /// The longest time without any acknowledgement from `start` on.
+    fn longest_pause_after(&self, start: Instant) -> Duration {
+        let mut times: Vec<Instant> = self
+            .writers
+            .iter()
+            .flat_map(|written| written.acknowledged_at.iter().copied())
+            .filter(|time| *time >= start)
+            .collect();
+        times.push(start);
+        times.sort();
+        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+    }
+
+    /// Reads everything back. Gives the keys checked and the outcomes that were never known.
+    async fn check(&self, client: &Client) -> (usize, u64) {
+        let keys = self
+            .writers
+            .iter()
+            .flat_map(|written| written.acknowledged.iter().map(move |number| (written.writer, *number)));
+        let missing: Vec<String> = futures::stream::iter(keys)
+            .map(|(writer, number)| async move {
+                let key = key(writer, number);
+                let found = client.get(key.clone()).await.expect("a read after the disaster");
+                (found.map(|item| item.value) != Some(value(writer, number).into())).then_some(key)
+            })
+            .buffer_unordered(64)
+            .filter_map(|missing| async { missing })
+            .collect()
+            .await;
+        assert!(
+            missing.is_empty(),
+            "{} acknowledged writes are missing or wrong: {missing:?}",
+            missing.len()
+        );
+        for written in &self.writers {
+            let found = client.get(register(written.writer)).await.expect("a read after the disaster");
+            let found = found.map_or(0, |item| {
+                String::from_utf8(item.value.to_vec()).expect("text").parse().expect("a number")
+            });
+            let allowed = written.register_acknowledged..=written.register_tried;
+            assert!(allowed.contains(&found), "register {}: {found} is not in {allowed:?}", written.writer);
+        }
+        let checked = self.writers.iter().map(|written| written.acknowledged.len()).sum();
+        (checked, self.writers.iter().map(|written| written.unknown).sum())
+    }
+}
+
+fn key(writer: u64, number: u64) -> String {
+    format!("writer-{writer}/{number:08}")
+}
+
+fn value(writer: u64, number: u64) -> Vec<u8> {
+    let mark = format!("{writer}:{number};");
+    mark.bytes().cycle().take(VALUE_BYTES).collect()
+}
+
+fn register(writer: u64) -> String {
+    format!("register-{writer}")
+}
+
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    writers: Vec<JoinHandle<Written>>,
+}
+
+impl Load {
+    fn start(client: &Client, history: &History) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let writers = (0..WRITERS)
+            .map(|writer| {
+                let before = history.writers.iter().find(|written| written.writer == writer).cloned();
+                let before = before.unwrap_or(Written { writer, ..Written::default() });
+                tokio::spawn(write(client.clone(), before, Arc::clone(&stop), Arc::clone(&acknowledged)))
+            })
+            .collect();
+        Load { stop, acknowledged, writers }
+    }
+
+    async fn wait_for_acknowledgements(&self, more: u64) {
+        let until = self.acknowledged.load(Ordering::SeqCst) + more;
+        while self.acknowledged.load(Ordering::SeqCst) < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Two more acknowledgements than writers: at least one of them belongs to a write begun after the disaster.
+    async fn wait_for_acknowledgements_after_outage(&self, since: Instant) {
+        self.wait_for_acknowledgements(WRITERS * 2).await;
+        println!("{} acknowledgements within {} ms of the kill", WRITERS * 2, since.elapsed().as_millis());
+    }
+
+    async fn stop(self) -> Vec<Written> {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut all = Vec::new();
+        for writer in self.writers {
+            all.push(writer.await.expect("a writer"));
+        }
+        all
+    }
+}
+
+async fn write(
+    client: Client,
+    mut written: Written,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+) -> Written {
+    while !stop.load(Ordering::SeqCst) {
+        let overwrite = written.last_tried % 4 == 3;
+        written.last_tried += 1;
+        let result = if overwrite {
+            written.register_tried += 1;
+            client.put(register(written.writer), written.register_tried.to_string()).await
+        } else {
+            client
+                .put(key(written.writer, written.last_tried), value(written.writer, written.last_tried))
+                .await
+        };
+        match result {
+            Ok(_) => {
+                if overwrite {
+                    written.register_acknowledged = written.register_tried;
+                } else {
+                    written.acknowledged.push(written.last_tried);
+                }
+                written.acknowledged_at.push(Instant::now());
+                acknowledged.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(Error::OutcomeUnknown { .. }) => written.unknown += 1,
+            // Not applied, the client says; tried again with the next key.
+            Err(error) if error.is_transient() => {}
+            Err(error) => panic!("writer {}: {error}", written.writer),
+        }
+    }
+    written
+}

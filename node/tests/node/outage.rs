@@ -1,0 +1,132 @@
+//! All machines lose power at once under load, and the configuration accepts what that costs, with real processes. What the
+//! machines had written is still there here: it is the members who cannot know that.
+use crate::support::{Cluster, http_get, value_of};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A bound for what a healthy machine does within seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn boot(file: &Path, number: u128) {
+    let text = format!("{number:032x}");
+    let groups = [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]];
+    std::fs::write(file, groups.join("-")).expect("written");
+}
+
+const WAITS: &str = "too many members may have forgotten; `cairn recover` decides; waiting does not help";
+
+/// Writes until acknowledgements run ahead of syncs on every member, once they have noticed that all of them are well. Returns the
+/// number of the last write.
+async fn write_ahead(cluster: &Cluster) -> u64 {
+    let client = cluster.client();
+    let began = Instant::now();
+    for number in 0_u64.. {
+        client.put(format!("key{}", number % 100), format!("{number}")).await.expect("written");
+        let ahead =
+            |status: &cairn_client::NodeStatus| status.storage.as_ref().is_some_and(|storage| storage.lazy);
+        if number % 50 == 0 {
+            let all = cluster.statuses().await;
+            if all.len() == cluster.len() && all.iter().all(ahead) {
+                return number;
+            }
+        }
+        assert!(began.elapsed() < LIMIT, "no member acknowledges ahead of its syncs:\n{}", cluster.logs());
+    }
+    unreachable!("there are more numbers than time")
+}
+
+/// The story: all machines had lost power, the members waited for a person, and what they said was to wait for a leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_waits_for_a_decision_says_so_everywhere_and_once_in_its_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let boot_id = folder.path().join("boot_id");
+    boot(&boot_id, 1);
+    let more =
+        format!("mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"");
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
+    write_ahead(&cluster).await;
+    cluster.kill_all();
+    boot(&boot_id, 2);
+    for node in [0, 1] {
+        cluster.start_node(node);
+    }
+    let said = |status: &cairn_client::NodeStatus| status.waits_for.clone().unwrap_or_default();
+    let began = Instant::now();
+    while !cluster
+        .statuses()
+        .await
+        .iter()
+        .any(|status| said(status).contains("may still bring the cluster back"))
+    {
+        assert!(began.elapsed() < LIMIT, "nobody says that one is missing:\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!cluster.logs().contains("ERROR"), "one may still come:\n{}", cluster.logs());
+
+    cluster.start_node(2);
+    let began = Instant::now();
+    while cluster.statuses().await.iter().filter(|status| said(status) == WAITS).count() < 3 {
+        assert!(began.elapsed() < LIMIT, "they do not say so:\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let http = value_of(cluster.config(0), "listen.http");
+    assert!(http_get(&http, "/ready").contains(WAITS), "{}", http_get(&http, "/ready"));
+    assert!(http_get(&http, "/metrics").contains("cairn_waits 1"), "{}", http_get(&http, "/metrics"));
+    let put = cluster.cairn(&["put", "key", "value", "--timeout", "2s"]);
+    assert!(put.code == 6 && put.stderr.contains(WAITS), "{put:?}");
+    let get = cluster.cairn(&["get", "key", "--timeout", "2s"]);
+    assert!(get.code == 6 && get.stderr.contains(WAITS), "{get:?}");
+    assert!(cluster.cairn(&["status"]).stdout.contains(WAITS));
+    let errors = |logs: &str| {
+        logs.lines().filter(|line| line.contains("ERROR")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let logged = errors(&cluster.logs());
+    assert!(logged.len() == 3 && logged.iter().all(|line| line.contains(WAITS)), "{logged:?}");
+
+    let decided = cluster.cairn(&["recover", "--accept-loss", "--yes"]);
+    assert_eq!(decided.code, 0, "{decided:?}\n{}", cluster.logs());
+    cluster.client().put("after", "1").await.expect("served");
+    let began = Instant::now();
+    while cluster.statuses().await.iter().any(|status| status.waits_for.is_some()) {
+        assert!(began.elapsed() < LIMIT, "they still say so:\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for node in 0..3 {
+        assert_eq!(cluster.stop_node(node), 0, "{}", cluster.logs());
+    }
+    assert_eq!(errors(&cluster.logs()), logged, "a clean stop is no error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_may_accept_a_loss_wait_for_every_voter_and_count_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let boot_id = folder.path().join("boot_id");
+    boot(&boot_id, 1);
+    let more = format!(
+        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"\n\
+         recover.automatic = \"true\""
+    );
+    let mut cluster = Cluster::start(3, "64MiB", &more).await;
+    let client = cluster.client();
+    let last = write_ahead(&cluster).await;
+    cluster.kill_all();
+    boot(&boot_id, 2);
+    for node in [0, 1] {
+        cluster.start_node(node);
+    }
+    cluster.until_all("both recover", |status| status.standing == "recovering").await;
+    // That they go on waiting is shown by the simulation, `loss-accepted-by-configuration`.
+    let told = || cluster.logs().matches("2 of 3 voters are here").count() >= 2;
+    cluster.until("both know that one is missing", async || told().then_some(())).await;
+    for status in cluster.statuses().await {
+        assert_eq!((status.standing.as_str(), status.leader), ("recovering", None), "{}", cluster.logs());
+    }
+
+    cluster.start_node(2);
+    let began = Instant::now();
+    cluster.until_all("all are back", |status| status.standing == "active" && status.losses > 0).await;
+    println!("back {:?} after the last one started", began.elapsed());
+    let found = client.get(format!("key{}", last % 100)).await.expect("readable").expect("there");
+    assert_eq!(found.value, format!("{last}"), "no machine had dropped anything");
+    client.put("after", "1").await.expect("served");
+}

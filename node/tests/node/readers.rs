@@ -1,0 +1,152 @@
+//! Clients that ask for much and take nothing: how much memory they cost, and what they cost others.
+
+use crate::support::raw::Raw;
+use crate::support::{Cluster, http_get, value_of};
+use cairn_client::proto::{self, call, operation};
+use prost::Message;
+use std::time::{Duration, Instant};
+use tonic::Code;
+
+const MIB: u64 = 1 << 20;
+const BUDGET: u64 = 64 * MIB;
+/// Beside the budget: what is encoded at the moment, connections and their streams, the allocator.
+const SLACK: u64 = 40 * MIB;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn limits() -> String {
+    format!("limits.max_read_bytes = \"{}MiB\"\nlimits.max_connections = 200", BUDGET / MIB)
+}
+
+/// Puts 4 MiB of 4 KiB values under `page/`, and one of 1 MiB at `large`.
+async fn fill(cluster: &Cluster) {
+    let client = cluster.client();
+    let puts = (0..1024).map(|number| {
+        let client = client.clone();
+        async move { client.put(format!("page/{number:04}"), vec![7; 4000]).await.expect("written") }
+    });
+    futures::future::join_all(puts).await;
+    client.put("large", vec![7; MIB as usize]).await.expect("written");
+}
+
+/// Asks for a page of 4 MiB on each of many connections, and for many large values on each of some others.
+fn ask(address: &str) -> Vec<Raw> {
+    let mut connections: Vec<Raw> = (0..128 + 6).map(|_| Raw::connect(address)).collect();
+    let page =
+        proto::ListRequest { prefix: "page/".into(), limit: 1024, max_bytes: 4 * MIB, ..Default::default() };
+    for (number, connection) in connections.iter_mut().enumerate() {
+        if number < 128 {
+            connection.call("List", &page, true);
+            continue;
+        }
+        let get = proto::GetRequest { key: "large".into(), ..Default::default() };
+        let calls =
+            (1..=64).map(|id| proto::Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
+        connection.call("Batch", &proto::BatchRequest { calls: calls.collect() }, false);
+    }
+    connections
+}
+
+fn metric(http: &str, name: &str) -> u64 {
+    let text = http_get(http, "/metrics");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().expect("a number")
+}
+
+/// The story: two hundred connections that asked for a page each and did not read it took two gigabytes from a leader, and cost
+/// it its leadership.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_take_nothing_cost_no_more_than_the_budget_and_others_are_served() {
+    let cluster = Cluster::start(1, "64MiB", &limits()).await;
+    fill(&cluster).await;
+    let (address, http) = (cluster.endpoints().remove(0), value_of(cluster.config(0), "listen.http"));
+    let term = cluster.statuses().await[0].term;
+    let client = cluster.client();
+    client.get("page/0000").await.expect("read");
+    let idle = cluster.memory(0);
+    cluster.forget_peak(0);
+
+    let mut readers = ask(&address);
+    let began = Instant::now();
+    let mut others = 0;
+    // As long as it takes until the first of them are sent away, so that others of them are served.
+    while others < 300 || !readers.iter_mut().any(Raw::is_closed) {
+        let found = client.get("page/0000").await.expect("others are served");
+        assert_eq!(found.expect("there").value.len(), 4000);
+        others += 1;
+        let (peak, most) = (cluster.peak_memory(0), idle + BUDGET + SLACK);
+        assert!(peak <= most, "{} MiB, idle {}, at most {}", peak / MIB, idle / MIB, most / MIB);
+        assert!(began.elapsed() < PATIENCE, "nobody is sent away");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(metric(&http, "cairn_slow_readers_closed_total") > 0);
+    assert_eq!(cluster.statuses().await[0].term, term, "it led throughout");
+    println!(
+        "idle {} MiB, peak {} MiB, {others} gets of another client",
+        idle / MIB,
+        cluster.peak_memory(0) / MIB
+    );
+
+    drop(readers);
+    while metric(&http, "cairn_reads_held_bytes") > 0 || metric(&http, "cairn_reads_waiting") > 0 {
+        assert!(began.elapsed() < PATIENCE, "what they held is kept");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The story: a request of 5 MB took 210 MB when it was decoded, before its operations were counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let address = cluster.endpoints().remove(0);
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+    let channel = endpoint.connect().await.expect("it listens");
+    let mut client = proto::kv_client::KvClient::new(channel).max_encoding_message_size(usize::MAX);
+    client.hello(proto::HelloRequest { protocol: cairn_client::PROTOCOL }).await.expect("hello");
+    let idle = cluster.memory(0);
+    cluster.forget_peak(0);
+
+    let empty = proto::WriteRequest {
+        operations: vec![proto::Operation::default(); 2_600_000],
+        ..Default::default()
+    };
+    let call = proto::Call { id: 1, timeout_ms: 0, kind: Some(call::Kind::Write(empty.clone())) };
+    let status = client.write(empty).await.expect_err("too many");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let detail =
+        status.metadata().get_bin(proto::ERROR_DETAIL_KEY).expect("a detail").to_bytes().expect("base64");
+    let detail = proto::ErrorDetail::decode(detail).expect("a detail");
+    assert_eq!((detail.reason(), detail.actual), (proto::error_detail::Reason::RequestTooLarge, 2_600_000));
+
+    let requests = futures::stream::iter([proto::BatchRequest { calls: vec![call] }]);
+    let mut answers = client.batch(requests).await.expect("a stream").into_inner();
+    let status = answers.message().await.expect_err("too many");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+
+    let peak = cluster.peak_memory(0);
+    assert!(peak < idle + 60 * MIB, "{} MiB, idle {}", peak / MIB, idle / MIB);
+
+    let put = proto::Put { key: "k".into(), value: "v".into(), condition: None };
+    let operations = vec![proto::Operation { kind: Some(operation::Kind::Put(put)) }];
+    client.write(proto::WriteRequest { operations, ..Default::default() }).await.expect("others are served");
+}
+
+/// The story: 64 connections that had sent half a request kept everybody else from `/metrics` and `/ready`.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_http_requests_keep_nobody_from_being_served() {
+    use std::io::Write;
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let http = value_of(cluster.config(0), "listen.http");
+    let halves: Vec<std::net::TcpStream> = (0..200)
+        .map(|_| {
+            let mut half = std::net::TcpStream::connect(&http).expect("it listens");
+            // It may have had to yield its place by now.
+            let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost: ");
+            half
+        })
+        .collect();
+    for path in ["/ready", "/live", "/metrics"] {
+        let answer = http_get(&http, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
+    }
+    drop(halves);
+}

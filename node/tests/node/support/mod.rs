@@ -1,0 +1,362 @@
+//! Real `cairn` processes for tests: started on loopback ports and in a folder of their own, and killed with the test.
+
+pub mod raw;
+
+use cairn_client::{Client, NodeStatus, Options};
+use cairn_ports::HeldPort;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longer than anything takes on a slow machine that does other work as well: it only turns a hang into a failure.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// What a command of the client is given; less, so that it can say why.
+const COMMAND_TIMEOUT: &str = "120s";
+const POLL: Duration = Duration::from_millis(10);
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// `cairn` with these arguments in this folder, untouched by the environment of whoever runs the tests.
+pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("CAIRN_") {
+            command.env_remove(variable);
+        }
+    }
+    command.args(arguments).current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Ran {
+    finish(
+        command(folder, arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("cairn starts"),
+    )
+}
+
+/// Waits for the end; a command that does not end in time fails the test and does not outlive it.
+pub fn finish(mut child: Child) -> Ran {
+    let stdout = child.stdout.take().map(read_all);
+    let stderr = child.stderr.take().map(read_all);
+    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
+        let bytes = reader.map(|reader| reader.join().expect("a reader")).unwrap_or_default();
+        String::from_utf8(bytes).expect("text")
+    };
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            return Ran {
+                code: status.code().expect("no signal"),
+                stdout: text(stdout),
+                stderr: text(stderr),
+            };
+        }
+        if began.elapsed() > PATIENCE {
+            child.kill().expect("our own child");
+            panic!("the command did not end: {}", text(stderr));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Read while the process runs: a full pipe would hold it up.
+fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe");
+        bytes
+    })
+}
+
+/// Ports for a test's servers, until they are dropped, and their addresses.
+pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
+    let ports = cairn_ports::hold(count).expect("ports");
+    let addresses = ports.iter().map(|port| port.address().to_string()).collect();
+    (ports, addresses)
+}
+
+/// A cluster of server processes.
+pub struct Cluster {
+    pub folder: TempDir,
+    nodes: Vec<Server>,
+    ports: Vec<HeldPort>,
+}
+
+struct Server {
+    config: PathBuf,
+    log: PathBuf,
+    client_address: String,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration. Starts none.
+    pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (ports, addresses) = hold(size * 3);
+        let members: Vec<&[String]> = addresses.chunks(3).collect();
+        let mut nodes = Vec::new();
+        for (number, own) in members.iter().enumerate() {
+            let slot = number + 1;
+            let dir = folder.path().join(format!("data-{slot}"));
+            let mut text = format!(
+                "cluster = \"tested\"\nslot = {slot}\ndata_dir = {dir:?}\nlisten.client = \"{}\"\n\
+                 listen.peer = \"{}\"\nlisten.http = \"{}\"\nstorage.size = \"{storage_bytes}\"\n{more}\n",
+                own[0], own[1], own[2]
+            );
+            for (number, member) in members.iter().enumerate() {
+                text += &format!(
+                    "[members.{}]\nclient = \"{}\"\npeer = \"{}\"\n",
+                    number + 1,
+                    member[0],
+                    member[1]
+                );
+            }
+            let config = folder.path().join(format!("{slot}.toml"));
+            std::fs::write(&config, text).expect("a file");
+            let ran = run(folder.path(), &["format", "--config", config.to_str().expect("text")]);
+            assert_eq!(ran.code, 0, "{}", ran.stderr);
+            nodes.push(Server {
+                config,
+                log: folder.path().join(format!("{slot}.log")),
+                client_address: own[0].clone(),
+                process: None,
+            });
+        }
+        Cluster { folder, nodes, ports }
+    }
+
+    /// Formats, starts, and waits until a leader is known everywhere.
+    pub async fn start(size: usize, storage_bytes: &str, more: &str) -> Cluster {
+        let mut cluster = Cluster::format(size, storage_bytes, more);
+        for node in 0..size {
+            cluster.start_node(node);
+        }
+        cluster.wait_ready().await;
+        cluster
+    }
+
+    pub fn start_node(&mut self, node: usize) {
+        let server = &mut self.nodes[node];
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&server.log).expect("a log");
+        let mut command = command(
+            self.folder.path(),
+            &["serve", "--stop-with-stdin", "--config", server.config.to_str().expect("text")],
+        );
+        // The open pipe ends the server should the test die without its destructors.
+        command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
+        server.process = Some(command.spawn().expect("cairn starts"));
+    }
+
+    /// SIGKILL; returns when the process is gone.
+    pub fn kill_node(&mut self, node: usize) {
+        if let Some(mut process) = self.nodes[node].process.take() {
+            process.kill().expect("our own child");
+            process.wait().expect("our own child");
+        }
+    }
+
+    /// SIGKILL to all before any is waited for.
+    pub fn kill_all(&mut self) {
+        let mut killed: Vec<Child> = self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
+        for process in &mut killed {
+            process.kill().expect("our own child");
+        }
+        for mut process in killed {
+            process.wait().expect("our own child");
+        }
+    }
+
+    /// Closes standard input, which stops a server as SIGTERM does, and gives its exit code.
+    pub fn stop_node(&mut self, node: usize) -> i32 {
+        let mut process = self.nodes[node].process.take().expect("it runs");
+        drop(process.stdin.take());
+        finish(process).code
+    }
+
+    /// Gives a stopped node other addresses, in every node's configuration.
+    pub fn move_node(&mut self, node: usize) {
+        for key in ["listen.client", "listen.peer"] {
+            let (old, (ports, new)) = (value_of(self.config(node), key), hold(1));
+            self.ports.extend(ports);
+            for server in &self.nodes {
+                let text = std::fs::read_to_string(&server.config).expect("a configuration");
+                std::fs::write(&server.config, text.replace(&old, &new[0])).expect("a file");
+            }
+        }
+        self.nodes[node].client_address = value_of(self.config(node), "listen.client");
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn config(&self, node: usize) -> &str {
+        self.nodes[node].config.to_str().expect("text")
+    }
+
+    pub fn data(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("data-{}", node + 1))
+    }
+
+    pub fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.client_address.clone()).collect()
+    }
+
+    pub fn options(&self) -> Options {
+        Options::new(self.endpoints())
+    }
+
+    /// A client that waits as long as it takes.
+    pub fn client(&self) -> Client {
+        self.options().deadline(PATIENCE).build().expect("good options")
+    }
+
+    pub fn logs(&self) -> String {
+        let read = |node: &Server| std::fs::read_to_string(&node.log).unwrap_or_default();
+        self.nodes.iter().map(|node| format!("--- {}\n{}", node.log.display(), read(node))).collect()
+    }
+
+    /// Bytes of memory that a running node has now.
+    pub fn memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmRSS:")
+    }
+
+    /// The most that it had since [`Cluster::forget_peak`].
+    pub fn peak_memory(&self, node: usize) -> u64 {
+        self.memory_of(node, "VmHWM:")
+    }
+
+    pub fn forget_peak(&self, node: usize) {
+        std::fs::write(self.proc(node).join("clear_refs"), "5").expect("our own child");
+    }
+
+    fn proc(&self, node: usize) -> PathBuf {
+        let process = self.nodes[node].process.as_ref().expect("it runs");
+        PathBuf::from(format!("/proc/{}", process.id()))
+    }
+
+    fn memory_of(&self, node: usize, what: &str) -> u64 {
+        let status = std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    /// A command of the client against this cluster.
+    pub fn cairn(&self, arguments: &[&str]) -> Ran {
+        let endpoints = self.endpoints().join(",");
+        let mut all = arguments.to_vec();
+        all.extend(["--endpoints", &endpoints]);
+        if !all.contains(&"--timeout") {
+            all.extend(["--timeout", COMMAND_TIMEOUT]);
+        }
+        run(self.folder.path(), &all)
+    }
+
+    /// Every running node's own picture.
+    pub async fn statuses(&self) -> Vec<NodeStatus> {
+        let client = self.options().build().expect("good options");
+        let mut statuses = Vec::new();
+        for node in self.nodes.iter().filter(|node| node.process.is_some()) {
+            statuses.extend(client.status(&node.client_address).await);
+        }
+        statuses
+    }
+
+    /// Waits until something has happened, and fails with all logs where it does not.
+    pub async fn until<T>(&self, what: &str, mut happened: impl AsyncFnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(value) = happened().await {
+                return value;
+            }
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.logs());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits for a status of each running node, all of which satisfy this at the same time.
+    pub async fn until_all(&self, what: &str, holds: impl Fn(&NodeStatus) -> bool) -> Vec<NodeStatus> {
+        let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+        let all =
+            async || Some(self.statuses().await).filter(|all| all.len() == running && all.iter().all(&holds));
+        self.until(what, all).await
+    }
+
+    /// Returns when every running node knows a leader. Fails at once where one has ended.
+    pub async fn wait_ready(&mut self) {
+        let began = Instant::now();
+        loop {
+            let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
+            let statuses = self.statuses().await;
+            if statuses.iter().filter(|status| status.leader.is_some()).count() == running {
+                return;
+            }
+            let ended = self.nodes.iter_mut().any(|node| {
+                node.process.as_mut().is_some_and(|process| process.try_wait().expect("ours").is_some())
+            });
+            assert!(!ended && began.elapsed() < PATIENCE, "the cluster is not ready:\n{}", self.logs());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until the node of this slot is an active voter under another identity than before, and the one before is no
+    /// member: in the change that replaces it both vote.
+    pub async fn wait_replaced(&self, before: &NodeStatus) -> NodeStatus {
+        let replaced = async || {
+            let own = self.statuses().await.into_iter().find(|status| status.slot == before.slot);
+            own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id))
+                .filter(|own| own.standing == "active" && own.node_id != before.node_id)
+        };
+        self.until("a member in the place of the one before", replaced).await
+    }
+
+    /// The running node that leads.
+    pub async fn leader(&self) -> usize {
+        let leader = async || {
+            let statuses = self.statuses().await;
+            let leader = statuses.iter().find(|status| status.role == "leader")?;
+            Some(usize::from(leader.slot) - 1)
+        };
+        self.until("a leader", leader).await
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill_all();
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+    }
+}
+
+/// The value of a text key in a configuration file written by [`Cluster::format`].
+pub fn value_of(config: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(config).expect("a configuration");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = \""))).expect("the key");
+    line.trim_end_matches('"').to_string()
+}
+
+/// A whole HTTP response.
+pub fn http_get(address: &str, path: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("HTTP is served");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("an answer");
+    response
+}

@@ -1,0 +1,85 @@
+//! A client of HTTP/2 that sends requests and takes what comes back only when it is told to.
+use prost::Message;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+const FRAME_BYTES: usize = 16 << 10;
+const WINDOW: u32 = (1 << 31) - 1;
+
+/// A connection. The server may send as much as it likes; nobody reads it.
+pub struct Raw {
+    socket: TcpStream,
+    next: u32,
+}
+
+impl Raw {
+    pub fn connect(address: &str) -> Raw {
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        socket.set_nodelay(true).expect("a socket");
+        let mut settings = INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
+        settings.extend(WINDOW.to_be_bytes());
+        let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        begin.extend(frame(SETTINGS, 0, 0, &settings));
+        begin.extend(frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
+        socket.write_all(&begin).expect("sent");
+        Raw { socket, next: 1 }
+    }
+
+    /// Sends a request whose message fits the window that every connection begins with; `last` says that no other follows on its
+    /// stream.
+    pub fn call(&mut self, method: &str, message: &impl Message, last: bool) {
+        let stream = self.next;
+        self.next += 2;
+        let encoded = message.encode_to_vec();
+        let mut body = vec![0];
+        body.extend(u32::try_from(encoded.len()).expect("short").to_be_bytes());
+        body.extend(encoded);
+        let mut sent = frame(HEADERS, END_HEADERS, stream, &headers(method));
+        let pieces = body.len().div_ceil(FRAME_BYTES);
+        for (number, piece) in body.chunks(FRAME_BYTES).enumerate() {
+            let end = if last && number + 1 == pieces { END_STREAM } else { 0 };
+            sent.extend(frame(DATA, end, stream, piece));
+        }
+        self.socket.write_all(&sent).expect("sent");
+    }
+
+    /// Whether the server has closed the connection; takes a little of what it sent.
+    pub fn is_closed(&mut self) -> bool {
+        self.socket.set_nonblocking(true).expect("a socket");
+        let mut taken = [0; 16];
+        match self.socket.read(&mut taken) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).expect("short").to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// Each as a literal that is not indexed.
+fn headers(method: &str) -> Vec<u8> {
+    let path = format!("/cairn.kv.v1.Kv/{method}");
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path.as_str()),
+        (":authority", "tested"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let text = |text: &str| [&[u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
+    fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
+}

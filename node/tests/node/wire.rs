@@ -1,0 +1,189 @@
+//! The public protocol over real sockets: error details in trailing metadata, deadlines, health, reflection.
+
+use crate::support::Cluster;
+use cairn_client::proto;
+use cairn_client::proto::error_detail::Reason;
+use cairn_client::proto::kv_client::KvClient;
+use cairn_client::proto::operation::Kind;
+use cairn_client::proto::{answer, call};
+use futures::StreamExt;
+use prost::Message;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+async fn channel(endpoint: &str) -> Channel {
+    Channel::from_shared(format!("http://{endpoint}")).expect("a URI").connect().await.expect("it listens")
+}
+
+fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
+    let put = proto::Put { key: key.to_string().into(), value: value.into(), condition: None };
+    proto::WriteRequest {
+        operations: vec![proto::Operation { kind: Some(Kind::Put(put)) }],
+        ..Default::default()
+    }
+}
+
+fn detail(status: &Status) -> proto::ErrorDetail {
+    let value = status.metadata().get_bin(proto::ERROR_DETAIL_KEY);
+    let bytes = value.unwrap_or_else(|| panic!("no detail in {status:?}")).to_bytes().expect("base64");
+    proto::ErrorDetail::decode(bytes).expect("an ErrorDetail")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
+    // Long enough that the leader stays, however busy the machine is.
+    let more = "timing.election_min = \"30s\"\ntiming.election_max = \"60s\"";
+    let cluster = Cluster::start(3, "64MiB", more).await;
+    let leader = cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let mut at_leader = KvClient::new(channel(&endpoints[leader]).await);
+    let mut at_follower = KvClient::new(channel(&endpoints[(leader + 1) % 3]).await);
+
+    let hello = at_follower
+        .hello(proto::HelloRequest { protocol: cairn_client::PROTOCOL })
+        .await
+        .expect("hello")
+        .into_inner();
+    assert_eq!((hello.cluster.as_str(), hello.members.len()), ("tested", 3));
+    assert_eq!(hello.protocol, cairn_client::PROTOCOL);
+    for protocol in [0, cairn_client::PROTOCOL + 1] {
+        let status = at_follower.hello(proto::HelloRequest { protocol }).await.expect_err("another version");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let named = format!("the client speaks {protocol}");
+        assert!(status.message().contains(&named), "{}", status.message());
+    }
+    let limits = hello.limits.expect("limits");
+    assert_eq!((limits.max_key_bytes, limits.max_value_bytes), (1024, 1 << 20));
+
+    let status = at_leader.write(put("big", vec![0; (1 << 20) + 1])).await.expect_err("too large");
+    let told = detail(&status);
+    assert_eq!((status.code(), told.reason()), (Code::InvalidArgument, Reason::ValueTooLarge));
+    assert_eq!((told.limit, told.actual), (1 << 20, (1 << 20) + 1));
+
+    let status = at_leader.write(put("", vec![1])).await.expect_err("empty key");
+    assert_eq!((status.code(), detail(&status).reason()), (Code::InvalidArgument, Reason::KeyInvalid));
+
+    let status = at_follower.write(put("k", vec![1])).await.expect_err("not the leader");
+    let told = detail(&status);
+    assert_eq!((status.code(), told.reason()), (Code::FailedPrecondition, Reason::NotLeader));
+    assert_eq!(told.leader.expect("it knows").client_address, endpoints[leader]);
+
+    let get = |stale| proto::GetRequest { key: "k".into(), stale, version_only: false };
+    let status = at_follower.get(get(false)).await.expect_err("not the leader");
+    assert_eq!(detail(&status).reason(), Reason::NotLeader);
+    assert!(at_follower.get(get(true)).await.is_ok());
+    assert_eq!(at_leader.write(put("k", vec![1])).await.expect("written").into_inner().results.len(), 1);
+    assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
+}
+
+/// The story: the client gave up after 400 ms as well, and on a busy machine it did so before the answer had come. Here only
+/// the node's time is bounded: by its configuration, and by what a call in a stream says of itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
+    let mut cluster = Cluster::start(3, "64MiB", "timing.request = \"400ms\"").await;
+    let leader = cluster.leader().await;
+    let mut client = KvClient::new(channel(&cluster.endpoints()[leader]).await);
+    for node in (0..3).filter(|node| *node != leader) {
+        cluster.kill_node(node);
+    }
+    let in_doubt = [Reason::OutcomeUnknown, Reason::NoLeader, Reason::NotLeader];
+    let status = client.write(put("k", vec![1])).await.expect_err("no quorum");
+    assert!(in_doubt.contains(&detail(&status).reason()), "{status:?}");
+    let unread = [Code::DeadlineExceeded, Code::Unavailable, Code::FailedPrecondition];
+    let get = || proto::GetRequest { key: "k".into(), ..Default::default() };
+    let status = client.get(get()).await.expect_err("no quorum");
+    assert!(unread.contains(&status.code()), "{status:?}");
+
+    let kinds = [call::Kind::Write(put("k", vec![2])), call::Kind::Get(get())];
+    let calls = (1..).zip(kinds).map(|(id, kind)| proto::Call { id, timeout_ms: 200, kind: Some(kind) });
+    let requests = futures::stream::iter([proto::BatchRequest { calls: calls.collect() }]);
+    // The stream of calls stays open until all are answered.
+    let requests = requests.chain(futures::stream::pending());
+    let mut stream = client.batch(requests).await.expect("a stream").into_inner();
+    let mut answered = 0;
+    while answered < 2 {
+        for answer in stream.next().await.expect("answers").expect("answers").answers {
+            let Some(answer::Kind::Failed(failed)) = answer.kind else { panic!("{answer:?}") };
+            match answer.id {
+                1 => assert!(
+                    in_doubt.contains(&failed.detail.clone().unwrap_or_default().reason()),
+                    "{failed:?}"
+                ),
+                _ => assert!(unread.contains(&Code::from(failed.code)), "{failed:?}"),
+            }
+            answered += 1;
+        }
+    }
+}
+
+/// The story: the stream of a client that stayed connected was waited for until the time of a clean stop was up, at each stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connected_client_does_not_hold_up_a_clean_stop() {
+    let mut cluster = Cluster::start(1, "64MiB", "").await;
+    let client = cluster.client();
+    client.put("kept", "1").await.expect("written");
+    assert_eq!(cluster.stop_node(0), 0);
+    assert!(!cluster.logs().contains("their time was up"), "{}", cluster.logs());
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    assert_eq!(client.get("kept").await.expect("readable").expect("there").value, "1");
+}
+
+/// The story: the protocol's file had a bare name, and collided in Go with every other file of that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_protocol_is_registered_under_a_name_that_is_its_own() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let channel = channel(&cluster.endpoints()[0]).await;
+    let file = "cairn/kv/v1/kv.proto".to_string();
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileByFilename(file)),
+    };
+    let requests = futures::stream::once(async { request });
+    let answers = ServerReflectionClient::new(channel).server_reflection_info(requests).await;
+    let answer =
+        answers.expect("reflection").into_inner().next().await.expect("one answer").expect("reflection");
+    let Some(MessageResponse::FileDescriptorResponse(found)) = answer.message_response else {
+        panic!("no file of that name: {answer:?}")
+    };
+    let descriptor = found.file_descriptor_proto.concat();
+    for option in ["cairn/kv/v1;kvv1", "KvProto", "Cairn.Kv.V1"] {
+        assert!(descriptor.windows(option.len()).any(|bytes| bytes == option.as_bytes()), "{option}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_reflection_are_served() {
+    let cluster = Cluster::start(1, "64MiB", "").await;
+    let channel = channel(&cluster.endpoints()[0]).await;
+
+    // The reporter looks now and then; a leader is known already.
+    let serving = async || {
+        let request = HealthCheckRequest { service: "cairn.kv.v1.Kv".into() };
+        let answer = HealthClient::new(channel.clone()).check(request).await;
+        answer.is_ok_and(|answer| answer.into_inner().status == 1).then_some(())
+    };
+    cluster.until("the health service tells that it serves", serving).await;
+
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let requests = futures::stream::once(async { request });
+    let mut answers = ServerReflectionClient::new(channel)
+        .server_reflection_info(requests)
+        .await
+        .expect("reflection")
+        .into_inner();
+    let answer = answers.next().await.expect("one answer").expect("reflection");
+    let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else {
+        panic!("a list of services")
+    };
+    assert!(services.service.iter().any(|service| service.name == "cairn.kv.v1.Kv"), "{services:?}");
+}

@@ -1,0 +1,19 @@
+//! Clusters of replicas in one process, on loopback.
+//!
+//! One binary: what each test needs of the crate is compiled once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cluster;
+mod failure;
+mod forming;
+mod rebirth;
+mod repair;
+mod snapshot;
+mod support;
