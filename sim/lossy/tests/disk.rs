@@ -53,6 +53,7 @@ impl Machine {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn what_was_synced_survives_and_what_was_not_may_not() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let file = machine.open();
@@ -68,6 +69,7 @@ fn what_was_synced_survives_and_what_was_not_may_not() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_dead_process_can_neither_read_nor_write_nor_sync_after_the_cut() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let file = machine.open();
@@ -82,6 +84,7 @@ fn a_dead_process_can_neither_read_nor_write_nor_sync_after_the_cut() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn after_a_cut_in_order_no_write_survives_that_came_after_a_lost_one() {
     for seed in 0..50 {
         let Some(machine) = machine(Behaviour::Volatile) else { return };
@@ -98,6 +101,7 @@ fn after_a_cut_in_order_no_write_survives_that_came_after_a_lost_one() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_torn_block_is_a_mixture_of_old_and_new_sectors() {
     let mut torn = 0;
     for seed in 0..20 {
@@ -117,6 +121,7 @@ fn a_torn_block_is_a_mixture_of_old_and_new_sectors() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_disk_that_honours_completed_writes_keeps_them() {
     let Some(machine) = machine(Behaviour::Honour) else { return };
     machine.open().write_all_at(&[3; 4096], 0).unwrap();
@@ -125,6 +130,7 @@ fn a_disk_that_honours_completed_writes_keeps_them() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_disk_that_lies_loses_what_it_called_synced() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let file = machine.open();
@@ -139,6 +145,7 @@ fn a_disk_that_lies_loses_what_it_called_synced() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn unaligned_and_partial_writes_read_back_as_written() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let file = machine.open();
@@ -154,6 +161,7 @@ fn unaligned_and_partial_writes_read_back_as_written() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_flipped_bit_is_read_back_from_synced_and_from_unsynced_blocks() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let file = machine.open();
@@ -173,6 +181,7 @@ fn a_flipped_bit_is_read_back_from_synced_and_from_unsynced_blocks() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn a_lock_on_the_open_file_keeps_others_out_until_it_is_closed() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let lock = |file: &File| {
@@ -193,6 +202,7 @@ fn a_lock_on_the_open_file_keeps_others_out_until_it_is_closed() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn nothing_stays_mounted() {
     let Some(machine) = machine(Behaviour::Volatile) else { return };
     let path = machine.disk.path().to_owned();

@@ -53,6 +53,7 @@ fn assert_nothing_lost(figures: &Value, rounds: u64) {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_sync_mode_a_machine_that_loses_power_under_load_loses_nothing_and_comes_back() {
     let Some(figures) = figures(&["--mode", "sync", "--cuts", "3"]) else { return };
     assert_nothing_lost(&figures, 3);
@@ -60,18 +61,21 @@ fn in_sync_mode_a_machine_that_loses_power_under_load_loses_nothing_and_comes_ba
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_sync_mode_a_power_cut_of_all_machines_under_load_loses_nothing() {
     let Some(figures) = figures(&["--mode", "sync", "--all-cuts", "3"]) else { return };
     assert_nothing_lost(&figures, 3);
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_sync_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
     let Some(figures) = figures(&["--mode", "sync", "--idle-cuts", "1"]) else { return };
     assert_nothing_lost(&figures, 1);
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_by_itself_and_nothing_is_lost() {
     let Some(figures) = figures(&["--mode", "replicated", "--cuts", "4"]) else { return };
     assert_nothing_lost(&figures, 4);
@@ -81,18 +85,21 @@ fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_by_itself_a
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_replicated_mode_power_cuts_of_all_machines_one_after_another_lose_nothing() {
     let Some(figures) = figures(&["--mode", "replicated", "--rolling-cuts", "1"]) else { return };
     assert_nothing_lost(&figures, 1);
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_replicated_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
     let Some(figures) = figures(&["--mode", "replicated", "--idle-cuts", "1"]) else { return };
     assert_nothing_lost(&figures, 1);
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_nothing() {
     let Some(figures) = figures(&["--mode", "replicated", "--all-cuts", "1"]) else { return };
     assert_eq!(figures["wrong"], Value::Array(vec![]));
@@ -100,6 +107,7 @@ fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn bits_flipped_in_every_file_of_one_machine_after_another_are_mended_by_a_scrub_and_no_read_is_wrong() {
     let Some(figures) = figures(&["--mode", "replicated", "--flips", "3"]) else { return };
     assert_eq!(figures["wrong"], Value::Array(vec![]));
@@ -116,6 +124,7 @@ fn bits_flipped_in_every_file_of_one_machine_after_another_are_mended_by_a_scrub
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn on_disks_that_lie_about_syncs_every_loss_is_found_or_reported() {
     let Some(figures) = figures(&["--mode", "sync", "--lies", "2"]) else { return };
     assert!(count(&figures, "caught") > 0);
@@ -124,6 +133,7 @@ fn on_disks_that_lie_about_syncs_every_loss_is_found_or_reported() {
 }
 
 #[test]
+#[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn where_the_boot_id_hides_a_power_cut_every_loss_is_found_or_reported() {
     let Some(figures) = figures(&["--hidden-cuts", "1"]) else { return };
     assert_eq!(count(&figures, "caught"), 1);
