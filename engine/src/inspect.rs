@@ -87,11 +87,11 @@ pub struct GroupContents {
     pub group: GroupId,
     /// The log's first and last position.
     pub log: LogBounds,
-    /// What is applied in the keys that are counted here.
+    /// What the newest checkpoint has applied: the log behind it is applied by an opening.
     pub applied: Option<LogId>,
     /// What was applied before, as far as the log reaches.
     pub applied_before: Option<LogId>,
-    /// Keys.
+    /// Keys of that checkpoint.
     pub keys: u64,
     /// The values, where they were asked for.
     pub values: Option<Values>,

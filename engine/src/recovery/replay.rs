@@ -127,7 +127,7 @@ pub(crate) async fn recover(
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
     }
-    if let Err(error) = reaches_checkpoint(&header, ring, &scan, end) {
+    if let Err(error) = reaches_checkpoint(superblock, &header, ring, &scan, end) {
         salvage.accept(error)?;
     }
     if let Some(acknowledged) = left.reaches.filter(|acknowledged| *acknowledged > end) {
@@ -220,12 +220,23 @@ fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: 
 
 /// A checkpoint is written once the last block that it covers is synced, and that block is written over only when others are
 /// behind it: a journal that ends there without it is not the one that the checkpoint goes with.
-fn reaches_checkpoint(header: &Header, ring: Ring, scan: &Scan, end: u64) -> Result<()> {
+///
+/// After a failed sync the opening could read that block, and the medium may not have it: the two checkpoints that it writes make it needless.
+/// The word of the failure stands until then. A power cut in between takes the block, and nothing that was acknowledged if the checkpoint
+/// reaches as far.
+fn reaches_checkpoint(
+    superblock: &Superblock,
+    header: &Header,
+    ring: Ring,
+    scan: &Scan,
+    end: u64,
+) -> Result<()> {
     let covered = header.sequence;
     if covered == 0
         || end > covered
         || scan.checksum(covered) == Some(header.chain)
         || scan.rots_alone(covered)
+        || superblock.failed_sync.is_some_and(|acknowledged| acknowledged <= covered)
     {
         return Ok(());
     }

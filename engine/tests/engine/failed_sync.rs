@@ -157,12 +157,13 @@ fn alone_in_mode_device_it_goes_on_with_all_that_was_acknowledged_or_says_what_i
 }
 
 /// The opening once wrote journal blocks again that no block was known to say were synced. They were, some of them, and
-/// acknowledged: a power cut tore one under the head, and the node took itself for whole without them.
+/// acknowledged: a power cut tore one under the head, and the node took itself for whole without them. Later a cluster of one refused for ever
+/// after a power cut between the two checkpoints: the last block that the first of them covers had been in the cache only.
 #[test]
 fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing_unnoticed() {
     let (mut recovering, mut active) = (0, 0);
     for (mode, peers) in [(Mode::Sync, true), (Mode::Sync, false), (Mode::Replicated, true)] {
-        for cut in (1..45).step_by(2) {
+        for cut in 1..45 {
             run(async {
                 let what = format!("{mode} peers={peers} cut={cut}");
                 let Some(Failed { disk, history, mut random, .. }) =

@@ -100,7 +100,7 @@ fn contents_as_json(contents: &Contents) -> Value {
             "log_last": id(group.log.last),
             "applied": id(group.applied),
             "applied_before": id(group.applied_before),
-            "keys": group.keys,
+            "checkpoint_keys": group.keys,
             "values": group.values.as_ref().map(|values| {
                 json!({ "checked": values.checked, "damaged": values.damaged, "named": values.named })
             }),
@@ -175,7 +175,7 @@ fn as_text(found: &Inspection) -> String {
             let (purged, last) = (position(group.log.purged), position(group.log.last));
             row("log", format!("after {purged} through {last}"));
             row("applied", format!("{}, {} before", position(group.applied), position(group.applied_before)));
-            row("keys", group.keys.to_string());
+            row("keys in the checkpoint", group.keys.to_string());
             if let Some(values) = &group.values {
                 row("values", format!("{} checked, {} damaged", values.checked, values.damaged));
                 values.named.iter().for_each(|named| row("", named.clone()));
