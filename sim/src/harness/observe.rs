@@ -91,7 +91,9 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     let status = node.replica().status();
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
-    machine.saw_votes(node.replica().votes());
+    // While its replacement is half made, the others do without it only together with who is left out.
+    let whole = status.configurations.len() == 1;
+    machine.saw_votes(whole && node.replica().votes());
     let mut seen = seen.lock();
     let mut found = Vec::new();
     match status.standing {
