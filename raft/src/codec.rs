@@ -31,12 +31,12 @@ pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
-const MARK: u8 = 3;
+const LOSS: u8 = 3;
 const START: u8 = 4;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
-const MARK_BYTES: usize = 18;
+const LOSS_BYTES: usize = 9;
 const START_BYTES: usize = 25;
 
 const PUT: u8 = 0;
@@ -47,16 +47,6 @@ const NONE: u8 = 0;
 const ABSENT: u8 = 1;
 const EXISTS: u8 = 2;
 const VERSION: u8 = 3;
-
-/// "Everything that this run of the member can have forgotten lies before me in the log."
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) node: NodeId,
-    /// The nonce of the run that asked for it.
-    pub(crate) run: u64,
-    /// The member leads by an operator's mandate: what no member held any more is given up.
-    pub(crate) loss: bool,
-}
 
 /// Bytes that are no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,30 +128,20 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
     Proposal { meta: meta.freeze(), values }
 }
 
-/// The proposal of a recovery mark: no command of a client, and replicated like one.
-pub(crate) fn encode_mark(mark: Mark) -> Proposal {
-    let mut meta = BytesMut::with_capacity(MARK_BYTES);
-    meta.put_u8(MARK);
-    meta.put_u64_le(mark.node.as_u64());
-    meta.put_u64_le(mark.run);
-    meta.put_u8(u8::from(mark.loss));
+/// The proposal that says that an operator let this member lead, and so gave up what no member held any more.
+pub(crate) fn encode_loss(member: NodeId) -> Proposal {
+    let mut meta = BytesMut::with_capacity(LOSS_BYTES);
+    meta.put_u8(LOSS);
+    meta.put_u64_le(member.as_u64());
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
-/// The mark of an entry's meta; `None` for another kind of entry.
-pub(crate) fn decode_mark(mut meta: &[u8]) -> Option<Mark> {
-    if meta.len() != MARK_BYTES || meta.get_u8() != MARK {
-        return None;
-    }
-    let (node, run) = (NodeId::from_u64(meta.get_u64_le()), meta.get_u64_le());
-    match meta.get_u8() {
-        0 => Some(Mark { node, run, loss: false }),
-        1 => Some(Mark { node, run, loss: true }),
-        _ => None,
-    }
+/// Whether an entry's meta says that a loss was accepted.
+pub(crate) fn is_loss(meta: &[u8]) -> bool {
+    meta.len() == LOSS_BYTES && meta.first() == Some(&LOSS)
 }
 
-/// The proposal that says which start of a member was heard of.
+/// The proposal that says that a run of a member began.
 pub(crate) fn encode_start(member: NodeId, run: Run) -> Proposal {
     let mut meta = BytesMut::with_capacity(START_BYTES);
     meta.put_u8(START);
@@ -182,7 +162,7 @@ pub(crate) fn decode_start(mut meta: &[u8]) -> Option<(NodeId, Run)> {
 
 /// Whether an entry's meta is one of the members' own, in which no client's command is.
 fn is_internal(meta: &[u8]) -> bool {
-    decode_mark(meta).is_some() || decode_start(meta).is_some()
+    is_loss(meta) || decode_start(meta).is_some()
 }
 
 /// The command of an entry's meta.
@@ -271,7 +251,7 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&(MARK | START)) if is_internal(&meta) => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(&(LOSS | START)) if is_internal(&meta) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(&MEMBERSHIP) => {
             let message =
                 proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;

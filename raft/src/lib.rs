@@ -45,6 +45,7 @@ mod rejoin;
 mod repair;
 mod replica;
 mod runtime;
+mod start_records;
 mod state_hash;
 mod state_machine;
 mod status;

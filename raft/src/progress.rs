@@ -1,14 +1,13 @@
 //! How far the state machine is: for readers that wait for it, and for maintenance.
 
-use crate::codec::Mark;
+use crate::ids::NodeId;
 use crate::network::Starts;
 use crate::rebirth::Retired;
 use crate::runtime::{self, WatchReceiver, WatchSender};
 use crate::state_machine::Image;
-use cairn_engine::LogId;
+use cairn_engine::{LogId, Run};
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,9 +28,8 @@ pub(crate) struct Progress {
     checkpointed: Mutex<(Option<LogId>, u64)>,
     /// Checkpoints under way.
     building: AtomicUsize,
-    /// The last recovery mark of each slot.
-    marks: Mutex<Arc<BTreeMap<u16, Mark>>>,
-    losses: Mutex<Losses>,
+    /// What was given up, and the term in which that was said last.
+    losses: Mutex<(Losses, u64)>,
     retired: Retired,
     starts: Starts,
 }
@@ -64,7 +62,6 @@ impl Progress {
             watch,
             checkpointed: Mutex::new((None, 0)),
             building: AtomicUsize::new(0),
-            marks: Mutex::default(),
             losses: Mutex::default(),
             retired,
             starts,
@@ -76,25 +73,26 @@ impl Progress {
         self.applied.send(through).ok();
     }
 
-    /// The marks, the losses, the retired identities and the starts by now.
+    /// The losses, the retired identities and the starts by now.
     pub(crate) fn marked(&self, image: &Image) {
         self.retired.are(&image.retired);
         self.starts.are(&image.starts);
-        let mut known = self.marks.lock();
-        if !Arc::ptr_eq(&known, &image.marks) {
-            *known = image.marks.clone();
-            *self.losses.lock() = image.losses();
-        }
+        *self.losses.lock() = (image.losses(), image.last_loss_term);
     }
 
     pub(crate) fn losses(&self) -> Losses {
-        *self.losses.lock()
+        self.losses.lock().0
     }
 
-    /// Whether the mark of this very run was applied.
-    pub(crate) fn has_mark(&self, mark: Mark) -> bool {
-        let marks = self.marks.lock();
-        marks.get(&mark.node.slot()).is_some_and(|last| (last.node, last.run) == (mark.node, mark.run))
+    /// Whether the log says that the leadership of this term gave something up.
+    pub(crate) fn lost_in(&self, term: u64) -> bool {
+        let (losses, last) = *self.losses.lock();
+        losses.count > 0 && last == term
+    }
+
+    /// Whether the record of this very run was applied.
+    pub(crate) fn has_start(&self, member: NodeId, run: Run) -> bool {
+        self.starts.is_latest(member, run)
     }
 
     /// A snapshot was installed; it ended with a checkpoint.

@@ -12,13 +12,12 @@
 //! - safety does not rest on any of this: a member may acknowledge either way at any time, as long as its own mark tells
 //!   the truth about it.
 
-use crate::codec::Mark;
 use crate::ids::NodeId;
 use crate::metrics::look_at;
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, TypeConfig, Vote};
-use cairn_engine::Engine;
+use cairn_engine::{Engine, Run};
 use openraft::vote::RaftLeaderId;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -52,8 +51,8 @@ pub(crate) struct Redundancy {
 
 #[derive(Clone, Copy)]
 struct Returning {
-    mark: Mark,
-    /// What was applied here when the mark was.
+    run: Run,
+    /// What was applied here when the record of its run was.
     level: Option<u64>,
 }
 
@@ -84,8 +83,8 @@ impl Redundancy {
     }
 
     /// A member comes back under this leader.
-    pub(crate) fn returning(&self, mark: Mark) {
-        self.returning.lock().insert(mark.node, Returning { mark, level: None });
+    pub(crate) fn returning(&self, member: NodeId, run: Run) {
+        self.returning.lock().insert(member, Returning { run, level: None });
     }
 
     /// Looks after the regime until the replica is gone or `stop` says so.
@@ -154,8 +153,8 @@ impl Redundancy {
         };
         let mut returning = self.returning.lock();
         let applied = metrics.last_applied.as_ref().map(|applied| applied.index());
-        for back in returning.values_mut().filter(|back| back.level.is_none()) {
-            back.level = applied.filter(|_| progress.has_mark(back.mark));
+        for (id, back) in returning.iter_mut().filter(|(_, back)| back.level.is_none()) {
+            back.level = applied.filter(|_| progress.has_start(*id, back.run));
         }
         returning.retain(|id, back| back.level.is_none() || matched(id) < back.level);
         let now = runtime::now();

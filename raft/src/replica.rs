@@ -18,9 +18,10 @@ use crate::progress::{Losses, Progress};
 use crate::read_barrier::{self, ReadBarrier};
 use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
-use crate::rejoin::{Gate, Mandate, Marks, Recovery, reaches_furthest};
+use crate::rejoin::{Gate, Mandate, Recovery, reaches_furthest};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
+use crate::start_records::StartRecords;
 use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
 use crate::status::{ReplicaStatus, Role};
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
@@ -143,7 +144,8 @@ impl Replica {
             let watched = Arc::downgrade(&redundancy);
             runtime::spawn(Redundancy::run(watched, raft.clone(), progress.clone(), patience, stop.clone()));
         }
-        let steward = Arc::new(Steward::new(raft.clone(), starts.clone(), engine.run()));
+        let records = Arc::new(StartRecords::new(raft.clone()));
+        let steward = Arc::new(Steward::new(raft.clone(), starts.clone(), records.clone(), engine.run()));
         runtime::spawn(Steward::run(Arc::downgrade(&steward), stop.clone()));
         let outcast = Arc::default();
         let newcomer = Newcomer {
@@ -165,7 +167,7 @@ impl Replica {
             identity: identity.clone(),
             engine: engine.clone(),
             raft: raft.clone(),
-            marks: Arc::new(Marks::new(raft.clone())),
+            records: records.clone(),
             gate: gate.clone(),
             progress: progress.clone(),
             members: config.initial_members,

@@ -8,7 +8,7 @@ use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing, Taken};
 use super::room::Room;
 use crate::GROUP;
-use crate::codec::{Malformed, Mark};
+use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
@@ -162,7 +162,7 @@ impl Shared {
     }
 
     /// Leader only: what a recovering member needs before it may take entries.
-    async fn bring_back(&self, member: NodeId, run: u64, loss: bool) -> Result<Vote, Status> {
+    async fn bring_back(&self, member: NodeId, run: Run, loss: bool) -> Result<Vote, Status> {
         let (vote, leads) = look_at(&self.raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
         });
@@ -171,10 +171,9 @@ impl Shared {
         }
         let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        let mark = Mark { node: member, run, loss };
-        self.redundancy.returning(mark);
-        self.recovery.marks.propose(vote, mark);
-        tracing::info!(node = %self.identity.id(), %member, "a member recovers; its mark is to be proposed");
+        self.redundancy.returning(member, run);
+        self.recovery.records.propose(vote, member, run, loss);
+        tracing::info!(node = %self.identity.id(), %member, "a member recovers; the record of its start is to be proposed");
         Ok(vote)
     }
 
@@ -429,7 +428,7 @@ impl Peer for PeerService {
         let shared = &self.shared;
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
         let mandated = request.mandated;
-        let run = request.envelope.map_or(0, |envelope| envelope.run);
+        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         let vote = shared.bring_back(sender, run, mandated).await?;
         Ok(Response::new(proto::RecoverResponse {
             envelope: shared.identity.to(sender),

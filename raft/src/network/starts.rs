@@ -66,6 +66,11 @@ impl Starts {
         self.0.lock().logged.get(&member).is_some_and(|logged| *logged == run || is_old(run, *logged))
     }
 
+    /// Whether the log says that this is the latest start of a member.
+    pub(crate) fn is_latest(&self, member: NodeId, run: Run) -> bool {
+        self.0.lock().logged.get(&member) == Some(&run)
+    }
+
     /// The start of a member that was heard, and that the log does not have.
     pub(crate) fn news_of(&self, member: NodeId) -> Option<Run> {
         let heard = *self.0.lock().heard.get(&member)?;

@@ -7,6 +7,7 @@ use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::Starts;
 use crate::runtime;
+use crate::start_records::StartRecords;
 use crate::types::{Raft, RaftLogId, Reply, StoredMembership, TypeConfig};
 use cairn_engine::Run;
 use openraft::raft::Precondition;
@@ -43,8 +44,7 @@ pub(crate) struct Steward {
     applicants: Mutex<BTreeMap<u16, (Applicant, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last looked.
     leads: Mutex<Option<Leads>>,
-    /// The starts that were proposed for the log, and when.
-    proposed: Mutex<BTreeMap<NodeId, (Run, runtime::Instant)>>,
+    records: Arc<StartRecords>,
     /// By slot: who asked last whether it may take the voter's place.
     asked: Mutex<BTreeMap<u16, Asked>>,
 }
@@ -68,14 +68,14 @@ struct Leads {
 
 impl Steward {
     /// `run` is this member's own start.
-    pub(crate) fn new(raft: Raft, starts: Starts, run: Run) -> Steward {
+    pub(crate) fn new(raft: Raft, starts: Starts, records: Arc<StartRecords>, run: Run) -> Steward {
         Steward {
             raft,
             starts,
             run,
             applicants: Mutex::default(),
             leads: Mutex::default(),
-            proposed: Mutex::default(),
+            records,
             asked: Mutex::default(),
         }
     }
@@ -153,7 +153,7 @@ impl Steward {
                 *steward.leads.lock() = None;
                 continue;
             };
-            steward.log_starts(&metrics).await;
+            steward.log_starts(&metrics);
             steward.sync_for_who_asked().await;
             // Only who judges that somebody is silent must have listened for a while.
             let listened = steward.has_led(metrics.current_term);
@@ -177,21 +177,15 @@ impl Steward {
     }
 
     /// Puts the members' starts that the log does not have into it.
-    async fn log_starts(&self, metrics: &RaftMetrics<TypeConfig>) {
-        // What is not applied soon was lost with another leader's term.
-        let due = |member: NodeId, run: Run| {
-            let proposed = self.proposed.lock();
-            proposed.get(&member).is_none_or(|(known, at)| *known != run || runtime::now() - *at > REQUEST)
-        };
+    fn log_starts(&self, metrics: &RaftMetrics<TypeConfig>) {
         for (member, _) in metrics.membership_config.nodes() {
             let news = match *member == metrics.id {
                 true => Some(self.run).filter(|run| !self.starts.has_logged(*member, *run)),
                 false => self.starts.news_of(*member),
             };
-            let Some(run) = news.filter(|run| due(*member, *run)) else { continue };
-            self.proposed.lock().insert(*member, (run, runtime::now()));
-            // One that is not committed is proposed again.
-            self.raft.client_write_ff(codec::encode_start(*member, run), None).await.ok();
+            if let Some(run) = news {
+                self.records.propose(metrics.vote, *member, run, false);
+            }
         }
     }
 

@@ -135,7 +135,7 @@ impl Gate {
         self.closed.lock().knocked.take()
     }
 
-    /// This leadership lets the member's log fall back, and has proposed its mark.
+    /// This leadership lets the member's log fall back, and proposes the record of its start.
     pub(crate) fn admit(&self, vote: Vote) {
         self.closed.lock().admitted = Some(vote);
     }

@@ -7,13 +7,13 @@
 //! 1. It starts with the gate closed: it grants no vote and no pre-vote, does not campaign, takes over no leadership and
 //!    serves no reads. It takes appends and snapshots only from a leader that has admitted it.
 //! 2. It asks whoever sends it appends to admit it. That leader lets its log fall back once, since it ends below what it
-//!    acknowledged, and proposes a mark {member, nonce of this very start}.
+//!    acknowledged, and proposes the record that this very run began, if it has not done so yet.
 //! 3. It acknowledges what it takes, truthfully, and these acknowledgements count.
-//! 4. When its own state machine has applied its own mark, it syncs, records that it is active, and opens the gate.
+//! 4. When its own state machine has applied the record of its own run, it syncs, records that it is active, and opens the gate.
 //!
-//! Why that is safe: whatever it ever acknowledged and can still be committed lies before the mark in the log of the
-//! leader that proposed it, and what it has applied it holds again. Leaving earlier, on the leader's commit index or on
-//! the mark of an earlier start, is not: a second power cut in between takes back what was acknowledged since.
+//! Why that is safe: the record was proposed after the run began, so whatever an earlier run acknowledged and can still be committed
+//! lies before it in the log of the leader that proposed it, and what the member has applied it holds again. Leaving earlier, on the
+//! leader's commit index or on the record of an earlier run, is not: a second power cut in between takes back what was acknowledged since.
 //!
 //! A member that runs takes the same way when its leader tells it of an acknowledgement of its own that its log does not
 //! hold: an older copy of its disk was put in place, and nothing at its start could tell. A vote that was under way when the
@@ -21,16 +21,14 @@
 //!
 //! Where so many members forgot that none can be elected, all of them wait. What they hold together may lack writes that
 //! were acknowledged, and no rule can tell; an operator decides, and names the member whose log reaches furthest in a
-//! [`Mandate`]. That member asks the voters that answer it whether none reaches further. The others then vote for that one run alone, for a minute; it leads, brings itself and them back with marks
-//! as above, and the marks of its leadership count the loss.
+//! [`Mandate`]. That member asks the voters that answer it whether none reaches further. The others then vote for that one run alone, for a minute; it leads, puts the record of the loss
+//! into the log, and brings itself and them back behind it, as above.
 
 mod furthest;
 mod gate;
-mod marks;
 mod recovery;
 
 pub(crate) use furthest::reaches_furthest;
 pub(crate) use gate::Gate;
 pub use gate::Mandate;
-pub(crate) use marks::Marks;
 pub(crate) use recovery::Recovery;

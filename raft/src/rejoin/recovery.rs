@@ -1,12 +1,12 @@
 //! The way back of a member that recovers in place.
 
-use super::{Gate, Marks};
-use crate::codec::Mark;
+use super::Gate;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
+use crate::start_records::StartRecords;
 use crate::types::{Raft, Vote};
 use crate::{GROUP, leadership, log_store};
 use cairn_engine::{Engine, LogId};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(20);
-/// A mark that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
+/// A start that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A member on its way back, or what it takes to go there.
@@ -26,7 +26,7 @@ pub(crate) struct Recovery {
     pub(crate) identity: PeerIdentity,
     pub(crate) engine: Engine,
     pub(crate) raft: Raft,
-    pub(crate) marks: Arc<Marks>,
+    pub(crate) records: Arc<StartRecords>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) members: BTreeMap<u16, MemberAddress>,
@@ -63,9 +63,9 @@ impl Recovery {
                 tracing::warn!(%node, %error, "that this member recovers cannot be recorded");
                 return;
             }
-            if recovery.progress.has_mark(recovery.mark()) {
-                // Its mark is spent; the next start has another one.
-                tracing::error!(%node, "this member has recovered since its start and has forgotten again: it stops");
+            if recovery.has_own_start() {
+                // The record is spent; the next run has another one.
+                tracing::error!(%node, "this member has held everything since its start and has forgotten again: it stops");
                 recovery.raft.shutdown().await.ok();
                 return;
             }
@@ -73,16 +73,15 @@ impl Recovery {
         });
     }
 
-    /// The mark of this start.
-    fn mark(&self) -> Mark {
-        Mark { node: self.identity.id(), run: self.engine.run().nonce, loss: false }
+    /// Whether the record of this very run is applied.
+    fn has_own_start(&self) -> bool {
+        self.progress.has_start(self.identity.id(), self.engine.run())
     }
 
     /// Runs until the gate is open, the engine fails, or the replica stops.
     pub(crate) async fn run(self) {
         let node = self.identity.id();
         let run = self.engine.run();
-        let mut mark = self.mark();
         let mut led = false;
         tracing::warn!(
             %node,
@@ -91,58 +90,63 @@ impl Recovery {
              has brought it up to date"
         );
         let mut asked: Option<(NodeId, Vote, runtime::Instant)> = None;
+        // The term whose leadership a mandate made, and whose loss must be on record before this member is whole again.
+        let mut behind_loss: Option<u64> = None;
         while !self.stopping.load(Ordering::SeqCst) && self.engine.status().failed.is_none() {
-            if self.progress.has_mark(mark) {
-                return self.end(mark).await;
-            }
             // A mandate ends by itself; whoever was elected by it leads on.
             self.raft.runtime_config().elect(self.gate.may_campaign(node));
             let bidden = self.gate.named(node);
-            if self.leads() && !self.gate.may_campaign(node) && !bidden {
+            let leading =
+                look_at(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
+            if let Some(vote) = leading.filter(|_| bidden) {
+                behind_loss = Some(vote.leader_id().term);
+            }
+            if self.has_own_start() && behind_loss.is_none_or(|term| self.progress.lost_in(term)) {
+                return self.end().await;
+            }
+            if leading.is_some() && !self.gate.may_campaign(node) && !bidden {
                 // It won an election while it was told.
                 leadership::hand_over(&self.raft, PATIENCE).await;
             }
             if let Some((leader, vote)) = self.gate.knocked() {
-                asked = self.ask(leader, vote).await.then(|| (leader, vote, runtime::now()));
+                let mandated = self.by_mandate(leader, &vote);
+                asked = self.ask(leader, vote, mandated).await.then(|| (leader, vote, runtime::now()));
+                if asked.is_some() {
+                    behind_loss = mandated.then(|| vote.leader_id().term);
+                }
             }
             if let Some((leader, vote, at)) = asked
                 && runtime::now() - at > PATIENCE
             {
-                // Its mark may have been lost on the way. It does not knock again, so it is asked until it has been overtaken.
-                if self.ask(leader, vote).await || self.gate.admitted() == Some(vote) {
-                    asked = Some((leader, vote, runtime::now()));
-                } else {
-                    asked = None;
+                // The record of its start may have been lost on the way. It does not knock again, so it is asked until it has been
+                // overtaken.
+                let mandated = self.by_mandate(leader, &vote);
+                let agreed = self.ask(leader, vote, mandated).await;
+                if agreed {
+                    behind_loss = mandated.then(|| vote.leader_id().term);
                 }
+                asked =
+                    (agreed || self.gate.admitted() == Some(vote)).then(|| (leader, vote, runtime::now()));
             }
-            if bidden {
-                mark.loss = true;
-                let leading =
-                    look_at(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
-                if let Some(vote) = leading {
-                    if !led {
-                        tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
-                    }
-                    self.marks.propose(vote, mark);
+            if let Some(vote) = leading.filter(|_| bidden) {
+                if !led {
+                    tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
                 }
-                led = leading.is_some();
+                self.records.propose(vote, node, run, true);
             }
+            led = bidden && leading.is_some();
             runtime::sleep(PAUSE).await;
         }
     }
 
-    fn leads(&self) -> bool {
-        look_at(&self.raft, |metrics| metrics.state == ServerState::Leader)
-    }
-
     /// Asks a leader; whether it agreed, and in the leadership in which it knocked.
-    async fn ask(&self, leader: NodeId, vote: Vote) -> bool {
+    async fn ask(&self, leader: NodeId, vote: Vote, mandated: bool) -> bool {
         let node = self.identity.id();
         let Some(address) = self.address(leader) else {
             tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
             return false;
         };
-        match ask_to_recover(&self.identity, leader, &address, self.by_mandate(leader, &vote)).await {
+        match ask_to_recover(&self.identity, leader, &address, mandated).await {
             Ok(agreed) if agreed == vote => {
                 if self.gate.admitted() != Some(vote) {
                     tracing::info!(%node, %leader, "a leader brings this member up to date");
@@ -179,9 +183,9 @@ impl Recovery {
         })
     }
 
-    /// The member's own state machine has applied the member's own mark.
-    async fn end(&self, mark: Mark) {
-        assert!(self.progress.has_mark(mark), "recovery ends only behind the member's own fresh mark");
+    /// The member's own state machine has applied the record of its own run.
+    async fn end(&self) {
+        assert!(self.has_own_start(), "recovery ends only behind the record of the member's own run");
         let node = self.identity.id();
         if let Err(error) = self.engine.set_active().await {
             tracing::warn!(%node, %error, "the end of the recovery cannot be recorded");

@@ -63,21 +63,20 @@ impl<'k, K: Keys> Batch<'k, K> {
                 self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) => match codec::decode_mark(&proposal.meta) {
-                None if let Some((member, run)) = codec::decode_start(&proposal.meta) => {
+            Payload::Normal(proposal) if codec::is_loss(&proposal.meta) => {
+                // A mandate leads for one term; each of its voters says so.
+                if id.term != self.image.last_loss_term {
+                    self.image.losses += 1;
+                    self.image.last_loss = id.index;
+                    self.image.last_loss_term = id.term;
+                }
+                (Vec::new(), Answer::Nothing)
+            }
+            Payload::Normal(proposal) => match codec::decode_start(&proposal.meta) {
+                Some((member, run)) => {
                     let membership = self.image.membership.membership();
                     let is_member = |id: NodeId| membership.get_node(&id).is_some();
                     log_start(&mut self.image.starts, member, run, is_member);
-                    (Vec::new(), Answer::Nothing)
-                }
-                Some(mark) => {
-                    Arc::make_mut(&mut self.image.marks).insert(mark.node.slot(), mark);
-                    // A mandate leads for one term; each of its voters says so.
-                    if mark.loss && id.term != self.image.last_loss_term {
-                        self.image.losses += 1;
-                        self.image.last_loss = id.index;
-                        self.image.last_loss_term = id.term;
-                    }
                     (Vec::new(), Answer::Nothing)
                 }
                 None => self.command(id, &proposal.meta)?,

@@ -1,7 +1,7 @@
 //! The machine image: the part of the state that is not keys. It goes with every checkpoint and snapshot.
 
 use super::sessions::Sessions;
-use crate::codec::{Malformed, Mark};
+use crate::codec::Malformed;
 use crate::convert;
 use crate::ids::NodeId;
 use crate::network::{StartsImage, proto};
@@ -10,23 +10,20 @@ use crate::rebirth::RetiredImage;
 use crate::types::StoredMembership;
 use cairn_engine::{MachineImage, Run};
 use prost::Message;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Membership, sessions and recovery marks after some entry. A copy is O(1).
+/// Membership, sessions and starts after some entry. A copy is O(1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) membership: Arc<StoredMembership>,
     pub(crate) sessions: Sessions,
-    /// The last mark of each slot. In the image because a snapshot may leap over the entry.
-    pub(crate) marks: Arc<BTreeMap<u16, Mark>>,
     /// How often an operator has given up what no member held any more, and the entry that last said so.
     pub(crate) losses: u64,
     pub(crate) last_loss: u64,
     pub(crate) last_loss_term: u64,
     /// The identities that were members and are none any more.
     pub(crate) retired: RetiredImage,
-    /// The latest start of each member.
+    /// The latest start of each member. In the image because a snapshot may leap over the entry.
     pub(crate) starts: StartsImage,
 }
 
@@ -40,12 +37,7 @@ impl Image {
         let message = proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
         let log_id = message.membership_log_id.map(convert::log_id_from_proto).transpose()?;
-        let marks = message.marks.into_iter().map(|mark| {
-            let node = NodeId::from_u64(mark.node_id);
-            (node.slot(), Mark { node, run: mark.run, loss: mark.loss })
-        });
         Ok(Image {
-            marks: Arc::new(marks.collect()),
             losses: message.losses,
             last_loss: message.last_loss,
             last_loss_term: message.last_loss_term,
@@ -57,7 +49,7 @@ impl Image {
     }
 }
 
-/// More than a mark, a start or a retired identity takes, and than a membership does.
+/// More than a start or a retired identity takes, and than a membership does.
 const ITEM_BYTES: u64 = 64;
 const MEMBERSHIP_BYTES: u64 = 16 << 10;
 
@@ -74,21 +66,12 @@ impl MachineImage for Image {
             last_loss_term: self.last_loss_term,
             retired: self.retired.iter().map(|id| id.as_u64()).collect(),
             starts: self.starts.iter().map(start_to_proto).collect(),
-            marks: self
-                .marks
-                .values()
-                .map(|mark| proto::RecoveryMark {
-                    node_id: mark.node.as_u64(),
-                    run: mark.run,
-                    loss: mark.loss,
-                })
-                .collect(),
         };
         message.encode_to_vec()
     }
 
     fn encoded_bytes(&self) -> u64 {
-        let fixed = (self.retired.len() + self.starts.len() + self.marks.len()) as u64;
+        let fixed = (self.retired.len() + self.starts.len()) as u64;
         self.sessions.bytes() + fixed * ITEM_BYTES + MEMBERSHIP_BYTES
     }
 }

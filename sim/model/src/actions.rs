@@ -151,8 +151,8 @@ impl Model {
                 if self.bounds.old_requests { 1..=node.starts } else { node.gate.max(1)..=node.gate };
             out.extend(
                 requested
-                    .map(|nonce| Content::Mark { id: node.id, nonce })
-                    .filter(|mark| leader.log.find(*mark).is_none()),
+                    .map(|nonce| Content::Start { id: node.id, nonce })
+                    .filter(|start| leader.log.find(*start).is_none()),
             );
         }
         self.changes(state, leader, said, out);
@@ -218,11 +218,11 @@ impl Model {
         let same = node.log.common(said.log);
         let applied = same.min(said.commit);
         if node.gate != 0 {
-            let mark = node.log.find(Content::Mark { id: node.id, nonce: node.gate });
+            let start = node.log.find(Content::Start { id: node.id, nonce: node.gate });
             let reached = if self.rules.leave_on_applied { applied } else { same };
-            let by_mark = mark.is_some_and(|index| index <= reached);
-            let by_index = !self.rules.leave_by_mark && said.commit > 0 && same >= said.commit;
-            if by_mark || by_index {
+            let by_start = start.is_some_and(|index| index <= reached);
+            let by_index = !self.rules.leave_by_start && said.commit > 0 && same >= said.commit;
+            if by_start || by_index {
                 out.push(Action::Leave { at });
             }
         }

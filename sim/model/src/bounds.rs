@@ -45,7 +45,7 @@ pub(crate) struct Bounds {
     pub thin: bool,
     /// The last regime of a term; odd ones are thin.
     pub regimes: u8,
-    /// Whether leaders may answer requests for a mark from an earlier start of the member.
+    /// Whether leaders may say so of earlier starts of the member.
     pub old_requests: bool,
 }
 

@@ -15,7 +15,7 @@
 //! reordered without limit; none is ever removed. *The disk*: entries are written, and synced when it suits the
 //! adversary; a power cut leaves any state of the log since the last sync, undone truncations included; a process kill
 //! loses only a leader's writes in flight. *Start*: the classification by state, boot id and mark. *Recovery in place*:
-//! the gate, nonces, marks through the log, requests for a mark that arrive late. *Rebirth*: see below. *The mark
+//! the gate, nonces, starts through the log, and such as arrive late. *Rebirth*: see below. *The mark
 //! `lazy`*: set and cleared at any time that the rules allow, acknowledgements lazy or synced at any time: what a
 //! leader says of laziness does not matter for safety, and the search does not let it. *The thin regime*: numbered
 //! regimes, late appends of older ones, answers within one; here the promise is searched, not only safety.

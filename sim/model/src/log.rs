@@ -15,8 +15,8 @@ pub(crate) enum Content {
     Blank,
     /// A client's write; each has its own number.
     Value(u8),
-    /// A recovering member's mark.
-    Mark { id: u8, nonce: u8 },
+    /// A run of a member that recovers began; whichever leader hears of it says so.
+    Start { id: u8, nonce: u8 },
     /// Joint configuration: the slot's first identity in the old half, its second in the new half.
     Joint(u8),
     /// The new half alone.
@@ -38,7 +38,7 @@ impl Content {
         match self {
             Content::Blank => 0,
             Content::Value(v) => v,
-            Content::Mark { id, nonce } => 7 + 4 * id + nonce,
+            Content::Start { id, nonce } => 7 + 4 * id + nonce,
             Content::Joint(slot) => 32 + slot,
             Content::Final(slot) => 35 + slot,
             Content::Add(slot) => 38 + slot,
@@ -53,7 +53,7 @@ impl Content {
         match code {
             0 => Content::Blank,
             1..=7 => Content::Value(code),
-            8..=31 => Content::Mark { id: (code - 8) / 4, nonce: (code - 8) % 4 + 1 },
+            8..=31 => Content::Start { id: (code - 8) / 4, nonce: (code - 8) % 4 + 1 },
             32..=34 => Content::Joint(code - 32),
             35..=37 => Content::Final(code - 35),
             38..=40 => Content::Add(code - 38),
@@ -68,7 +68,7 @@ impl Content {
     fn mirrored(self) -> Content {
         match self {
             Content::Blank | Content::Value(_) => self,
-            Content::Mark { id, nonce } => Content::Mark { id: mirror(id), nonce },
+            Content::Start { id, nonce } => Content::Start { id: mirror(id), nonce },
             Content::Joint(slot) => Content::Joint(mirror(slot)),
             Content::Final(slot) => Content::Final(mirror(slot)),
             Content::Add(slot) => Content::Add(mirror(slot)),
@@ -81,7 +81,7 @@ impl Content {
 
     /// Whether it says who votes.
     pub(crate) fn is_membership(self) -> bool {
-        !matches!(self, Content::Blank | Content::Value(_) | Content::Mark { .. })
+        !matches!(self, Content::Blank | Content::Value(_) | Content::Start { .. })
     }
 }
 
@@ -197,7 +197,7 @@ impl fmt::Display for Entry {
         match self.content() {
             Content::Blank => write!(f, "blank"),
             Content::Value(v) => write!(f, "v{v}"),
-            Content::Mark { id, nonce } => write!(f, "mark({},{nonce})", Id(id)),
+            Content::Start { id, nonce } => write!(f, "start({},{nonce})", Id(id)),
             Content::Joint(slot) => write!(f, "joint({}->{})", Id(slot), Id(slot + 3)),
             Content::Final(slot) => write!(f, "final({})", Id(slot)),
             Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
@@ -234,11 +234,11 @@ mod tests {
         let contents = [
             Content::Blank,
             Content::Value(7),
-            Content::Mark { id: 0, nonce: 1 },
+            Content::Start { id: 0, nonce: 1 },
             Content::Back(1),
             Content::Joint(2),
             Content::Final(0),
-            Content::Mark { id: 5, nonce: 4 },
+            Content::Start { id: 5, nonce: 4 },
             Content::Undo(2),
         ];
         let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));

@@ -24,7 +24,7 @@ impl Membership {
             Content::Direct(slot) => Membership::uniform(replaced(m.new, slot)),
             Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REBORN)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),
-            Content::Blank | Content::Value(_) | Content::Mark { .. } => m,
+            Content::Blank | Content::Value(_) | Content::Start { .. } => m,
         })
     }
 

@@ -171,13 +171,13 @@ pub(crate) const ALL: &[Scenario] = &[
     breaks(&["recovering_grants_none"], TAILS, LeaderLacksCommitted, 7),
     breaks(&["recovering_campaigns_never"], TAILS, LeaderLacksCommitted, 7),
     breaks(&["fresh_nonce"], Bounds { cuts: 2, ..TAILS }, LeaderLacksCommitted, 11),
-    breaks(&["leave_by_mark"], TAILS, LeaderLacksCommitted, 8),
+    breaks(&["leave_by_start"], TAILS, LeaderLacksCommitted, 8),
     breaks(&["stays_recovering"], Bounds { kills: 1, ..TAILS }, LeaderLacksCommitted, 8),
     breaks(&["one_start_update"], TAILS, LeaderLacksCommitted, 7),
     breaks(&["no_restore_in_term"], Bounds { values: 2, kills: 1, cuts: 0, ..TAILS }, IdReused, 3),
     holds("five", &[], FIVE, &[]),
     // Each of these two rules covers for the other. Without both, a member forgets with its tail the term that it learned
-    // from an append, follows a deposed leader again, and takes that leader's uncommitted mark for the end of recovery.
+    // from an append, follows a deposed leader again, and takes that leader's uncommitted record for the end of recovery.
     holds("first_append_synced", &["first_append_synced"], FIVE, &[]),
     holds("leave_on_applied", &["leave_on_applied"], FIVE, &[]),
     Scenario {

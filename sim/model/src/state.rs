@@ -82,7 +82,7 @@ pub(crate) struct Node {
     pub log: Log,
     /// What a power cut may leave instead.
     pub past: Past,
-    /// While recovering, the nonce of the mark that ends it; zero otherwise.
+    /// While recovering, the nonce of the record that ends it; zero otherwise.
     pub gate: u8,
     /// Recoveries begun, from which nonces come.
     pub starts: u8,
