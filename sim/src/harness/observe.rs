@@ -91,9 +91,10 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
     let status = node.replica().status();
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
-    // While its replacement is half made, the others do without it only together with who is left out.
-    let whole = status.configurations.len() == 1;
-    machine.saw_votes(whole && node.replica().votes());
+    // While a replacement is half made, whoever votes in one of its halves only helps no majority of the other.
+    let id = status.node_id;
+    machine
+        .saw_votes(node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id)));
     let mut seen = seen.lock();
     let mut found = Vec::new();
     match status.standing {
