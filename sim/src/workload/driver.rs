@@ -86,6 +86,13 @@ impl Recorder {
         self.perform(number, client, (group, Action::Get(key)), false).await;
     }
 
+    /// Puts one key, as part of the history. `number` must be no other client's, and puts once.
+    pub async fn put(&self, number: u32, client: &Client, group: u32, key: Key) {
+        let change = Change::Put((u64::from(number) + 1) << 32);
+        let write = vec![WriteOperation { key, change, condition: Condition::None }];
+        self.perform(number, client, (group, Action::Write(write)), false).await;
+    }
+
     async fn write(&self, client: &Client, group: u32, operations: &[WriteOperation]) -> Outcome {
         match operations {
             [WriteOperation { key, change: Change::Put(value), condition }] => {

@@ -41,8 +41,7 @@ async fn by_configuration(mut stage: Stage) -> Played {
     stage.reached_if(forgot, FORGOT);
     stage.reached_if(spared.is_some(), "one remembers");
     // Nobody asks from here on, and nobody waits for an answer any more.
-    stage.quiet();
-    tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+    stage.quiet().await;
     let absent = cut.get(stage.rng.random_range(0..cut.len())).copied().unwrap_or(leader);
     let others: Vec<usize> = cut.into_iter().filter(|member| *member != absent).collect();
     stage.cluster.decide();

@@ -147,7 +147,7 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     let idle = stage.seed.is_multiple_of(2);
     if idle {
-        stage.quiet();
+        stage.ask_no_more();
         stage.until("a clear mark", || !stage.is_lazy(member)).await?;
     }
     let node = stage.node(member).ok_or("a node")?;
@@ -258,7 +258,7 @@ fn journal_end(stage: &Stage, member: usize) -> u64 {
 async fn disjoint(stage: Stage) -> Played {
     let all = stage.all();
     stage.acknowledged(100).await?;
-    stage.quiet();
+    stage.ask_no_more();
     stage.synced(&all).await?;
     let mut damaged = 0;
     for (number, key) in stage.keys() {
@@ -288,7 +288,7 @@ async fn stale_peer(mut stage: Stage) -> Played {
     stage.acknowledged(60).await?;
     stage.part(&[leader], &[stale]);
     stage.acknowledged(60).await?;
-    stage.quiet();
+    stage.ask_no_more();
     stage.pass(2_000, 3_000).await;
     stage.kill(member);
     stage.start(&[member]).await;

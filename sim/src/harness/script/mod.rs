@@ -7,6 +7,7 @@
 //!   SCENARIOS ── plan(seed) ──► run ── Stage ──► the scenario's script
 //!   stage       what a script acts with, and waits for
 //!   power       machines that lose power: one, all, one after another, at every disk operation
+//!   decisions   a majority may have forgotten, and a person decides
 //!   election    votes and leaders at the wrong moment
 //!   recovery    the way back, interrupted
 //!   storage     snapshots, space, the mark
@@ -23,6 +24,7 @@
 
 mod automatic;
 mod damage;
+mod decisions;
 mod devices;
 mod disks;
 mod election;
@@ -83,6 +85,7 @@ pub struct Scenario {
 pub fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     [
         power::SCENARIOS,
+        decisions::SCENARIOS,
         election::SCENARIOS,
         recovery::SCENARIOS,
         storage::SCENARIOS,

@@ -1,14 +1,10 @@
 //! Machines that lose power: one, all, one after another, at every disk operation.
 
-use super::loss::{CONTRADICTED, GIVEN_UP};
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, five, in_mode, one_workload, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
-use crate::harness::finale::STOPPED;
-use crate::harness::plan::Plan;
-use crate::workload::Profile;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
@@ -17,7 +13,6 @@ use std::time::Duration;
 
 const RECOVERED: &str = "forgetful member active again";
 const NOBODY_LEFT: &str = "nobody left";
-const REPLACED: &str = "an empty disk takes its place";
 /// So long after the background sync an idle member has nothing to lose.
 const CLEARED_WITHIN: Duration = Duration::from_millis(300);
 
@@ -29,44 +24,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: five,
         script: |stage| Box::pin(nats_one_cut(stage)),
-    },
-    Scenario {
-        name: "nats-total-cut-inside-the-window",
-        parts: &[FORGOT, STOPPED, "operator's mandates", GIVEN_UP],
-        seeds: 6,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(total_cut(stage)),
-    },
-    Scenario {
-        name: "synced-write-then-total-cut",
-        parts: &["a synced write was answered", FORGOT],
-        seeds: 12,
-        may_stop: true,
-        plan: busy,
-        script: |stage| Box::pin(synced_then_cut(stage)),
-    },
-    Scenario {
-        name: "given-up-while-a-member-was-missing",
-        parts: &[
-            FORGOT,
-            "operator's mandates",
-            "a missing member holds what was given up",
-            CONTRADICTED,
-            REPLACED,
-        ],
-        seeds: 16,
-        may_stop: true,
-        plan: three_or_five,
-        script: |stage| Box::pin(missing_member(stage)),
-    },
-    Scenario {
-        name: "longest-log-out-of-the-operators-sight",
-        parts: &[FORGOT, "another one reaches further", "the furthest leads"],
-        seeds: 12,
-        may_stop: true,
-        plan: three,
-        script: |stage| Box::pin(longest_out_of_sight(stage)),
     },
     Scenario {
         name: "total-cut-in-mode-sync",
@@ -179,133 +136,6 @@ async fn nats_one_cut(mut stage: Stage) -> Played {
     stage.active(&stage.all()).await?;
     stage.reached(RECOVERED);
     stage.acknowledged(5).await
-}
-
-/// All machines lose power at once, under load, with acknowledged writes unsynced. The cluster stops and says so, or
-/// everything is there. After a person's mandate it serves, and what is missing lies within one sync window.
-async fn total_cut(mut stage: Stage) -> Played {
-    stage.ahead(&stage.all()).await?;
-    // Enough to be safe and enough not to be.
-    stage.pass(1_000, 4_000).await;
-    stage.acknowledged(1).await?;
-    let forgot = stage.cut_all() > 0;
-    stage.reached_if(forgot, FORGOT);
-    stage.pass(0, 500).await;
-    stage.start(&stage.all()).await;
-    Ok(())
-}
-
-/// Three members and so many requests at a time that the leader's streams are full, and what waits goes out in one append. Few
-/// of the writes are to be synced: each sync covers what came before it, too.
-fn busy(seed: u64) -> Plan {
-    let plan = three(seed);
-    let profile = Profile {
-        groups: 20,
-        tasks_per_client: 20,
-        think_max: Duration::from_millis(8),
-        write_percent: 90,
-        synced_one_in: 300,
-        ..plan.profile
-    };
-    Plan { profile, ..plan }
-}
-
-/// The followers lose power the moment that a write is answered which was to be synced before, and the leader is out of reach.
-/// It is there afterwards, whatever else is given up.
-async fn synced_then_cut(mut stage: Stage) -> Played {
-    stage.ahead(&stage.all()).await?;
-    stage.pass(0, 1_500).await;
-    let leader = stage.leader().await?;
-    stage.synced_write().await?;
-    stage.reached("a synced write was answered");
-    give_up_without(stage, leader).await
-}
-
-/// The followers lose power at once, under load, and the leader that alone remembers is out of reach. A person lets one of
-/// those that forgot lead all the same. When the old leader is back, what it applied contradicts what the others wrote since:
-/// it takes nothing of that beside its own, and an empty disk takes its place.
-async fn missing_member(mut stage: Stage) -> Played {
-    stage.ahead(&stage.all()).await?;
-    stage.pass(1_000, 3_000).await;
-    stage.acknowledged(1).await?;
-    let missing = stage.leader().await?;
-    give_up_without(stage, missing).await
-}
-
-/// All machines lose power at once, under load. Whoever decides sees all members but the one whose log reaches furthest, which the
-/// others reach: the one that is named refuses, nobody leads, and once all are seen the furthest does.
-async fn longest_out_of_sight(mut stage: Stage) -> Played {
-    stage.ahead(&stage.all()).await?;
-    stage.pass(1_000, 3_000).await;
-    stage.acknowledged(1).await?;
-    let forgot = stage.cut_all() > 0;
-    stage.reached_if(forgot, FORGOT);
-    stage.quiet();
-    tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
-    stage.start(&stage.all()).await;
-    for member in stage.all() {
-        stage.recovering(member).await?;
-    }
-    let end = |member: &usize| stage.status(*member).and_then(|status| status.last_log);
-    let furthest = stage.all().into_iter().max_by_key(end).ok_or("members")?;
-    let seen = stage.others(&[furthest]);
-    let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
-    if seen.iter().any(|member| end(*member) >= end(furthest)) {
-        return Err("one log that is longer than the others".into());
-    }
-    stage.reached("another one reaches further");
-    if stage.try_to_decide(&seen).await?.is_none() {
-        let detail = format!("member {furthest} reaches further, and one of {seen:?} was let to lead");
-        stage
-            .cluster
-            .violation(Violation::new("whoever is let to lead reaches furthest of those present", detail));
-    }
-    let held = end(furthest);
-    if stage.decide(&stage.all()).await? != held {
-        return Err("the same one still reaches furthest".into());
-    }
-    stage.active(&stage.all()).await?;
-    stage.reached("the furthest leads");
-    Ok(())
-}
-
-async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
-    let others = stage.others(&[missing]);
-    let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
-    let forgot = stage.cut_together(&others) > 0;
-    stage.reached_if(forgot, FORGOT);
-    stage.kill(missing);
-    // Nobody asks from here on, and nobody waits for an answer any more.
-    stage.quiet();
-    tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
-    stage.start(&others).await;
-    for member in &others {
-        stage.recovering(*member).await?;
-    }
-    let end = stage.decide(&others).await?;
-    let back = || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
-    stage.until("members that a person brought back", back).await?;
-    stage.start(&[missing]).await;
-    stage.until("a node that serves", || stage.node(missing).is_some()).await?;
-    // What it has not applied it may exchange for what the others hold.
-    let held = applied(&stage);
-    stage.pass(2_000, 4_000).await;
-    if held > end {
-        stage.reached("a missing member holds what was given up");
-        let now = applied(&stage);
-        if now.map(|id| id.term) != held.map(|id| id.term) || stage.leads(&[missing]).is_some() {
-            let detail = format!("member {missing} had applied {held:?}, and now {now:?}");
-            stage
-                .cluster
-                .violation(Violation::new("what was given up is not mixed with what came after", detail));
-        }
-        stage.lose_disk(missing).await?;
-        stage.start(&[missing]).await;
-        let votes = || stage.node(missing).is_some_and(|node| node.replica().votes());
-        stage.until("a newcomer that votes", votes).await?;
-        stage.reached(REPLACED);
-    }
-    Ok(())
 }
 
 /// All machines lose power at once, under load, in a mode that promises to lose nothing then.
@@ -431,7 +261,7 @@ async fn return_in_any_order(stage: &mut Stage) -> Played {
 async fn idle_total_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.acknowledged(10).await?;
-    stage.quiet();
+    stage.ask_no_more();
     idle_soon(&stage).await?;
     stage.cut_all();
     stage.reached("all cut while idle");

@@ -1,88 +1,174 @@
 //! Reads at a leader that does not know yet that it leads no more.
 //!
-//! A leader is stopped with rounds of its read barrier half done: some followers have said that they follow, and what they say
-//! lies unread. Meanwhile they elect another, which acknowledges writes. Readers that came only then wait at the old one too. As
-//! it goes on, it finds all of it at once, in any order. Answers that were given before a reader came must not
-//! serve it: the history shows whether they did.
+//! A leader has asked its followers something, and their answers take long on the way. Meanwhile they elect another, which
+//! acknowledges writes. Readers that come only then wait at the old one. The answers arrive at last: they were given before
+//! those readers came, and must not serve them. The history shows whether they did.
+//!
+//! ```text
+//!   followers    answers given ──────── another leads ── writes acknowledged ─────────────
+//!                     └──────────────────────────────────────────────────────┐
+//!   old leader   a round, or an append ─────────────────────── readers come ─┴─ answered?
+//! ```
+//!
+//! In one half of the seeds the answers are of a round of the read barrier that is under way, in the other of appends.
 
 use super::stage::{Played, Stage};
 use super::{Scenario, three};
 use crate::harness::plan::Plan;
-use crate::history::GROUP_KEYS;
-use crate::workload::Recorder;
-use cairn_client::Options;
-use madsim::runtime::Handle;
+use crate::history::{GROUP_KEYS, Key};
+use crate::workload::{Profile, Recorder};
+use cairn_client::{Client, Options};
+use futures::future::join_all;
+use madsim::runtime::{Handle, NodeHandle};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+const HELD_BACK: &str = "answers held back";
+const RIVAL_WROTE: &str = "another leader has acknowledged";
+const ARRIVED: &str = "they arrive while readers wait";
+
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "reads-at-a-leader-that-was-stopped",
-    parts: &["a leader stopped amid reads", "another acknowledges", "it reads again"],
+    name: "answers-held-back-until-a-rival-has-written",
+    parts: &[HELD_BACK, RIVAL_WROTE, ARRIVED],
     seeds: 12,
     may_stop: false,
-    // Messages take a while, so that a round does too.
-    plan: |seed| Plan { latency: Duration::from_millis(1)..Duration::from_millis(20), ..three(seed) },
-    script: |stage| Box::pin(stopped(stage)),
+    plan: |seed| {
+        let plan = three(seed);
+        let millis = Duration::from_millis;
+        Plan {
+            // A message takes a while, so that something is always on its way.
+            latency: millis(5)..millis(10),
+            // Another leads before the old leader gives up waiting for answers.
+            election: Some((millis(200), millis(300))),
+            // Nobody else reads: a round that finds nobody would keep later readers waiting. And writes are few: what an append
+            // confirms ends where the next one, without an entry, does.
+            profile: Profile { clients: 2, tasks_per_client: 1, write_percent: 100, ..plan.profile },
+            ..plan
+        }
+    },
+    script: |stage| Box::pin(held_back(stage)),
 }];
 
-/// Readers at the old leader, and the pause between two reads of each.
-const READERS: u32 = 12;
-const PAUSE: Duration = Duration::from_millis(3);
-/// Longer than the leader is stopped.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// How long the answers are on their way: less than a leader waits for one.
+const ON_THE_WAY: Duration = Duration::from_millis(900);
+/// For so long what is sent takes so long.
+const SLOW_FOR: Duration = Duration::from_millis(15);
+const ROUNDS: u8 = 3;
 /// No other client has these numbers.
-const FIRST_READER: u32 = 300;
-const ROUNDS: u32 = 4;
+const FIRST_CLIENT: u32 = 300;
+const CLIENTS: u32 = 40;
+/// Longer than a round may take.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// Readers of the round under way come so often.
+const PAUSE: Duration = Duration::from_millis(2);
 
-async fn stopped(mut stage: Stage) -> Played {
+async fn held_back(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
+    let amid_a_round = stage.seed.is_multiple_of(2);
     for round in 0..ROUNDS {
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
-        let stop = Arc::new(AtomicBool::new(false));
-        read_at(&stage, leader, round, &stop)?;
-        stage.pass(100, 400).await;
-        stage.pause(&[leader]);
-        stage.reached("a leader stopped amid reads");
-        stage.leader_among(&others, term).await?;
-        stage.acknowledged(8).await?;
-        stage.reached("another acknowledges");
-        stage.pass(0, 300).await;
-        stage.resume(&[leader]);
-        stage.pass(300, 900).await;
-        stop.store(true, Ordering::Relaxed);
+        let runtime = Handle::current();
+        let host = runtime
+            .create_node()
+            .name(format!("readers-{round}"))
+            .ip(Ipv4Addr::new(10, 0, 3, round + 1).into())
+            .build();
+        let asker = Asker {
+            host,
+            first: FIRST_CLIENT + u32::from(round) * CLIENTS,
+            recorder: stage.recorder().clone(),
+        };
+        let early = match amid_a_round {
+            true => Some(asker.reads_on(&stage, leader)?),
+            false => None,
+        };
+        stage.pass(20, 60).await;
+        let begun = tokio::time::Instant::now();
+        stage.slow(ON_THE_WAY);
+        tokio::time::sleep(SLOW_FOR).await;
+        stage.isolate(&[leader]);
+        stage.deafen_to_clients(leader);
+        stage.usual_speed();
+        if let Some(early) = early {
+            early.abort();
+        }
+        stage.reached(HELD_BACK);
+        let rival = stage.leader_among(&others, term).await?;
+        asker.writes(&stage, rival).await?;
+        let arrive = begun + ON_THE_WAY;
+        if tokio::time::Instant::now() < arrive {
+            stage.reached(RIVAL_WROTE);
+            asker.reads(&stage, leader).await?;
+            stage.reached(ARRIVED);
+        }
+        stage.heal();
         stage.active(&stage.all()).await?;
-        stage.reached("it reads again");
         stage.acknowledged(5).await?;
     }
     Ok(())
 }
 
-/// Lets readers that know one member only ask it all the time.
-fn read_at(stage: &Stage, member: usize, round: u32, stop: &Arc<AtomicBool>) -> Played {
-    let endpoint = stage.cluster.endpoint(stage.machine(member)?.slot).ok_or("an address")?;
-    let address = Ipv4Addr::new(10, 0, 3, u8::try_from(round + 1).unwrap_or(u8::MAX));
-    let host = Handle::current().create_node().name(format!("readers-{round}")).ip(address.into()).build();
-    for reader in 0..READERS {
-        let client = Options::new(vec![endpoint.clone()])
+/// Clients that each know one member only, and keep to one key.
+struct Asker {
+    host: NodeHandle,
+    first: u32,
+    recorder: Recorder,
+}
+
+impl Asker {
+    fn client(&self, stage: &Stage, member: usize, number: u32) -> Result<Client, String> {
+        Options::new(vec![stage.cluster.endpoint(stage.machine(member)?.slot).ok_or("an address")?])
             .deadline(DEADLINE)
             .attempt_timeout(DEADLINE)
-            .seed(stage.cluster.plan.seed.wrapping_mul(97).wrapping_add(u64::from(reader)))
+            .seed(stage.cluster.plan.seed.wrapping_mul(97).wrapping_add(u64::from(number)))
             .build()
-            .map_err(|error| error.to_string())?;
-        let (recorder, stop): (Recorder, _) = (stage.recorder().clone(), stop.clone());
-        let (groups, number) = (stage.cluster.plan.profile.groups, FIRST_READER + round * READERS + reader);
-        drop(host.spawn(async move {
-            let mut next = reader as usize;
-            while !stop.load(Ordering::Relaxed) {
-                next += 1;
-                let group = u32::try_from(next / GROUP_KEYS).unwrap_or_default() % groups;
-                recorder.read(number, &client, group, next % GROUP_KEYS).await;
+            .map_err(|error| error.to_string())
+    }
+
+    /// A reader that comes again at once, so that a round is under way nearly always.
+    fn reads_on(&self, stage: &Stage, member: usize) -> Result<madsim::task::JoinHandle<()>, String> {
+        let (client, recorder, number) =
+            (self.client(stage, member, self.first)?, self.recorder.clone(), self.first);
+        Ok(self.host.spawn(async move {
+            loop {
+                recorder.read(number, &client, 0, 0).await;
                 tokio::time::sleep(PAUSE).await;
             }
-        }));
+        }))
     }
-    Ok(())
+
+    /// Each key is written once.
+    async fn writes(&self, stage: &Stage, member: usize) -> Played {
+        self.each(stage, member, 1, |recorder, number, client, (group, key)| {
+            Box::pin(async move { recorder.put(number, &client, group, key).await })
+        })
+        .await
+    }
+
+    /// Each key is read once.
+    async fn reads(&self, stage: &Stage, member: usize) -> Played {
+        self.each(stage, member, 1 + CLIENTS / 2, |recorder, number, client, (group, key)| {
+            Box::pin(async move { recorder.read(number, &client, group, key).await })
+        })
+        .await
+    }
+
+    async fn each(
+        &self,
+        stage: &Stage,
+        member: usize,
+        from: u32,
+        ask: fn(Recorder, u32, Client, (u32, Key)) -> futures::future::BoxFuture<'static, ()>,
+    ) -> Played {
+        let groups = stage.cluster.plan.profile.groups;
+        let keys = (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key)));
+        let mut asked = Vec::new();
+        for (number, key) in (self.first + from..).zip(keys) {
+            let client = self.client(stage, member, number)?;
+            asked.push(self.host.spawn(ask(self.recorder.clone(), number, client, key)));
+        }
+        let ended = join_all(asked).await;
+        ended.into_iter().all(|one| one.is_ok()).then_some(()).ok_or_else(|| "clients that end".into())
+    }
 }

@@ -1,14 +1,19 @@
 //! The way back of a member that forgot, interrupted.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, five, one_workload, three_or_five};
+use super::{FORGOT, Scenario, five, one_workload, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
 use crate::harness::machine::Death;
+use crate::harness::plan::Plan;
 use cairn_engine::Mode;
 use std::time::Duration;
 
+/// How much longer an operation takes on the disk of a member that shall be long in coming back.
+const SLOWER: Duration = Duration::from_millis(60);
+/// By then the others have seen it answer for long enough.
+const NOTICED_MS: std::ops::Range<u64> = 3_000..4_000;
 const RECOVERED: &str = "forgetful member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -74,6 +79,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: true,
         plan: three_or_five,
         script: |stage| Box::pin(time_to_heal(stage)),
+    },
+    Scenario {
+        name: "total-cut-of-the-others-while-one-comes-back",
+        parts: &[FORGOT, "cut while another was on its way back", "all active again"],
+        seeds: 6,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 10, snapshot_piece_bytes: Some(4_096), ..three(seed) },
+        script: |stage| Box::pin(others_cut_meanwhile(stage)),
     },
 ];
 
@@ -220,8 +233,7 @@ async fn time_to_heal(mut stage: Stage) -> Played {
     stage.reached_if(forgot > 0, FORGOT);
     if all {
         // Nobody asks from here on, and nobody waits for an answer any more.
-        stage.quiet();
-        tokio::time::sleep(stage.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+        stage.quiet().await;
     }
     stage.start(&cut).await;
     for member in &cut {
@@ -253,5 +265,35 @@ async fn return_of_both(mut stage: Stage, leader: usize, member: usize, forgot: 
     stage.start(&[leader]).await;
     stage.active(&[member]).await?;
     stage.reached_if(forgot, RECOVERED);
+    stage.acknowledged(5).await
+}
+
+/// A member that forgot needs a snapshot, and its disk is slow. It answers, and yet nobody can be spared while it has not got
+/// everything: the others lose power at once and must come back by themselves.
+async fn others_cut_meanwhile(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let (_, member, _) = stage.cast().await?;
+    let others = stage.others(&[member]);
+    let forgot = stage.cut_ahead(member, 3).await?;
+    stage.reached_if(forgot, FORGOT);
+    let end = stage.machine(member)?.counted();
+    stage.bulk().await?;
+    let purged = |stage: &Stage| others.iter().all(|other| stage.purged(*other) > end);
+    stage.until("a log that was purged", || purged(&stage)).await?;
+    let disk = stage.machine(member)?.disk.clone();
+    disk.slow_down(SLOWER);
+    stage.start(&[member]).await;
+    stage.recovering(member).await?;
+    stage.pass(NOTICED_MS.start, NOTICED_MS.end).await;
+    if !stage.is_recovering(member) {
+        return Err("a member that is long in coming back".into());
+    }
+    stage.acknowledged(3).await?;
+    stage.cut_together(&others);
+    stage.reached("cut while another was on its way back");
+    disk.slow_down(Duration::ZERO);
+    stage.start(&others).await;
+    stage.active(&stage.all()).await?;
+    stage.reached("all active again");
     stage.acknowledged(5).await
 }

@@ -4,22 +4,36 @@
 //! show whether an earlier request that arrives after it was answered as it was the first time. Here the script asks.
 
 use super::stage::{Played, Stage};
-use super::{Scenario, three};
+use super::{FORGOT, Scenario, three};
 use crate::check::Violation;
+use crate::harness::finale::MANDATED;
 use crate::harness::plan::Plan;
 use bytes::Bytes;
 use cairn_raft::{Command, Condition, Operation, Session, WriteOutcome};
 use rand::RngExt;
 
-pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "refused-and-asked-again",
-    parts: &[REFUSED, "another leads", "from a checkpoint", "answered as the first time"],
-    seeds: 6,
-    may_stop: false,
-    plan: |seed| Plan { log_retain_entries: 20, ..three(seed) },
-    script: |stage| Box::pin(refused_and_asked_again(stage)),
-}];
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "refused-and-asked-again",
+        parts: &[REFUSED, "another leads", "from a checkpoint", AS_BEFORE],
+        seeds: 6,
+        may_stop: false,
+        plan: |seed| Plan { log_retain_entries: 20, ..three(seed) },
+        script: |stage| Box::pin(refused_and_asked_again(stage)),
+    },
+    Scenario {
+        name: "answered-and-asked-again-after-a-loss",
+        parts: &[FORGOT, MANDATED, AS_BEFORE],
+        seeds: 6,
+        may_stop: true,
+        plan: three,
+        script: |stage| Box::pin(asked_again_after_a_loss(stage)),
+    },
+];
 
+const AS_BEFORE: &str = "answered as the first time";
+/// Longer than until a write is synced, and counts as kept after a loss.
+const SYNCED_MS: std::ops::Range<u64> = 2_500..3_500;
 const REFUSED: &str = "refused, and the condition holds since";
 
 /// A put is refused, since its condition does not hold. Then the condition comes to hold, and the same request arrives once
@@ -52,15 +66,41 @@ async fn refused_and_asked_again(mut stage: Stage) -> Played {
             }
         }
         stage.pass(0, 500).await;
-        let again = stage.command(request).await?;
-        if again == refused {
-            stage.reached("answered as the first time");
-        } else {
-            let detail = format!("{refused:?}, and then {again:?}");
-            stage.cluster.violation(Violation::new("a repeat is answered as the first time", detail));
-        }
+        again(&mut stage, request, refused).await?;
     }
     stage.acknowledged(5).await
+}
+
+/// A put is answered, and long enough ago that no loss may take it. Then all machines lose power at once, and a person decides. The
+/// same request arrives once more.
+async fn asked_again_after_a_loss(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let mut client = Writer::new(&mut stage).await?;
+    let key = Bytes::from_static(b"again/loss");
+    let (answer, request) = client.put(&mut stage, &key, Condition::None).await?;
+    stage.pass(SYNCED_MS.start, SYNCED_MS.end).await;
+    stage.acknowledged(1).await?;
+    let forgot = stage.cut_all() > 0;
+    stage.reached_if(forgot, FORGOT);
+    stage.quiet().await;
+    stage.start(&stage.all()).await;
+    for member in stage.all() {
+        stage.recovering(member).await?;
+    }
+    stage.decide(&stage.all()).await?;
+    stage.active(&stage.all()).await?;
+    again(&mut stage, request, answer).await
+}
+
+async fn again(stage: &mut Stage, request: Command, first: WriteOutcome) -> Played {
+    let again = stage.command(request).await?;
+    if again == first {
+        stage.reached(AS_BEFORE);
+    } else {
+        let detail = format!("{first:?}, and then {again:?}");
+        stage.cluster.violation(Violation::new("a repeat is answered as the first time", detail));
+    }
+    Ok(())
 }
 
 async fn start_from_a_checkpoint(stage: &Stage) -> Played {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{LogId, Standing};
 use cairn_node::Node;
-use cairn_raft::{Command, GROUP, ReplicaStatus, Role, WriteOutcome};
+use cairn_raft::{Command, Condition as If, GROUP, Operation, ReplicaStatus, Role, WriteOutcome};
 use madsim::task::NodeId as Host;
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -37,6 +37,10 @@ const MOMENT: Duration = Duration::from_secs(3);
 const COMMAND_ATTEMPTS: usize = 30;
 /// Longest wait for a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(12);
+
+/// So many values, and the bytes of each.
+const BULK: u8 = 60;
+const BULK_BYTES: usize = 60_000;
 
 /// How a script ends: with everything staged, or with what did not come about.
 pub(super) type Played = Result<(), String>;
@@ -139,6 +143,16 @@ impl Stage {
 
     pub(super) fn is_recovering(&self, member: usize) -> bool {
         self.status(member).is_some_and(|status| status.standing == Standing::Recovering)
+    }
+
+    /// The last entry that a member has purged: where a snapshot ends, if it had less before.
+    pub(super) fn purged(&self, member: usize) -> Option<LogId> {
+        self.status(member)?.purged
+    }
+
+    /// Whether a member counts an accepted loss.
+    pub(super) fn tells_a_loss(&self, member: usize) -> bool {
+        self.node(member).is_some_and(|node| node.replica().losses().count > 0)
     }
 
     pub(super) fn is_lazy(&self, member: usize) -> bool {
@@ -352,14 +366,41 @@ impl Stage {
         }
     }
 
+    /// What clients ask a member does not arrive.
+    pub(super) fn deafen_to_clients(&self, member: usize) {
+        self.cluster.trace.event(format!("links cut: from clients to {member}"));
+        for (to, from) in
+            self.hosts(&[member]).into_iter().flat_map(|to| self.clients.iter().map(move |from| (to, *from)))
+        {
+            self.links.cut(from, to);
+        }
+    }
+
+    /// Whatever is sent from now on takes so long to arrive.
+    pub(super) fn slow(&self, latency: Duration) {
+        self.cluster.trace.event(format!("messages take {latency:?}"));
+        self.links.weather(0.0, latency..latency + Duration::from_millis(1));
+    }
+
+    /// Whatever is sent from now on arrives as soon as ever.
+    pub(super) fn usual_speed(&self) {
+        self.links.calm();
+    }
+
     /// Makes all links whole.
     pub(super) fn heal(&self) {
         self.cluster.trace.event("all links whole");
         self.links.heal();
     }
 
-    /// Ends the load: from here on nobody asks.
-    pub(super) fn quiet(&self) {
+    /// Ends the load, and returns when nobody waits for an answer any more.
+    pub(super) async fn quiet(&self) {
+        self.ask_no_more();
+        tokio::time::sleep(self.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
+    }
+
+    /// Ends the load: from here on nobody begins to ask.
+    pub(super) fn ask_no_more(&self) {
         self.cluster.trace.event("the clients are told to end");
         self.signals.quiet.store(true, Ordering::Relaxed);
     }
@@ -464,6 +505,16 @@ impl Stage {
             self.pass(50, 200).await;
         }
         Err("an outcome of a command".into())
+    }
+
+    /// Puts values that make a snapshot one of several pieces, behind the clients' keys in order: those come in the first piece.
+    pub(super) async fn bulk(&mut self) -> Played {
+        for number in 0..BULK {
+            let key = Bytes::from(format!("later/{number}"));
+            let put = Operation::Put { key, value: vec![number; BULK_BYTES].into(), condition: If::None };
+            self.command(Command { synced: false, session: None, operations: vec![put] }).await?;
+        }
+        Ok(())
     }
 
     /// A member loses power while it acknowledges ahead of its syncs, just after so many acknowledgements; whether it

@@ -5,18 +5,14 @@ use super::{FORGOT, Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use crate::workload::Profile;
-use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Geometry, LogId, Mode};
-use cairn_raft::{Command, Condition, Operation, Role};
+use cairn_engine::{Geometry, Mode};
+use cairn_raft::Role;
 use rand::RngExt;
 use std::time::Duration;
 
 /// Longer than it takes until acknowledgements would run ahead.
 const SLOW: Duration = Duration::from_secs(6);
-/// Values that make a snapshot one of several pieces, and the bytes of each.
-const BULK: u8 = 60;
-const BULK_BYTES: usize = 60_000;
 const REUSED: &str = "space used again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -167,7 +163,7 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
-    let behind = || stage.leads(&stage.all()).is_some_and(|(_, leader)| purged(&stage, leader) > end);
+    let behind = || stage.leads(&stage.all()).is_some_and(|(_, leader)| stage.purged(leader) > end);
     stage.until("a log that was purged", behind).await?;
     stage.reached_if(
         stage.leads(&stage.all()).is_some_and(|(_, now)| now == leader),
@@ -179,8 +175,8 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.cut(member);
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;
-    stage.reached_if(purged(&stage, member) <= end, "the old state is back");
-    stage.until("a snapshot", || purged(&stage, member) > end).await?;
+    stage.reached_if(stage.purged(member) <= end, "the old state is back");
+    stage.until("a snapshot", || stage.purged(member) > end).await?;
     stage.pass(0, 60).await;
     stage.cut(member);
     stage.reached("cut behind the snapshot");
@@ -200,7 +196,7 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
-    stage.until("a log that was purged", || purged(&stage, leader) > end).await?;
+    stage.until("a log that was purged", || stage.purged(leader) > end).await?;
     stage.mute_to_clients(leader);
     let written = |stage: &Stage| stage.status(leader).and_then(|status| status.applied);
     let before = written(&stage);
@@ -209,8 +205,8 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     stage.pass(100, 300).await;
     stage.heal();
     stage.mute_to_clients(leader);
-    stage.until("a snapshot", || purged(&stage, member) > end).await?;
-    let taken = purged(&stage, member);
+    stage.until("a snapshot", || stage.purged(member) > end).await?;
+    let taken = stage.purged(member);
     stage.reached_if(taken > before, "a snapshot with unanswered writes");
     // The clients give up waiting for the answers, which would arrive late.
     stage.pass(1_100, 1_400).await;
@@ -231,34 +227,24 @@ async fn snapshot_left(mut stage: Stage) -> Played {
     let term = stage.term(leader);
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
-    // Behind the clients' keys, in order: those come in the first piece, and change all the time.
-    for number in 0..BULK {
-        let key = Bytes::from(format!("later/{number}"));
-        let put = Operation::Put { key, value: vec![number; BULK_BYTES].into(), condition: Condition::None };
-        stage.command(Command { synced: false, session: None, operations: vec![put] }).await?;
-    }
-    let purged_on = |stage: &Stage, members: &[usize]| members.iter().all(|at| purged(stage, *at) > end);
+    stage.bulk().await?;
+    let purged_on = |stage: &Stage, members: &[usize]| members.iter().all(|at| stage.purged(*at) > end);
     stage.until("a log that was purged", || purged_on(&stage, &[leader, third])).await?;
     stage.heal();
     let writes = stage.rng.random_range(1..10);
     stage.disk(member, Moment::WriteTo(FileKind::Data), writes).await?;
     stage.pass(0, 20).await;
     stage.kill(leader);
-    stage.reached_if(purged(&stage, member) <= end, "part of a snapshot");
+    stage.reached_if(stage.purged(member) <= end, "part of a snapshot");
     stage.leader_among(&[third], term).await?;
     stage.reached("another leads");
-    stage.until("a snapshot", || purged(&stage, member) > end).await?;
+    stage.until("a snapshot", || stage.purged(member) > end).await?;
     stage.start(&[leader]).await;
     let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
     let goal = applied(third);
     stage.until("a member that is level", || applied(member) >= goal).await?;
     stage.reached("level");
     stage.acknowledged(5).await
-}
-
-/// The last entry that a member has purged: where a snapshot ends, if it had less before.
-fn purged(stage: &Stage, member: usize) -> Option<LogId> {
-    stage.status(member)?.purged
 }
 
 /// So little space that it is used again within a few seconds, and clients that overwrite.
