@@ -498,4 +498,4 @@ fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteE
 
 #[cfg(test)]
 #[path = "replica_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tonic::{Code, Request};
 
 /// Member 1.1 of a cluster of two, whose other member, 2.2, is this test.
-async fn replica() -> (TempDir, Replica, PeerService) {
+pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let folder = tempfile::tempdir().unwrap();
     let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
     let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
@@ -22,7 +22,7 @@ async fn replica() -> (TempDir, Replica, PeerService) {
     (folder, replica, service)
 }
 
-fn other() -> NodeId {
+pub(crate) fn other() -> NodeId {
     NodeId::new(2, 2)
 }
 

@@ -139,3 +139,7 @@ impl Drop for Proposed {
         self.room.proposed_index.fetch_sub(self.need.index_bytes, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;

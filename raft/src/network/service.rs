@@ -142,7 +142,11 @@ impl Shared {
     }
 
     /// An append that openraft may take. A member may only append in a term that is its own.
-    fn append_request(&self, sender: NodeId, message: proto::AppendRequest) -> Result<AppendRequest, Status> {
+    pub(super) fn append_request(
+        &self,
+        sender: NodeId,
+        message: proto::AppendRequest,
+    ) -> Result<AppendRequest, Status> {
         let regime = convert::regime_from_proto(&message);
         let matched = convert::matched_from_proto(&message);
         let held = self.room.claim(&message)?;
