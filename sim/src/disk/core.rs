@@ -289,7 +289,7 @@ impl Core {
     /// syncs should have covered.
     pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
         self.end_epoch();
-        self.end_files(b'k', |_, file| file.kill(drops, rng))
+        self.end_files(b'k', |file| file.kill(drops, rng))
     }
 
     /// The machine lost power.
@@ -301,11 +301,7 @@ impl Core {
     /// What a loss of power leaves of all files.
     pub(super) fn cut_files(&mut self, code: u8, rng: &mut StdRng) -> Damage {
         let honours_contract = self.honours_contract;
-        self.end_files(code, |kind, file| {
-            // A superblock that has lost a copy already loses no second one in the same accident.
-            let spared = kind == FileKind::Superblock && file.decayed() > 0;
-            file.cut(honours_contract || spared, rng)
-        })
+        self.end_files(code, |file| file.cut(honours_contract, rng))
     }
 
     fn end_epoch(&mut self) {
@@ -317,10 +313,10 @@ impl Core {
         self.wrong.forget_flights();
     }
 
-    fn end_files(&mut self, code: u8, mut end: impl FnMut(FileKind, &mut FileImage) -> Damage) -> Damage {
+    fn end_files(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
         let mut damage = Damage::default();
-        for (kind, file) in &mut self.files {
-            damage.add(end(*kind, file));
+        for file in self.files.values_mut() {
+            damage.add(end(file));
         }
         self.stats.damage.add(damage);
         self.note(code, FileKind::Superblock, damage.kept, damage.landed);

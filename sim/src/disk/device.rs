@@ -266,6 +266,11 @@ impl SimDisk {
         self.inner.lock().core.behave();
     }
 
+    /// See [`Core::has_identity`].
+    pub fn has_identity(&self) -> bool {
+        self.inner.lock().core.has_identity()
+    }
+
     /// Blocks that are not as they were written, unless they were forgiven.
     pub fn decayed(&self) -> usize {
         self.inner.lock().core.decayed()

@@ -10,9 +10,12 @@ use super::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
 
-/// A journal block is misread only if so many syncs came after the one that made it safe, and if it is among the newest
-/// of these: older ones are behind a checkpoint, and nobody needs them.
+/// A journal block is misread, and a write of journal or data turns out to be lost, only if so many syncs came after the one that
+/// made it safe; and a journal block only if it is among the newest of these: older ones are behind a checkpoint, and nobody
+/// needs them.
 const SYNCS_AFTER: u64 = 12;
+/// A bit flips, or a block wears out, in what is newer, too: so many syncs later a synced block says that this one was safe.
+const SYNCS_AFTER_THE_NEWEST: u64 = 2;
 const RECENT_BLOCKS: usize = 40;
 /// Decay strikes checkpoints and the superblock wherever they are safe: of these there are copies.
 const ROUNDS_OF_COPIES: u64 = 0;
@@ -92,11 +95,15 @@ impl Core {
     /// at a time: more would cost the identity.
     pub fn decay(&mut self, decay: Decay, kind: FileKind, count: usize, rng: &mut StdRng) -> usize {
         let Some(file) = self.files.get_mut(&kind) else { return 0 };
+        let late = match decay {
+            Decay::Rot | Decay::Wear => SYNCS_AFTER_THE_NEWEST,
+            Decay::Lost | Decay::Astray => SYNCS_AFTER,
+        };
         let (rounds, newest, most) = match kind {
             FileKind::Superblock => (ROUNDS_OF_COPIES, RECENT_BLOCKS, usize::from(file.decayed() == 0)),
             FileKind::Checkpoint0 | FileKind::Checkpoint1 => (ROUNDS_OF_COPIES, RECENT_BLOCKS, count),
-            FileKind::Journal => (SYNCS_AFTER, RECENT_BLOCKS, count),
-            FileKind::Data => (SYNCS_AFTER, NEWEST_DATA, count),
+            FileKind::Journal => (late, RECENT_BLOCKS, count),
+            FileKind::Data => (late, NEWEST_DATA, count),
         };
         let mut done = 0;
         for _ in 0..most.min(count) {
@@ -117,6 +124,25 @@ impl Core {
         self.harms += u64::from(done);
         self.note(b'o', kind, number, u64::from(done));
         done
+    }
+
+    /// Whether two copies of the superblock are left that say the same.
+    pub fn has_identity(&self) -> bool {
+        let Some(file) = self.files.get(&FileKind::Superblock) else { return false };
+        let copies: Vec<Vec<u8>> = (0..SUPERBLOCK_COPIES)
+            .map(|copy| copy * BLOCKS_BETWEEN_COPIES * BLOCK as u64)
+            .filter(|offset| file.unreadable(*offset, BLOCK).is_none())
+            .map(|offset| {
+                let mut copy = vec![0; BLOCK];
+                file.read(offset, &mut copy);
+                copy
+            })
+            .filter(|copy| copy.iter().any(|byte| *byte != 0))
+            .collect();
+        copies
+            .iter()
+            .enumerate()
+            .any(|(number, copy)| copies.iter().skip(number + 1).any(|other| other == copy))
     }
 
     /// Damages so many copies of the superblock that no two are left: three, or all four.

@@ -24,7 +24,8 @@ use rand::seq::SliceRandom;
 ///
 /// What a disk does to a victim is bounded by the disk ([`Core::decay`](crate::disk::Core::decay)): the newest blocks are
 /// spared, since of the very last write before a power cut nobody can tell whether it was lost, and of the superblock's four
-/// copies one is damaged at a time, since without two the identity is gone.
+/// copies one is damaged at a time. A power cut may tear two more, in the middle of an update: without two that agree the
+/// identity is gone, and the disk counts as lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Atlas {
     victims: Vec<usize>,
@@ -50,6 +51,6 @@ impl Atlas {
 
     /// Whether this victim's disk may decay now.
     pub(super) fn may_decay(&self, cluster: &Cluster, victim: &Machine) -> bool {
-        !cluster.at_peace() && cluster.may_be_damaged(victim)
+        !cluster.at_peace() && cluster.may_be_damaged(victim) && cluster.does_without(victim)
     }
 }

@@ -356,6 +356,7 @@ impl Cluster {
         let lazy = machine.lazy();
         // Only of a failure that the directory knows: of one that nothing remembers nobody could tell.
         let failed_sync = machine.node().is_some_and(|(_, node)| node.engine().status().failed_sync_recorded);
+        let known = machine.node().is_some() || machine.disk.has_identity();
         let damage = match death {
             Death::Killed => machine.disk.kill(failed_sync),
             Death::PowerCut => machine.disk.cut(),
@@ -373,6 +374,7 @@ impl Cluster {
         };
         machine.set(Condition::Down);
         drop(node);
+        self.look_for_identity(machine, known);
         if failed_sync && death == Death::Killed {
             self.count_event("restarts in the boot of a failed sync");
         }
@@ -381,6 +383,15 @@ impl Cluster {
             machine.slot
         ));
         was != Condition::Down
+    }
+
+    /// One copy of the superblock was damaged, and an update under way tore two: the directory does not say any more whose it is.
+    fn look_for_identity(&self, machine: &Machine, known: bool) {
+        if known && !machine.disk.has_identity() {
+            machine.lose();
+            self.count_event("identities lost to a torn update beside a damaged copy");
+            self.trace.event(format!("disk {}: no two copies of the superblock are left", machine.slot));
+        }
     }
 
     /// The run is over. Nodes, tasks and disks refer to one another, so that nobody else would free them.

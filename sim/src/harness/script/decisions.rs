@@ -200,8 +200,8 @@ async fn start_in_the_log(mut stage: Stage) -> Played {
     stage.reached_if(stage.is_recovering(member), OLD_START);
     stage.start(&[third]).await;
     stage.until("a node that serves", || stage.node(third).is_some()).await?;
-    // The leader is missed by then.
-    stage.pass(2_000, 3_000).await;
+    // For so long the leader may be alive.
+    stage.pass(5_500, 6_500).await;
     stage.decide(&[member, third]).await?;
     let mut told = true;
     let active = || {

@@ -41,6 +41,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(another_lags(stage)),
     },
     Scenario {
+        name: "superblock-torn-beside-a-damaged-copy",
+        parts: &["two copies are left", "no two copies are left", "active again"],
+        seeds: 16,
+        may_stop: false,
+        plan: three,
+        script: |stage| Box::pin(torn_beside_damage(stage)),
+    },
+    Scenario {
         name: "two-identities-unreadable",
         parts: &["two of three wait", "put right by a person"],
         seeds: 4,
@@ -151,6 +159,30 @@ async fn another_lags(mut stage: Stage) -> Played {
     stage.reached_if(has >= level, "nothing overwritten before it caught up");
     reborn(&stage, lost).await?;
     stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await
+}
+
+/// One of the superblock's copies is damaged, and the power goes during an update of two others. Either two are left that agree,
+/// or the disk counts as lost.
+async fn torn_beside_damage(mut stage: Stage) -> Played {
+    stage.ahead(&stage.all()).await?;
+    let (_, member, unheard) = stage.cast().await?;
+    if stage.rot(member, FileKind::Superblock, 1) == 0 {
+        return Err("a damaged copy".into());
+    }
+    // Who misses a member clears its mark.
+    stage.isolate(&[unheard]);
+    stage.disk(member, Moment::WriteTo(FileKind::Superblock), 2).await?;
+    stage.cut(member);
+    stage.heal();
+    let left = stage.machine(member)?.disk.has_identity();
+    stage.reached(if left { "two copies are left" } else { "no two copies are left" });
+    stage.start(&[member]).await;
+    if !left {
+        reborn(&stage, member).await?;
+    }
+    stage.active(&stage.all()).await?;
+    stage.reached("active again");
     stage.acknowledged(5).await
 }
 

@@ -20,6 +20,7 @@ use crate::workload::{Profile, Recorder};
 use cairn_client::{Client, Options};
 use futures::future::join_all;
 use madsim::runtime::{Handle, NodeHandle};
+use madsim::task::JoinHandle;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -35,28 +36,39 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     plan: |seed| {
         let plan = three(seed);
         let millis = Duration::from_millis;
+        let load = match amid_a_round(seed) {
+            // What confirms a round late is an append that was sent after it began: a heartbeat is not waited for so long.
+            true => Profile { tasks_per_client: 4, think_max: millis(20), ..plan.profile.clone() },
+            // The last append ends where the next one, without an entry, does.
+            false => Profile { clients: 2, tasks_per_client: 1, ..plan.profile.clone() },
+        };
         Plan {
             // A message takes a while, so that something is always on its way.
             latency: millis(5)..millis(10),
             // Another leads before the old leader gives up waiting for answers.
             election: Some((millis(200), millis(300))),
-            // Nobody else reads: a round that finds nobody would keep later readers waiting. And writes are few: what an append
-            // confirms ends where the next one, without an entry, does.
-            profile: Profile { clients: 2, tasks_per_client: 1, write_percent: 100, ..plan.profile },
+            // Nobody else reads: a round that finds nobody would keep later readers waiting.
+            profile: Profile { write_percent: 100, ..load },
             ..plan
         }
     },
     script: |stage| Box::pin(held_back(stage)),
 }];
 
+/// Whether the answers are of a round under way.
+fn amid_a_round(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 /// How long the answers are on their way: less than a leader waits for one.
 const ON_THE_WAY: Duration = Duration::from_millis(900);
 /// For so long what is sent takes so long.
-const SLOW_FOR: Duration = Duration::from_millis(15);
+const SLOW_FOR: Duration = Duration::from_millis(25);
 const ROUNDS: u8 = 3;
 /// No other client has these numbers.
 const FIRST_CLIENT: u32 = 300;
 const CLIENTS: u32 = 40;
+const EARLY: u32 = 6;
 /// Longer than a round may take.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Readers of the round under way come so often.
@@ -64,7 +76,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 async fn held_back(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
-    let amid_a_round = stage.seed.is_multiple_of(2);
+    let amid_a_round = amid_a_round(stage.seed);
     for round in 0..ROUNDS {
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
@@ -79,10 +91,7 @@ async fn held_back(mut stage: Stage) -> Played {
             first: FIRST_CLIENT + u32::from(round) * CLIENTS,
             recorder: stage.recorder().clone(),
         };
-        let early = match amid_a_round {
-            true => Some(asker.reads_on(&stage, leader)?),
-            false => None,
-        };
+        let early = if amid_a_round { asker.read_on(&stage, leader)? } else { Vec::new() };
         stage.pass(20, 60).await;
         let begun = tokio::time::Instant::now();
         stage.slow(ON_THE_WAY);
@@ -90,9 +99,7 @@ async fn held_back(mut stage: Stage) -> Played {
         stage.isolate(&[leader]);
         stage.deafen_to_clients(leader);
         stage.usual_speed();
-        if let Some(early) = early {
-            early.abort();
-        }
+        early.iter().for_each(JoinHandle::abort);
         stage.reached(HELD_BACK);
         let rival = stage.leader_among(&others, term).await?;
         asker.writes(&stage, rival).await?;
@@ -126,21 +133,24 @@ impl Asker {
             .map_err(|error| error.to_string())
     }
 
-    /// A reader that comes again at once, so that a round is under way nearly always.
-    fn reads_on(&self, stage: &Stage, member: usize) -> Result<madsim::task::JoinHandle<()>, String> {
-        let (client, recorder, number) =
-            (self.client(stage, member, self.first)?, self.recorder.clone(), self.first);
-        Ok(self.host.spawn(async move {
-            loop {
-                recorder.read(number, &client, 0, 0).await;
-                tokio::time::sleep(PAUSE).await;
-            }
-        }))
+    /// Readers that come again at once, so that a round is under way nearly always.
+    fn read_on(&self, stage: &Stage, member: usize) -> Result<Vec<JoinHandle<()>>, String> {
+        let numbers = self.first..self.first + EARLY;
+        let readers = numbers.map(|number| {
+            let (client, recorder) = (self.client(stage, member, number)?, self.recorder.clone());
+            Ok(self.host.spawn(async move {
+                loop {
+                    recorder.read(number, &client, 0, 0).await;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }))
+        });
+        readers.collect()
     }
 
     /// Each key is written once.
     async fn writes(&self, stage: &Stage, member: usize) -> Played {
-        self.each(stage, member, 1, |recorder, number, client, (group, key)| {
+        self.each(stage, member, EARLY, |recorder, number, client, (group, key)| {
             Box::pin(async move { recorder.put(number, &client, group, key).await })
         })
         .await
@@ -148,7 +158,7 @@ impl Asker {
 
     /// Each key is read once.
     async fn reads(&self, stage: &Stage, member: usize) -> Played {
-        self.each(stage, member, 1 + CLIENTS / 2, |recorder, number, client, (group, key)| {
+        self.each(stage, member, EARLY + (CLIENTS - EARLY) / 2, |recorder, number, client, (group, key)| {
             Box::pin(async move { recorder.read(number, &client, group, key).await })
         })
         .await
