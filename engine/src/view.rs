@@ -70,6 +70,11 @@ impl View {
         self.keys.get(key)
     }
 
+    /// Every key with its state, in order; no I/O.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyEntry)> {
+        self.keys.iter().map(|(key, entry)| (key.as_ref(), entry))
+    }
+
     /// A page of keys; no I/O.
     pub fn list(&self, query: &ListQuery) -> ListPage {
         self.keys.list(query)

@@ -61,8 +61,8 @@ impl Device for FailingDevice {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broken_device_ends_the_replica_with_its_reason() {
+/// The leader of a cluster of one, and what breaks its device.
+async fn leader_that_may_fail() -> (Cluster, Replica, Arc<AtomicBool>) {
     let cluster = Cluster::new(1, |_| ()).await;
     let fail = Arc::new(AtomicBool::new(false));
     let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
@@ -72,6 +72,12 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine).await.unwrap();
     until("leadership", || (replica.status().role == Role::Leader).then_some(())).await;
+    (cluster, replica, fail)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_device_ends_the_replica_with_its_reason() {
+    let (_cluster, replica, fail) = leader_that_may_fail().await;
     write(&replica, put("a", "1")).await;
 
     fail.store(true, Ordering::SeqCst);
@@ -87,18 +93,10 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_breaks_while_nothing_is_written_is_noticed() {
-    let cluster = Cluster::new(1, |_| ()).await;
-    let fail = Arc::new(AtomicBool::new(false));
-    let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
-    let directory = Arc::new(Failing { real, fail: fail.clone() });
-    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7), 1)).await.unwrap();
-    let mut config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
-    config.maintenance_ms = 20;
-    let replica = Replica::start(config, engine.clone()).await.unwrap();
-    until("leadership", || (replica.status().role == Role::Leader).then_some(())).await;
+    let (_cluster, replica, fail) = leader_that_may_fail().await;
     fail.store(true, Ordering::SeqCst);
     // Nobody asks replication for anything: a sync in the background is what fails.
-    assert!(engine.sync().await.is_err());
+    assert!(replica.engine().sync().await.is_err());
     let reason = replica.wait_stopped().await;
     assert!(reason.contains("the device is broken"), "{reason}");
 }

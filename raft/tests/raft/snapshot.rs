@@ -52,13 +52,19 @@ async fn check(cluster: &Cluster, follower: u16) {
     assert!(replica.status().purged.is_some(), "it came by snapshot");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
+/// A cluster, and a follower of it that was far behind.
+async fn brought_up_by_a_snapshot() -> (Cluster, u16) {
     let mut cluster = Cluster::started(3, keep_little).await;
     let (follower, last) = away(&mut cluster).await;
     write_past(&cluster, last).await;
     cluster.start(follower).await;
     check(&cluster, follower).await;
+    (cluster, follower)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
+    let (mut cluster, follower) = brought_up_by_a_snapshot().await;
     cluster.put("after", "2").await;
     cluster.converge().await;
     assert_eq!(value(cluster.replica(follower), "after").await.unwrap(), "2");
@@ -66,11 +72,7 @@ async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_keeps_a_snapshot_over_a_crash_after_it() {
-    let mut cluster = Cluster::started(3, keep_little).await;
-    let (follower, last) = away(&mut cluster).await;
-    write_past(&cluster, last).await;
-    cluster.start(follower).await;
-    check(&cluster, follower).await;
+    let (mut cluster, follower) = brought_up_by_a_snapshot().await;
     cluster.kill(follower).await;
     cluster.start(follower).await;
     check(&cluster, follower).await;

@@ -7,16 +7,15 @@
 use super::cluster::Cluster;
 use super::machine::Machine;
 use crate::check::Violation;
+use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{KeyEntry, ListQuery, LogId, View};
+use cairn_engine::{KeyEntry, LogId, View};
 use cairn_node::Node;
 use cairn_raft::GROUP;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// The property's name.
 const NAME: &str = "a node overwrites nothing that it needs";
-/// Keys taken from a view at once.
-const PAGE: usize = 256;
 
 /// Looks at all keys of a running node.
 pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
@@ -55,21 +54,7 @@ fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
     bytes.is_some_and(|bytes| xxh3_128(&bytes) == entry.value.hash)
 }
 
-fn of(view: &View) -> Vec<(bytes::Bytes, KeyEntry)> {
-    let (mut all, mut after) = (Vec::new(), None);
-    loop {
-        let query = ListQuery {
-            start_after: after.take(),
-            limit: PAGE,
-            max_bytes: u64::MAX,
-            keys_only: true,
-            ..ListQuery::default()
-        };
-        let page = view.list(&query);
-        after = page.items.last().map(|item| item.key.clone());
-        all.extend(page.items.into_iter().map(|item| (item.key, item.entry)));
-        if !page.more {
-            return all.into_iter().filter(|(_, entry)| entry.value.len > 0).collect();
-        }
-    }
+fn of(view: &View) -> Vec<(Bytes, KeyEntry)> {
+    let with_value = view.entries().filter(|(_, entry)| entry.value.len > 0);
+    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), *entry)).collect()
 }

@@ -6,11 +6,9 @@
 use super::cluster::Cluster;
 use super::machine::Machine;
 use crate::check::Violation;
-use cairn_engine::{ListQuery, View};
+use bytes::Bytes;
+use cairn_engine::View;
 use std::sync::Arc;
-
-/// Keys taken from the view at once.
-const PAGE: usize = 64;
 
 /// Reads everything, on the node's own host; the check ends with the node.
 pub(super) fn check(cluster: Arc<Cluster>, slot: u16, life: u32, view: View) {
@@ -26,26 +24,12 @@ pub(super) fn check(cluster: Arc<Cluster>, slot: u16, life: u32, view: View) {
 }
 
 async fn read(machine: &Machine, life: u32, view: &View) -> Result<(), String> {
-    let mut after = None;
-    loop {
-        let query = ListQuery {
-            start_after: after.take(),
-            limit: PAGE,
-            max_bytes: u64::MAX,
-            keys_only: true,
-            ..ListQuery::default()
-        };
-        let page = view.list(&query);
-        for item in page.items {
-            let read = view.read(&item.entry).await;
-            if machine.damaged() || machine.node().is_none_or(|(current, _)| current != life) {
-                return Ok(());
-            }
-            read.map_err(|error| format!("key {:?}: {error}", item.key))?;
-            after = Some(item.key);
-        }
-        if !page.more {
+    for (key, entry) in view.entries() {
+        let read = view.read(entry).await;
+        if machine.damaged() || machine.node().is_none_or(|(current, _)| current != life) {
             return Ok(());
         }
+        read.map_err(|error| format!("key {:?}: {error}", Bytes::copy_from_slice(key)))?;
     }
+    Ok(())
 }

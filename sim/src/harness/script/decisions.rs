@@ -112,13 +112,8 @@ async fn longest_out_of_sight(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(1_000, 3_000).await;
     stage.acknowledged(1).await?;
-    let forgot = stage.cut_all() > 0;
+    let forgot = stage.forget_everything().await? > 0;
     stage.reached_if(forgot, FORGOT);
-    stage.quiet().await;
-    stage.start(&stage.all()).await;
-    for member in stage.all() {
-        stage.recovering(member).await?;
-    }
     let end = |member: &usize| stage.status(*member).and_then(|status| status.last_log);
     let furthest = stage.all().into_iter().max_by_key(end).ok_or("members")?;
     let seen = stage.others(&[furthest]);

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!   SCENARIOS ── plan(seed) ──► run ── Stage ──► the scenario's script
-//!   stage       what a script acts with, and waits for
+//!   stage       what a script sees, and waits for
+//!   acts        what a script does
 //!   power       machines that lose power: one, all, one after another, at every disk operation
 //!   decisions   a majority may have forgotten, and a person decides
 //!   election    votes and leaders at the wrong moment
@@ -22,6 +23,7 @@
 //! Each scenario names the parts that it stages; one that none of its seeds reached is a failure of the scenario, since it
 //! showed nothing.
 
+mod acts;
 mod automatic;
 mod damage;
 mod decisions;

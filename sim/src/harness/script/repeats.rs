@@ -80,13 +80,8 @@ async fn asked_again_after_a_loss(mut stage: Stage) -> Played {
     let (answer, request) = client.put(&mut stage, &key, Condition::None).await?;
     stage.pass(SYNCED_MS.start, SYNCED_MS.end).await;
     stage.acknowledged(1).await?;
-    let forgot = stage.cut_all() > 0;
+    let forgot = stage.forget_everything().await? > 0;
     stage.reached_if(forgot, FORGOT);
-    stage.quiet().await;
-    stage.start(&stage.all()).await;
-    for member in stage.all() {
-        stage.recovering(member).await?;
-    }
     stage.decide(&stage.all()).await?;
     stage.active(&stage.all()).await?;
     again(&mut stage, request, answer).await
