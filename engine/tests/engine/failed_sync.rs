@@ -53,9 +53,7 @@ async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Op
         let mut work = Box::pin(workload(&engine, &history, &mut random, 120));
         let recorded = async {
             disk.sync_failed.notified().await;
-            while !engine.status().failed_sync_recorded {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("word of it", || engine.status().failed_sync_recorded).await;
         };
         tokio::select! {
             biased;

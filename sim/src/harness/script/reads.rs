@@ -92,7 +92,7 @@ async fn held_back(mut stage: Stage) -> Played {
             recorder: stage.recorder().clone(),
         };
         let early = if amid_a_round { asker.read_on(&stage, leader)? } else { Vec::new() };
-        stage.pass(20, 60).await;
+        stage.pass(150, 400).await;
         let begun = tokio::time::Instant::now();
         stage.slow(ON_THE_WAY);
         tokio::time::sleep(SLOW_FOR).await;
