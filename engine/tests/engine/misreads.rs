@@ -199,17 +199,20 @@ fn a_neighbour_that_is_misread_while_a_value_is_mended_is_not_made_wrong() {
         let clean = disk.bytes(FileKind::Data);
         for extent in engine.extents(GROUP, 0..u64::MAX).await {
             let at = extent.at.offset as usize;
-            let block = extent.at.offset / BLOCK as u64;
             let right = clean[at..at + extent.at.len as usize].to_vec();
+            let blocks = at / BLOCK..=(at + right.len() - 1) / BLOCK;
             // The first reads find the value damaged, the next ones are for the rewrite.
-            for reads_before in 0..6 {
+            for (block, reads_before) in
+                blocks.flat_map(|block| (0..6).map(move |before| (block as u64, before)))
+            {
                 disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
                 {
                     let mut core = disk.core.lock().unwrap();
                     (core.misread, core.misread_after) = (vec![(FileKind::Data, block)], reads_before);
                 }
                 assert!(engine.mend(GROUP, &extent, &right).await.unwrap());
-                assert!(disk.bytes(FileKind::Data) == clean, "{extent:?}, after {reads_before} reads");
+                let what = format!("{extent:?}, block {block} after {reads_before} reads");
+                assert!(disk.bytes(FileKind::Data) == clean, "{what}");
             }
         }
     });

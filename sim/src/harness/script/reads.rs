@@ -31,7 +31,7 @@ const ARRIVED: &str = "they arrive while readers wait";
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "answers-held-back-until-a-rival-has-written",
     parts: &[HELD_BACK, RIVAL_WROTE, ARRIVED],
-    seeds: 12,
+    seeds: 20,
     may_stop: false,
     plan: |seed| {
         let plan = three(seed);
@@ -62,8 +62,9 @@ fn amid_a_round(seed: u64) -> bool {
 
 /// How long the answers are on their way: less than a leader waits for one.
 const ON_THE_WAY: Duration = Duration::from_millis(900);
-/// For so long what is sent takes so long.
-const SLOW_FOR: Duration = Duration::from_millis(25);
+/// For so long what is sent takes so long: until the answers to an append are, and in the one half no other append is.
+const SLOW_FOR_A_ROUND: Duration = Duration::from_millis(25);
+const SLOW_FOR_AN_APPEND: Duration = Duration::from_millis(10);
 const ROUNDS: u8 = 3;
 /// No other client has these numbers.
 const FIRST_CLIENT: u32 = 300;
@@ -95,7 +96,7 @@ async fn held_back(mut stage: Stage) -> Played {
         stage.pass(150, 400).await;
         let begun = tokio::time::Instant::now();
         stage.slow(ON_THE_WAY);
-        tokio::time::sleep(SLOW_FOR).await;
+        tokio::time::sleep(if amid_a_round { SLOW_FOR_A_ROUND } else { SLOW_FOR_AN_APPEND }).await;
         stage.isolate(&[leader]);
         stage.deafen_to_clients(leader);
         stage.usual_speed();
