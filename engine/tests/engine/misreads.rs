@@ -189,15 +189,35 @@ fn an_unreadable_body_is_damage_like_any_other() {
     });
 }
 
+/// Values that share blocks, and the process dies.
+async fn neighbours() -> Disk {
+    let disk = Disk::new(geometry());
+    Engine::format(&disk, geometry(), &identity()).await.unwrap();
+    let engine = open(&disk, 1, false).await.unwrap();
+    let (done, written) = oneshot::channel();
+    let values: Vec<Bytes> = (0..8).map(value).collect();
+    let entry = NewEntry { id: id(0), meta: Bytes::new(), values };
+    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    written.await.unwrap().unwrap();
+    drop(engine);
+    disk.kill(|| 0);
+    disk
+}
+
 /// The story: mending a value writes its whole blocks back, and with them what was read of its neighbours. A neighbour
 /// that was misread in that moment was made wrong for good.
 #[test]
 fn a_neighbour_that_is_misread_while_a_value_is_mended_is_not_made_wrong() {
     run(async {
-        let (disk, _) = killed(10).await;
+        let disk = neighbours().await;
         let engine = open(&disk, 1, false).await.unwrap();
         let clean = disk.bytes(FileKind::Data);
-        for extent in engine.extents(GROUP, 0..u64::MAX).await {
+        let extents = engine.extents(GROUP, 0..u64::MAX).await;
+        assert!(
+            extents.iter().any(|one| one.at.offset % BLOCK as u64 != 0),
+            "none has a neighbour: {extents:?}"
+        );
+        for extent in extents {
             let at = extent.at.offset as usize;
             let right = clean[at..at + extent.at.len as usize].to_vec();
             let blocks = at / BLOCK..=(at + right.len() - 1) / BLOCK;
