@@ -64,7 +64,7 @@ async fn brought_up_by_a_snapshot() -> (Cluster, u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
-    let (mut cluster, follower) = brought_up_by_a_snapshot().await;
+    let (cluster, follower) = brought_up_by_a_snapshot().await;
     cluster.put("after", "2").await;
     cluster.converge().await;
     assert_eq!(value(cluster.replica(follower), "after").await.unwrap(), "2");
