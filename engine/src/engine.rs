@@ -49,6 +49,12 @@ impl Engine {
         open::format(directory, geometry, identity).await
     }
 
+    /// Whether the identity of a directory can be read. To be asked again where it could not: the storage may have been away. No other
+    /// process is kept out meanwhile, and nothing is changed.
+    pub async fn reads_identity(directory: &dyn Directory) -> bool {
+        lost_identity::is_readable(directory).await
+    }
+
     /// Makes a directory whose identity cannot be read ([`Error::is_identity_lost`]) an empty one of another identity. To be
     /// called only where the cluster does without it: what it holds is gone with the first write. A directory whose identity
     /// can be read after all is left as it is. Ends synced.

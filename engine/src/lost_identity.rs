@@ -53,6 +53,12 @@ pub(crate) async fn judge(
     }
 }
 
+/// Whether an identity can be read: nothing else is looked at, and nothing is changed.
+pub(crate) async fn is_readable(directory: &dyn Directory) -> bool {
+    let Ok(superblock) = open_superblock(directory) else { return false };
+    SuperblockStore::read(superblock, directory.location()).await.is_ok()
+}
+
 /// Makes the directory an empty one of `identity`. Leaves it as it is where its identity can be read after all. Ends synced.
 pub(crate) async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
     check_identity(identity)?;

@@ -36,12 +36,13 @@ use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Inspection, Options};
 use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
 use futures::FutureExt;
-use futures::future::Shared;
+use futures::future::{Either, Shared, select};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -55,6 +56,8 @@ const REQUEST_FRAME_BYTES: usize = 1 << 20;
 /// HTTP/2 windows, so that one connection can carry many large values at once.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// How often an identity that cannot be read is looked at again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -252,18 +255,17 @@ async fn open_engine(
     let expected = Some((config.cluster.clone(), config.slot));
     let directory = &environment.directory;
     let others = config.members.len() > 1;
-    let opened = match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
-        Err(lost) if lost.is_identity_lost() && others => {
-            begin_empty(config, environment, &lost).await?;
-            Engine::open(Arc::clone(directory), expected, options).await
+    loop {
+        match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
+            Err(lost) if lost.is_identity_lost() && others => begin_empty(config, environment, &lost).await?,
+            opened => return opened.map_err(|error| Error::of_open(error, directory.location(), others)),
         }
-        opened => opened,
-    };
-    opened.map_err(|error| Error::of_open(error, directory.location(), others))
+    }
 }
 
 /// Nobody knows any more what this directory's member promised: it is a lost disk, and begins empty under another identity, as soon as a
-/// leader says that the others do without it.
+/// leader says that the others do without it. It is left as it is where its identity can be read after all: a member whose storage was away
+/// for a while must not wait for a leader that the others, for the same reason, cannot elect.
 async fn begin_empty(
     config: &NodeConfig,
     environment: &Environment,
@@ -276,7 +278,17 @@ async fn begin_empty(
     warn!(directory, %lost, %node, "the identity of this data directory cannot be read: it counts as lost, and begins empty under \
           another one as soon as a leader says that the others do without it; until then nothing is overwritten. To keep what it \
           holds, move it away and run `cairn format`");
-    await_vacancy(&config.cluster, node, &config.members).await;
+    let readable = async {
+        tokio::time::sleep(READ_AGAIN).await;
+        while !Engine::reads_identity(environment.directory.as_ref()).await {
+            tokio::time::sleep(READ_AGAIN).await;
+        }
+    };
+    let vacancy = await_vacancy(&config.cluster, node, &config.members);
+    if let Either::Left(_) = select(pin!(readable), pin!(vacancy)).await {
+        info!(directory, "the identity of this data directory can be read again");
+        return Ok(());
+    }
     let begun = Engine::format_again(environment.directory.as_ref(), &identity).await;
     begun.map_err(|error| Error::of_open(error, directory, true))
 }

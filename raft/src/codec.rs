@@ -1,13 +1,13 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership | recovery mark | start |
+//! | bytes | blank | command | membership | loss | start |
 //! |---|---|---|---|---|---|
 //! | 1 | 0 | 1 | 2 | 3 | 4 |
 //! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
 //! | varint | | number of operations | | |
 //! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian), run (8, little-endian), 1 if an operator accepted a loss (1) | node id, start, run (8 each, little-endian) |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, start, run (8 each, little-endian) |
 //!
 //! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
 //! A put's value is the entry's next value.

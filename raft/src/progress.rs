@@ -84,10 +84,10 @@ impl Progress {
         self.losses.lock().0
     }
 
-    /// Whether the log says that the leadership of this term gave something up.
-    pub(crate) fn lost_in(&self, term: u64) -> bool {
+    /// Whether the log says that the leadership of this term, or of a later one, gave something up.
+    pub(crate) fn lost_since(&self, term: u64) -> bool {
         let (losses, last) = *self.losses.lock();
-        losses.count > 0 && last == term
+        losses.count > 0 && last >= term
     }
 
     /// Whether the record of this very run was applied.

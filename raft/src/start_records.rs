@@ -20,6 +20,7 @@ use crate::types::{Proposal, Raft, Reply, Vote};
 use cairn_engine::Run;
 use openraft::ServerState;
 use openraft::errors::ClientWriteError;
+use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub(crate) struct StartRecords {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Awaited {
-    vote: Vote,
+    /// In which this member leads: it leads a term once.
+    term: u64,
     run: Run,
     /// With the record that this leadership gives up what no member holds any more.
     loss: bool,
@@ -51,18 +53,21 @@ impl StartRecords {
     /// Puts a start into the log, as long as this member leads by `vote`; with `loss`, behind a record that says that this leadership
     /// gives up what no member holds any more, which who recovers waits for. Another start of the same member takes its place.
     pub(crate) fn propose(self: &Arc<Self>, vote: Vote, member: NodeId, run: Run, loss: bool) {
-        let awaited = Awaited { vote, run, loss };
+        let mut awaited = Awaited { term: vote.leader_id().term(), run, loss };
         {
             let mut all = self.awaited.lock();
-            let known = all.get(&member).filter(|known| (known.vote, known.run) == (vote, run));
-            if known.is_some_and(|known| known.loss || !loss) {
-                return;
+            if let Some(known) = all.get(&member).filter(|known| known.term == awaited.term) {
+                // Of two that come at once neither may take back what the other asks for.
+                if known.run.start > run.start || known.run == run && (known.loss || !loss) {
+                    return;
+                }
+                awaited.loss |= known.loss;
             }
             all.insert(member, awaited);
         }
         let records = Arc::clone(self);
         runtime::spawn(async move {
-            if loss {
+            if awaited.loss {
                 records.put(member, awaited, || codec::encode_loss(member)).await;
             }
             records.put(member, awaited, || codec::encode_start(member, run)).await;
@@ -81,7 +86,9 @@ impl StartRecords {
 
     fn is_awaited(&self, member: NodeId, awaited: Awaited) -> bool {
         let leads = look_at(&self.raft, |seen| {
-            seen.running_state.is_ok() && seen.state == ServerState::Leader && seen.vote == awaited.vote
+            seen.running_state.is_ok()
+                && seen.state == ServerState::Leader
+                && seen.current_term == awaited.term
         });
         leads && self.awaited.lock().get(&member) == Some(&awaited)
     }

@@ -69,7 +69,7 @@ pub(crate) async fn run(args: RecoverArgs, output: &Output) -> anyhow::Result<Ex
     }
     let after = wait_for_leader(&client, chosen.node_id).await?;
     if !after.counts_loss_since(chosen) {
-        // One that votes, and is started again before it asks for its mark, comes back without knowing of the mandate.
+        // One that votes, and is started again before it asks to be brought back, does not know of the mandate any more.
         bail!(
             "node {} leads, but no loss was counted, as where a member was started again while it came back: acknowledged \
              writes may be lost all the same, and `cairn status` will not tell; make a note of it. {VOID}",

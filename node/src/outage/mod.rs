@@ -141,7 +141,7 @@ impl Found {
         self.leader.is_none() && first(self) == first(before) && runs(self) == runs(before)
     }
 
-    /// Whether a loss behind this one's log was counted: by the marks of the members that came back.
+    /// Whether a loss behind this one's log is on record.
     pub fn counts_loss_since(&self, chosen: &NodeStatus) -> bool {
         self.nodes.iter().any(|(_, node)| node.last_loss_index > chosen.last_log_index)
     }

@@ -14,6 +14,7 @@ use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -47,14 +48,17 @@ pub(crate) struct Steward {
     records: Arc<StartRecords>,
     /// By slot: who asked last whether it may take the voter's place.
     asked: Mutex<BTreeMap<u16, Asked>>,
+    /// Whether an entry for them is under way.
+    syncing: AtomicBool,
 }
 
 /// Somebody who has nothing yet, and would overwrite what a voter's directory holds.
 #[derive(Clone, Copy)]
 struct Asked {
     by: NodeId,
-    /// When it last asked.
+    /// When it last asked, and in which term this member led then: what another leader had meanwhile is another question.
     at: runtime::Instant,
+    term: u64,
     /// An entry that was proposed after it had first asked, to be synced before it is acknowledged, is committed.
     synced: bool,
 }
@@ -77,6 +81,7 @@ impl Steward {
             leads: Mutex::default(),
             records,
             asked: Mutex::default(),
+            syncing: AtomicBool::new(false),
         }
     }
 
@@ -109,26 +114,34 @@ impl Steward {
         })?;
         metrics.last_quorum_acked.filter(|at| now - **at < SILENCE)?;
         let place = place_for(&metrics, newcomer).ok().filter(|place| *place != newcomer)?;
+        let term = metrics.current_term;
         let mut all = self.asked.lock();
-        let synced = all.get(&newcomer.slot()).is_some_and(|known| known.by == newcomer && known.synced);
-        all.insert(newcomer.slot(), Asked { by: newcomer, at: now, synced });
+        let known = all.get(&newcomer.slot()).filter(|known| known.by == newcomer && known.term == term);
+        let synced = known.is_some_and(|known| known.synced);
+        all.insert(newcomer.slot(), Asked { by: newcomer, at: now, term, synced });
         synced.then_some(place)
     }
 
-    /// Puts an entry into the log for those who ask for a voter's place.
-    async fn sync_for_who_asked(&self) {
+    /// Puts an entry into the log for those who ask for a voter's place, however long it takes to commit it.
+    fn sync_for_who_asked(self: &Arc<Self>, term: u64) {
         let now = runtime::now();
         let waiting: Vec<NodeId> = {
             let mut asked = self.asked.lock();
             asked.retain(|_, asked| now - asked.at < REQUEST);
-            asked.values().filter(|asked| !asked.synced).map(|asked| asked.by).collect()
+            let waiting = asked.values().filter(|asked| asked.term == term && !asked.synced);
+            waiting.map(|asked| asked.by).collect()
         };
-        if waiting.is_empty() || runtime::timeout(LAPSE / 2, self.synced_entry()).await.flatten().is_none() {
+        if waiting.is_empty() || self.syncing.swap(true, Ordering::SeqCst) {
             return;
         }
-        for asked in self.asked.lock().values_mut() {
-            asked.synced |= waiting.contains(&asked.by);
-        }
+        let steward = Arc::clone(self);
+        runtime::spawn(async move {
+            let committed = steward.synced_entry().await.is_some();
+            steward.syncing.store(false, Ordering::SeqCst);
+            for asked in steward.asked.lock().values_mut() {
+                asked.synced |= committed && asked.term == term && waiting.contains(&asked.by);
+            }
+        });
     }
 
     /// Puts an entry into the log that changes nothing and is synced before it is acknowledged; whether it was committed.
@@ -154,7 +167,7 @@ impl Steward {
                 continue;
             };
             steward.log_starts(&metrics);
-            steward.sync_for_who_asked().await;
+            steward.sync_for_who_asked(metrics.current_term);
             // Only who judges that somebody is silent must have listened for a while.
             let listened = steward.has_led(metrics.current_term);
             if let Some(step) = steward.next(&metrics).filter(|step| listened || *step == Step::Finish) {

@@ -15,8 +15,11 @@ pub async fn await_vacancy(cluster: &str, node: NodeId, members: &BTreeMap<u16, 
     let identity = PeerIdentity::unborn(cluster, node);
     let mut said = BTreeMap::new();
     loop {
-        for (slot, address) in members.iter().filter(|(slot, _)| **slot != node.slot()) {
-            let answer = network::hello(&identity, *slot, &address.peer).await;
+        // All at once: one that is away must not keep the others from hearing again within the time for which a question counts.
+        let others = members.iter().filter(|(slot, _)| **slot != node.slot());
+        let asked = others
+            .map(|(slot, address)| async { (*slot, network::hello(&identity, *slot, &address.peer).await) });
+        for (slot, answer) in futures::future::join_all(asked).await {
             let reason = match answer.map(|answer| answer.vacant) {
                 Ok(Some(vacant)) if vacant.slot() == node.slot() => return,
                 Ok(_) => {
@@ -25,7 +28,7 @@ pub async fn await_vacancy(cluster: &str, node: NodeId, members: &BTreeMap<u16, 
                 }
                 Err(status) => status.message().to_owned(),
             };
-            if said.insert(*slot, reason.clone()).as_ref() != Some(&reason) {
+            if said.insert(slot, reason.clone()).as_ref() != Some(&reason) {
                 tracing::info!(%node, member = slot, reason, "this directory may not be overwritten yet");
             }
         }

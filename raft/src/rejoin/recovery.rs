@@ -90,18 +90,21 @@ impl Recovery {
              has brought it up to date"
         );
         let mut asked: Option<(NodeId, Vote, runtime::Instant)> = None;
-        // The term whose leadership a mandate made, and whose loss must be on record before this member is whole again.
-        let mut behind_loss: Option<u64> = None;
+        // The term of the first leadership that a mandate made, as far as this member took part in it. Its loss must be on record before this
+        // member is whole again, be it by a later leader who knows of no mandate: what that leadership committed stands.
+        let mut owed: Option<u64> = None;
         while !self.stopping.load(Ordering::SeqCst) && self.engine.status().failed.is_none() {
             // A mandate ends by itself; whoever was elected by it leads on.
             self.raft.runtime_config().elect(self.gate.may_campaign(node));
             let bidden = self.gate.named(node);
+            // Looked at before who leads: an entry of the leadership that a mandate made may commit a record that was there before.
+            let has_start = self.has_own_start();
             let leading =
                 look_at(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
             if let Some(vote) = leading.filter(|_| bidden) {
-                behind_loss = Some(vote.leader_id().term);
+                owed.get_or_insert(vote.leader_id().term);
             }
-            if self.has_own_start() && behind_loss.is_none_or(|term| self.progress.lost_in(term)) {
+            if has_start && owed.is_none_or(|term| self.progress.lost_since(term)) {
                 return self.end().await;
             }
             if leading.is_some() && !self.gate.may_campaign(node) && !bidden {
@@ -109,22 +112,14 @@ impl Recovery {
                 leadership::hand_over(&self.raft, PATIENCE).await;
             }
             if let Some((leader, vote)) = self.gate.knocked() {
-                let mandated = self.by_mandate(leader, &vote);
-                asked = self.ask(leader, vote, mandated).await.then(|| (leader, vote, runtime::now()));
-                if asked.is_some() {
-                    behind_loss = mandated.then(|| vote.leader_id().term);
-                }
+                asked = self.ask(leader, vote, &mut owed).await.then(|| (leader, vote, runtime::now()));
             }
             if let Some((leader, vote, at)) = asked
                 && runtime::now() - at > PATIENCE
             {
                 // The record of its start may have been lost on the way. It does not knock again, so it is asked until it has been
                 // overtaken.
-                let mandated = self.by_mandate(leader, &vote);
-                let agreed = self.ask(leader, vote, mandated).await;
-                if agreed {
-                    behind_loss = mandated.then(|| vote.leader_id().term);
-                }
+                let agreed = self.ask(leader, vote, &mut owed).await;
                 asked =
                     (agreed || self.gate.admitted() == Some(vote)).then(|| (leader, vote, runtime::now()));
             }
@@ -139,8 +134,10 @@ impl Recovery {
         }
     }
 
-    /// Asks a leader; whether it agreed, and in the leadership in which it knocked.
-    async fn ask(&self, leader: NodeId, vote: Vote, mandated: bool) -> bool {
+    /// Asks a leader; whether it agreed, and in the leadership in which it knocked. If a mandate made that leadership, or a loss is owed
+    /// from before, the leader is to put it on record.
+    async fn ask(&self, leader: NodeId, vote: Vote, owed: &mut Option<u64>) -> bool {
+        let mandated = owed.is_some() || self.by_mandate(leader, &vote);
         let node = self.identity.id();
         let Some(address) = self.address(leader) else {
             tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
@@ -152,6 +149,9 @@ impl Recovery {
                     tracing::info!(%node, %leader, "a leader brings this member up to date");
                 }
                 self.gate.admit(vote);
+                if mandated {
+                    owed.get_or_insert(vote.leader_id().term);
+                }
                 true
             }
             // It knocks again if it leads still.

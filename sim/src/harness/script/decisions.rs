@@ -50,7 +50,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "mandate-for-one-with-its-start-in-the-log",
         parts: &[FORGOT, OLD_START, "active, and the loss is told"],
-        seeds: 8,
+        seeds: 16,
         may_stop: true,
         plan: |seed| Plan { latency: Duration::from_millis(2)..Duration::from_millis(4), ..three(seed) },
         script: |stage| Box::pin(start_in_the_log(stage)),
@@ -202,7 +202,7 @@ async fn start_in_the_log(mut stage: Stage) -> Played {
     stage.decide(&[member, third]).await?;
     stage.leader_among(&[member], 0).await?;
     // What the leader proposes by then is committed, and the rest is not, for a while.
-    stage.pass(0, 25).await;
+    stage.pass(10, 90).await;
     stage.part(&[member], &[third]);
     let whole = || stage.is_active(member);
     let mut told = !stage.within(PARTED, whole).await || stage.tells_a_loss(member);

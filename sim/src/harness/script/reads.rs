@@ -63,8 +63,8 @@ fn amid_a_round(seed: u64) -> bool {
 /// How long the answers are on their way: less than a leader waits for one.
 const ON_THE_WAY: Duration = Duration::from_millis(900);
 /// For so long what is sent takes so long: until the answers to an append are, and in the one half no other append is.
-const SLOW_FOR_A_ROUND: Duration = Duration::from_millis(25);
-const SLOW_FOR_AN_APPEND: Duration = Duration::from_millis(10);
+const SLOW_FOR_A_ROUND: Duration = Duration::from_millis(30);
+const SLOW_FOR_AN_APPEND: Duration = Duration::from_millis(15);
 const ROUNDS: u8 = 3;
 /// No other client has these numbers.
 const FIRST_CLIENT: u32 = 300;
@@ -79,6 +79,8 @@ async fn held_back(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     let amid_a_round = amid_a_round(stage.seed);
     for round in 0..ROUNDS {
+        // Who syncs first answers too late.
+        stage.ahead(&stage.all()).await?;
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
         let runtime = Handle::current();
