@@ -26,11 +26,10 @@ pub(crate) struct ReadBarrier {
     callers: mpsc::Sender<Caller>,
 }
 
-/// The end that makes the rounds.
+/// What a round needs.
 struct Rounds {
     raft: Raft,
     progress: Arc<Progress>,
-    callers: mpsc::Receiver<Caller>,
     patience: Duration,
 }
 
@@ -38,7 +37,8 @@ impl ReadBarrier {
     /// Starts the rounds; they end with the last handle.
     pub(crate) fn start(raft: Raft, progress: Arc<Progress>, patience: Duration) -> ReadBarrier {
         let (sender, callers) = mpsc::channel(WAITING);
-        runtime::spawn(Rounds { raft, progress, callers, patience }.run());
+        let rounds = Rounds { raft, progress, patience };
+        runtime::spawn(async move { serve(callers, || rounds.round()).await });
         ReadBarrier { callers: sender }
     }
 
@@ -51,18 +51,22 @@ impl ReadBarrier {
     }
 }
 
-impl Rounds {
-    async fn run(mut self) {
-        let mut served = Vec::new();
-        while self.callers.recv_many(&mut served, WAITING).await > 0 {
-            let result = self.round().await;
-            for caller in served.drain(..) {
-                // A caller that went away does not want it.
-                caller.send(result.clone()).ok();
-            }
+/// Round after round, each for those who called before it began.
+async fn serve<R>(mut callers: mpsc::Receiver<Caller>, round: impl Fn() -> R)
+where
+    R: Future<Output = Result<(), ReadError>>,
+{
+    let mut served = Vec::new();
+    while callers.recv_many(&mut served, WAITING).await > 0 {
+        let result = round().await;
+        for caller in served.drain(..) {
+            // A caller that went away does not want it.
+            caller.send(result.clone()).ok();
         }
     }
+}
 
+impl Rounds {
     async fn round(&self) -> Result<(), ReadError> {
         let option = LinearizerOption::from(ReadPolicy::ReadIndex).with_wait_timeout(self.patience);
         let read = match self.raft.get_read_linearizer(option).await {
@@ -96,5 +100,57 @@ pub(crate) fn leader(
         ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
             Some((forward.leader_id?, forward.leader_node?))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Semaphore;
+
+    /// A round's heartbeats may be older than a caller that comes while it runs: another member may lead by then, and have
+    /// acknowledged what the caller must see.
+    #[tokio::test]
+    async fn a_caller_that_comes_while_a_round_runs_is_served_by_the_next() {
+        let (sender, callers) = mpsc::channel(WAITING);
+        let barrier = ReadBarrier { callers: sender };
+        let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let round = {
+            let (begun, end) = (begun.clone(), end.clone());
+            move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let end = end.clone();
+                async move {
+                    end.acquire().await.unwrap().forget();
+                    Ok(())
+                }
+            }
+        };
+        tokio::spawn(serve(callers, round));
+        let call = || {
+            let barrier = barrier.clone();
+            tokio::spawn(async move { barrier.wait().await })
+        };
+        let settled = || async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let early = call();
+        settled().await;
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        let late = [call(), call()];
+        settled().await;
+        end.add_permits(1);
+        early.await.unwrap().unwrap();
+        settled().await;
+        assert_eq!(begun.load(Ordering::SeqCst), 2, "one more round");
+        assert!(late.iter().all(|late| !late.is_finished()), "served by the round that had begun before them");
+        end.add_permits(1);
+        for late in late {
+            late.await.unwrap().unwrap();
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 2, "one round for both");
     }
 }

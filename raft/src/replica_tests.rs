@@ -129,6 +129,35 @@ async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() 
     assert!(!told(NodeId::new(3, 3), 1));
 }
 
+/// The story: a member that was to be behind a loss asked once more after it had restarted, and not for the loss that time. And the
+/// request of its earlier run, which came late, took the place of the later one's.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
+    let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
+    let replica = Replica::start(config, engine(&folder).await).await.unwrap();
+    while replica.status().role != Role::Leader {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    let Recovery { records, progress, raft, .. } = &replica.inner.shared.recovery;
+    let vote = look(&raft.metrics(), |seen| seen.vote);
+    let run = |start| Run { start, nonce: start };
+    let losses = progress.losses().count;
+    for (start, loss) in [(5, true), (6, false), (5, false)] {
+        records.propose(vote, other(), run(start), loss);
+    }
+    while !progress.has_start(other(), run(6)) {
+        runtime::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(progress.lost_since(vote.leader_id.term), "the loss is told before the record that waits for it");
+    // Whatever else was proposed would be applied by now.
+    replica.read_barrier().await.unwrap();
+    runtime::sleep(Duration::from_millis(100)).await;
+    assert!(progress.has_start(other(), run(6)), "the record of an earlier run came after it");
+    assert!(progress.losses().count > losses);
+}
+
 /// Elected in the last moment of its mandate, it is brought back under its own leadership.
 #[tokio::test(flavor = "multi_thread")]
 async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() {

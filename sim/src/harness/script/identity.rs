@@ -2,7 +2,7 @@
 
 use super::disks::{REBORN, reborn, votes};
 use super::stage::{Played, Stage};
-use super::{Scenario, three, three_or_five};
+use super::{Scenario, five, three, three_or_five};
 use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::machine::Death;
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// For so long a disk hangs: longer than a leader listens before it replaces anybody, shorter than an I/O may take.
 const LAGS: Duration = Duration::from_millis(9_500);
+/// By so much every operation of a slow disk takes longer.
+const SLOWER: Duration = Duration::from_millis(600);
 /// The part of it that is looked at.
 const LAGS_SEEN_MS: (u64, u64) = (8_500, 9_000);
 
@@ -39,6 +41,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(another_lags(stage)),
+    },
+    Scenario {
+        name: "identity-unreadable-beside-slow-disks",
+        parts: &["every disk is slow", "begins empty while one is away", REBORN],
+        seeds: 4,
+        may_stop: false,
+        plan: five,
+        script: |stage| Box::pin(beside_slow_disks(stage)),
     },
     Scenario {
         name: "superblock-torn-beside-a-damaged-copy",
@@ -159,6 +169,31 @@ async fn another_lags(mut stage: Stage) -> Played {
     stage.until("the first write", || lost_disk.stats().writes > writes).await?;
     let has = stage.status(lags).and_then(|status| status.last_log);
     stage.reached_if(has >= level, "nothing overwritten before it caught up");
+    reborn(&stage, lost).await?;
+    stage.active(&stage.all()).await?;
+    stage.acknowledged(5).await
+}
+
+/// One member is away, and the disks of the others take longer for a sync than a leader waits between two looks at its members. The
+/// one whose identity is gone hears all the same that its place is vacant.
+async fn beside_slow_disks(mut stage: Stage) -> Played {
+    stage.acknowledged(20).await?;
+    let (_, lost, away) = stage.cast().await?;
+    stage.lose_identity(lost, Death::PowerCut)?;
+    stage.isolate(&[away]);
+    let mut disks = Vec::new();
+    for member in stage.others(&[lost, away]) {
+        disks.push(stage.machine(member)?.disk.clone());
+    }
+    disks.iter().for_each(|disk| disk.slow_down(SLOWER));
+    stage.reached("every disk is slow");
+    let disk = stage.machine(lost)?.disk.clone();
+    let writes = disk.stats().writes;
+    stage.start(&[lost]).await;
+    stage.until("the first write", || disk.stats().writes > writes).await?;
+    stage.reached("begins empty while one is away");
+    disks.iter().for_each(|disk| disk.slow_down(Duration::ZERO));
+    stage.heal();
     reborn(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
