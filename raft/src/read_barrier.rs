@@ -146,7 +146,10 @@ mod tests {
         early.await.unwrap().unwrap();
         settled().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2, "one more round");
-        assert!(late.iter().all(|late| !late.is_finished()), "served by the round that had begun before them");
+        assert!(
+            late.iter().all(|late| !late.is_finished()),
+            "served by the round that had begun before them"
+        );
         end.add_permits(1);
         for late in late {
             late.await.unwrap().unwrap();
