@@ -137,10 +137,11 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
     let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
     let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
     let replica = Replica::start(config, engine(&folder).await).await.unwrap();
-    while replica.status().role != Role::Leader {
+    let Recovery { records, progress, raft, .. } = &replica.inner.shared.recovery;
+    // With its own record, which a leader puts into the log, what the log says of others than members is forgotten.
+    while !progress.has_start(replica.node_id(), replica.engine().run()) {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let Recovery { records, progress, raft, .. } = &replica.inner.shared.recovery;
     let vote = look(&raft.metrics(), |seen| seen.vote);
     let run = |start| Run { start, nonce: start };
     let losses = progress.losses().count;
@@ -151,10 +152,6 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
         runtime::sleep(Duration::from_millis(5)).await;
     }
     assert!(progress.lost_since(vote.leader_id.term), "the loss is told before the record that waits for it");
-    // Whatever else was proposed would be applied by now.
-    replica.read_barrier().await.unwrap();
-    runtime::sleep(Duration::from_millis(100)).await;
-    assert!(progress.has_start(other(), run(6)), "the record of an earlier run came after it");
     assert!(progress.losses().count > losses);
 }
 
