@@ -148,9 +148,12 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
     for (start, loss) in [(5, true), (6, false), (5, false)] {
         records.propose(vote, other(), run(start), loss);
     }
-    while !progress.has_start(other(), run(6)) {
-        runtime::sleep(Duration::from_millis(5)).await;
-    }
+    let logged = async {
+        while !progress.has_start(other(), run(6)) {
+            runtime::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    runtime::timeout(Duration::from_secs(20), logged).await.expect("the record of the later run");
     assert!(progress.lost_since(vote.leader_id.term), "the loss is told before the record that waits for it");
     assert!(progress.losses().count > losses);
 }
