@@ -24,7 +24,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "dies while it opens",
             "all active again",
         ],
-        seeds: 6,
+        seeds: 12,
         may_stop: false,
         plan: |seed| Plan {
             log_retain_entries: 20,

@@ -58,7 +58,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             RECOVERED,
             REBORN,
         ],
-        seeds: 12,
+        seeds: 20,
         may_stop: false,
         plan: five,
         script: |stage| Box::pin(recovery_and_rebirth(stage)),

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// For so long a disk hangs: longer than a leader listens before it replaces anybody, shorter than an I/O may take.
 const LAGS: Duration = Duration::from_millis(9_500);
-/// By so much every operation of a slow disk takes longer.
-const SLOWER: Duration = Duration::from_millis(600);
 /// The part of it that is looked at.
 const LAGS_SEEN_MS: (u64, u64) = (8_500, 9_000);
+/// By so much every operation of a slow disk takes longer.
+const SLOWER: Duration = Duration::from_millis(600);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
