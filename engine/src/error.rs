@@ -1,7 +1,6 @@
 //! What can go wrong in the engine, told so that a caller can act without parsing text.
 
-use crate::io::FileKind;
-use crate::types::LogId;
+use crate::types::{FileKind, LogId};
 
 /// The engine's result.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -33,6 +33,7 @@ pub mod io;
 
 mod append;
 mod checkpoint;
+mod checkpointing;
 mod codec;
 mod engine;
 mod error;
@@ -45,6 +46,7 @@ mod install;
 mod journal;
 mod lazy;
 mod lost_identity;
+mod mark;
 mod open;
 mod recovery;
 mod room;
@@ -64,11 +66,12 @@ pub use error::{Corruption, CorruptionKind, Error, Result};
 pub use extent::{Extent, Owner};
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 pub use install::Installer;
+pub use io::Pace;
 pub use room::Need;
-pub use scrub::{Checked, Pace, ScrubMark};
+pub use scrub::Checked;
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,
-    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage,
+    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, ScrubMark, SharedImage,
     SnapshotKey, Standing, Transition, ValueRef,
 };
 pub use view::View;

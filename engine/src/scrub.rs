@@ -4,27 +4,14 @@
 use crate::checkpoint::{file_of, verify};
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionKind, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
+use crate::io::{AlignedBuf, BLOCK, FileKind, Pace};
 use crate::journal::Block;
-
-/// Called before so many bytes are read: returns when they may be.
-pub type Pace<'a> = &'a (dyn Fn(u64) -> IoFuture<()> + Send + Sync);
+use crate::types::ScrubMark;
 
 /// Journal blocks checked at once.
 const JOURNAL_BLOCKS: u64 = 256;
 /// How often a checkpoint is looked at again that was replaced meanwhile.
 const ATTEMPTS: usize = 8;
-
-/// Where a scrubber is; kept in the superblock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubMark {
-    /// The offset in the data area up to which the present cycle has come.
-    pub position: u64,
-    /// Seconds of running time since the present cycle began.
-    pub elapsed_s: u64,
-    /// The operator has paused it.
-    pub paused: bool,
-}
 
 /// What a check of a part found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

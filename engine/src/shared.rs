@@ -3,13 +3,13 @@
 //! The two locks are never held together. Neither is held across an await.
 
 use crate::error::{Error, Result};
-use crate::group::{Group, Keys, LogEntry};
+use crate::group::{Group, LogEntry};
 use crate::io::{Device, FileKind, Watch};
 use crate::journal::Ring;
-use crate::lazy::LazyMark;
+use crate::mark::LazyMark;
 use crate::space::SpaceMap;
 use crate::superblock::{Clean, SuperblockStore};
-use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Mode, Options, SharedImage, Standing};
+use crate::types::{EngineStatus, GroupId, Identity, Lineage, LogId, Mode, Options, Standing};
 use bytes::Bytes;
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -54,40 +54,6 @@ pub(crate) struct Queued {
     pub op: Op,
     pub synced: bool,
     pub done: Option<Done>,
-}
-
-/// A consistent picture of everything, taken when the queue was empty.
-pub(crate) struct Capture {
-    /// It is the first to hold a snapshot that replaced the state: older checkpoints do not lead here.
-    pub replaces: bool,
-    pub groups: Vec<CapturedGroup>,
-}
-
-/// A group in a [`Capture`].
-pub(crate) struct CapturedGroup {
-    pub id: GroupId,
-    pub purged: Option<LogId>,
-    pub applied: Option<LogId>,
-    pub applied_before: Option<LogId>,
-    pub image: Option<SharedImage>,
-    pub log: Vec<Arc<LogEntry>>,
-    pub keys: Keys,
-}
-
-impl CapturedGroup {
-    /// O(1) for the keys, one reference an entry for the log.
-    pub(crate) fn of((id, group): (&GroupId, &Group)) -> CapturedGroup {
-        let (purged, log) = group.checkpoint_log();
-        CapturedGroup {
-            id: *id,
-            purged,
-            applied: group.applied,
-            applied_before: group.applied_before.max(group.applied),
-            image: group.image.clone(),
-            log,
-            keys: group.keys.clone(),
-        }
-    }
 }
 
 /// The checkpoint machinery's state.

@@ -4,11 +4,12 @@
 //! A few gatherings are in flight together. While they are, requests pile up for the next one: that is how many small
 //! puts become few large writes.
 
-use crate::checkpoint;
+use crate::checkpoint::{Capture, CapturedGroup};
+use crate::checkpointing;
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
 use crate::journal::{self, Header, Packer, Record};
-use crate::shared::{Capture, CapturedGroup, Op, Queued, Shared, State, Waiting};
+use crate::shared::{Op, Queued, Shared, State, Waiting};
 use crate::space::Dying;
 use crate::types::{GroupId, LogId};
 use bytes::Bytes;
@@ -200,7 +201,7 @@ impl Writer {
         }
         if let Some(capture) = gathering.capture {
             self.captured = sequence;
-            self.shared.spawn(checkpoint::run(self.shared.clone(), capture, sequence, self.chain));
+            self.shared.spawn(checkpointing::run(self.shared.clone(), capture, sequence, self.chain));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Checkpoint, then journal, then the verdict.
 
 use super::salvage::{Salvage, cut_before};
-use super::scan::{End, Scan};
+use super::scan::{End, Left, Scan};
 use super::shared_extent::shared_extent;
 use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
@@ -37,19 +37,6 @@ pub(crate) struct Recovered {
     pub other_is_void: bool,
     /// What was accepted as damaged: the state is a verified prefix, and may lack what was acknowledged.
     pub damage: Option<Corruption>,
-}
-
-/// What the caller knows of how the directory was left.
-#[derive(Clone, Copy)]
-pub(crate) struct Left {
-    /// The machine went down since.
-    pub power_cut: bool,
-    /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
-    pub kept_written: bool,
-    /// The journal is known to reach so far, or something acknowledged is gone.
-    pub reaches: Option<u64>,
-    /// It is known to have been synced so far, whatever its blocks say.
-    pub synced: u64,
 }
 
 /// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with

@@ -1,104 +1,32 @@
-//! Making a directory an engine's, and opening it.
+//! Opening a directory.
 
-use crate::checkpoint::{self, Place};
+mod classify;
+mod files;
+mod format;
+
+pub(crate) use classify::{classify, how_it_was_left};
+pub(crate) use files::{open_devices, open_file, open_superblock};
+pub(crate) use format::{check_expected, check_identity, format};
+
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES, Watched};
+use crate::io::{Directory, Watched};
 use crate::journal::{self, Ring};
-use crate::lazy::LazyMark;
 use crate::lost_identity;
-use crate::recovery::{Left, Recovered, recover};
+use crate::mark::LazyMark;
+use crate::recovery::{Recovered, recover};
 use crate::settle::{begin_epoch, settle};
-use crate::shared::{Capture, Checkpoints, Counters, Devices, Progress, Shared, State};
+use crate::shared::{Checkpoints, Counters, Progress, Shared, State};
 use crate::space::SpaceMap;
-use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, Identity, Mode, Options, Standing};
+use crate::superblock::{Clean, SuperblockStore};
+use crate::types::{Geometry, GroupId, Mode, Options, Standing};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-const MAX_CLUSTER_BYTES: usize = 64;
-
-/// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
-pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
-    geometry.check()?;
-    check_identity(identity)?;
-    let location = directory.location();
-    let superblock = open_file(directory, FileKind::Superblock)?;
-    let devices = open_devices(directory, &geometry)?;
-    let capture = Capture { replaces: false, groups: Vec::new() };
-    let place = Place { incarnation: identity.incarnation, number: 1, sequence: 0, chain: 0 };
-    let [first, _] = &devices.checkpoints;
-    checkpoint::write(first.as_ref(), FileKind::Checkpoint0, &location, &capture, place, async { Ok(()) })
-        .await?;
-    let first = Superblock::first(identity.clone(), geometry);
-    SuperblockStore::create(superblock, location, first).await.map(|_| ())
-}
-
-pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
-    let len = identity.cluster.len();
-    if len == 0 || len > MAX_CLUSTER_BYTES {
-        return Err(Error::Invalid(format!(
-            "a cluster name of {len} bytes: 1 to {MAX_CLUSTER_BYTES} are allowed"
-        )));
-    }
-    if identity.slot == 0 || identity.incarnation == 0 || identity.incarnation > Identity::MAX_INCARNATION {
-        return Err(Error::Invalid(
-            "slots count from 1, and an incarnation is 1 to 48 bits that are not all 0".into(),
-        ));
-    }
-    Ok(())
-}
-
-pub(crate) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
-    directory.open(kind).map_err(|e| {
-        let location = directory.location();
-        match e.kind() {
-            io::ErrorKind::NotFound => {
-                Error::NotFormatted { location, reason: format!("file `{}` is missing", kind.name()) }
-            }
-            io::ErrorKind::WouldBlock => Error::InUse { location },
-            _ => Error::Io {
-                location: format!("{location}: file `{}`", kind.name()),
-                operation: "open",
-                reason: e.to_string(),
-            },
-        }
-    })
-}
-
-pub(crate) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
-    let device = open_file(directory, FileKind::Superblock)?;
-    if device.size() != SUPERBLOCK_BYTES {
-        let (location, file, found) = (directory.location(), FileKind::Superblock, device.size());
-        return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
-    }
-    Ok(device)
-}
-
-pub(crate) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
-    let sized = |kind: FileKind, expected: u64| {
-        let device = open_file(directory, kind)?;
-        if device.size() != expected {
-            let (location, found) = (directory.location(), device.size());
-            return Err(Error::WrongSize { location, file: kind, found, expected });
-        }
-        Ok(device)
-    };
-    Ok(Devices {
-        data: sized(FileKind::Data, geometry.data_bytes)?,
-        journal: sized(FileKind::Journal, geometry.journal_bytes)?,
-        checkpoints: [
-            sized(FileKind::Checkpoint0, geometry.checkpoint_bytes)?,
-            sized(FileKind::Checkpoint1, geometry.checkpoint_bytes)?,
-        ],
-    })
-}
 
 /// What an opened directory needs to go on: the shared state, and where the writer continues.
 pub(crate) struct Opened {
@@ -263,50 +191,6 @@ pub(crate) async fn open(
         options,
     };
     Ok(Opened { shared: Arc::new(shared), next: written + 1, chain })
-}
-
-/// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
-/// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
-/// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
-/// then: that may have changed for less than a power cut.
-pub(crate) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
-    let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
-    match known.standing {
-        Standing::Active if !doubtful => Standing::Active,
-        _ => Standing::Recovering,
-    }
-}
-
-/// What the journal may lack. A failed sync under the running kernel counts as a power cut that was survived: blocks may
-/// have fallen back one by one, but with no peers what was acknowledged must be there.
-pub(crate) fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
-    let keeps = known.mode == Some(Mode::Device);
-    let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
-    Left {
-        power_cut: power_cut || failed_sync.is_some(),
-        kept_written: match failed_sync {
-            // What a failed sync covered may be gone whatever the device promises; where peers hold it, nothing is taken for granted.
-            Some(_) => keeps && !peers,
-            None => keeps || !power_cut,
-        },
-        reaches: failed_sync.filter(|_| power_cut || !peers),
-        synced: failed_sync.filter(|_| known.mode == Some(Mode::Sync)).unwrap_or(0),
-    }
-}
-
-pub(crate) fn check_expected(
-    location: &str,
-    found: &Identity,
-    expected: Option<&(String, u16)>,
-) -> Result<()> {
-    match expected {
-        Some((cluster, slot)) if *cluster != found.cluster || *slot != found.slot => Err(Error::Foreign {
-            location: location.to_owned(),
-            found: format!("slot {} of cluster `{}`", found.slot, found.cluster),
-            expected: format!("slot {slot} of cluster `{cluster}`"),
-        }),
-        _ => Ok(()),
-    }
 }
 
 fn state(recovered: Recovered, space: SpaceMap) -> State {
