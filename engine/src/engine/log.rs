@@ -1,11 +1,9 @@
 //! Requests to the log: append, read, truncate, purge.
 
-use super::Engine;
-use crate::append::Batches;
 use crate::error::{Error, Result};
-use crate::shared::{Op, Queued, State};
+use crate::state::{Done, Engine, Op, Queued, State, View};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
-use crate::view::View;
+use crate::write::Batches;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -216,7 +214,7 @@ impl Engine {
         let mut done = Some(done);
         self.when_queue_has_room(|state| {
             let op = change(state)?;
-            let done = done.take().map(|done| -> crate::shared::Done {
+            let done = done.take().map(|done| -> Done {
                 Box::new(move |result| {
                     let _ = done.send(result);
                 })

@@ -1,6 +1,6 @@
 //! What a directory may lack, by how it was left.
 
-use crate::recovery::Left;
+use super::recovery::Left;
 use crate::superblock::Superblock;
 use crate::types::{Mode, Standing};
 

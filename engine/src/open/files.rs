@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};
-use crate::shared::Devices;
+use crate::state::Devices;
 use crate::types::Geometry;
 use std::io;
 use std::sync::Arc;

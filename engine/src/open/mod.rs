@@ -3,25 +3,31 @@
 mod classify;
 mod files;
 mod format;
+mod inspect;
+mod lost_identity;
+mod recovery;
+mod rewrite;
+mod settle;
 
-pub(crate) use classify::{classify, how_it_was_left};
-pub(crate) use files::{open_devices, open_file, open_superblock};
-pub(crate) use format::{check_expected, check_identity, format};
+pub(crate) use format::format;
+pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
+pub(crate) use lost_identity::{format_again, is_readable};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{Directory, Watched};
 use crate::journal::{self, Ring};
-use crate::lost_identity;
-use crate::mark::LazyMark;
-use crate::recovery::{Recovered, recover};
-use crate::settle::{begin_epoch, settle};
-use crate::shared::{Checkpoints, Counters, Progress, Shared, State};
 use crate::space::SpaceMap;
+use crate::state::{Checkpoints, Counters, LazyMark, Progress, Shared, State};
 use crate::superblock::{Clean, SuperblockStore};
 use crate::types::{Geometry, GroupId, Mode, Options, Standing};
 use bytes::Bytes;
+use classify::{classify, how_it_was_left};
+use files::{open_devices, open_superblock};
+use format::check_expected;
 use parking_lot::Mutex;
+use recovery::{Recovered, recover};
+use settle::{begin_epoch, settle};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -218,7 +224,7 @@ fn state(recovered: Recovered, space: SpaceMap) -> State {
 }
 
 /// Counts every reference of index and log.
-pub(crate) fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
+fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
     let mut space = SpaceMap::new(geometry.data_blocks());
     for group in groups.values() {
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());

@@ -8,10 +8,11 @@
 //! written makes every copy of the superblock unusable, synced, so that the old identity does not come back with less than
 //! it had. A crash from there on leaves a directory without an identity, to which the same is done again.
 
+use super::files::{open_file, open_superblock};
+use super::format::{check_expected, check_identity, format};
+use super::recovery::is_written;
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
-use crate::open::{check_expected, check_identity, format, open_file, open_superblock};
-use crate::recovery::is_written;
 use crate::superblock::{SuperblockStore, readable_copies, void_copies};
 use crate::types::{Geometry, Identity};
 

@@ -2,10 +2,10 @@
 //! its position. The scrubber itself, which knows the peers, is the caller's.
 
 use crate::checkpoint::{file_of, verify};
-use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionKind, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, Pace};
 use crate::journal::Block;
+use crate::state::Engine;
 use crate::types::ScrubMark;
 
 /// Journal blocks checked at once.
@@ -25,7 +25,7 @@ pub struct Checked {
 impl Engine {
     /// Checks the journal's blocks that recovery would need.
     pub async fn check_journal(&self, pace: Pace<'_>) -> Checked {
-        let shared = self.shared();
+        let shared = &self.shared;
         let mut checked = Checked::default();
         let mut next = 0;
         loop {
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     async fn check_block(&self, sequence: u64) -> std::result::Result<(), String> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let (result, buf) =
             shared.devices.journal.read(shared.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
         result.map_err(|error| format!("it cannot be read: {error}"))?;
@@ -85,7 +85,7 @@ impl Engine {
 
     /// `false` where a checkpoint was being written meanwhile, so that nothing is known.
     async fn check_area(&self, area: usize, pace: Pace<'_>, checked: &mut Checked) -> bool {
-        let shared = self.shared();
+        let shared = &self.shared;
         let begun = shared
             .wait_until(|shared| {
                 let state = shared.state.lock();
@@ -130,7 +130,7 @@ impl Engine {
     /// # Errors
     /// `Failed`.
     pub async fn check_superblock(&self) -> Result<u64> {
-        let shared = self.shared();
+        let shared = &self.shared;
         shared.state.lock().check_open()?;
         let healed = shared.superblock.lock().await.heal().await;
         healed.map(|healed| healed.damaged).inspect_err(|error| shared.fail(error.clone()))
@@ -138,7 +138,7 @@ impl Engine {
 
     /// What [`Engine::save_scrub_mark`] last stored.
     pub async fn scrub_mark(&self) -> ScrubMark {
-        self.shared().superblock.lock().await.current().scrub
+        self.shared.superblock.lock().await.current().scrub
     }
 
     /// Stores a scrubber's place, synced.
@@ -146,7 +146,7 @@ impl Engine {
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn save_scrub_mark(&self, mark: ScrubMark) -> Result<()> {
-        self.shared().state.lock().check_open()?;
-        self.shared().update_superblock(|s| s.scrub = mark).await
+        self.shared.state.lock().check_open()?;
+        self.shared.update_superblock(|s| s.scrub = mark).await
     }
 }

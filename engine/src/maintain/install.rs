@@ -6,10 +6,8 @@
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::{AlignedBuf, FileKind};
-use crate::room::fits_state;
-use crate::shared::{Shared, State};
+use crate::state::{Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
-use crate::view::View;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

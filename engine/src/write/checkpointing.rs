@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Capture, Place, file_of, void, write};
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::state::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,13 +1,13 @@
 //! What was recovered is made safe before anything is built on it: synced, cleared of what a crash left behind it, and
 //! where it is doubtful or less than there was, written anew.
 
+use super::recovery::Recovered;
+use super::rewrite::write_again;
 use crate::checkpoint::{self, Capture, CapturedGroup, Place, file_of};
 use crate::error::{Error, Result};
-use crate::failed_sync::write_again;
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::journal::{self, Ring};
-use crate::recovery::Recovered;
-use crate::shared::Devices;
+use crate::state::Devices;
 use std::io;
 
 /// Journal blocks cleared in one write.

@@ -2,7 +2,7 @@
 //! its last act after a failed write or sync is to leave word of it.
 
 use crate::io::Hung;
-use crate::shared::Shared;
+use crate::state::Shared;
 use std::sync::Arc;
 
 /// Runs until the engine is closed or fails.

@@ -8,7 +8,7 @@ use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, FileKind};
 use crate::journal::{Block, Body, Record, Ring};
-use crate::shared::Devices;
+use crate::state::Devices;
 use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
 use crate::values::read_value;

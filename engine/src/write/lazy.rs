@@ -11,7 +11,7 @@
 //! again.
 
 use crate::error::Result;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::superblock::Superblock;
 use crate::types::Mode;
 use std::sync::atomic::Ordering;

@@ -4,13 +4,13 @@
 //! A few gatherings are in flight together. While they are, requests pile up for the next one: that is how many small
 //! puts become few large writes.
 
+use super::checkpointing;
 use crate::checkpoint::{Capture, CapturedGroup};
-use crate::checkpointing;
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
 use crate::journal::{self, Header, Packer, Record};
-use crate::shared::{Op, Queued, Shared, State, Waiting};
 use crate::space::Dying;
+use crate::state::{Op, Queued, Shared, State, Waiting};
 use crate::types::{GroupId, LogId};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
