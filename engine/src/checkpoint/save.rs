@@ -34,10 +34,7 @@ pub(crate) async fn write(
     place: Place,
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<u64> {
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     let mut body = BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
@@ -73,20 +70,12 @@ pub(crate) async fn write_header(
     copy: u64,
 ) -> Result<()> {
     let written = write_at(device, copy * BLOCK as u64, &header.encode()).await;
-    written.map_err(|e| Error::Failed {
-        location: location.to_owned(),
-        file,
-        operation: "write",
-        reason: e.to_string(),
-    })
+    written.map_err(|e| Error::failed(location, file, "write", e))
 }
 
 /// Makes an area hold no checkpoint.
 pub(crate) async fn void(device: &dyn Device, file: FileKind, location: &str) -> Result<()> {
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     write_at(device, 0, &[0; BODY_AT as usize]).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))
 }

@@ -103,12 +103,8 @@ fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
 /// Fills a file with zeros, synced.
 async fn zero(directory: &dyn Directory, kind: FileKind) -> Result<()> {
     let device = open_file(directory, kind)?;
-    let failed = |operation, error: std::io::Error| Error::Failed {
-        location: directory.location(),
-        file: kind,
-        operation,
-        reason: error.to_string(),
-    };
+    let failed =
+        |operation, error: std::io::Error| Error::failed(&directory.location(), kind, operation, error);
     let size = device.size() / BLOCK as u64 * BLOCK as u64;
     for offset in (0..size).step_by(PIECE_BYTES as usize) {
         let piece = AlignedBuf::zeroed(PIECE_BYTES.min(size - offset) as usize);

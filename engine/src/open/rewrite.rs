@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::state::Devices;
 use crate::types::ValueRef;
-use std::io;
 use std::ops::Range;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
@@ -23,7 +22,7 @@ pub(crate) async fn write_again(devices: &Devices, location: &str, recovered: &R
         let file = file_of(recovered.area);
         for copy in 0..checkpoint::COPIES {
             checkpoint::write_header(device.as_ref(), file, location, &recovered.checkpoint, copy).await?;
-            device.sync().await.map_err(|e| failed(location, file, "sync", &e))?;
+            device.sync().await.map_err(|e| Error::failed(location, file, "sync", e))?;
         }
     }
     write_values(devices.data.as_ref(), location, &recovered.unsynced_values).await
@@ -75,15 +74,11 @@ async fn write_run(
         return Ok(false);
     }
     let (result, _) = data.write(start, buf).await;
-    result.map_err(|e| failed(location, FileKind::Data, "write", &e))?;
+    result.map_err(|e| Error::failed(location, FileKind::Data, "write", e))?;
     Ok(true)
 }
 
 /// Where the last block of a value ends.
 fn end_of(value: &ValueRef) -> u64 {
     (value.offset + u64::from(value.len)).next_multiple_of(BLOCK_BYTES)
-}
-
-fn failed(location: &str, file: FileKind, operation: &'static str, error: &io::Error) -> Error {
-    Error::Failed { location: location.to_owned(), file, operation, reason: error.to_string() }
 }

@@ -23,10 +23,7 @@ pub(crate) async fn settle(
     doubtful: bool,
     incarnation: u64,
 ) -> Result<()> {
-    let failed = |file: FileKind, operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |file, operation| move |e: io::Error| Error::failed(location, file, operation, e);
     if doubtful {
         write_again(devices, location, recovered).await?;
     }
@@ -95,15 +92,7 @@ pub(crate) async fn begin_epoch(
 ) -> Result<u128> {
     let mut buf = AlignedBuf::zeroed(BLOCK);
     let checksum = journal::encode_into(&mut buf, header, &[]);
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file: FileKind::Journal,
-            operation,
-            reason: e.to_string(),
-        }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, FileKind::Journal, operation, e);
     let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
     result.map_err(failed("write"))?;
     journal.sync().await.map_err(failed("sync"))?;

@@ -196,7 +196,7 @@ impl Shared {
         operation: &'static str,
         error: &std::io::Error,
     ) -> Error {
-        Error::Failed { location: self.location.clone(), file, operation, reason: error.to_string() }
+        Error::failed(&self.location, file, operation, error)
     }
 
     pub(crate) fn failed(&self) -> Option<Error> {

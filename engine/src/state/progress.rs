@@ -1,6 +1,7 @@
 //! How far writes and syncs have come, and who waits for them.
 
 use super::Done;
+use crate::types::Mode;
 use std::collections::VecDeque;
 use tokio::time::Instant;
 
@@ -34,6 +35,22 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// All through block `written` is synced.
+    pub(crate) fn new(written: u64, written_checksum: u128, mode: Mode) -> Progress {
+        Progress {
+            written,
+            synced: written,
+            waiting: VecDeque::new(),
+            claims: VecDeque::new(),
+            unsynced_bytes: 0,
+            oldest_unsynced: None,
+            writer_ended: false,
+            written_checksum,
+            last_ahead: Instant::now(),
+            ahead: mode == Mode::Device,
+        }
+    }
+
     /// What the synced blocks say was synced. Dead blocks whose record lies at or below may be used again.
     ///
     /// That the record is synced is not enough: recovery must also be able to tell that it was. It checks the values
