@@ -65,17 +65,17 @@ impl Engine {
 
     /// Who this is.
     pub fn identity(&self) -> &Identity {
-        &self.shared.identity
+        &self.shared.facts.identity
     }
 
     /// This opening of the directory.
     pub fn run(&self) -> Run {
-        Run { start: self.shared.epoch, nonce: self.shared.options.run }
+        Run { start: self.shared.facts.epoch, nonce: self.shared.facts.options.run }
     }
 
     /// The openings before this one.
     pub fn lineage(&self) -> Lineage {
-        self.shared.lineage
+        self.shared.facts.lineage
     }
 
     /// Whether it remembers everything that it acknowledged.
@@ -190,7 +190,7 @@ impl Engine {
             state.checkpoints.requested = true;
             state.checkpoints.begun + 1
         };
-        self.shared.work.notify_one();
+        self.shared.signals.writer.notify_one();
         self.shared.wait_for_checkpoint(target).await
     }
 
@@ -223,7 +223,7 @@ impl Engine {
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
         shared.state.lock().closing = true;
-        shared.work.notify_one();
+        shared.signals.writer.notify_one();
         shared
             .wait_until(|shared| {
                 let idle = shared.state.lock().checkpoints.running;
@@ -232,7 +232,7 @@ impl Engine {
             .await;
         let closed = async {
             shared.sync_now().await?;
-            shared.sync_work.notify_one();
+            shared.signals.syncer.notify_one();
             shared.clear_mark_at_end().await
         };
         let result = closed.await;

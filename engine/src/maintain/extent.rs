@@ -276,7 +276,7 @@ impl Shared {
             buf = again;
         }
         Err(Error::Io {
-            location: self.location.clone(),
+            location: self.facts.location.clone(),
             operation: "read",
             reason: format!("the blocks of the value at {} read differently each time", extent.at.offset),
         })

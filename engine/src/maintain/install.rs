@@ -205,7 +205,7 @@ impl Installer {
     pub fn fits(&self, image_bytes: u64) -> Result<()> {
         let claimed = self.claimed.as_ref().ok_or(Error::Closed)?;
         let bytes = claimed.keys.checkpoint_bytes().saturating_add(image_bytes);
-        fits_state(bytes, self.shared.checkpoint_capacity)
+        fits_state(bytes, self.shared.facts.checkpoint_capacity)
     }
 
     /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.
@@ -242,7 +242,7 @@ impl Installer {
                 Some(Ok(state.checkpoints.begun + 1))
             })
             .await?;
-        shared.work.notify_one();
+        shared.signals.writer.notify_one();
         shared.wait_for_checkpoint(target).await
     }
 }

@@ -35,7 +35,7 @@ impl Engine {
             if next > last {
                 return checked;
             }
-            let count = shared.ring.contiguous(next, (last - next + 1).min(JOURNAL_BLOCKS));
+            let count = shared.facts.ring.contiguous(next, (last - next + 1).min(JOURNAL_BLOCKS));
             pace(count * BLOCK as u64).await;
             for sequence in next..next + count {
                 checked.blocks += 1;
@@ -44,7 +44,7 @@ impl Engine {
                 {
                     checked.damaged.push(Corruption {
                         file: FileKind::Journal,
-                        offset: shared.ring.offset(sequence),
+                        offset: shared.facts.ring.offset(sequence),
                         length: BLOCK as u64,
                         kind: CorruptionKind::JournalBlock,
                         expected: format!("block {sequence}"),
@@ -60,10 +60,12 @@ impl Engine {
     async fn check_block(&self, sequence: u64) -> std::result::Result<(), String> {
         let shared = &self.shared;
         let (result, buf) =
-            shared.devices.journal.read(shared.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
+            shared.devices.journal.read(shared.facts.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
         result.map_err(|error| format!("it cannot be read: {error}"))?;
         let block = Block::decode(&buf).ok_or_else(|| "a damaged block".to_owned())?;
-        match block.header.sequence == sequence && block.header.incarnation == shared.identity.incarnation {
+        match block.header.sequence == sequence
+            && block.header.incarnation == shared.facts.identity.incarnation
+        {
             true => Ok(()),
             false => Err(format!("block {}", block.header.sequence)),
         }
@@ -93,7 +95,7 @@ impl Engine {
             })
             .await;
         let Some(device) = shared.devices.checkpoints.get(area) else { return true };
-        let found = verify(device.as_ref(), shared.identity.incarnation, pace).await;
+        let found = verify(device.as_ref(), shared.facts.identity.incarnation, pace).await;
         let (undisturbed, newest, number) = {
             let state = shared.state.lock();
             let checkpoints = &state.checkpoints;

@@ -18,9 +18,11 @@ use crate::group::{Group, LogEntry};
 use crate::io::{Directory, Watch, Watched};
 use crate::journal::{self, Ring};
 use crate::space::SpaceMap;
-use crate::state::{Checkpoints, Counters, Devices, LazyMark, Progress, Shared, State};
+use crate::state::{
+    Checkpoints, Counters, Devices, Facts, LazyMark, Progress, Queue, Shared, Signals, State,
+};
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, Lineage, Mode, Options, Standing};
+use crate::types::{Geometry, GroupId, Mode, Options, Standing};
 use bytes::Bytes;
 use classify::{classify, how_it_was_left};
 use files::{open_devices, open_superblock};
@@ -31,7 +33,6 @@ use settle::{begin_epoch, settle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::Notify;
 
 /// What an opened directory needs to go on: the shared state, and where the writer continues.
 pub(crate) struct Opened {
@@ -47,29 +48,26 @@ pub(crate) async fn open(
     options: Options,
 ) -> Result<Opened> {
     let mut opening = Opening::identify(directory, expected.as_ref(), options).await?;
-    let (mut recovered, standing, space) = opening.recover(&directory.watch).await?;
+    let (mut recovered, standing, space) = opening.recover().await?;
     opening.make_safe(&mut recovered, standing).await?;
-    let lineage = opening.begin_run(&recovered, standing).await?;
+    opening.begin_run(&recovered, standing).await?;
     opening.tell(&recovered, standing);
     let (written, chain) = opening.begin_epoch(&recovered).await?;
-    let progress = Progress::new(written, chain, opening.options.mode);
-    let state = state(recovered, space);
-    let shared = opening.into_shared(directory, standing, lineage, state, progress);
+    let progress = Progress::new(written, chain, opening.facts.options.mode);
+    let state = state(recovered, space, opening.facts.ring);
+    let shared = opening.into_shared(standing, state, progress);
     Ok(Opened { shared: Arc::new(shared), next: written + 1, chain })
 }
 
 /// A directory that is being opened: what is known of it before anything is recovered.
 struct Opening {
-    location: String,
+    facts: Facts,
     devices: Devices,
+    watch: Arc<Watch>,
     superblock: SuperblockStore,
     /// What the superblock says until this opening changes it.
     known: Superblock,
-    ring: Ring,
     power_cut: bool,
-    /// This opening's number.
-    epoch: u64,
-    options: Options,
 }
 
 impl Opening {
@@ -93,21 +91,35 @@ impl Opening {
         check_expected(&location, &known.identity, expected)?;
         let devices = open_devices(directory, &known.geometry)?;
         let power_cut = known.boot != options.boot;
-        let ring = Ring::new(known.geometry.journal_blocks());
-        let epoch = known.epoch + 1;
-        Ok(Opening { location, devices, superblock, known, ring, power_cut, epoch, options })
+        let mut lineage = known.lineage;
+        lineage.rotate_right(1);
+        if let Some(latest) = lineage.first_mut() {
+            *latest = known.run;
+        }
+        let facts = Facts {
+            location,
+            backend: directory.backend(),
+            options,
+            identity: known.identity.clone(),
+            ring: Ring::new(known.geometry.journal_blocks()),
+            epoch: known.epoch + 1,
+            lineage,
+            checkpoint_capacity: known.geometry.checkpoint_bytes,
+        };
+        Ok(Opening { facts, devices, watch: Arc::clone(&directory.watch), superblock, known, power_cut })
     }
 
     /// What the files stand for, and whether the node still remembers what it acknowledged. Writes nothing.
-    async fn recover(&self, watch: &Watch) -> Result<(Recovered, Standing, SpaceMap)> {
-        let Opening { known, power_cut, options, .. } = self;
-        let left = how_it_was_left(known, *power_cut, options.salvage);
-        let recovered = recover(&self.devices, known, self.ring, left, options.salvage).await;
-        watch.check(&self.location)?;
+    async fn recover(&self) -> Result<(Recovered, Standing, SpaceMap)> {
+        let Opening { facts, devices, known, power_cut, .. } = self;
+        let salvage = facts.options.salvage;
+        let left = how_it_was_left(known, *power_cut, salvage);
+        let recovered = recover(devices, known, facts.ring, left, salvage).await;
+        self.watch.check(&facts.location)?;
         let recovered = recovered?;
         let standing = match &recovered.damage {
             Some(_) => Standing::Recovering,
-            None => classify(known, *power_cut, options.salvage),
+            None => classify(known, *power_cut, salvage),
         };
         let space = rebuild_space(&known.geometry, &recovered.groups)?;
         Ok((recovered, standing, space))
@@ -115,7 +127,7 @@ impl Opening {
 
     /// What was read is on the medium when this returns, and nothing is left behind it that could pass for more.
     async fn make_safe(&mut self, recovered: &mut Recovered, standing: Standing) -> Result<()> {
-        let Opening { location, devices, superblock, known, power_cut, .. } = self;
+        let Opening { facts: Facts { location, ring, .. }, devices, superblock, known, power_cut, .. } = self;
         let doubtful = known.failed_sync.is_some();
         let healed = match *power_cut && !doubtful {
             true => superblock.heal().await?,
@@ -134,7 +146,7 @@ impl Opening {
         }
         let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
         let incarnation = known.identity.incarnation;
-        let settled = settle(devices, self.ring, location, recovered, doubtful, incarnation).await;
+        let settled = settle(devices, *ring, location, recovered, doubtful, incarnation).await;
         if let Err(error) = &settled
             && error.is_failed_io()
             && !*power_cut
@@ -145,36 +157,29 @@ impl Opening {
         settled
     }
 
-    /// From here on the directory is this opening's. Returns the openings before it.
-    async fn begin_run(&mut self, recovered: &Recovered, standing: Standing) -> Result<Lineage> {
-        let Options { boot, mode, run, .. } = self.options;
-        let epoch = self.epoch;
-        let mut lineage = self.known.lineage;
-        lineage.rotate_right(1);
-        if let Some(latest) = lineage.first_mut() {
-            *latest = self.known.run;
-        }
+    /// From here on the directory is this opening's.
+    async fn begin_run(&mut self, recovered: &Recovered, standing: Standing) -> Result<()> {
+        let Facts { options, epoch, lineage, .. } = &self.facts;
         // All that was recovered is synced by now, so the mark is clear until the first acknowledgement that is not.
         let clean = Clean { sequence: recovered.end, checksum: recovered.chain };
         self.superblock
             .update(|s| {
-                s.epoch = epoch;
-                s.boot = boot;
+                s.epoch = *epoch;
+                s.boot = options.boot;
                 s.lazy = false;
                 s.clean = clean;
-                s.mode = Some(mode);
+                s.mode = Some(options.mode);
                 s.standing = standing;
-                s.run = run;
-                s.lineage = lineage;
+                s.run = options.run;
+                s.lineage = *lineage;
                 s.failed_sync = None;
             })
-            .await?;
-        Ok(lineage)
+            .await
     }
 
     /// Says what a person should know of how the directory was found.
     fn tell(&self, recovered: &Recovered, standing: Standing) {
-        let Opening { location, known, epoch, .. } = self;
+        let Opening { facts: Facts { location, epoch, .. }, known, .. } = self;
         if let Some(damage) = &recovered.damage {
             tracing::warn!(
                 location,
@@ -208,16 +213,17 @@ impl Opening {
 
     /// Writes the first block of this opening. Returns its sequence and checksum.
     async fn begin_epoch(&mut self, recovered: &Recovered) -> Result<(u64, u128)> {
+        let facts = &self.facts;
         let written = recovered.end + 1;
         let header = journal::Header {
-            incarnation: self.known.identity.incarnation,
-            epoch: self.epoch,
+            incarnation: facts.identity.incarnation,
+            epoch: facts.epoch,
             sequence: written,
             previous: recovered.chain,
             written: recovered.end,
             synced: recovered.end,
         };
-        let chain = begin_epoch(self.devices.journal.as_ref(), self.ring, &self.location, &header).await?;
+        let chain = begin_epoch(self.devices.journal.as_ref(), facts.ring, &facts.location, &header).await?;
         if recovered.end == 0 {
             // No checkpoint covers any of the journal: without this an empty one would pass for it.
             self.superblock.update(|s| s.clean = Clean { sequence: written, checksum: chain }).await?;
@@ -225,45 +231,29 @@ impl Opening {
         Ok((written, chain))
     }
 
-    fn into_shared(
-        self,
-        directory: &Watched,
-        standing: Standing,
-        lineage: Lineage,
-        state: State,
-        progress: Progress,
-    ) -> Shared {
+    fn into_shared(self, standing: Standing, state: State, progress: Progress) -> Shared {
         let votes = &self.superblock.current().votes;
         let votes = votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
         Shared {
-            location: self.location,
-            backend: directory.backend(),
-            identity: self.known.identity,
-            ring: self.ring,
-            epoch: self.epoch,
-            lineage,
-            checkpoint_capacity: self.known.geometry.checkpoint_bytes,
+            facts: self.facts,
             devices: self.devices,
-            watch: Arc::clone(&directory.watch),
+            watch: self.watch,
             superblock: tokio::sync::Mutex::new(self.superblock),
             votes: Mutex::new(votes),
+            standing: Mutex::new(standing),
             state: Mutex::new(state),
             progress: Mutex::new(progress),
-            standing: Mutex::new(standing),
             lazy: LazyMark::default(),
-            counters: Counters::default(),
-            work: Notify::new(),
-            sync_work: Notify::new(),
             distrusted: AtomicBool::new(false),
-            changed: Notify::new(),
+            counters: Counters::default(),
+            signals: Signals::default(),
             mending: tokio::sync::Mutex::new(()),
             syncing: tokio::sync::Mutex::new(()),
-            options: self.options,
         }
     }
 }
 
-fn state(recovered: Recovered, space: SpaceMap) -> State {
+fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
     let checkpoints = Checkpoints {
         number: recovered.checkpoint.number,
         area: recovered.area,
@@ -275,11 +265,8 @@ fn state(recovered: Recovered, space: SpaceMap) -> State {
     State {
         groups: recovered.groups,
         space,
-        queue: Vec::new(),
-        queued_record_bytes: 0,
-        queued_value_bytes: 0,
+        queue: Queue::new(ring.blocks()),
         unwritten: BTreeMap::new(),
-        flush: false,
         closing: false,
         failed: None,
         failed_sync: None,

@@ -47,7 +47,7 @@ impl Engine {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         state.check_open()?;
-        let area = shared.checkpoint_capacity;
+        let area = shared.facts.checkpoint_capacity;
         if let Some(longest) = need.longest {
             let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
             let reserve = state.space.reserve_bytes();
@@ -73,7 +73,8 @@ impl Engine {
     pub fn has_room(&self, bytes: u64, index_bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
         let shared = &self.shared;
         let state = shared.state.lock();
-        let fits = fits_index(state.index_bytes(), index_bytes, shared.checkpoint_capacity, LEADER_PERCENT);
+        let fits =
+            fits_index(state.index_bytes(), index_bytes, shared.facts.checkpoint_capacity, LEADER_PERCENT);
         self.count_refusal(&fits);
         fits?;
         match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {

@@ -16,9 +16,9 @@ struct EndOnDrop(Arc<Shared>);
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.state.lock().closing = true;
-        self.0.work.notify_one();
-        self.0.sync_work.notify_one();
-        self.0.changed.notify_waiters();
+        self.0.signals.writer.notify_one();
+        self.0.signals.syncer.notify_one();
+        self.0.signals.changed.notify_waiters();
     }
 }
 

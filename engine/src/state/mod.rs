@@ -1,4 +1,5 @@
-//! What the engine's tasks and callers share: the state under one lock, the progress of writes under another.
+//! What the engine's tasks and callers share, by what guards it: what is fixed under nothing, the state under one lock, the
+//! progress of writes under another.
 //!
 //! The two locks are never held together. Neither is held across an await.
 
@@ -18,7 +19,7 @@ pub(crate) use checkpoints::Checkpoints;
 pub use handle::Engine;
 pub(crate) use mark::LazyMark;
 pub(crate) use progress::{Progress, Waiting};
-pub(crate) use queue::{Done, Op, Pending, Queued};
+pub(crate) use queue::{Done, Op, Pending, Queue, Queued};
 pub use view::View;
 
 use crate::error::{Error, Result};
@@ -40,14 +41,9 @@ use tokio::sync::Notify;
 pub(crate) struct State {
     pub groups: BTreeMap<GroupId, Group>,
     pub space: SpaceMap,
-    pub queue: Vec<Queued>,
-    /// Bytes of records and of values in the queue.
-    pub queued_record_bytes: usize,
-    pub queued_value_bytes: u64,
+    pub queue: Queue,
     /// Values whose write has not completed, by offset.
     pub unwritten: BTreeMap<u64, Bytes>,
-    /// Write a block even if the queue is empty, to record what was applied.
-    pub flush: bool,
     pub closing: bool,
     pub failed: Option<Error>,
     /// A write or sync failed, and what became of telling the next opening so.
@@ -112,37 +108,48 @@ pub(crate) struct Devices {
     pub checkpoints: [Arc<dyn Device>; 2],
 }
 
-pub(crate) struct Shared {
+/// What is fixed as long as the directory is open.
+pub(crate) struct Facts {
     pub location: String,
     pub backend: &'static str,
     pub options: Options,
     pub identity: Identity,
     pub ring: Ring,
+    /// This opening, and those before it.
     pub epoch: u64,
     pub lineage: Lineage,
     pub checkpoint_capacity: u64,
+}
+
+/// Who is to look again.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub writer: Notify,
+    pub syncer: Notify,
+    /// All that wait for something to change.
+    pub changed: Notify,
+}
+
+pub(crate) struct Shared {
+    pub facts: Facts,
     pub devices: Devices,
     /// The operations that are out.
     pub watch: Arc<Watch>,
+    /// The directory's record of itself, and what is read of it without waiting for who writes it.
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
+    pub standing: Mutex<Standing>,
     pub state: Mutex<State>,
     pub progress: Mutex<Progress>,
-    pub standing: Mutex<Standing>,
     pub lazy: LazyMark,
+    /// Completed writes count for nothing any more: whatever the mode was, it is `sync` now.
+    pub distrusted: AtomicBool,
     pub counters: Counters,
-    /// Wakes the writer.
-    pub work: Notify,
-    /// Wakes the syncer.
-    pub sync_work: Notify,
-    /// Something that somebody may wait for has changed.
-    pub changed: Notify,
+    pub signals: Signals,
     /// One value is mended at a time.
     pub mending: tokio::sync::Mutex<()>,
     /// One sync at a time.
     pub syncing: tokio::sync::Mutex<()>,
-    /// Completed writes count for nothing any more: whatever the mode was, it is `sync` now.
-    pub distrusted: AtomicBool,
 }
 
 impl Shared {
@@ -150,7 +157,7 @@ impl Shared {
     pub(crate) fn mode(&self) -> Mode {
         match self.distrusted.load(Ordering::SeqCst) {
             true => Mode::Sync,
-            false => self.options.mode,
+            false => self.facts.options.mode,
         }
     }
 
@@ -177,16 +184,16 @@ impl Shared {
             if error.is_failed_io() {
                 state.failed_sync.get_or_insert(Remembered::NotYet);
             }
-            std::mem::take(&mut state.queue)
+            state.queue.take()
         };
         let waiting = std::mem::take(&mut self.progress.lock().waiting);
         let queued = queue.into_iter().filter_map(|q| q.done);
         for done in waiting.into_iter().map(|w| w.done).chain(queued) {
             done(Err(error.clone()));
         }
-        self.changed.notify_waiters();
-        self.work.notify_one();
-        self.sync_work.notify_one();
+        self.signals.changed.notify_waiters();
+        self.signals.writer.notify_one();
+        self.signals.syncer.notify_one();
     }
 
     /// The error for a failed operation of a device.
@@ -196,7 +203,7 @@ impl Shared {
         operation: &'static str,
         error: &std::io::Error,
     ) -> Error {
-        Error::failed(&self.location, file, operation, error)
+        Error::failed(&self.facts.location, file, operation, error)
     }
 
     pub(crate) fn failed(&self) -> Option<Error> {
@@ -209,7 +216,7 @@ impl Shared {
             return answer;
         }
         loop {
-            let changed = self.changed.notified();
+            let changed = self.signals.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
             if let Some(answer) = ready(self) {

@@ -14,7 +14,7 @@ impl Shared {
         let standing = *self.standing.lock();
         let state = self.state.lock();
         EngineStatus {
-            backend: self.backend,
+            backend: self.facts.backend,
             mode: self.mode(),
             standing,
             lazy: self.lazy.is_set(),
@@ -28,10 +28,10 @@ impl Shared {
             live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
             index_bytes: state.index_bytes(),
             index_log_bytes: state.checkpoint_log_bytes(),
-            index_capacity_bytes: self.checkpoint_capacity,
+            index_capacity_bytes: self.facts.checkpoint_capacity,
             index_refusals: self.counters.index_refusals.load(Ordering::Relaxed),
             journal_used_blocks: written.saturating_sub(state.checkpoints.previous),
-            journal_blocks: self.ring.blocks(),
+            journal_blocks: self.facts.ring.blocks(),
             checkpoint_sequence: state.checkpoints.sequence,
             checkpoints: state.checkpoints.completed,
             device_bytes_written: self.counters.device_bytes.load(Ordering::Relaxed),

@@ -11,8 +11,8 @@ pub(crate) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, ch
     if let Err(error) = save(&shared, capture, sequence, chain).await {
         shared.fail(error);
     }
-    shared.changed.notify_waiters();
-    shared.work.notify_one();
+    shared.signals.changed.notify_waiters();
+    shared.signals.writer.notify_one();
 }
 
 async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128) -> Result<()> {
@@ -26,14 +26,15 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
         (1 - state.checkpoints.area, state.checkpoints.number + 1)
     };
     let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place = Place { incarnation: shared.identity.incarnation, number, sequence, chain };
+    let place = Place { incarnation: shared.facts.identity.incarnation, number, sequence, chain };
     let sync_all = async { shared.sync_now().await.map(|_| ()) };
-    let bytes = write(device.as_ref(), file_of(area), &shared.location, &capture, place, sync_all).await?;
+    let bytes =
+        write(device.as_ref(), file_of(area), &shared.facts.location, &capture, place, sync_all).await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead here.
         let other = shared.devices.checkpoints.get(1 - area).ok_or(Error::Closed)?;
-        void(other.as_ref(), file_of(1 - area), &shared.location).await?;
+        void(other.as_ref(), file_of(1 - area), &shared.facts.location).await?;
     }
     let mut state = shared.state.lock();
     let checkpoints = &mut state.checkpoints;

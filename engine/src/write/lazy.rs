@@ -21,17 +21,17 @@ use tokio::time::Instant;
 impl Shared {
     pub(crate) fn hold(&self, held: bool) {
         if self.lazy.held.swap(held, Ordering::SeqCst) != held {
-            if held && self.options.mode == Mode::Replicated {
+            if held && self.facts.options.mode == Mode::Replicated {
                 // From here on nothing is acknowledged ahead; the syncer clears the mark on the device.
                 self.progress.lock().ahead = false;
             }
-            self.sync_work.notify_one();
+            self.signals.syncer.notify_one();
         }
     }
 
     /// Sets or clears the mark where that is due.
     pub(crate) async fn tend_mark(&self) -> Result<()> {
-        if self.options.mode != Mode::Replicated {
+        if self.facts.options.mode != Mode::Replicated {
             return Ok(());
         }
         let _one_at_a_time = self.lazy.changing.lock().await;
@@ -41,7 +41,7 @@ impl Shared {
             let progress = self.progress.lock();
             // What is written and not synced is synced before the mark is cleared.
             let idle = progress.waiting.is_empty();
-            (progress.wants_mark(), idle && progress.last_ahead.elapsed() >= self.options.sync_interval)
+            (progress.wants_mark(), idle && progress.last_ahead.elapsed() >= self.facts.options.sync_interval)
         };
         match on_device {
             true if held || quiet => self.clear_mark().await,
@@ -57,7 +57,7 @@ impl Shared {
     /// How long the syncer may wait until it looks again: the sync interval, or less where the mark is due to be cleared
     /// before that.
     pub(crate) fn until_next_look(&self) -> Duration {
-        let interval = self.options.sync_interval;
+        let interval = self.facts.options.sync_interval;
         if !self.lazy.is_set() {
             return interval;
         }
@@ -76,11 +76,11 @@ impl Shared {
 
     /// Stops acknowledgements from running ahead, syncs what they covered, and clears the mark.
     async fn clear_mark(&self) -> Result<()> {
-        if self.options.mode == Mode::Replicated {
+        if self.facts.options.mode == Mode::Replicated {
             self.progress.lock().ahead = false;
         }
         let clean = self.sync_now().await?;
-        let ahead = self.options.mode == Mode::Replicated && self.progress.lock().ahead;
+        let ahead = self.facts.options.mode == Mode::Replicated && self.progress.lock().ahead;
         assert!(!ahead, "the mark is cleared while acknowledgements run ahead");
         self.update_superblock(|s| {
             s.lazy = false;

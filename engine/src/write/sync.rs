@@ -18,7 +18,7 @@ impl Shared {
         progress.unsynced_bytes += bytes;
         progress.oldest_unsynced.get_or_insert_with(Instant::now);
         progress.settle();
-        progress.wants_sync() || progress.unsynced_bytes >= self.options.sync_bytes
+        progress.wants_sync() || progress.unsynced_bytes >= self.facts.options.sync_bytes
     }
 
     /// Syncs what is written and reports how far that reaches, with the checksum of the block there. A failure ends the
@@ -56,7 +56,7 @@ impl Shared {
         if let Some(claim) = claim {
             self.state.lock().space.release(claim);
         }
-        self.changed.notify_waiters();
+        self.signals.changed.notify_waiters();
         Ok(Clean { sequence: target, checksum })
     }
 }

@@ -20,7 +20,7 @@ async fn tend(shared: &Shared) {
                 // Also a read, which nobody else takes for the end.
                 return shared.fail(shared.device_error(file, operation, &shared.watch.late()));
             }
-            () = shared.sync_work.notified() => false,
+            () = shared.signals.syncer.notified() => false,
             () = interval => true,
         };
         if shared.progress.lock().writer_ended || shared.failed().is_some() {
@@ -45,9 +45,9 @@ async fn tend(shared: &Shared) {
             // What was applied or freed while nothing was appended is recorded now, so that space comes back.
             let mut state = shared.state.lock();
             if state.queue.is_empty() && state.unrecorded() {
-                state.flush = true;
+                state.queue.flush = true;
                 drop(state);
-                shared.work.notify_one();
+                shared.signals.writer.notify_one();
             }
         }
     }
