@@ -55,10 +55,8 @@ impl Engine {
     ) -> Result<Engine> {
         let watch = Watch::start(options.io_timeout);
         let directory = Watched { directory, watch };
-        let opened = open::open(&directory, expected, options).await?;
-        let shared = opened.shared;
-        let captured = shared.state.lock().checkpoints.sequence;
-        shared.spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());
+        let shared = open::open(&directory, expected, options).await?;
+        shared.spawn(Writer::new(shared.clone()).run());
         shared.spawn(syncer::run(shared.clone()));
         Ok(Engine::new(shared))
     }
@@ -143,8 +141,7 @@ impl Engine {
 
     /// Neither completed writes nor syncs of this device are worth anything any more: the engine fails, as after a failed sync.
     pub fn give_device_up(&self, reason: &str) {
-        let error = std::io::Error::other(reason);
-        self.shared.fail(self.shared.device_error(FileKind::Data, "sync", &error));
+        self.shared.fail_device(FileKind::Data, "sync", reason);
     }
 
     /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything

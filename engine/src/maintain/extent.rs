@@ -251,11 +251,7 @@ impl Engine {
         }
         shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let (result, _) = shared.devices.data.write(from, buf).await;
-        if let Err(error) = result {
-            let error = shared.device_error(FileKind::Data, "write", &error);
-            shared.fail(error.clone());
-            return Err(error);
-        }
+        result.map_err(|error| shared.fail_device(FileKind::Data, "write", error))?;
         shared.sync_now().await?;
         read().await?;
         shared.counters.mended_values.fetch_add(1, Ordering::Relaxed);

@@ -171,11 +171,7 @@ impl Installer {
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
             let (result, _) = claimed.shared.devices.data.write(base, buf).await;
-            let result = result.map_err(|error| {
-                let error = claimed.shared.device_error(FileKind::Data, "write", &error);
-                claimed.shared.fail(error.clone());
-                error
-            });
+            let result = result.map_err(|error| claimed.shared.fail_device(FileKind::Data, "write", error));
             (claimed, result)
         });
         let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;

@@ -24,24 +24,21 @@ pub(crate) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc
     })
 }
 
-pub(crate) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
-    let device = open_file(directory, FileKind::Superblock)?;
-    if device.size() != SUPERBLOCK_BYTES {
-        let (location, file, found) = (directory.location(), FileKind::Superblock, device.size());
-        return Err(Error::WrongSize { location, file, found, expected: SUPERBLOCK_BYTES });
+fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<Arc<dyn Device>> {
+    let device = open_file(directory, kind)?;
+    if device.size() != expected {
+        let (location, found) = (directory.location(), device.size());
+        return Err(Error::WrongSize { location, file: kind, found, expected });
     }
     Ok(device)
 }
 
+pub(crate) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
+    open_sized(directory, FileKind::Superblock, SUPERBLOCK_BYTES)
+}
+
 pub(crate) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
-    let sized = |kind: FileKind, expected: u64| {
-        let device = open_file(directory, kind)?;
-        if device.size() != expected {
-            let (location, found) = (directory.location(), device.size());
-            return Err(Error::WrongSize { location, file: kind, found, expected });
-        }
-        Ok(device)
-    };
+    let sized = |kind, expected| open_sized(directory, kind, expected);
     Ok(Devices {
         data: sized(FileKind::Data, geometry.data_bytes)?,
         journal: sized(FileKind::Journal, geometry.journal_bytes)?,

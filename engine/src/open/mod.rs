@@ -34,19 +34,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What an opened directory needs to go on: the shared state, and where the writer continues.
-pub(crate) struct Opened {
-    pub shared: Arc<Shared>,
-    pub next: u64,
-    pub chain: u128,
-}
-
 /// Reads the directory, decides whether it may be used, recovers it, and only then writes.
 pub(crate) async fn open(
     directory: &Watched,
     expected: Option<(String, u16)>,
     options: Options,
-) -> Result<Opened> {
+) -> Result<Arc<Shared>> {
     let mut opening = Opening::identify(directory, expected.as_ref(), options).await?;
     let (mut recovered, standing, space) = opening.recover().await?;
     opening.make_safe(&mut recovered, standing).await?;
@@ -55,8 +48,7 @@ pub(crate) async fn open(
     let (written, chain) = opening.begin_epoch(&recovered).await?;
     let progress = Progress::new(written, chain, opening.facts.options.mode);
     let state = state(recovered, space, opening.facts.ring);
-    let shared = opening.into_shared(standing, state, progress);
-    Ok(Opened { shared: Arc::new(shared), next: written + 1, chain })
+    Ok(Arc::new(opening.into_shared(standing, state, progress)))
 }
 
 /// A directory that is being opened: what is known of it before anything is recovered.

@@ -166,8 +166,7 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                let reason = std::io::Error::other("a task of the engine ended by a panic");
-                shared.fail(shared.device_error(FileKind::Journal, "a task", &reason));
+                shared.fail_device(FileKind::Journal, "a task", "a task of the engine ended by a panic");
                 std::panic::resume_unwind(panic);
             }
         });
@@ -196,14 +195,16 @@ impl Shared {
         self.signals.syncer.notify_one();
     }
 
-    /// The error for a failed operation of a device.
-    pub(crate) fn device_error(
+    /// A device failed an operation, which ends the engine. Returns the error.
+    pub(crate) fn fail_device(
         &self,
         file: FileKind,
         operation: &'static str,
-        error: &std::io::Error,
+        reason: impl ToString,
     ) -> Error {
-        Error::failed(&self.facts.location, file, operation, error)
+        let error = Error::failed(&self.facts.location, file, operation, reason);
+        self.fail(error.clone());
+        error
     }
 
     pub(crate) fn failed(&self) -> Option<Error> {

@@ -114,9 +114,6 @@ impl Shared {
         let result = self.superblock.lock().await.update(change).await;
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
         self.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
-        result
+        result.inspect_err(|error| self.fail(error.clone()))
     }
 }

@@ -43,9 +43,7 @@ impl Shared {
             progress.unsynced_bytes += bytes;
             progress.oldest_unsynced = since;
             drop(progress);
-            let error = self.device_error(file, "sync", &error);
-            self.fail(error.clone());
-            return Err(error);
+            return Err(self.fail_device(file, "sync", error));
         }
         let claim = {
             let mut progress = self.progress.lock();

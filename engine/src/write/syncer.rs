@@ -18,7 +18,7 @@ async fn tend(shared: &Shared) {
             biased;
             Hung { file, operation } = shared.watch.hung() => {
                 // Also a read, which nobody else takes for the end.
-                return shared.fail(shared.device_error(file, operation, &shared.watch.late()));
+                return drop(shared.fail_device(file, operation, shared.watch.late()));
             }
             () = shared.signals.syncer.notified() => false,
             () = interval => true,

@@ -62,8 +62,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, next: u64, chain: u128, captured: u64) -> Writer {
-        Writer { shared, next, chain, captured, flights: FuturesOrdered::new() }
+    /// Goes on behind what is written.
+    pub(crate) fn new(shared: Arc<Shared>) -> Writer {
+        let captured = shared.state.lock().checkpoints.sequence;
+        let (written, chain) = {
+            let progress = shared.progress.lock();
+            (progress.written, progress.written_checksum)
+        };
+        Writer { shared, next: written + 1, chain, captured, flights: FuturesOrdered::new() }
     }
 
     /// Runs until the engine is closed or fails.
@@ -284,7 +290,7 @@ impl Writer {
 
     fn complete(&mut self, flight: Flight) {
         if let Err((file, error)) = flight.result {
-            self.shared.fail(self.shared.device_error(file, "write", &error));
+            self.shared.fail_device(file, "write", error);
             return;
         }
         let mut state = self.shared.state.lock();

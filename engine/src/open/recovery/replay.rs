@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The state that a directory stands for.
+#[derive(Default)]
 pub(crate) struct Recovered {
     pub groups: BTreeMap<GroupId, Group>,
     /// The last block of the journal, and its checksum.
@@ -149,26 +150,11 @@ pub(crate) async fn recover(
 fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recovered {
     let number = headers.iter().map(|(_, header)| header.number).max().unwrap_or(0);
     Recovered {
-        groups: BTreeMap::new(),
-        end: 0,
-        chain: 0,
         leftovers: scan.leftovers(0),
         area: 1,
-        checkpoint: Header {
-            incarnation: 0,
-            number,
-            sequence: 0,
-            chain: 0,
-            body_bytes: 0,
-            table_hash: 0,
-            replaces: false,
-        },
-        previous: 0,
-        checkpoint_applied: BTreeMap::new(),
-        synced: 0,
-        unsynced_values: Vec::new(),
-        other_is_void: false,
+        checkpoint: Header { number, ..Header::default() },
         damage: salvage.damage(),
+        ..Recovered::default()
     }
 }
 
