@@ -30,8 +30,8 @@
 //!
 //! # Floors
 //!
-//! A module knows those below it, and of its own floor, without a circle. The handle lies in `state`; each floor above adds what
-//! it can be asked.
+//! A module knows those below it, and others on its own floor, without a circle. The handle lies in
+//! `state`; each floor above adds what it can be asked.
 //!
 //! ```text
 //! engine        what callers may ask of the log, the keys and the engine

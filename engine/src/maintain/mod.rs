@@ -1,4 +1,5 @@
-//! What keeps a directory whole while it is in use: checks of what is at rest, repair, a peer's snapshot in place of the state.
+//! What keeps a directory whole while it is in use: checks of what is at rest, repair, and a peer's
+//! snapshot in place of the state.
 
 mod extent;
 mod install;

@@ -8,7 +8,7 @@ use crate::types::{Mode, Standing};
 /// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
 /// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
 /// then: that may have changed for less than a power cut.
-pub(crate) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
+pub(super) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
     let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
     match known.standing {
         Standing::Active if !doubtful => Standing::Active,
@@ -18,7 +18,7 @@ pub(crate) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Stan
 
 /// What the journal may lack. A failed sync under the running kernel counts as a power cut that was survived: blocks may
 /// have fallen back one by one, but with no peers what was acknowledged must be there.
-pub(crate) fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
+pub(super) fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
     let keeps = known.mode == Some(Mode::Device);
     let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
     Left {

@@ -7,7 +7,7 @@ use crate::types::Geometry;
 use std::io;
 use std::sync::Arc;
 
-pub(crate) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
+pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
     directory.open(kind).map_err(|e| {
         let location = directory.location();
         match e.kind() {
@@ -33,11 +33,11 @@ fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Resul
     Ok(device)
 }
 
-pub(crate) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
+pub(super) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
     open_sized(directory, FileKind::Superblock, SUPERBLOCK_BYTES)
 }
 
-pub(crate) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
+pub(super) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
     let sized = |kind, expected| open_sized(directory, kind, expected);
     Ok(Devices {
         data: sized(FileKind::Data, geometry.data_bytes)?,

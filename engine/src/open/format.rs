@@ -25,7 +25,7 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
     SuperblockStore::create(superblock, location, first).await.map(|_| ())
 }
 
-pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
+pub(super) fn check_identity(identity: &Identity) -> Result<()> {
     let len = identity.cluster.len();
     if len == 0 || len > MAX_CLUSTER_BYTES {
         return Err(Error::Invalid(format!(
@@ -40,7 +40,7 @@ pub(crate) fn check_identity(identity: &Identity) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn check_expected(
+pub(super) fn check_expected(
     location: &str,
     found: &Identity,
     expected: Option<&(String, u16)>,

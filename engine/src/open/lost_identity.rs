@@ -21,7 +21,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Why a directory without a readable superblock cannot be opened. One copy suffices to tell a directory of somebody else,
 /// and a journal that was written to tells an erased superblock from a format that did not end.
-pub(crate) async fn judge(
+pub(super) async fn judge(
     directory: &dyn Directory,
     superblock: &dyn Device,
     expected: Option<&(String, u16)>,

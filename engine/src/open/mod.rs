@@ -1,4 +1,4 @@
-//! Opening a directory.
+//! Opening a directory: whose it is, what it stands for, and what must be safe before it is used.
 
 mod classify;
 mod files;
@@ -101,7 +101,8 @@ impl Opening {
         Ok(Opening { facts, devices, watch: Arc::clone(&directory.watch), superblock, known, power_cut })
     }
 
-    /// What the files stand for, and whether the node still remembers what it acknowledged. Writes nothing.
+    /// What the files stand for, and whether the node still remembers what it acknowledged. Writes
+    /// nothing.
     async fn recover(&self) -> Result<(Recovered, Standing, SpaceMap)> {
         let Opening { facts, devices, known, power_cut, .. } = self;
         let salvage = facts.options.salvage;
@@ -117,7 +118,7 @@ impl Opening {
         Ok((recovered, standing, space))
     }
 
-    /// What was read is on the medium when this returns, and nothing is left behind it that could pass for more.
+    /// What was read is on the medium when this returns, and nothing behind it could pass for more.
     async fn make_safe(&mut self, recovered: &mut Recovered, standing: Standing) -> Result<()> {
         let Opening { facts: Facts { location, ring, .. }, devices, superblock, known, power_cut, .. } = self;
         let doubtful = known.failed_sync.is_some();

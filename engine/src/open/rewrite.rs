@@ -15,7 +15,7 @@ const BATCH_BLOCKS: u64 = 256;
 
 /// Writes again what was recovered and no sync is known to have covered: the newest checkpoint's header, which is synced
 /// when this returns, since the other checkpoint is overwritten next; and values, which are not.
-pub(crate) async fn write_again(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
+pub(super) async fn write_again(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
     if let Some(device) =
         devices.checkpoints.get(recovered.area).filter(|_| recovered.checkpoint.incarnation != 0)
     {

@@ -15,7 +15,7 @@ const CLEAR_BLOCKS: u64 = 256;
 
 /// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
 /// ring if the crash came when it was nearly full.
-pub(crate) async fn settle(
+pub(super) async fn settle(
     devices: &Devices,
     ring: Ring,
     location: &str,
@@ -84,7 +84,7 @@ async fn write_checkpoint(
 
 /// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
 /// on no longer continues the chain. Returns its checksum.
-pub(crate) async fn begin_epoch(
+pub(super) async fn begin_epoch(
     journal: &dyn Device,
     ring: Ring,
     location: &str,

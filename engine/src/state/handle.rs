@@ -1,4 +1,4 @@
-//! The handle by which an engine is held. Each floor adds what it can be asked.
+//! The handle by which an engine is held. Each floor above adds what it can be asked.
 
 use super::Shared;
 use std::sync::Arc;

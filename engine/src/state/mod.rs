@@ -1,5 +1,5 @@
-//! What the engine's tasks and callers share, by what guards it: what is fixed under nothing, the state under one lock, the
-//! progress of writes under another.
+//! What the engine's tasks and callers share, by what guards it: what is fixed at open needs no lock,
+//! the state is under one, the progress of writes under another.
 //!
 //! The two locks are never held together. Neither is held across an await.
 
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     pub devices: Devices,
     /// The operations that are out.
     pub watch: Arc<Watch>,
-    /// The directory's record of itself, and what is read of it without waiting for who writes it.
+    /// The directory's record of itself, and copies that are read without waiting for a write of it.
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
     pub standing: Mutex<Standing>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Takes a captured state to the device, then reclaims the journal. Runs beside foreground work.
-pub(crate) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
+pub(super) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
     if let Err(error) = save(&shared, capture, sequence, chain).await {
         shared.fail(error);
     }

@@ -30,7 +30,7 @@ impl Shared {
     }
 
     /// Sets or clears the mark where that is due.
-    pub(crate) async fn tend_mark(&self) -> Result<()> {
+    pub(super) async fn tend_mark(&self) -> Result<()> {
         if self.facts.options.mode != Mode::Replicated {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl Shared {
 
     /// How long the syncer may wait until it looks again: the sync interval, or less where the mark is due to be cleared
     /// before that.
-    pub(crate) fn until_next_look(&self) -> Duration {
+    pub(super) fn until_next_look(&self) -> Duration {
         let interval = self.facts.options.sync_interval;
         if !self.lazy.is_set() {
             return interval;

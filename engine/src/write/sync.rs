@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 impl Shared {
     /// Everything up to `sequence` is written. Returns whether somebody waits for it to be synced.
-    pub(crate) fn written(&self, sequence: u64, checksum: u128, claim: u64, bytes: u64) -> bool {
+    pub(super) fn written(&self, sequence: u64, checksum: u128, claim: u64, bytes: u64) -> bool {
         let mut progress = self.progress.lock();
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;
