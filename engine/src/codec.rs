@@ -92,7 +92,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u128 {
 
 /// A 4 KiB block whose checksum stands at `offset` inside it, taken with that field zeroed.
 pub(crate) mod sealed {
-    use super::hash;
+    use crate::codec::hash;
 
     const LEN: usize = 16;
 

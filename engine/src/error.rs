@@ -1,7 +1,6 @@
 //! What can go wrong in the engine, told so that a caller can act without parsing text.
 
-use crate::io::FileKind;
-use crate::types::LogId;
+use crate::types::{FileKind, LogId};
 
 /// The engine's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -130,6 +129,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error for a failed operation of a device.
+    pub(crate) fn failed(
+        location: &str,
+        file: FileKind,
+        operation: &'static str,
+        reason: impl ToString,
+    ) -> Error {
+        Error::Failed { location: location.to_owned(), file, operation, reason: reason.to_string() }
+    }
+
     /// Whether the directory's identity cannot be read, and with it its votes: its member may only come back as another one.
     pub fn is_identity_lost(&self) -> bool {
         matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))

@@ -27,48 +27,49 @@
 //! - every value is checked against the hash in the record that names it, on every read.
 //!
 //! The engine knows nothing of Raft, gRPC or the other crates: a log entry is an id, opaque bytes and values.
+//!
+//! # Floors
+//!
+//! A module knows those below it, and others on its own floor, without a circle. The handle lies in
+//! `state`; each floor above adds what it can be asked.
+//!
+//! ```text
+//! engine        what callers may ask of the log, the keys and the engine
+//! maintain      scrub, repair of extents, install of a snapshot
+//! open          format, recovery, what a failed sync or a lost identity comes to, inspection
+//! write         append, the writer, syncs, the `lazy` mark, taking a checkpoint
+//! state         what all share, by what guards it; views, reads, capacity
+//! checkpoint, group, journal, superblock, space, geometry, values   formats and structures
+//! io            the device seam
+//! types, error, codec
+//! ```
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod io;
 
-mod append;
 mod checkpoint;
 mod codec;
 mod engine;
 mod error;
-mod extent;
-mod failed_sync;
 mod geometry;
 mod group;
-mod inspect;
-mod install;
 mod journal;
-mod lazy;
-mod lost_identity;
+mod maintain;
 mod open;
-mod recovery;
-mod room;
-mod scrub;
-mod settle;
-mod shared;
 mod space;
+mod state;
 mod superblock;
-mod syncer;
 mod types;
 mod values;
-mod view;
-mod writer;
+mod write;
 
-pub use engine::Engine;
 pub use error::{Corruption, CorruptionKind, Error, Result};
-pub use extent::{Extent, Owner};
-pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
-pub use install::Installer;
-pub use room::Need;
-pub use scrub::{Checked, Pace, ScrubMark};
+pub use io::Pace;
+pub use maintain::{Checked, Extent, Installer, Owner};
+pub use open::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
+pub use state::{Engine, Need, View};
 pub use types::{
     BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,
-    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, SharedImage,
+    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, ScrubMark, SharedImage,
     SnapshotKey, Standing, Transition, ValueRef,
 };
-pub use view::View;

@@ -58,6 +58,43 @@ impl BootId {
     }
 }
 
+/// The files of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// Identity, state and votes: four copies, always synced.
+    Superblock,
+    /// The ring of 4 KiB commit blocks.
+    Journal,
+    /// The first checkpoint area.
+    Checkpoint0,
+    /// The second checkpoint area.
+    Checkpoint1,
+    /// The extents.
+    Data,
+}
+
+impl FileKind {
+    /// Every file, in the order in which `format` makes them: the superblock last, since it makes the directory valid.
+    pub const ALL: [FileKind; 5] = [
+        FileKind::Data,
+        FileKind::Journal,
+        FileKind::Checkpoint0,
+        FileKind::Checkpoint1,
+        FileKind::Superblock,
+    ];
+
+    /// The file's name inside the data directory.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FileKind::Superblock => "superblock",
+            FileKind::Journal => "journal",
+            FileKind::Checkpoint0 => "checkpoint.0",
+            FileKind::Checkpoint1 => "checkpoint.1",
+            FileKind::Data => "data",
+        }
+    }
+}
+
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -367,6 +404,17 @@ pub struct ListPage {
     pub items: Vec<ListItem>,
     /// Whether keys remain after the last item.
     pub more: bool,
+}
+
+/// Where a scrubber is; kept in the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubMark {
+    /// The offset in the data area up to which the present cycle has come.
+    pub position: u64,
+    /// Seconds of running time since the present cycle began.
+    pub elapsed_s: u64,
+    /// The operator has paused it.
+    pub paused: bool,
 }
 
 /// What an engine can say of itself.

@@ -16,7 +16,7 @@ pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 pub(crate) const HASH_BYTES: u64 = 16;
 
 /// What a checkpoint says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub incarnation: u64,
     /// Counts checkpoints; the highest intact one is the state.

@@ -9,12 +9,14 @@
 //! The first checkpoint of a peer's snapshot says in its header that it replaces: no older one leads to it, whether it is
 //! still there or not. Whoever finds both ends what was begun and makes the older one void.
 
+mod capture;
 mod header;
 mod load;
 mod save;
 mod verify;
 
+pub(crate) use capture::{Capture, CapturedGroup};
 pub(crate) use header::{COPIES, Header, read_headers};
 pub(crate) use load::load;
-pub(crate) use save::{Place, file_of, run, void, write, write_header};
+pub(crate) use save::{Place, file_of, void, write, write_header};
 pub(crate) use verify::verify;

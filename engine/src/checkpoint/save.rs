@@ -1,16 +1,14 @@
 //! Writing a checkpoint.
 
+use super::capture::{Capture, CapturedGroup};
 use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
 use crate::codec::{Writer, hash};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind, give_way};
 use crate::journal::{encode_body, put_value_ref};
-use crate::shared::{Capture, CapturedGroup, Shared};
 use crate::types::{LogId, ValueRef};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Where a checkpoint stands in history.
 #[derive(Clone, Copy)]
@@ -26,49 +24,6 @@ pub(crate) fn file_of(area: usize) -> FileKind {
     if area == 0 { FileKind::Checkpoint0 } else { FileKind::Checkpoint1 }
 }
 
-/// Takes a captured state to the device, then reclaims the journal. Runs beside foreground work.
-pub(crate) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
-    if let Err(error) = save(&shared, capture, sequence, chain).await {
-        shared.fail(error);
-    }
-    shared.changed.notify_waiters();
-    shared.work.notify_one();
-}
-
-async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128) -> Result<()> {
-    let ended = |s: &Shared| match s.failed() {
-        Some(error) => Some(Err(error)),
-        None => (s.progress.lock().written >= sequence).then_some(Ok(())),
-    };
-    shared.wait_until(ended).await?;
-    let (area, number) = {
-        let state = shared.state.lock();
-        (1 - state.checkpoints.area, state.checkpoints.number + 1)
-    };
-    let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place = Place { incarnation: shared.identity.incarnation, number, sequence, chain };
-    let sync_all = async { shared.sync_now().await.map(|_| ()) };
-    let bytes = write(device.as_ref(), file_of(area), &shared.location, &capture, place, sync_all).await?;
-    shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
-    if capture.replaces {
-        // A snapshot replaced the state: the older checkpoint and the journal no longer lead here.
-        let other = shared.devices.checkpoints.get(1 - area).ok_or(Error::Closed)?;
-        void(other.as_ref(), file_of(1 - area), &shared.location).await?;
-    }
-    let mut state = shared.state.lock();
-    let checkpoints = &mut state.checkpoints;
-    assert!(sequence >= checkpoints.sequence, "checkpoints are written in order");
-    checkpoints.previous = if capture.replaces { sequence } else { checkpoints.sequence };
-    checkpoints.sequence = sequence;
-    checkpoints.number = number;
-    checkpoints.area = area;
-    checkpoints.applied = capture.groups.iter().filter_map(|g| Some((g.id, g.applied?))).collect();
-    checkpoints.completed = checkpoints.begun;
-    checkpoints.running = false;
-    checkpoints.hold &= !capture.replaces;
-    Ok(())
-}
-
 /// Writes a whole checkpoint into an area; `synced_first` runs before the header makes it count. Returns the bytes
 /// written.
 pub(crate) async fn write(
@@ -79,10 +34,7 @@ pub(crate) async fn write(
     place: Place,
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<u64> {
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     let mut body = BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
@@ -118,20 +70,12 @@ pub(crate) async fn write_header(
     copy: u64,
 ) -> Result<()> {
     let written = write_at(device, copy * BLOCK as u64, &header.encode()).await;
-    written.map_err(|e| Error::Failed {
-        location: location.to_owned(),
-        file,
-        operation: "write",
-        reason: e.to_string(),
-    })
+    written.map_err(|e| Error::failed(location, file, "write", e))
 }
 
 /// Makes an area hold no checkpoint.
 pub(crate) async fn void(device: &dyn Device, file: FileKind, location: &str) -> Result<()> {
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     write_at(device, 0, &[0; BODY_AT as usize]).await.map_err(failed("write"))?;
     device.sync().await.map_err(failed("sync"))
 }

@@ -2,8 +2,7 @@
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
-use crate::io::{AlignedBuf, BLOCK, Device};
-use crate::scrub::Pace;
+use crate::io::{AlignedBuf, BLOCK, Device, Pace};
 
 /// A damaged place: offset, length, what is wrong.
 pub(crate) type Damage = (u64, u64, String);

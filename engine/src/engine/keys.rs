@@ -1,10 +1,8 @@
 //! Requests to the keys: applying entries, and reading.
 
-use super::Engine;
 use crate::error::{Error, Result};
-use crate::shared::State;
+use crate::state::{Engine, State, View};
 use crate::types::{Change, GroupId, KeyEntry, LogId, SharedImage, Transition};
-use crate::view::View;
 use bytes::Bytes;
 
 /// How often a read is tried again because its key changed under it.

@@ -1,18 +1,13 @@
 //! Requests to the log: append, read, truncate, purge.
 
-use super::Engine;
-use crate::append::Batches;
 use crate::error::{Error, Result};
-use crate::shared::{Op, Queued, State};
+use crate::state::{Done, Engine, Op, Queued, State, View};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
-use crate::view::View;
+use crate::write::Batches;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-
-/// Values in the queue before append waits, in bytes.
-const MAX_QUEUED_VALUES: u64 = 32 << 20;
 
 impl Engine {
     /// Appends entries that follow the log's last one without a hole. When this returns they can be read; `done` is
@@ -37,12 +32,10 @@ impl Engine {
             self.when_queue_has_room(|state| {
                 let Some(batch) = batch.take() else { return Ok(()) };
                 let (record_bytes, value_bytes) = (batch.record_bytes, batch.value_bytes);
-                let op = batch.insert(state, group, self.shared.options.log_cache_bytes)?;
+                let op = batch.insert(state, group, self.shared.facts.options.log_cache_bytes)?;
                 let done = if last { done.take() } else { None };
                 let synced = promise == Promise::Synced || self.shared.mode() == Mode::Sync;
-                state.queue.push(Queued { op, synced, done });
-                state.queued_record_bytes += record_bytes;
-                state.queued_value_bytes += value_bytes;
+                state.queue.push(Queued { op, synced, done }, record_bytes, value_bytes);
                 self.shared.counters.user_bytes.fetch_add(value_bytes, Ordering::Relaxed);
                 Ok(())
             })
@@ -53,7 +46,6 @@ impl Engine {
 
     /// Runs `push` under the lock once the queue has room, then wakes the writer.
     async fn when_queue_has_room<T>(&self, mut push: impl FnMut(&mut State) -> Result<T>) -> Result<T> {
-        let most_records = self.shared.ring.blocks() as usize / 8 * crate::io::BLOCK;
         let pushed = self
             .shared
             .wait_until(|shared| {
@@ -61,12 +53,10 @@ impl Engine {
                 if let Err(error) = state.check_open() {
                     return Some(Err(error));
                 }
-                let full = state.queued_record_bytes >= most_records
-                    || state.queued_value_bytes >= MAX_QUEUED_VALUES;
-                (!full && !state.checkpoints.hold).then(|| push(&mut state))
+                (!state.queue.is_full() && !state.checkpoints.hold).then(|| push(&mut state))
             })
             .await?;
-        self.shared.work.notify_one();
+        self.shared.signals.writer.notify_one();
         Ok(pushed)
     }
 
@@ -216,13 +206,13 @@ impl Engine {
         let mut done = Some(done);
         self.when_queue_has_room(|state| {
             let op = change(state)?;
-            let done = done.take().map(|done| -> crate::shared::Done {
+            let done = done.take().map(|done| -> Done {
                 Box::new(move |result| {
                     let _ = done.send(result);
                 })
             });
             let synced = self.shared.mode() == Mode::Sync;
-            state.queue.push(Queued { op, synced, done });
+            state.queue.push(Queued { op, synced, done }, 0, 0);
             Ok(())
         })
         .await?;

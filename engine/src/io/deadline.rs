@@ -83,8 +83,7 @@ impl Watch {
     /// Refuses what was read, if an operation was out for too long: what looks unreadable then may be whole.
     pub(crate) fn check(&self, location: &str) -> Result<()> {
         let Some(Hung { file, operation }) = self.table.lock().hung else { return Ok(()) };
-        let (location, reason) = (location.to_owned(), self.late().to_string());
-        Err(Error::Failed { location, file, operation, reason })
+        Err(Error::failed(location, file, operation, self.late()))
     }
 
     /// Whether an operation is out for a third of the limit.

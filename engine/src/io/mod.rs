@@ -18,6 +18,8 @@ pub use real::{
     nvme_identify, probe_directory, probe_file, probe_io_uring, room,
 };
 
+pub use crate::types::FileKind;
+
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -33,42 +35,8 @@ pub const SUPERBLOCK_BYTES: u64 = 64 * 1024;
 /// A device operation under way. Dropping it does not cancel the operation.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// The files of a data directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FileKind {
-    /// Identity, state and votes: four copies, always synced.
-    Superblock,
-    /// The ring of 4 KiB commit blocks.
-    Journal,
-    /// The first checkpoint area.
-    Checkpoint0,
-    /// The second checkpoint area.
-    Checkpoint1,
-    /// The extents.
-    Data,
-}
-
-impl FileKind {
-    /// Every file, in the order in which `format` makes them: the superblock last, since it makes the directory valid.
-    pub const ALL: [FileKind; 5] = [
-        FileKind::Data,
-        FileKind::Journal,
-        FileKind::Checkpoint0,
-        FileKind::Checkpoint1,
-        FileKind::Superblock,
-    ];
-
-    /// The file's name inside the data directory.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FileKind::Superblock => "superblock",
-            FileKind::Journal => "journal",
-            FileKind::Checkpoint0 => "checkpoint.0",
-            FileKind::Checkpoint1 => "checkpoint.1",
-            FileKind::Data => "data",
-        }
-    }
-}
+/// Called before so many bytes are read: returns when they may be.
+pub type Pace<'a> = &'a (dyn Fn(u64) -> IoFuture<()> + Send + Sync);
 
 /// One file of fixed size, open for direct I/O.
 pub trait Device: Send + Sync + 'static {

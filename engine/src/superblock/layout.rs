@@ -2,8 +2,7 @@
 
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
-use crate::scrub::ScrubMark;
-use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, Standing};
+use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, ScrubMark, Standing};
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";

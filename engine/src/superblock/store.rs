@@ -157,8 +157,7 @@ impl SuperblockStore {
     }
 
     fn fail(&mut self, operation: &'static str, error: &std::io::Error) -> Error {
-        let (location, reason) = (self.location.clone(), error.to_string());
-        let error = Error::Failed { location, file: FileKind::Superblock, operation, reason };
+        let error = Error::failed(&self.location, FileKind::Superblock, operation, error);
         self.failed.get_or_insert_with(|| error.clone());
         error
     }
@@ -174,13 +173,8 @@ impl SuperblockStore {
             Doubt::None => 0,
             Doubt::Half(half) => half,
             Doubt::Any => {
-                let (location, reason) = (self.location.clone(), "no copy is known to be safe".to_owned());
-                return Err(Error::Failed {
-                    location,
-                    file: FileKind::Superblock,
-                    operation: "write",
-                    reason,
-                });
+                let reason = "no copy is known to be safe";
+                return Err(Error::failed(&self.location, FileKind::Superblock, "write", reason));
             }
         };
         self.current.failed_sync = Some(acknowledged);
@@ -199,12 +193,8 @@ impl SuperblockStore {
 /// # After a crash
 /// During this call: the old content, or none that can be used.
 pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<()> {
-    let failed = |operation, error: std::io::Error| Error::Failed {
-        location: location.to_owned(),
-        file: FileKind::Superblock,
-        operation,
-        reason: error.to_string(),
-    };
+    let failed =
+        |operation, error: std::io::Error| Error::failed(location, FileKind::Superblock, operation, error);
     for offset in offsets() {
         let (result, _) = device.write(offset, AlignedBuf::copied_from(&Superblock::void())).await;
         result.map_err(|error| failed("write", error))?;

@@ -5,7 +5,7 @@
 //!
 //! The superblock file is made last, after everything else is synced: it makes the directory one of ours.
 
-use super::directory::{failed, open_file};
+use super::file::{failed, open_file};
 use super::{system, threads};
 use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, SUPERBLOCK_BYTES};

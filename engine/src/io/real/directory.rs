@@ -1,12 +1,12 @@
 //! A data directory of real files, opened for direct I/O under an exclusive lock.
 
+use super::file::{failed, open_file};
 use super::{create, ring::Ring, system, threads::Pool};
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind};
 use crate::types::Geometry;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -108,26 +108,6 @@ impl Directory for FileDirectory {
             Running::Ring(_) => "io_uring",
             Running::Pool(_) => "threads",
         }
-    }
-}
-
-/// An error of a call to the system.
-pub(super) fn failed(path: &Path, operation: &'static str, reason: impl ToString) -> Error {
-    Error::Io { location: path.display().to_string(), operation, reason: reason.to_string() }
-}
-
-/// Opens for direct I/O, or for buffered I/O where the filesystem refuses that; says which. Does not follow a link: a
-/// file that is replaced by one is not the file that was formatted.
-pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(write);
-    // std adds O_CLOEXEC; O_NONBLOCK means nothing to a regular file and keeps a pipe from blocking the open.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            options.custom_flags(flags).open(path).map(|file| (file, false))
-        }
-        opened => opened.map(|file| (file, true)),
     }
 }
 

@@ -18,6 +18,7 @@ mod boot;
 mod create;
 mod device;
 mod directory;
+mod file;
 mod probe;
 mod ring;
 mod system;
@@ -27,7 +28,5 @@ mod threads;
 
 pub use boot::{boot_id, boot_id_from};
 pub use directory::{Backend, FileDirectory};
-pub use probe::{
-    DirectAlignment, Extents, FileProbe, NvmeIdentify, Room, nvme_identify, probe_directory, probe_file,
-    probe_io_uring, room,
-};
+pub use probe::{FileProbe, NvmeIdentify, nvme_identify, probe_directory, probe_file, probe_io_uring, room};
+pub use system::{DirectAlignment, Extents, Room};

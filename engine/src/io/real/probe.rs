@@ -4,7 +4,8 @@
 //! What holds here: nothing stays behind, no byte of an existing file changes, no lock is taken, so a directory that is
 //! in use can be probed.
 
-use super::directory::open_file;
+use super::file::open_file;
+use super::system::{DirectAlignment, Extents, Room};
 use super::{ring::Ring, system, threads};
 use crate::io::{AlignedBuf, BLOCK};
 use std::fs::{File, OpenOptions};
@@ -15,30 +16,6 @@ use std::path::Path;
 /// Size of the file that is made and removed again to learn how new files are treated: more than one extent of most
 /// allocators' smallest kind, and written in a moment.
 const SAMPLE_BYTES: u64 = 1 << 20;
-
-/// How a filesystem maps the bytes of a file. Each byte counts once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extents {
-    /// In a written extent of this file alone: overwritten in place.
-    pub written_bytes: u64,
-    /// Reserved and not written: the first write to it changes the filesystem's metadata.
-    pub unwritten_bytes: u64,
-    /// Shared with another file or a snapshot: a write goes elsewhere and changes metadata.
-    pub shared_bytes: u64,
-    /// Compressed, or packed together with other data: a write goes elsewhere and changes metadata.
-    pub packed_bytes: u64,
-    /// Without any extent: the first write to it changes metadata.
-    pub missing_bytes: u64,
-}
-
-/// The units of direct I/O on a file, in bytes; zeros where the file cannot do direct I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DirectAlignment {
-    /// Of buffers in memory.
-    pub memory_bytes: u32,
-    /// Of offsets and lengths in the file.
-    pub offset_bytes: u32,
-}
 
 /// How a file is treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,15 +30,6 @@ pub struct FileProbe {
     pub extents: Option<Extents>,
     /// Whether one block of 4 KiB could be transferred and `fdatasync` succeeded; else what the system said.
     pub transfer: Result<(), String>,
-}
-
-/// What the filesystem of a path has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes that an unprivileged user may still write.
-    pub free_bytes: u64,
-    /// Size of its blocks.
-    pub block_bytes: u64,
 }
 
 /// What an NVMe drive says of itself, as it gave it: the data structures of the command Identify, 4096 bytes each, and its health.

@@ -1,6 +1,5 @@
 //! The calls to the system that the standard library does not have.
 
-use super::probe::{DirectAlignment, Extents, Room};
 use crate::io::AlignedBuf;
 use std::ffi::CString;
 use std::fs::File;
@@ -8,6 +7,39 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// How a filesystem maps the bytes of a file. Each byte counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// In a written extent of this file alone: overwritten in place.
+    pub written_bytes: u64,
+    /// Reserved and not written: the first write to it changes the filesystem's metadata.
+    pub unwritten_bytes: u64,
+    /// Shared with another file or a snapshot: a write goes elsewhere and changes metadata.
+    pub shared_bytes: u64,
+    /// Compressed, or packed together with other data: a write goes elsewhere and changes metadata.
+    pub packed_bytes: u64,
+    /// Without any extent: the first write to it changes metadata.
+    pub missing_bytes: u64,
+}
+
+/// The units of direct I/O on a file, in bytes; zeros where the file cannot do direct I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectAlignment {
+    /// Of buffers in memory.
+    pub memory_bytes: u32,
+    /// Of offsets and lengths in the file.
+    pub offset_bytes: u32,
+}
+
+/// What the filesystem of a path has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that an unprivileged user may still write.
+    pub free_bytes: u64,
+    /// Size of its blocks.
+    pub block_bytes: u64,
+}
 
 /// Takes the exclusive lock of the open file description, or says `WouldBlock` at once. It is released when the last
 /// descriptor of this description is closed, and with it the last operation that the kernel still does on it.

@@ -12,7 +12,7 @@ fn a_formatted_file_has_written_extents_only_and_can_be_probed_while_it_is_in_us
     let found = probe::probe_file(&path.join("data")).unwrap();
     assert_eq!((found.bytes, found.transfer), (SMALL.data_bytes, Ok(())));
     if let Some(extents) = found.extents {
-        let all_written = probe::Extents { written_bytes: SMALL.data_bytes, ..Default::default() };
+        let all_written = system::Extents { written_bytes: SMALL.data_bytes, ..Default::default() };
         assert_eq!(extents, all_written);
     }
 }
@@ -26,7 +26,7 @@ fn reserved_space_counts_as_unwritten_and_a_hole_as_missing() {
     file.set_len(3 << 20).unwrap();
     if let Some(extents) = system::extents(&file, 3 << 20).unwrap() {
         let expected =
-            probe::Extents { unwritten_bytes: 1 << 20, missing_bytes: 2 << 20, ..Default::default() };
+            system::Extents { unwritten_bytes: 1 << 20, missing_bytes: 2 << 20, ..Default::default() };
         assert_eq!(extents, expected);
     }
 }

@@ -13,15 +13,13 @@
 //!   before the log is applied again as far as it was. Both may refer to an extent that was freed.
 
 use crate::codec::hash;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::io::{AlignedBuf, BLOCK, FileKind, give_way};
 use crate::journal::encode_body;
-use crate::shared::{Shared, State};
+use crate::state::{Engine, Shared, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
 use crate::values::read_value;
-use crate::view::View;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -93,14 +91,14 @@ impl Engine {
     /// meanwhile.
     pub async fn extents(&self, id: GroupId, range: Range<u64>) -> Vec<Extent> {
         let (reapplied, entries) = {
-            let state = self.shared().state.lock();
+            let state = self.shared.state.lock();
             let Some(group) = state.groups.get(&id) else {
                 return Vec::new();
             };
             let kept = group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index));
             (group.is_reapplied(), kept.cloned().collect::<Vec<_>>())
         };
-        let view = self.view(id);
+        let view = View::new(&self.shared, id);
         let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset);
         let mut found = Vec::new();
         for (number, (key, entry)) in view.keys().iter().filter(|_| reapplied).enumerate() {
@@ -128,7 +126,7 @@ impl Engine {
     /// # Errors
     /// `Corrupt`; `Io`.
     pub async fn read_extent(&self, group: GroupId, extent: &Extent) -> Result<Option<Bytes>> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let _pinned = View::new(shared, group);
         if !self.can_be_read(group, extent) {
             return Ok(None);
@@ -143,7 +141,7 @@ impl Engine {
             return (0, Vec::new());
         };
         let (start, end) = (first.blocks().start, last.blocks().end);
-        let shared = self.shared();
+        let shared = &self.shared;
         if start >= end || end > shared.devices.data.size() {
             return (0, extents.to_vec());
         }
@@ -167,7 +165,7 @@ impl Engine {
         len: u32,
         hash: u128,
     ) -> Option<Bytes> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let _pinned = View::new(shared, group);
         let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
         let right = |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
@@ -197,7 +195,7 @@ impl Engine {
 
     /// It is live, nobody else's, and on the device.
     fn can_be_read(&self, group: GroupId, extent: &Extent) -> bool {
-        let state = self.shared().state.lock();
+        let state = self.shared.state.lock();
         extent.at.len > 0
             && extent.is_live(&state, group)
             && !state.unwritten.contains_key(&extent.at.offset)
@@ -206,7 +204,7 @@ impl Engine {
 
     /// The body of an entry as the data area should hold it, from memory.
     pub fn body_of(&self, group: GroupId, log_id: LogId) -> Option<Bytes> {
-        let state = self.shared().state.lock();
+        let state = self.shared.state.lock();
         let entry = state.groups.get(&group)?.log.get(log_id.index).filter(|entry| entry.id == log_id)?;
         Some(encode_body(&entry.values, &entry.meta).into())
     }
@@ -235,7 +233,7 @@ impl Engine {
     }
 
     async fn mend_with(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let _one_at_a_time = shared.mending.lock().await;
         let _pinned = View::new(shared, group);
         if !self.can_be_read(group, extent) {
@@ -253,11 +251,7 @@ impl Engine {
         }
         shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         let (result, _) = shared.devices.data.write(from, buf).await;
-        if let Err(error) = result {
-            let error = shared.device_error(FileKind::Data, "write", &error);
-            shared.fail(error.clone());
-            return Err(error);
-        }
+        result.map_err(|error| shared.fail_device(FileKind::Data, "write", error))?;
         shared.sync_now().await?;
         read().await?;
         shared.counters.mended_values.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +272,7 @@ impl Shared {
             buf = again;
         }
         Err(Error::Io {
-            location: self.location.clone(),
+            location: self.facts.location.clone(),
             operation: "read",
             reason: format!("the blocks of the value at {} read differently each time", extent.at.offset),
         })

@@ -1,8 +1,8 @@
 //! A consistent picture of a group's keys.
 
+use super::Shared;
 use crate::error::Result;
 use crate::group::Keys;
-use crate::shared::Shared;
 use crate::types::{GroupId, KeyEntry, ListPage, ListQuery, LogId, SharedImage};
 use bytes::Bytes;
 use std::sync::Arc;

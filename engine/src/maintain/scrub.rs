@@ -2,29 +2,16 @@
 //! its position. The scrubber itself, which knows the peers, is the caller's.
 
 use crate::checkpoint::{file_of, verify};
-use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionKind, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
+use crate::io::{AlignedBuf, BLOCK, FileKind, Pace};
 use crate::journal::Block;
-
-/// Called before so many bytes are read: returns when they may be.
-pub type Pace<'a> = &'a (dyn Fn(u64) -> IoFuture<()> + Send + Sync);
+use crate::state::Engine;
+use crate::types::ScrubMark;
 
 /// Journal blocks checked at once.
 const JOURNAL_BLOCKS: u64 = 256;
 /// How often a checkpoint is looked at again that was replaced meanwhile.
 const ATTEMPTS: usize = 8;
-
-/// Where a scrubber is; kept in the superblock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubMark {
-    /// The offset in the data area up to which the present cycle has come.
-    pub position: u64,
-    /// Seconds of running time since the present cycle began.
-    pub elapsed_s: u64,
-    /// The operator has paused it.
-    pub paused: bool,
-}
 
 /// What a check of a part found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +25,7 @@ pub struct Checked {
 impl Engine {
     /// Checks the journal's blocks that recovery would need.
     pub async fn check_journal(&self, pace: Pace<'_>) -> Checked {
-        let shared = self.shared();
+        let shared = &self.shared;
         let mut checked = Checked::default();
         let mut next = 0;
         loop {
@@ -48,7 +35,7 @@ impl Engine {
             if next > last {
                 return checked;
             }
-            let count = shared.ring.contiguous(next, (last - next + 1).min(JOURNAL_BLOCKS));
+            let count = shared.facts.ring.contiguous(next, (last - next + 1).min(JOURNAL_BLOCKS));
             pace(count * BLOCK as u64).await;
             for sequence in next..next + count {
                 checked.blocks += 1;
@@ -57,7 +44,7 @@ impl Engine {
                 {
                     checked.damaged.push(Corruption {
                         file: FileKind::Journal,
-                        offset: shared.ring.offset(sequence),
+                        offset: shared.facts.ring.offset(sequence),
                         length: BLOCK as u64,
                         kind: CorruptionKind::JournalBlock,
                         expected: format!("block {sequence}"),
@@ -71,12 +58,14 @@ impl Engine {
     }
 
     async fn check_block(&self, sequence: u64) -> std::result::Result<(), String> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let (result, buf) =
-            shared.devices.journal.read(shared.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
+            shared.devices.journal.read(shared.facts.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
         result.map_err(|error| format!("it cannot be read: {error}"))?;
         let block = Block::decode(&buf).ok_or_else(|| "a damaged block".to_owned())?;
-        match block.header.sequence == sequence && block.header.incarnation == shared.identity.incarnation {
+        match block.header.sequence == sequence
+            && block.header.incarnation == shared.facts.identity.incarnation
+        {
             true => Ok(()),
             false => Err(format!("block {}", block.header.sequence)),
         }
@@ -98,7 +87,7 @@ impl Engine {
 
     /// `false` where a checkpoint was being written meanwhile, so that nothing is known.
     async fn check_area(&self, area: usize, pace: Pace<'_>, checked: &mut Checked) -> bool {
-        let shared = self.shared();
+        let shared = &self.shared;
         let begun = shared
             .wait_until(|shared| {
                 let state = shared.state.lock();
@@ -106,7 +95,7 @@ impl Engine {
             })
             .await;
         let Some(device) = shared.devices.checkpoints.get(area) else { return true };
-        let found = verify(device.as_ref(), shared.identity.incarnation, pace).await;
+        let found = verify(device.as_ref(), shared.facts.identity.incarnation, pace).await;
         let (undisturbed, newest, number) = {
             let state = shared.state.lock();
             let checkpoints = &state.checkpoints;
@@ -143,7 +132,7 @@ impl Engine {
     /// # Errors
     /// `Failed`.
     pub async fn check_superblock(&self) -> Result<u64> {
-        let shared = self.shared();
+        let shared = &self.shared;
         shared.state.lock().check_open()?;
         let healed = shared.superblock.lock().await.heal().await;
         healed.map(|healed| healed.damaged).inspect_err(|error| shared.fail(error.clone()))
@@ -151,7 +140,7 @@ impl Engine {
 
     /// What [`Engine::save_scrub_mark`] last stored.
     pub async fn scrub_mark(&self) -> ScrubMark {
-        self.shared().superblock.lock().await.current().scrub
+        self.shared.superblock.lock().await.current().scrub
     }
 
     /// Stores a scrubber's place, synced.
@@ -159,7 +148,7 @@ impl Engine {
     /// # Errors
     /// `Failed`, `Closed`.
     pub async fn save_scrub_mark(&self, mark: ScrubMark) -> Result<()> {
-        self.shared().state.lock().check_open()?;
-        self.shared().update_superblock(|s| s.scrub = mark).await
+        self.shared.state.lock().check_open()?;
+        self.shared.update_superblock(|s| s.scrub = mark).await
     }
 }

@@ -8,10 +8,11 @@
 //! written makes every copy of the superblock unusable, synced, so that the old identity does not come back with less than
 //! it had. A crash from there on leaves a directory without an identity, to which the same is done again.
 
+use super::files::{open_file, open_superblock};
+use super::format::{check_expected, check_identity, format};
+use super::recovery::is_written;
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
-use crate::open::{check_expected, check_identity, format, open_file, open_superblock};
-use crate::recovery::is_written;
 use crate::superblock::{SuperblockStore, readable_copies, void_copies};
 use crate::types::{Geometry, Identity};
 
@@ -20,7 +21,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Why a directory without a readable superblock cannot be opened. One copy suffices to tell a directory of somebody else,
 /// and a journal that was written to tells an erased superblock from a format that did not end.
-pub(crate) async fn judge(
+pub(super) async fn judge(
     directory: &dyn Directory,
     superblock: &dyn Device,
     expected: Option<&(String, u16)>,
@@ -102,12 +103,8 @@ fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
 /// Fills a file with zeros, synced.
 async fn zero(directory: &dyn Directory, kind: FileKind) -> Result<()> {
     let device = open_file(directory, kind)?;
-    let failed = |operation, error: std::io::Error| Error::Failed {
-        location: directory.location(),
-        file: kind,
-        operation,
-        reason: error.to_string(),
-    };
+    let failed =
+        |operation, error: std::io::Error| Error::failed(&directory.location(), kind, operation, error);
     let size = device.size() / BLOCK as u64 * BLOCK as u64;
     for offset in (0..size).step_by(PIECE_BYTES as usize) {
         let piece = AlignedBuf::zeroed(PIECE_BYTES.min(size - offset) as usize);

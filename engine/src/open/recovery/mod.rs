@@ -9,5 +9,5 @@ mod salvage;
 mod scan;
 mod shared_extent;
 
-pub(crate) use replay::{Left, Recovered, recover};
-pub(crate) use scan::is_written;
+pub(super) use replay::{Recovered, recover};
+pub(super) use scan::{Left, is_written};

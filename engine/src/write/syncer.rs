@@ -2,7 +2,7 @@
 //! its last act after a failed write or sync is to leave word of it.
 
 use crate::io::Hung;
-use crate::shared::Shared;
+use crate::state::Shared;
 use std::sync::Arc;
 
 /// Runs until the engine is closed or fails.
@@ -18,9 +18,9 @@ async fn tend(shared: &Shared) {
             biased;
             Hung { file, operation } = shared.watch.hung() => {
                 // Also a read, which nobody else takes for the end.
-                return shared.fail(shared.device_error(file, operation, &shared.watch.late()));
+                return drop(shared.fail_device(file, operation, shared.watch.late()));
             }
-            () = shared.sync_work.notified() => false,
+            () = shared.signals.syncer.notified() => false,
             () = interval => true,
         };
         if shared.progress.lock().writer_ended || shared.failed().is_some() {
@@ -45,9 +45,9 @@ async fn tend(shared: &Shared) {
             // What was applied or freed while nothing was appended is recorded now, so that space comes back.
             let mut state = shared.state.lock();
             if state.queue.is_empty() && state.unrecorded() {
-                state.flush = true;
+                state.queue.flush = true;
                 drop(state);
-                shared.work.notify_one();
+                shared.signals.writer.notify_one();
             }
         }
     }

@@ -1,14 +1,15 @@
 //! A look at a directory that nobody has open: what can be read there, what verifies, and what an opening would make of it.
 //! Nothing is written.
 
+use super::classify::{classify, how_it_was_left};
+use super::files::{open_devices, open_file, open_superblock};
+use super::recovery::{is_written, recover};
 use crate::checkpoint::{file_of, verify};
 use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
 use crate::io::{Directory, FileKind};
 use crate::journal::Ring;
-use crate::open::{classify, how_it_was_left, open_devices, open_superblock};
-use crate::recovery::{is_written, recover};
-use crate::shared::Devices;
+use crate::state::Devices;
 use crate::superblock::{Superblock, SuperblockStore, copies};
 use crate::types::{BootId, Geometry, GroupId, Identity, LogBounds, LogId, Mode, Run, Standing, ValueRef};
 use crate::values::read_value;
@@ -122,7 +123,7 @@ pub async fn inspect(directory: &dyn Directory, boot: BootId, values: bool) -> R
             return Ok(Inspection { copies, known: Err(error.to_string()), contents: None });
         }
         Err(error @ Error::NotFormatted { .. }) => {
-            let journal = crate::open::open_file(directory, FileKind::Journal)?;
+            let journal = open_file(directory, FileKind::Journal)?;
             return match is_written(journal.as_ref()).await {
                 true => Ok(Inspection { copies, known: Err(error.to_string()), contents: None }),
                 false => Err(error),

@@ -11,62 +11,27 @@
 //! again.
 
 use crate::error::Result;
-use crate::shared::Shared;
+use crate::state::Shared;
 use crate::superblock::Superblock;
 use crate::types::Mode;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// So many acknowledgements that waited for a sync within [`DEMAND_WINDOW`] set the mark: below that a sync now and then
-/// costs less than setting and clearing the mark.
-const DEMAND: u32 = 4;
-const DEMAND_WINDOW: Duration = Duration::from_secs(1);
-
-/// What decides about the mark.
-#[derive(Default)]
-pub(crate) struct LazyMark {
-    /// The caller wants it clear.
-    held: AtomicBool,
-    /// It is set on the device, or may be.
-    on_device: AtomicBool,
-    /// One change of the mark at a time.
-    changing: tokio::sync::Mutex<()>,
-    /// Since when, and how often, somebody waited for a sync for want of the mark.
-    demand: Mutex<Option<(Instant, u32)>>,
-}
-
-impl LazyMark {
-    /// Whether the mark is set on the device, or may be.
-    pub(crate) fn is_set(&self) -> bool {
-        self.on_device.load(Ordering::SeqCst)
-    }
-
-    /// Counts one who waits. Whether there were enough by now.
-    fn demanded(&self) -> bool {
-        let now = Instant::now();
-        let mut demand = self.demand.lock();
-        let (since, count) = demand.filter(|(since, _)| now - *since < DEMAND_WINDOW).unwrap_or((now, 0));
-        *demand = Some((since, count + 1));
-        count + 1 >= DEMAND
-    }
-}
 
 impl Shared {
     pub(crate) fn hold(&self, held: bool) {
         if self.lazy.held.swap(held, Ordering::SeqCst) != held {
-            if held && self.options.mode == Mode::Replicated {
+            if held && self.facts.options.mode == Mode::Replicated {
                 // From here on nothing is acknowledged ahead; the syncer clears the mark on the device.
                 self.progress.lock().ahead = false;
             }
-            self.sync_work.notify_one();
+            self.signals.syncer.notify_one();
         }
     }
 
     /// Sets or clears the mark where that is due.
-    pub(crate) async fn tend_mark(&self) -> Result<()> {
-        if self.options.mode != Mode::Replicated {
+    pub(super) async fn tend_mark(&self) -> Result<()> {
+        if self.facts.options.mode != Mode::Replicated {
             return Ok(());
         }
         let _one_at_a_time = self.lazy.changing.lock().await;
@@ -76,7 +41,7 @@ impl Shared {
             let progress = self.progress.lock();
             // What is written and not synced is synced before the mark is cleared.
             let idle = progress.waiting.is_empty();
-            (progress.wants_mark(), idle && progress.last_ahead.elapsed() >= self.options.sync_interval)
+            (progress.wants_mark(), idle && progress.last_ahead.elapsed() >= self.facts.options.sync_interval)
         };
         match on_device {
             true if held || quiet => self.clear_mark().await,
@@ -91,8 +56,8 @@ impl Shared {
 
     /// How long the syncer may wait until it looks again: the sync interval, or less where the mark is due to be cleared
     /// before that.
-    pub(crate) fn until_next_look(&self) -> Duration {
-        let interval = self.options.sync_interval;
+    pub(super) fn until_next_look(&self) -> Duration {
+        let interval = self.facts.options.sync_interval;
         if !self.lazy.is_set() {
             return interval;
         }
@@ -111,11 +76,11 @@ impl Shared {
 
     /// Stops acknowledgements from running ahead, syncs what they covered, and clears the mark.
     async fn clear_mark(&self) -> Result<()> {
-        if self.options.mode == Mode::Replicated {
+        if self.facts.options.mode == Mode::Replicated {
             self.progress.lock().ahead = false;
         }
         let clean = self.sync_now().await?;
-        let ahead = self.options.mode == Mode::Replicated && self.progress.lock().ahead;
+        let ahead = self.facts.options.mode == Mode::Replicated && self.progress.lock().ahead;
         assert!(!ahead, "the mark is cleared while acknowledgements run ahead");
         self.update_superblock(|s| {
             s.lazy = false;
@@ -149,9 +114,6 @@ impl Shared {
         let result = self.superblock.lock().await.update(change).await;
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
         self.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
-        result
+        result.inspect_err(|error| self.fail(error.clone()))
     }
 }

@@ -1,10 +1,22 @@
 //! One pass over the ring: which blocks stand where, and what they say of one another.
 
-use super::replay::Left;
 use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
+
+/// What the caller knows of how the directory was left.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// The machine went down since.
+    pub power_cut: bool,
+    /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
+    pub kept_written: bool,
+    /// The journal is known to reach so far, or something acknowledged is gone.
+    pub reaches: Option<u64>,
+    /// It is known to have been synced so far, whatever its blocks say.
+    pub synced: u64,
+}
 
 /// What stands in a slot of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,44 +1,19 @@
-//! The engine's handle: what callers may ask, and the rules that each request is held to.
+//! What callers may ask of the engine, and the rules that each request is held to.
 
-use crate::codec::hash;
 use crate::error::{Error, Result};
-use crate::install::Installer;
 use crate::io::{Directory, FileKind, Watch, Watched};
-use crate::lost_identity;
+use crate::maintain::Installer;
 use crate::open;
-use crate::shared::Shared;
+use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
-use crate::syncer;
-use crate::types::{
-    EngineStatus, Geometry, GroupId, Identity, Lineage, LogId, Mode, Options, Run, Standing, ValueRef,
-};
-use crate::values::{read_value, read_values};
-use crate::writer::Writer;
+use crate::types::{EngineStatus, Geometry, GroupId, Identity, Lineage, Mode, Options, Run, Standing};
+use crate::write::{Writer, syncer};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 mod keys;
 mod log;
-
-/// An open data directory. Clones share it; dropping the last one ends it like a crash of the process, without the
-/// clean shutdown of [`Engine::close`].
-#[derive(Clone)]
-pub struct Engine {
-    shared: Arc<Shared>,
-    _ends: Arc<EndOnDrop>,
-}
-
-struct EndOnDrop(Arc<Shared>);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.state.lock().closing = true;
-        self.0.work.notify_one();
-        self.0.sync_work.notify_one();
-        self.0.changed.notify_waiters();
-    }
-}
 
 impl Engine {
     /// Makes an engine's directory of five zeroed files of this geometry. Ends synced; the superblock comes last.
@@ -52,7 +27,7 @@ impl Engine {
     /// Whether the identity of a directory can be read. To be asked again where it could not: the storage may have been away. No other
     /// process is kept out meanwhile, and nothing is changed.
     pub async fn reads_identity(directory: &dyn Directory) -> bool {
-        lost_identity::is_readable(directory).await
+        open::is_readable(directory).await
     }
 
     /// Makes a directory whose identity cannot be read ([`Error::is_identity_lost`]) an empty one of another identity. To be
@@ -65,7 +40,7 @@ impl Engine {
     /// # Errors
     /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, `Failed`.
     pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
-        lost_identity::format_again(directory, identity).await
+        open::format_again(directory, identity).await
     }
 
     /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written, and a directory that is
@@ -80,31 +55,25 @@ impl Engine {
     ) -> Result<Engine> {
         let watch = Watch::start(options.io_timeout);
         let directory = Watched { directory, watch };
-        let opened = open::open(&directory, expected, options).await?;
-        let shared = opened.shared;
-        let captured = shared.state.lock().checkpoints.sequence;
-        shared.spawn(Writer::new(shared.clone(), opened.next, opened.chain, captured).run());
+        let shared = open::open(&directory, expected, options).await?;
+        shared.spawn(Writer::new(shared.clone()).run());
         shared.spawn(syncer::run(shared.clone()));
-        Ok(Engine { _ends: Arc::new(EndOnDrop(shared.clone())), shared })
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        Ok(Engine::new(shared))
     }
 
     /// Who this is.
     pub fn identity(&self) -> &Identity {
-        &self.shared.identity
+        &self.shared.facts.identity
     }
 
     /// This opening of the directory.
     pub fn run(&self) -> Run {
-        Run { start: self.shared.epoch, nonce: self.shared.options.run }
+        Run { start: self.shared.facts.epoch, nonce: self.shared.facts.options.run }
     }
 
     /// The openings before this one.
     pub fn lineage(&self) -> Lineage {
-        self.shared.lineage
+        self.shared.facts.lineage
     }
 
     /// Whether it remembers everything that it acknowledged.
@@ -172,8 +141,7 @@ impl Engine {
 
     /// Neither completed writes nor syncs of this device are worth anything any more: the engine fails, as after a failed sync.
     pub fn give_device_up(&self, reason: &str) {
-        let error = std::io::Error::other(reason);
-        self.shared.fail(self.shared.device_error(FileKind::Data, "sync", &error));
+        self.shared.fail_device(FileKind::Data, "sync", reason);
     }
 
     /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything
@@ -219,7 +187,7 @@ impl Engine {
             state.checkpoints.requested = true;
             state.checkpoints.begun + 1
         };
-        self.shared.work.notify_one();
+        self.shared.signals.writer.notify_one();
         self.shared.wait_for_checkpoint(target).await
     }
 
@@ -252,7 +220,7 @@ impl Engine {
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
         shared.state.lock().closing = true;
-        shared.work.notify_one();
+        shared.signals.writer.notify_one();
         shared
             .wait_until(|shared| {
                 let idle = shared.state.lock().checkpoints.running;
@@ -261,84 +229,11 @@ impl Engine {
             .await;
         let closed = async {
             shared.sync_now().await?;
-            shared.sync_work.notify_one();
+            shared.signals.syncer.notify_one();
             shared.clear_mark_at_end().await
         };
         let result = closed.await;
         shared.remember_failed_sync().await;
         result
-    }
-}
-
-impl Shared {
-    /// Reads a value, from memory while its write is under way.
-    pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        // The caller looked the place up before, and it may be another value's by now.
-        let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
-        if let Some(value) =
-            unwritten.filter(|value| value.len() == at.len as usize && hash(value) == at.hash)
-        {
-            return Ok(value);
-        }
-        read_value(self.devices.data.as_ref(), at, log_id).await
-    }
-
-    /// The same, counting damage.
-    pub(crate) async fn read(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        self.read_quietly(at, log_id).await.map_err(|error| self.counted(error))
-    }
-
-    /// Reads many values, those that lie near one another together. Returns what `take` makes of each; damage is not counted.
-    pub(crate) async fn read_all_quietly<T: Send>(
-        &self,
-        values: &[(ValueRef, LogId)],
-        take: impl Fn(Result<Bytes>) -> T + Copy + Send,
-    ) -> Vec<T> {
-        let unwritten: Vec<Option<Bytes>> = {
-            let state = self.state.lock();
-            values.iter().map(|(at, _)| state.unwritten.get(&at.offset).cloned()).collect()
-        };
-        let in_memory = unwritten.into_iter().zip(values).map(|(bytes, (at, _))| {
-            bytes.filter(|bytes| bytes.len() == at.len as usize && hash(bytes) == at.hash)
-        });
-        let in_memory: Vec<Option<Bytes>> = in_memory.collect();
-        let on_device = in_memory.iter().zip(values).filter(|(bytes, _)| bytes.is_none());
-        let on_device: Vec<(ValueRef, LogId)> = on_device.map(|(_, value)| *value).collect();
-        let mut read = read_values(self.devices.data.as_ref(), &on_device, take).await.into_iter();
-        let found = in_memory.into_iter().map(|bytes| match bytes {
-            Some(bytes) => take(Ok(bytes)),
-            None => read.next().unwrap_or_else(|| take(Err(Error::Closed))),
-        });
-        found.collect()
-    }
-
-    /// The values themselves, each with its own result. Damage is counted.
-    pub(crate) async fn read_all(&self, values: &[(ValueRef, LogId)]) -> Vec<Result<Bytes>> {
-        self.read_all_quietly(values, |read| read.map_err(|error| self.counted(error))).await
-    }
-
-    pub(crate) fn counted(&self, error: Error) -> Error {
-        if matches!(error, Error::Corrupt(_)) {
-            self.counters.corrupt_values.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a value does not match its hash");
-        }
-        error
-    }
-
-    /// Waits until checkpoint number `target` of this run has ended.
-    pub(crate) async fn wait_for_checkpoint(&self, target: u64) -> Result<()> {
-        self.wait_until(|shared| {
-            let state = shared.state.lock();
-            if state.checkpoints.completed >= target {
-                return Some(Ok(()));
-            }
-            if let Some(error) = state.failed.clone() {
-                return Some(Err(error));
-            }
-            let idle = state.closing && !state.checkpoints.running;
-            drop(state);
-            (idle && shared.progress.lock().writer_ended).then_some(Err(Error::Closed))
-        })
-        .await
     }
 }

@@ -4,12 +4,13 @@
 //! A few gatherings are in flight together. While they are, requests pile up for the next one: that is how many small
 //! puts become few large writes.
 
-use crate::checkpoint;
+use super::checkpointing;
+use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
 use crate::journal::{self, Header, Packer, Record};
-use crate::shared::{Capture, CapturedGroup, Op, Queued, Shared, State, Waiting};
 use crate::space::Dying;
+use crate::state::{Op, Queued, Shared, State, Waiting};
 use crate::types::{GroupId, LogId};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
@@ -61,8 +62,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, next: u64, chain: u128, captured: u64) -> Writer {
-        Writer { shared, next, chain, captured, flights: FuturesOrdered::new() }
+    /// Goes on behind what is written.
+    pub(crate) fn new(shared: Arc<Shared>) -> Writer {
+        let captured = shared.state.lock().checkpoints.sequence;
+        let (written, chain) = {
+            let progress = shared.progress.lock();
+            (progress.written, progress.written_checksum)
+        };
+        Writer { shared, next: written + 1, chain, captured, flights: FuturesOrdered::new() }
     }
 
     /// Runs until the engine is closed or fails.
@@ -81,11 +88,11 @@ impl Writer {
             tokio::select! {
                 biased;
                 Some(flight) = self.flights.next(), if !self.flights.is_empty() => self.complete(flight),
-                () = shared.work.notified(), if self.flights.len() < IN_FLIGHT => {}
+                () = shared.signals.writer.notified(), if self.flights.len() < IN_FLIGHT => {}
             }
         }
         shared.progress.lock().writer_ended = true;
-        shared.changed.notify_waiters();
+        shared.signals.changed.notify_waiters();
     }
 
     fn finished(&self) -> bool {
@@ -100,20 +107,18 @@ impl Writer {
         if state.failed.is_some() || (checkpoints.hold && checkpoints.running) {
             return None;
         }
-        let (blocks, since) = (self.shared.ring.blocks(), self.next - 1 - self.captured);
+        let (blocks, since) = (self.shared.facts.ring.blocks(), self.next - 1 - self.captured);
         if checkpoints.running && since >= blocks / 2 - GATHERING_BLOCKS {
             // Only the checkpoint after the running one frees what is written now, and it begins with a gathering:
             // there must be room left for that one, as large as the queue can be.
             return None;
         }
         let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
-        if state.queue.is_empty() && !state.flush && !capture_now {
+        if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
         }
-        let flush = std::mem::take(&mut state.flush);
-        state.queued_record_bytes = 0;
-        state.queued_value_bytes = 0;
-        let queue = std::mem::take(&mut state.queue);
+        let flush = std::mem::take(&mut state.queue.flush);
+        let queue = state.queue.take();
         let mut applied = Vec::new();
         for (id, group) in &mut state.groups {
             if let Some(through) = group.applied.filter(|_| group.applied > group.applied_recorded) {
@@ -125,7 +130,7 @@ impl Writer {
         let dying = state.space.take_dying();
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
-        self.shared.changed.notify_waiters();
+        self.shared.signals.changed.notify_waiters();
         Some(Gathering { queue, applied, dying, capture, flush })
     }
 
@@ -200,7 +205,7 @@ impl Writer {
         }
         if let Some(capture) = gathering.capture {
             self.captured = sequence;
-            self.shared.spawn(checkpoint::run(self.shared.clone(), capture, sequence, self.chain));
+            self.shared.spawn(checkpointing::run(self.shared.clone(), capture, sequence, self.chain));
         }
     }
 
@@ -210,14 +215,14 @@ impl Writer {
     async fn wait_for_room(&mut self, blocks: u64, begins_checkpoint: bool) -> Result<()> {
         let shared = self.shared.clone();
         loop {
-            let changed = shared.changed.notified();
+            let changed = shared.signals.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
             let (reclaimed, failed) = {
                 let mut state = shared.state.lock();
                 let checkpoints = &mut state.checkpoints;
                 let idle = begins_checkpoint || !checkpoints.running;
-                if idle && shared.ring.free(self.next, checkpoints.previous) < blocks {
+                if idle && shared.facts.ring.free(self.next, checkpoints.previous) < blocks {
                     checkpoints.previous = checkpoints.sequence;
                 }
                 (checkpoints.previous, state.failed.clone())
@@ -225,7 +230,7 @@ impl Writer {
             if let Some(error) = failed {
                 return Err(error);
             }
-            if shared.ring.free(self.next, reclaimed) >= blocks {
+            if shared.facts.ring.free(self.next, reclaimed) >= blocks {
                 return Ok(());
             }
             tokio::select! {
@@ -251,15 +256,16 @@ impl Writer {
         };
         let mut payloads = packer.payloads();
         while !payloads.is_empty() {
-            let count = shared.ring.contiguous(self.next, payloads.len() as u64);
+            let count = shared.facts.ring.contiguous(self.next, payloads.len() as u64);
             let (now, later) = payloads.split_at(count as usize);
             payloads = later;
-            let offset = shared.ring.offset(self.next);
+            let offset = shared.facts.ring.offset(self.next);
             let mut buf = AlignedBuf::zeroed(now.len() * BLOCK);
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
-                let incarnation = shared.identity.incarnation;
+                let incarnation = shared.facts.identity.incarnation;
                 let (sequence, previous) = (self.next, self.chain);
-                let header = Header { incarnation, epoch: shared.epoch, sequence, previous, written, synced };
+                let header =
+                    Header { incarnation, epoch: shared.facts.epoch, sequence, previous, written, synced };
                 self.chain = journal::encode_into(block, &header, payload);
                 self.next += 1;
             }
@@ -284,7 +290,7 @@ impl Writer {
 
     fn complete(&mut self, flight: Flight) {
         if let Err((file, error)) = flight.result {
-            self.shared.fail(self.shared.device_error(file, "write", &error));
+            self.shared.fail_device(file, "write", error);
             return;
         }
         let mut state = self.shared.state.lock();
@@ -296,9 +302,9 @@ impl Writer {
         }
         drop(state);
         if self.shared.written(flight.sequence, flight.checksum, flight.claim, flight.bytes) {
-            self.shared.sync_work.notify_one();
+            self.shared.signals.syncer.notify_one();
         }
-        self.shared.changed.notify_waiters();
+        self.shared.signals.changed.notify_waiters();
     }
 }
 

@@ -6,10 +6,8 @@
 use crate::error::{Error, Result};
 use crate::group::Keys;
 use crate::io::{AlignedBuf, FileKind};
-use crate::room::fits_state;
-use crate::shared::{Shared, State};
+use crate::state::{Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
-use crate::view::View;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,11 +171,7 @@ impl Installer {
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
             let (result, _) = claimed.shared.devices.data.write(base, buf).await;
-            let result = result.map_err(|error| {
-                let error = claimed.shared.device_error(FileKind::Data, "write", &error);
-                claimed.shared.fail(error.clone());
-                error
-            });
+            let result = result.map_err(|error| claimed.shared.fail_device(FileKind::Data, "write", error));
             (claimed, result)
         });
         let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;
@@ -207,7 +201,7 @@ impl Installer {
     pub fn fits(&self, image_bytes: u64) -> Result<()> {
         let claimed = self.claimed.as_ref().ok_or(Error::Closed)?;
         let bytes = claimed.keys.checkpoint_bytes().saturating_add(image_bytes);
-        fits_state(bytes, self.shared.checkpoint_capacity)
+        fits_state(bytes, self.shared.facts.checkpoint_capacity)
     }
 
     /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.
@@ -244,7 +238,7 @@ impl Installer {
                 Some(Ok(state.checkpoints.begun + 1))
             })
             .await?;
-        shared.work.notify_one();
+        shared.signals.writer.notify_one();
         shared.wait_for_checkpoint(target).await
     }
 }

@@ -5,7 +5,7 @@
 //! asks for a client's write and keeps reserves; a follower asks for what the leader sends, down to the last block, and takes
 //! it later if it must: an append that meets a full data area, and a checkpoint that does not fit, end replication.
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::error::{Error, Result};
 use crate::group::{KEY_RECORD_BYTES, checkpoint_bytes};
 use crate::io::BLOCK;
@@ -44,10 +44,10 @@ impl Engine {
     }
 
     fn judge(&self, need: Need) -> Result<()> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let mut state = shared.state.lock();
         state.check_open()?;
-        let area = shared.checkpoint_capacity;
+        let area = shared.facts.checkpoint_capacity;
         if let Some(longest) = need.longest {
             let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
             let reserve = state.space.reserve_bytes();
@@ -71,9 +71,10 @@ impl Engine {
     /// # Errors
     /// `Full`, `IndexFull`.
     pub fn has_room(&self, bytes: u64, index_bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
-        let shared = self.shared();
+        let shared = &self.shared;
         let state = shared.state.lock();
-        let fits = fits_index(state.index_bytes(), index_bytes, shared.checkpoint_capacity, LEADER_PERCENT);
+        let fits =
+            fits_index(state.index_bytes(), index_bytes, shared.facts.checkpoint_capacity, LEADER_PERCENT);
         self.count_refusal(&fits);
         fits?;
         match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
@@ -88,7 +89,7 @@ impl Engine {
     /// Whoever looks after the log hears of it: with less log there may be room.
     fn count_refusal(&self, result: &Result<()>) {
         if matches!(result, Err(Error::IndexFull { .. })) {
-            self.shared().counters.index_refusals.fetch_add(1, Ordering::Relaxed);
+            self.shared.counters.index_refusals.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -1,14 +1,14 @@
 //! Checkpoint, then journal, then the verdict.
 
 use super::salvage::{Salvage, cut_before};
-use super::scan::{End, Scan};
+use super::scan::{End, Left, Scan};
 use super::shared_extent::shared_extent;
 use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, FileKind};
 use crate::journal::{Block, Body, Record, Ring};
-use crate::shared::Devices;
+use crate::state::Devices;
 use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
 use crate::values::read_value;
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The state that a directory stands for.
+#[derive(Default)]
 pub(crate) struct Recovered {
     pub groups: BTreeMap<GroupId, Group>,
     /// The last block of the journal, and its checksum.
@@ -37,19 +38,6 @@ pub(crate) struct Recovered {
     pub other_is_void: bool,
     /// What was accepted as damaged: the state is a verified prefix, and may lack what was acknowledged.
     pub damage: Option<Corruption>,
-}
-
-/// What the caller knows of how the directory was left.
-#[derive(Clone, Copy)]
-pub(crate) struct Left {
-    /// The machine went down since.
-    pub power_cut: bool,
-    /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
-    pub kept_written: bool,
-    /// The journal is known to reach so far, or something acknowledged is gone.
-    pub reaches: Option<u64>,
-    /// It is known to have been synced so far, whatever its blocks say.
-    pub synced: u64,
 }
 
 /// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with
@@ -162,26 +150,11 @@ pub(crate) async fn recover(
 fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recovered {
     let number = headers.iter().map(|(_, header)| header.number).max().unwrap_or(0);
     Recovered {
-        groups: BTreeMap::new(),
-        end: 0,
-        chain: 0,
         leftovers: scan.leftovers(0),
         area: 1,
-        checkpoint: Header {
-            incarnation: 0,
-            number,
-            sequence: 0,
-            chain: 0,
-            body_bytes: 0,
-            table_hash: 0,
-            replaces: false,
-        },
-        previous: 0,
-        checkpoint_applied: BTreeMap::new(),
-        synced: 0,
-        unsynced_values: Vec::new(),
-        other_is_void: false,
+        checkpoint: Header { number, ..Header::default() },
         damage: salvage.damage(),
+        ..Recovered::default()
     }
 }
 

@@ -1,13 +1,13 @@
 //! What was recovered is made safe before anything is built on it: synced, cleared of what a crash left behind it, and
 //! where it is doubtful or less than there was, written anew.
 
-use crate::checkpoint::{self, Place, file_of};
+use super::recovery::Recovered;
+use super::rewrite::write_again;
+use crate::checkpoint::{self, Capture, CapturedGroup, Place, file_of};
 use crate::error::{Error, Result};
-use crate::failed_sync::write_again;
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::journal::{self, Ring};
-use crate::recovery::Recovered;
-use crate::shared::{Capture, CapturedGroup, Devices};
+use crate::state::Devices;
 use std::io;
 
 /// Journal blocks cleared in one write.
@@ -15,7 +15,7 @@ const CLEAR_BLOCKS: u64 = 256;
 
 /// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
 /// ring if the crash came when it was nearly full.
-pub(crate) async fn settle(
+pub(super) async fn settle(
     devices: &Devices,
     ring: Ring,
     location: &str,
@@ -23,10 +23,7 @@ pub(crate) async fn settle(
     doubtful: bool,
     incarnation: u64,
 ) -> Result<()> {
-    let failed = |file: FileKind, operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed { location, file, operation, reason: e.to_string() }
-    };
+    let failed = |file, operation| move |e: io::Error| Error::failed(location, file, operation, e);
     if doubtful {
         write_again(devices, location, recovered).await?;
     }
@@ -87,7 +84,7 @@ async fn write_checkpoint(
 
 /// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
 /// on no longer continues the chain. Returns its checksum.
-pub(crate) async fn begin_epoch(
+pub(super) async fn begin_epoch(
     journal: &dyn Device,
     ring: Ring,
     location: &str,
@@ -95,15 +92,7 @@ pub(crate) async fn begin_epoch(
 ) -> Result<u128> {
     let mut buf = AlignedBuf::zeroed(BLOCK);
     let checksum = journal::encode_into(&mut buf, header, &[]);
-    let failed = |operation: &'static str| {
-        let location = location.to_owned();
-        move |e: io::Error| Error::Failed {
-            location,
-            file: FileKind::Journal,
-            operation,
-            reason: e.to_string(),
-        }
-    };
+    let failed = |operation| move |e: io::Error| Error::failed(location, FileKind::Journal, operation, e);
     let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
     result.map_err(failed("write"))?;
     journal.sync().await.map_err(failed("sync"))?;

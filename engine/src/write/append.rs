@@ -4,7 +4,7 @@ use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::journal::{Body, encode_body};
-use crate::shared::{Op, Pending, State};
+use crate::state::{Op, Pending, State};
 use crate::types::{GroupId, LogId, NewEntry, ValueRef};
 use bytes::Bytes;
 use std::collections::VecDeque;

@@ -1,0 +1,29 @@
+//! The handle by which an engine is held. Each floor above adds what it can be asked.
+
+use super::Shared;
+use std::sync::Arc;
+
+/// An open data directory. Clones share it; dropping the last one ends it like a crash of the process, without the
+/// clean shutdown of [`Engine::close`].
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    _ends: Arc<EndOnDrop>,
+}
+
+struct EndOnDrop(Arc<Shared>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.state.lock().closing = true;
+        self.0.signals.writer.notify_one();
+        self.0.signals.syncer.notify_one();
+        self.0.signals.changed.notify_waiters();
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(shared: Arc<Shared>) -> Engine {
+        Engine { _ends: Arc::new(EndOnDrop(shared.clone())), shared }
+    }
+}

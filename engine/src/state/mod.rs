@@ -1,0 +1,229 @@
+//! What the engine's tasks and callers share, by what guards it: what is fixed at open needs no lock,
+//! the state is under one, the progress of writes under another.
+//!
+//! The two locks are never held together. Neither is held across an await.
+
+mod capacity;
+mod checkpoints;
+mod handle;
+mod mark;
+mod progress;
+mod queue;
+mod read;
+mod status;
+mod view;
+
+pub use capacity::Need;
+pub(crate) use capacity::fits_state;
+pub(crate) use checkpoints::Checkpoints;
+pub use handle::Engine;
+pub(crate) use mark::LazyMark;
+pub(crate) use progress::{Progress, Waiting};
+pub(crate) use queue::{Done, Op, Pending, Queue, Queued};
+pub use view::View;
+
+use crate::error::{Error, Result};
+use crate::group::Group;
+use crate::io::{Device, FileKind, Watch};
+use crate::journal::Ring;
+use crate::space::SpaceMap;
+use crate::superblock::SuperblockStore;
+use crate::types::{GroupId, Identity, Lineage, Mode, Options, Standing};
+use bytes::Bytes;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+pub(crate) struct State {
+    pub groups: BTreeMap<GroupId, Group>,
+    pub space: SpaceMap,
+    pub queue: Queue,
+    /// Values whose write has not completed, by offset.
+    pub unwritten: BTreeMap<u64, Bytes>,
+    pub closing: bool,
+    pub failed: Option<Error>,
+    /// A write or sync failed, and what became of telling the next opening so.
+    pub failed_sync: Option<Remembered>,
+    pub checkpoints: Checkpoints,
+}
+
+/// Whether the directory remembers that a write or sync failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remembered {
+    NotYet,
+    Yes,
+    /// That could not be written either.
+    No,
+}
+
+impl State {
+    /// Refuses work when the engine failed or is closing.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None if self.closing => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether something was applied, or died, that no journal block tells of.
+    pub(crate) fn unrecorded(&self) -> bool {
+        self.space.waits_for_journal() || self.groups.values().any(|g| g.applied > g.applied_recorded)
+    }
+
+    /// Bytes that a checkpoint taken now needs for everything but the log.
+    pub(crate) fn checkpoint_state_bytes(&self) -> u64 {
+        let image = |group: &Group| group.image.as_ref().map_or(0, |image| image.encoded_bytes());
+        self.groups.values().map(|group| group.keys.checkpoint_bytes() + image(group)).sum()
+    }
+
+    /// Bytes that it needs for the log.
+    pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
+        self.groups.values().map(|group| group.log.checkpoint_bytes()).sum()
+    }
+
+    /// Bytes that it needs for everything.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.checkpoint_state_bytes() + self.checkpoint_log_bytes()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub device_bytes: AtomicU64,
+    pub user_bytes: AtomicU64,
+    pub syncs: AtomicU64,
+    pub corrupt_values: AtomicU64,
+    pub mended_values: AtomicU64,
+    pub index_refusals: AtomicU64,
+}
+
+pub(crate) struct Devices {
+    pub data: Arc<dyn Device>,
+    pub journal: Arc<dyn Device>,
+    pub checkpoints: [Arc<dyn Device>; 2],
+}
+
+/// What is fixed as long as the directory is open.
+pub(crate) struct Facts {
+    pub location: String,
+    pub backend: &'static str,
+    pub options: Options,
+    pub identity: Identity,
+    pub ring: Ring,
+    /// This opening, and those before it.
+    pub epoch: u64,
+    pub lineage: Lineage,
+    pub checkpoint_capacity: u64,
+}
+
+/// Who is to look again.
+#[derive(Default)]
+pub(crate) struct Signals {
+    pub writer: Notify,
+    pub syncer: Notify,
+    /// All that wait for something to change.
+    pub changed: Notify,
+}
+
+pub(crate) struct Shared {
+    pub facts: Facts,
+    pub devices: Devices,
+    /// The operations that are out.
+    pub watch: Arc<Watch>,
+    /// The directory's record of itself, and copies that are read without waiting for a write of it.
+    pub superblock: tokio::sync::Mutex<SuperblockStore>,
+    pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
+    pub standing: Mutex<Standing>,
+    pub state: Mutex<State>,
+    pub progress: Mutex<Progress>,
+    pub lazy: LazyMark,
+    /// Completed writes count for nothing any more: whatever the mode was, it is `sync` now.
+    pub distrusted: AtomicBool,
+    pub counters: Counters,
+    pub signals: Signals,
+    /// One value is mended at a time.
+    pub mending: tokio::sync::Mutex<()>,
+    /// One sync at a time.
+    pub syncing: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    /// What an acknowledgement promises now.
+    pub(crate) fn mode(&self) -> Mode {
+        match self.distrusted.load(Ordering::SeqCst) {
+            true => Mode::Sync,
+            false => self.facts.options.mode,
+        }
+    }
+
+    /// Runs a task of the engine. If it panics the engine fails, so that nobody waits for it without an end.
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let shared = self.clone();
+        tokio::spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                shared.fail_device(FileKind::Journal, "a task", "a task of the engine ended by a panic");
+                std::panic::resume_unwind(panic);
+            }
+        });
+    }
+
+    /// Ends the engine: nothing is written any more, and everybody who waits is told why.
+    pub(crate) fn fail(&self, error: Error) {
+        let queue = {
+            let mut state = self.state.lock();
+            if state.failed.is_none() {
+                tracing::error!(%error, "the storage engine has stopped");
+                state.failed = Some(error.clone());
+            }
+            if error.is_failed_io() {
+                state.failed_sync.get_or_insert(Remembered::NotYet);
+            }
+            state.queue.take()
+        };
+        let waiting = std::mem::take(&mut self.progress.lock().waiting);
+        let queued = queue.into_iter().filter_map(|q| q.done);
+        for done in waiting.into_iter().map(|w| w.done).chain(queued) {
+            done(Err(error.clone()));
+        }
+        self.signals.changed.notify_waiters();
+        self.signals.writer.notify_one();
+        self.signals.syncer.notify_one();
+    }
+
+    /// A device failed an operation, which ends the engine. Returns the error.
+    pub(crate) fn fail_device(
+        &self,
+        file: FileKind,
+        operation: &'static str,
+        reason: impl ToString,
+    ) -> Error {
+        let error = Error::failed(&self.facts.location, file, operation, reason);
+        self.fail(error.clone());
+        error
+    }
+
+    pub(crate) fn failed(&self) -> Option<Error> {
+        self.state.lock().failed.clone()
+    }
+
+    /// Waits until `ready` answers, looking again after every change.
+    pub(crate) async fn wait_until<T>(&self, mut ready: impl FnMut(&Shared) -> Option<T>) -> T {
+        if let Some(answer) = ready(self) {
+            return answer;
+        }
+        loop {
+            let changed = self.signals.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(answer) = ready(self) {
+                return answer;
+            }
+            changed.await;
+        }
+    }
+}

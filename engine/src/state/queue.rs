@@ -1,0 +1,84 @@
+//! What waits for the writer.
+
+use crate::error::Result;
+use crate::group::LogEntry;
+use crate::io::BLOCK;
+use crate::types::{GroupId, LogId};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Values in a queue that is full, in bytes.
+const MAX_VALUE_BYTES: u64 = 32 << 20;
+
+/// Called once when an operation's promise holds, or with the error that ended the engine.
+pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A step waiting to be written.
+pub(crate) enum Op {
+    Append {
+        group: GroupId,
+        entries: Vec<Pending>,
+    },
+    Truncate {
+        group: GroupId,
+        last: Option<u64>,
+    },
+    Purge {
+        group: GroupId,
+        through: LogId,
+    },
+    /// Changes nothing; it is done when everything before it is.
+    Barrier,
+}
+
+/// An appended entry with the bytes that go to the data area.
+pub(crate) struct Pending {
+    pub entry: Arc<LogEntry>,
+    pub values: Arc<[Bytes]>,
+    /// The body, if it goes to an extent of its own.
+    pub body: Option<Bytes>,
+}
+
+/// A step, how it is promised, and who waits for it.
+pub(crate) struct Queued {
+    pub op: Op,
+    pub synced: bool,
+    pub done: Option<Done>,
+}
+
+/// Steps in the order of the journal. Appends wait while it is full.
+#[derive(Default)]
+pub(crate) struct Queue {
+    steps: Vec<Queued>,
+    record_bytes: usize,
+    value_bytes: u64,
+    most_record_bytes: usize,
+    /// Write a block even if nothing is queued, to record what was applied.
+    pub flush: bool,
+}
+
+impl Queue {
+    /// For a ring of so many blocks, of which the queued records take an eighth.
+    pub(crate) fn new(blocks: u64) -> Queue {
+        Queue { most_record_bytes: blocks as usize / 8 * BLOCK, ..Queue::default() }
+    }
+
+    pub(crate) fn push(&mut self, step: Queued, record_bytes: usize, value_bytes: u64) {
+        self.steps.push(step);
+        self.record_bytes += record_bytes;
+        self.value_bytes += value_bytes;
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Queued> {
+        (self.record_bytes, self.value_bytes) = (0, 0);
+        std::mem::take(&mut self.steps)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.record_bytes >= self.most_record_bytes || self.value_bytes >= MAX_VALUE_BYTES
+    }
+}

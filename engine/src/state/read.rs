@@ -1,0 +1,65 @@
+//! Reading values, from memory while their write is under way.
+
+use super::Shared;
+use crate::codec::hash;
+use crate::error::{Error, Result};
+use crate::types::{LogId, ValueRef};
+use crate::values::{read_value, read_values};
+use bytes::Bytes;
+use std::sync::atomic::Ordering;
+
+impl Shared {
+    /// Reads a value, from memory while its write is under way.
+    pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
+        // The caller looked the place up before, and it may be another value's by now.
+        let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
+        if let Some(value) =
+            unwritten.filter(|value| value.len() == at.len as usize && hash(value) == at.hash)
+        {
+            return Ok(value);
+        }
+        read_value(self.devices.data.as_ref(), at, log_id).await
+    }
+
+    /// The same, counting damage.
+    pub(crate) async fn read(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
+        self.read_quietly(at, log_id).await.map_err(|error| self.counted(error))
+    }
+
+    /// Reads many values, those that lie near one another together. Returns what `take` makes of each; damage is not counted.
+    pub(crate) async fn read_all_quietly<T: Send>(
+        &self,
+        values: &[(ValueRef, LogId)],
+        take: impl Fn(Result<Bytes>) -> T + Copy + Send,
+    ) -> Vec<T> {
+        let unwritten: Vec<Option<Bytes>> = {
+            let state = self.state.lock();
+            values.iter().map(|(at, _)| state.unwritten.get(&at.offset).cloned()).collect()
+        };
+        let in_memory = unwritten.into_iter().zip(values).map(|(bytes, (at, _))| {
+            bytes.filter(|bytes| bytes.len() == at.len as usize && hash(bytes) == at.hash)
+        });
+        let in_memory: Vec<Option<Bytes>> = in_memory.collect();
+        let on_device = in_memory.iter().zip(values).filter(|(bytes, _)| bytes.is_none());
+        let on_device: Vec<(ValueRef, LogId)> = on_device.map(|(_, value)| *value).collect();
+        let mut read = read_values(self.devices.data.as_ref(), &on_device, take).await.into_iter();
+        let found = in_memory.into_iter().map(|bytes| match bytes {
+            Some(bytes) => take(Ok(bytes)),
+            None => read.next().unwrap_or_else(|| take(Err(Error::Closed))),
+        });
+        found.collect()
+    }
+
+    /// The values themselves, each with its own result. Damage is counted.
+    pub(crate) async fn read_all(&self, values: &[(ValueRef, LogId)]) -> Vec<Result<Bytes>> {
+        self.read_all_quietly(values, |read| read.map_err(|error| self.counted(error))).await
+    }
+
+    pub(crate) fn counted(&self, error: Error) -> Error {
+        if matches!(error, Error::Corrupt(_)) {
+            self.counters.corrupt_values.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a value does not match its hash");
+        }
+        error
+    }
+}
