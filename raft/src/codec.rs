@@ -16,6 +16,7 @@
 
 use crate::command::{Command, Condition, Operation, Session};
 use crate::convert;
+use crate::error::Malformed;
 use crate::ids::NodeId;
 use crate::network::proto;
 use crate::types::{Membership, Payload, Proposal};
@@ -47,11 +48,6 @@ const NONE: u8 = 0;
 const ABSENT: u8 = 1;
 const EXISTS: u8 = 2;
 const VERSION: u8 = 3;
-
-/// Bytes that are no entry.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an entry: {0}")]
-pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// A command as it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,3 +71,8 @@ pub enum ReadError {
 fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
     leader.as_ref().map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
 }
+
+/// Bytes that are no entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry: {0}")]
+pub(crate) struct Malformed(pub(crate) &'static str);

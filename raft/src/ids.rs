@@ -1,7 +1,11 @@
 //! Who a member is, and where it can be reached.
 
+use cairn_engine::GroupId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// The group of the engine that a replica uses: the only one, for now.
+pub const GROUP: GroupId = GroupId(0);
 
 const INCARNATION_BITS: u32 = 48;
 const INCARNATION_MASK: u64 = (1 << INCARNATION_BITS) - 1;

@@ -55,21 +55,16 @@ mod types;
 #[cfg(test)]
 mod conformance_tests;
 
-use cairn_engine::GroupId;
-
 pub use command::{Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome};
 pub use config::ReplicaConfig;
 pub use error::{Error, ReadError, WriteError};
-pub use ids::{MemberAddress, NodeId};
+pub use ids::{GROUP, MemberAddress, NodeId};
 pub use log_store::vote_of;
 pub use network::PeerService;
-pub use progress::Losses;
 pub use rebirth::await_vacancy;
 pub use rejoin::Mandate;
 pub use repair::ScrubStatus;
 pub use replica::Replica;
 pub use runtime::exports::*;
+pub use state_machine::Losses;
 pub use status::{Member, ReplicaStatus, Role};
-
-/// The group of the engine that a replica uses: the only one, for now.
-pub const GROUP: GroupId = GroupId(0);

@@ -4,9 +4,8 @@
 //! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a follower which
 //! is catching up will need next, unless the disk fills up meanwhile or an entry before it is damaged for good.
 
-use crate::GROUP;
 use crate::config::ReplicaConfig;
-use crate::ids::NodeId;
+use crate::ids::{GROUP, NodeId};
 use crate::leadership;
 use crate::metrics::look_at;
 use crate::network::SnapshotReceiver;
@@ -14,7 +13,6 @@ use crate::progress::Progress;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::state_machine::PinnedSnapshot;
-use crate::status;
 use crate::types::{Raft, engine_log_id};
 use cairn_engine::{Engine, EngineStatus, LogBounds, LogId};
 use std::collections::BTreeMap;
@@ -140,7 +138,7 @@ impl Maintained {
     /// A leader that cannot read what it should send is of no use as one: another member may have it. Nor is one whose disk
     /// stalls: it takes no writes, and what ends it comes later.
     async fn give_up_burden(&self) {
-        let leads = look_at(&self.raft, |metrics| status::heir(metrics).is_some());
+        let leads = look_at(&self.raft, |metrics| leadership::heir(metrics).is_some());
         if leads && self.engine.status().stalled {
             tracing::warn!(node = %self.raft.node_id(), "the disk stalls; leadership is handed over");
             leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;

@@ -4,21 +4,12 @@ use crate::ids::NodeId;
 use crate::network::Starts;
 use crate::rebirth::Retired;
 use crate::runtime::{self, WatchReceiver, WatchSender};
-use crate::state_machine::Image;
+use crate::state_machine::{Image, Losses};
 use cairn_engine::{LogId, Run};
 use openraft_rt::{WatchReceiver as _, WatchSender as _};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// How often an operator gave up what no member held any more, and the index of the entry that last said so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// How often.
-    pub count: u64,
-    /// Versions up to this one may be of a history that lacks acknowledged writes.
-    pub last_index: u64,
-}
 
 /// Shared between the state machine and everybody who looks at it.
 pub(crate) struct Progress {

@@ -14,6 +14,7 @@
 
 use crate::ids::NodeId;
 use crate::metrics::look_at;
+use crate::network::Regime;
 use crate::progress::Progress;
 use crate::runtime;
 use crate::types::{Raft, TypeConfig, Vote};
@@ -30,16 +31,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// So many looks in a row, longer than an answer of a member that died since counts, must find enough healthy ones before
 /// acknowledgements run ahead again.
 const STEADY: u32 = 30;
-
-/// Which members may acknowledge ahead of their syncs, and since when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Regime {
-    /// The leader's term.
-    pub(crate) term: u64,
-    /// Counts changes within the term.
-    pub(crate) number: u64,
-    pub(crate) lazy: bool,
-}
 
 /// This member's regime, as leader or as follower.
 pub(crate) struct Redundancy {

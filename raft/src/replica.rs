@@ -5,16 +5,17 @@ use crate::codec::{self, MAX_META_BYTES};
 use crate::command::{Command, WriteOutcome};
 use crate::config::ReplicaConfig;
 use crate::error::{Error, ReadError, WriteError};
-use crate::ids::{MemberAddress, NodeId};
+use crate::ids::{GROUP, MemberAddress, NodeId};
 use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
 use crate::metrics::{look, look_at};
+use crate::network::proto::MAX_MESSAGE_BYTES;
 use crate::network::{
-    Acknowledged, Connections, MAX_MESSAGE_BYTES, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver,
-    Starts, addresses, is_blank,
+    Acknowledged, Connections, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver, Starts, addresses,
+    is_blank,
 };
-use crate::progress::{Losses, Progress};
+use crate::progress::Progress;
 use crate::read_barrier::{self, ReadBarrier};
 use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
@@ -22,10 +23,10 @@ use crate::rejoin::{Gate, Mandate, Recovery, reaches_furthest};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
 use crate::runtime::{self, PeerServer};
 use crate::start_records::StartRecords;
-use crate::state_machine::{PinnedSnapshot, StateMachine, sessions};
+use crate::state_machine::{Losses, PinnedSnapshot, StateMachine, sessions};
 use crate::status::{ReplicaStatus, Role};
 use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
-use crate::{GROUP, state_hash, status, terms};
+use crate::{state_hash, status, terms};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Need, Run, Standing, View};
 use openraft::errors::{ClientWriteError, Fatal};
@@ -385,7 +386,7 @@ impl Replica {
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
-        look_at(&self.inner.shared.raft, status::leader)
+        look_at(&self.inner.shared.raft, leadership::leader)
     }
 
     /// What it can say of itself. Cheap.

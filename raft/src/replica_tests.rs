@@ -115,7 +115,7 @@ async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() 
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
         shared.recovery.by_mandate(
             leader,
-            &crate::convert::vote_from_proto(Some(vote), shared.identity.votes_of(leader)).unwrap(),
+            &crate::network::messages::vote_from_proto(Some(vote), shared.identity.votes_of(leader)).unwrap(),
         )
     };
     assert!(!told(other(), 1));
@@ -477,7 +477,7 @@ async fn an_answer_with_a_term_that_no_election_can_have_led_to_is_refused() {
     service.vote(Request::new(candidacy(1))).await.unwrap();
     let identity = &replica.inner.shared.identity;
     let vote = |term| {
-        crate::convert::vote_from_proto(
+        crate::network::messages::vote_from_proto(
             Some(Vote { term, node_id: other().as_u64(), committed: true }),
             identity.votes_of(other()),
         )

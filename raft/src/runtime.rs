@@ -54,7 +54,7 @@ mod chosen {
 
     /// A message of a stream, through bytes and back; one that the wire would not carry is not carried.
     pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
-        super::wire::encoded(&message, crate::network::MAX_MESSAGE_BYTES).ok()
+        super::wire::encoded(&message, crate::network::proto::MAX_MESSAGE_BYTES).ok()
     }
 
     pub(crate) fn behind_network(service: crate::network::PeerService) -> super::wire::OverWire {

@@ -1,7 +1,7 @@
 //! What a replica says of itself.
 
-use crate::GROUP;
-use crate::ids::{MemberAddress, NodeId};
+use crate::ids::{GROUP, MemberAddress, NodeId};
+use crate::leadership;
 use crate::types::{TypeConfig, engine_log_id};
 use cairn_engine::{Engine, LogId, Standing};
 use openraft::{RaftMetrics, ServerState};
@@ -85,26 +85,6 @@ pub struct ReplicaStatus {
     pub stopped_reason: Option<String>,
 }
 
-/// Entries that a member catches up within a moment.
-const HEIR_BEHIND: u64 = 1000;
-
-/// Who leads, if known.
-pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
-    let id = metrics.current_leader?;
-    let address = metrics.membership_config.get_node(&id)?;
-    Some((id, address.clone()))
-}
-
-/// Who could lead next: of the other voters the one whose log reaches furthest, if it is not far behind.
-pub(crate) fn heir(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
-    let replication = metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)?;
-    let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
-    let matched = |id: &NodeId| replication.get(id).cloned().flatten().map(|matched| matched.index());
-    let (index, heir) = voters.filter_map(|id| matched(&id).map(|index| (index, id))).max()?;
-    let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(index);
-    (behind <= HEIR_BEHIND).then_some(heir)
-}
-
 /// What a replica with these metrics says of itself.
 pub(crate) fn of(
     metrics: &RaftMetrics<TypeConfig>,
@@ -131,7 +111,7 @@ pub(crate) fn of(
         },
         standing,
         term: metrics.current_term,
-        leader: leader(metrics).filter(|_| stopped.is_none()),
+        leader: leadership::leader(metrics).filter(|_| stopped.is_none()),
         last_log: bounds.last,
         committed: metrics.cluster_committed.as_ref().map(engine_log_id),
         applied: engine.applied(GROUP),

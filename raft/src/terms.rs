@@ -8,9 +8,9 @@
 //! voted and holds no entry has no term to go by, and takes its first one from whoever leads. A forged leader may mislead such
 //! a member; the others then refuse what it says, and it holds nothing that would be missed.
 
-use crate::GROUP;
-use crate::codec::Malformed;
-use crate::ids::NodeId;
+use crate::convert::BOUND;
+use crate::error::Malformed;
+use crate::ids::{GROUP, NodeId};
 use crate::log_store::stored_vote;
 use cairn_engine::Engine;
 use openraft::vote::RaftLeaderId;
@@ -19,9 +19,6 @@ use std::sync::Arc;
 
 /// How far a term may be above one's own.
 const LEAP: u64 = 1 << 32;
-
-/// No cluster ever reaches a term or an index as large as this.
-pub(crate) const BOUND: u64 = 1 << 62;
 
 /// Whether a term is believed by a member whose own is `own`; `None`: it never voted and holds no entry. `leads`: the sender
 /// leads in that term, as it says.

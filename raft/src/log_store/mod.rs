@@ -8,11 +8,12 @@
 mod reader;
 mod vote;
 
-pub(crate) use reader::{LogReader, stored_vote};
+pub(crate) use reader::LogReader;
+pub(crate) use vote::stored_vote;
 pub use vote::vote_of;
 
-use crate::GROUP;
 use crate::codec;
+use crate::ids::GROUP;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
@@ -45,10 +46,6 @@ impl LogStore {
     }
 }
 
-pub(crate) fn io_error(error: cairn_engine::Error) -> io::Error {
-    io::Error::other(error)
-}
-
 impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = LogReader;
 
@@ -67,8 +64,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         // openraft takes a stored vote for a sign that every earlier append is done: they share one order there. A follower
         // whose write is still in flight would tell a new leader that it holds the entry.
-        self.engine.barrier().await.map_err(io_error)?;
-        self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io_error)
+        self.engine.barrier().await.map_err(io::Error::other)?;
+        self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io::Error::other)
     }
 
     /// The state machine is as old as the last checkpoint after a restart; it is brought up to what was applied before.
@@ -101,19 +98,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             if let Some(last) = last.filter(|_| result.is_ok()) {
                 runtime::note_flushed(slot, last);
             }
-            callback.io_completed(result.map_err(io_error));
+            callback.io_completed(result.map_err(io::Error::other));
         });
-        let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io_error);
+        let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io::Error::other);
         // They have their place, or the engine has failed.
         drop(held);
         appended
     }
 
     async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
-        self.engine.truncate_after(GROUP, last.map(|id| id.index())).await.map_err(io_error)
+        self.engine.truncate_after(GROUP, last.map(|id| id.index())).await.map_err(io::Error::other)
     }
 
     async fn purge(&mut self, through: RaftLogId) -> Result<(), io::Error> {
-        self.engine.purge(GROUP, engine_log_id(&through)).await.map_err(io_error)
+        self.engine.purge(GROUP, engine_log_id(&through)).await.map_err(io::Error::other)
     }
 }

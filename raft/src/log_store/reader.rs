@@ -1,8 +1,8 @@
 //! Reading the log: for replication with values; for apply, and at start, without them, since they are where they belong.
 
-use super::{io_error, vote};
-use crate::GROUP;
+use super::vote::stored_vote;
 use crate::codec;
+use crate::ids::GROUP;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
@@ -107,11 +107,6 @@ impl LogReader {
     }
 }
 
-/// The vote that a restart would find.
-pub(crate) fn stored_vote(engine: &Engine) -> Result<Option<Vote>, io::Error> {
-    engine.vote(GROUP).map(|bytes| vote::decode(&bytes).map_err(io::Error::other)).transpose()
-}
-
 fn entry(id: LogId, meta: Bytes, values: Vec<Bytes>) -> Result<Entry, io::Error> {
     let payload = codec::decode_payload(meta, values)
         .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
@@ -161,7 +156,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
                         None => {}
                     }
                 }
-                Err(error) => return Err(io_error(error)),
+                Err(error) => return Err(io::Error::other(error)),
             }
         }
         self.mender.replicable(start, false);

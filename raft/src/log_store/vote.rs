@@ -1,10 +1,12 @@
 //! The vote as the engine stores it: version 1, term, node id, committed; 18 bytes, little-endian.
 
-use crate::codec::Malformed;
-use crate::ids::NodeId;
+use crate::error::Malformed;
+use crate::ids::{GROUP, NodeId};
 use crate::types::Vote;
 use bytes::{Buf, BufMut};
+use cairn_engine::Engine;
 use openraft::vote::RaftLeaderId;
+use std::io;
 
 const VERSION: u8 = 1;
 const BYTES: usize = 18;
@@ -16,6 +18,11 @@ pub(super) fn encode(vote: &Vote) -> Vec<u8> {
     out.put_u64_le(vote.leader_id().node_id().as_u64());
     out.put_u8(u8::from(vote.is_committed()));
     out
+}
+
+/// The vote that a restart would find.
+pub(crate) fn stored_vote(engine: &Engine) -> Result<Option<Vote>, io::Error> {
+    engine.vote(GROUP).map(|bytes| decode(&bytes).map_err(io::Error::other)).transpose()
 }
 
 /// The term, for whom the vote is, and whether a quorum granted it.

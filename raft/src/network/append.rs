@@ -7,13 +7,14 @@
 //! Which answers openraft may see is told at [`Unanswered`].
 
 use super::acknowledged::Acknowledged;
-use super::client::Client;
+use super::connection::Client;
 use super::identity::PeerIdentity;
+use super::messages;
 use super::peer::Snapshots;
 use super::proto::{self, append_response::Kind};
 use super::repeat::again;
-use crate::codec::Malformed;
 use crate::convert;
+use crate::error::Malformed;
 use crate::ids::NodeId;
 use crate::redundancy::Redundancy;
 use crate::runtime;
@@ -41,7 +42,7 @@ pub(super) fn outcome(
         Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto).transpose()?),
         Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous)?)),
         Kind::HigherVote(vote) => {
-            Err(StreamAppendError::HigherVote(convert::vote_from_proto(Some(vote), from)?))
+            Err(StreamAppendError::HigherVote(messages::vote_from_proto(Some(vote), from)?))
         }
     })
 }
@@ -204,7 +205,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
             let regime = self.redundancy.told(&request.vote);
-            let message = convert::append_to_proto(request, envelope, regime);
+            let message = messages::append_to_proto(request, envelope, regime);
             let alone = || proto::AppendRequest {
                 envelope: self.identity.to(self.target),
                 matched,

@@ -2,13 +2,14 @@
 
 use super::acknowledged::Acknowledged;
 use super::append::{self, Session, Unanswered};
+use super::connection::{Client, rpc_error};
 use super::identity::PeerIdentity;
+use super::messages;
 use super::peer::{Peer, addresses};
-use super::proto::peer_client::PeerClient;
 use super::repeat::again;
-use super::{MAX_MESSAGE_BYTES, proto, sender};
-use crate::codec::Malformed;
+use super::{proto, sender};
 use crate::convert;
+use crate::error::Malformed;
 use crate::ids::{MemberAddress, NodeId};
 use crate::redundancy::Redundancy;
 use crate::rejoin::Gate;
@@ -30,17 +31,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::Status;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Between attempts to open an append stream.
 const PAUSE: Duration = Duration::from_millis(50);
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-
-pub(super) type Client = PeerClient<Channel>;
 
 /// Connections to the other members, made when first used, shared by everybody who talks to the same one.
 #[derive(Clone)]
@@ -55,22 +49,6 @@ pub(crate) struct Connections {
     /// How long a follower may take to answer an append.
     patience: Duration,
     peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
-}
-
-/// A client of whoever listens at `address`.
-pub(crate) fn connect(address: &str) -> Result<Client, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("`{address}` is not an address: {error}"))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    Ok(PeerClient::new(endpoint.connect_lazy())
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }
 
 impl Connections {
@@ -139,18 +117,6 @@ pub(crate) struct PeerNetwork {
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
-/// How openraft should take a failed call: back off where trying again at once is of no use.
-pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
-    match status.code() {
-        Code::Unavailable
-        | Code::FailedPrecondition
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::Unimplemented => Unreachable::from_string(status.message()).into(),
-        _ => NetworkError::from_string(format!("{}: {}", status.code(), status.message())).into(),
-    }
-}
-
 fn malformed(error: Malformed) -> RPCError<TypeConfig> {
     NetworkError::from_string(error).into()
 }
@@ -218,7 +184,7 @@ impl PeerNetwork {
         let (way, mut client) = self.control()?;
         let request = proto::VoteRequest {
             envelope: self.identity.to(self.target),
-            vote: Some(convert::vote_to_proto(&rpc.vote)),
+            vote: Some(messages::vote_to_proto(&rpc.vote)),
             last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
             leadership_transfer: rpc.leadership_transfer,
         };
@@ -246,7 +212,7 @@ impl PeerNetwork {
         // The gate may have closed meanwhile, and openraft counts what it is given.
         self.may_campaign()?;
         Ok(VoteResponse::new(
-            convert::vote_from_proto(answer.vote, self.votes()).map_err(malformed)?,
+            messages::vote_from_proto(answer.vote, self.votes()).map_err(malformed)?,
             answer.last_log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?,
             answer.granted,
         ))
@@ -316,7 +282,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let (way, mut client) = self.control()?;
         let regime = self.redundancy.told(&rpc.vote);
         let matched = self.acknowledged.by(self.target, &rpc.vote);
-        let message = convert::append_to_proto(rpc, self.identity.to(self.target), regime);
+        let message = messages::append_to_proto(rpc, self.identity.to(self.target), regime);
         let request = proto::AppendRequest { matched, ..message };
         again(
             &client,
@@ -424,7 +390,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let (way, mut client) = self.control()?;
         let request = proto::TransferLeaderRequest {
             envelope: self.identity.to(self.target),
-            from: Some(convert::vote_to_proto(rpc.from_leader())),
+            from: Some(messages::vote_to_proto(rpc.from_leader())),
             to: rpc.to_node_id().as_u64(),
             last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
         };
@@ -444,7 +410,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             )
             .await?;
         if let Some(actual) = answer.vote_changed {
-            let actual = convert::vote_from_proto(Some(actual), self.votes()).map_err(malformed)?;
+            let actual = messages::vote_from_proto(Some(actual), self.votes()).map_err(malformed)?;
             return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
         }
         if let Some(actual) = answer.log_not_flushed {

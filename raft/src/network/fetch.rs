@@ -1,6 +1,6 @@
 //! Asking a member for the bytes of a value.
 
-use super::client::connect;
+use super::connection::connect;
 use super::identity::PeerIdentity;
 use super::proto;
 use crate::ids::NodeId;

@@ -1,6 +1,6 @@
 //! Asking who is there, before anybody knows.
 
-use super::client::connect;
+use super::connection::connect;
 use super::identity::PeerIdentity;
 use super::proto;
 use crate::ids::NodeId;

@@ -1,17 +1,25 @@
 //! Asking a leader to be taken in.
 
-use super::client::connect;
+use super::connection::connect;
 use super::hello::not_the_one;
 use super::identity::PeerIdentity;
 use super::proto;
 use super::repeat::again;
-use crate::ids::NodeId;
-use crate::rebirth::Applicant;
+use crate::ids::{MemberAddress, NodeId};
 use crate::runtime;
 use std::time::Duration;
 use tonic::Status;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Who asks to be taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Applicant {
+    pub(crate) id: NodeId,
+    pub(crate) address: MemberAddress,
+    /// It remembers everything that it acknowledged.
+    pub(crate) active: bool,
+}
 
 /// Asks `leader`, expected at `address`. Whether the asker votes already.
 ///

@@ -6,10 +6,12 @@
 mod acknowledged;
 mod append;
 mod client;
+mod connection;
 mod fetch;
 mod hello;
 mod identity;
 mod join;
+pub(crate) mod messages;
 mod peer;
 pub(crate) mod proto;
 mod receiver;
@@ -27,7 +29,8 @@ pub(crate) use hello::hello;
 #[cfg(test)]
 pub(crate) use identity::PROTOCOL;
 pub(crate) use identity::{OUTCAST, PeerIdentity};
-pub(crate) use join::ask_to_join;
+pub(crate) use join::{Applicant, ask_to_join};
+pub(crate) use messages::Regime;
 pub(crate) use peer::addresses;
 pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;
@@ -35,7 +38,3 @@ pub(crate) use room::Room;
 pub use service::PeerService;
 pub(crate) use service::{Shared, is_blank};
 pub(crate) use starts::{Starts, StartsImage, log_start};
-
-/// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
-/// it. To be set on both sides.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 68 << 20;

@@ -2,7 +2,7 @@
 //!
 //! What holds here: a way is taken until it fails, then the next one; who answers is checked by whoever asks.
 
-use super::client::{Client, connect};
+use super::connection::{Client, connect};
 use crate::ids::{MemberAddress, NodeId};
 use crate::types::TypeConfig;
 use openraft::errors::{RPCError, Unreachable};

@@ -1,7 +1,11 @@
-//! The generated peer protocol.
+//! The generated peer protocol, and the bound of its messages.
 #![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 tonic::include_proto!("cairn.raft.v1");
+
+/// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
+/// it. To be set on both sides.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,11 @@
 //! begun is taken to its end, whoever still waits for it. A value that comes only by its hash is one that this member holds, of the
 //! same entry; else the sender is asked for it.
 
+use super::messages;
 use super::proto;
-use crate::GROUP;
-use crate::codec::{self, Malformed};
-use crate::convert;
+use crate::codec;
+use crate::error::Malformed;
+use crate::ids::GROUP;
 use crate::runtime;
 use crate::state_machine::{Incoming, Snapshot, SnapshotData};
 use crate::types::SnapshotMeta;
@@ -219,7 +220,7 @@ pub(super) fn named(
     meta: Option<proto::SnapshotMeta>,
     vote: &crate::types::Vote,
 ) -> Result<(LogId, SnapshotMeta), Status> {
-    let (last, meta) = convert::snapshot_meta_from_proto(meta).map_err(invalid)?;
+    let (last, meta) = messages::snapshot_meta_from_proto(meta).map_err(invalid)?;
     match vote.is_committed() && last.term <= vote.leader_id.term {
         true => Ok((last, meta)),
         false => Err(Status::invalid_argument("a snapshot beyond its sender's leadership")),

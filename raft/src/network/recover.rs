@@ -1,10 +1,10 @@
 //! Asking a leader to bring a member up to date that lost the tail of its log.
 
-use super::client::connect;
+use super::connection::connect;
 use super::identity::PeerIdentity;
+use super::messages;
 use super::proto;
 use super::repeat::again;
-use crate::convert;
 use crate::ids::NodeId;
 use crate::runtime;
 use crate::types::Vote;
@@ -25,5 +25,5 @@ pub(crate) async fn ask_to_recover(
     let answer = runtime::timeout(TIMEOUT, client.recover(request)).await.ok_or("no answer")?;
     let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
     identity.check_answer(answer.envelope.as_ref(), leader).map_err(|status| status.message().to_string())?;
-    convert::vote_from_proto(answer.vote, identity.votes_of(leader)).map_err(|error| error.to_string())
+    messages::vote_from_proto(answer.vote, identity.votes_of(leader)).map_err(|error| error.to_string())
 }

@@ -4,7 +4,7 @@
 //! still be on its way: what is received may have been received before, and long ago. Each request says all that it needs to be
 //! refused or taken for what it is, whatever happened since.
 
-use super::client::Client;
+use super::connection::Client;
 use crate::runtime;
 
 /// Sends the message to whom `client` leads once more, later. What is answered is of no use to anybody.

@@ -3,11 +3,11 @@
 //! What holds here: a value is sent unless its receiver has applied the entry that wrote it, or says that it lacks it all the same;
 //! while one stretch of keys is on its way, piece by piece, the next one is read, and no more.
 
-use super::client::{Client, rpc_error};
+use super::connection::{Client, rpc_error};
 use super::identity::PeerIdentity;
+use super::messages;
 use super::proto;
 use super::repeat::again;
-use crate::convert;
 use crate::ids::NodeId;
 use crate::runtime;
 use crate::state_machine::{Item, Outgoing, PinnedSnapshot, Stretch};
@@ -47,10 +47,10 @@ impl Transfer {
     }
 
     async fn send(&mut self) -> Sent<Vote> {
-        let meta = convert::snapshot_meta_to_proto(self.outgoing.meta());
+        let meta = messages::snapshot_meta_to_proto(self.outgoing.meta());
         let offset = proto::SnapshotOffsetRequest {
             envelope: self.identity.to(self.target),
-            vote: Some(convert::vote_to_proto(&self.vote)),
+            vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta.clone()),
         };
         again(
@@ -162,7 +162,7 @@ impl Transfer {
         });
         let request = proto::SnapshotChunkRequest {
             envelope: self.identity.to(self.target),
-            vote: Some(convert::vote_to_proto(&self.vote)),
+            vote: Some(messages::vote_to_proto(&self.vote)),
             last_log_id,
             chunk,
             items: items.collect(),
@@ -183,7 +183,7 @@ impl Transfer {
     async fn finish(&mut self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {
         let request = proto::SnapshotFinishRequest {
             envelope: self.identity.to(self.target),
-            vote: Some(convert::vote_to_proto(&self.vote)),
+            vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta),
             chunks,
             machine: self.outgoing.machine().into(),
@@ -210,7 +210,7 @@ impl Transfer {
 
     fn receivers_vote(&self, vote: Option<proto::Vote>) -> Sent<Vote> {
         let from = self.identity.votes_of(self.target);
-        convert::vote_from_proto(vote, from).map_err(|error| Unreachable::from_string(error).into())
+        messages::vote_from_proto(vote, from).map_err(|error| Unreachable::from_string(error).into())
     }
 }
 

@@ -4,15 +4,16 @@
 //! a broken invariant; votes pass through the gate.
 
 use super::identity::{self, PeerIdentity};
+use super::join::Applicant;
+use super::messages;
 use super::proto::{self, append_response::Kind, peer_server::Peer};
 use super::receiver::{self, SnapshotReceiver, Standing, Taken};
 use super::room::Room;
-use crate::GROUP;
-use crate::codec::Malformed;
 use crate::convert;
-use crate::ids::{MemberAddress, NodeId};
+use crate::error::Malformed;
+use crate::ids::{GROUP, MemberAddress, NodeId};
 use crate::metrics::look_at;
-use crate::rebirth::{Applicant, Steward};
+use crate::rebirth::Steward;
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
 use crate::types::{AppendRequest, Raft, TypeConfig, Vote, engine_log_id, raft_log_id};
@@ -147,11 +148,11 @@ impl Shared {
         sender: NodeId,
         message: proto::AppendRequest,
     ) -> Result<AppendRequest, Status> {
-        let regime = convert::regime_from_proto(&message);
-        let matched = convert::matched_from_proto(&message);
+        let regime = messages::regime_from_proto(&message);
+        let matched = messages::matched_from_proto(&message);
         let held = self.room.claim(&message)?;
         let mut request =
-            convert::append_from_proto(message, self.identity.votes_of(sender)).map_err(invalid)?;
+            messages::append_from_proto(message, self.identity.votes_of(sender)).map_err(invalid)?;
         if request.vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("an append in the name of another member")));
         }
@@ -196,7 +197,8 @@ impl Shared {
         let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
-        let vote = convert::vote_from_proto(request.vote, self.identity.votes_of(sender)).map_err(invalid)?;
+        let vote =
+            messages::vote_from_proto(request.vote, self.identity.votes_of(sender)).map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
@@ -213,7 +215,7 @@ impl Shared {
     ) -> Response<proto::VoteResponse> {
         Response::new(proto::VoteResponse {
             envelope: self.identity.to(sender),
-            vote: Some(convert::vote_to_proto(&answer.vote)),
+            vote: Some(messages::vote_to_proto(&answer.vote)),
             granted: answer.vote_granted,
             last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
         })
@@ -227,7 +229,7 @@ impl Shared {
     ) -> Result<(NodeId, Vote), Status> {
         let sender = self.identity.sender_of_request(envelope)?;
         let vote =
-            convert::vote_from_proto(vote, self.identity.votes_of(sender).leading()).map_err(invalid)?;
+            messages::vote_from_proto(vote, self.identity.votes_of(sender).leading()).map_err(invalid)?;
         if vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
         }
@@ -245,7 +247,7 @@ fn append_response(
             Kind::Matched(proto::Matched { log_id: matched.as_ref().map(convert::log_id_to_proto) })
         }
         Err(StreamAppendError::Conflict(previous)) => Kind::Conflict(convert::log_id_to_proto(&previous)),
-        Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote(convert::vote_to_proto(&vote)),
+        Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote(messages::vote_to_proto(&vote)),
     };
     Ok(proto::AppendResponse { envelope, kind: Some(kind) })
 }
@@ -351,7 +353,7 @@ impl Peer for PeerService {
                 vote
             }
         };
-        answer.vote = Some(convert::vote_to_proto(&own));
+        answer.vote = Some(messages::vote_to_proto(&own));
         Ok(Response::new(answer))
     }
 
@@ -370,7 +372,7 @@ impl Peer for PeerService {
         };
         Ok(Response::new(proto::SnapshotChunkResponse {
             envelope: shared.identity.to(sender),
-            vote: Some(convert::vote_to_proto(&own)),
+            vote: Some(messages::vote_to_proto(&own)),
             next_chunk: taken.next_chunk,
             missing: taken.missing,
         }))
@@ -396,7 +398,7 @@ impl Peer for PeerService {
         };
         Ok(Response::new(proto::SnapshotFinishResponse {
             envelope: shared.identity.to(sender),
-            vote: Some(convert::vote_to_proto(&own)),
+            vote: Some(messages::vote_to_proto(&own)),
         }))
     }
 
@@ -409,7 +411,7 @@ impl Peer for PeerService {
         let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
         shared.open_gate()?;
         let from =
-            convert::vote_from_proto(request.from, shared.identity.votes_of(sender)).map_err(invalid)?;
+            messages::vote_from_proto(request.from, shared.identity.votes_of(sender)).map_err(invalid)?;
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
@@ -417,7 +419,7 @@ impl Peer for PeerService {
         match shared.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
             Ok(()) => {}
             Err(TransferLeaderError::VoteChanged { actual, .. }) => {
-                answer.vote_changed = Some(convert::vote_to_proto(&actual));
+                answer.vote_changed = Some(messages::vote_to_proto(&actual));
             }
             Err(TransferLeaderError::LogNotFlushed { actual, .. }) => {
                 let log_id = actual.as_ref().map(convert::log_id_to_proto);
@@ -436,7 +438,7 @@ impl Peer for PeerService {
         let vote = shared.bring_back(sender, run, mandated).await?;
         Ok(Response::new(proto::RecoverResponse {
             envelope: shared.identity.to(sender),
-            vote: Some(convert::vote_to_proto(&vote)),
+            vote: Some(messages::vote_to_proto(&vote)),
         }))
     }
 

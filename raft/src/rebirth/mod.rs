@@ -28,5 +28,5 @@ mod vacancy;
 
 pub(crate) use newcomer::Newcomer;
 pub(crate) use retired::{Retired, RetiredImage, retire};
-pub(crate) use steward::{Applicant, Steward};
+pub(crate) use steward::Steward;
 pub use vacancy::await_vacancy;

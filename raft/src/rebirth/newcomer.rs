@@ -1,9 +1,8 @@
 //! The newcomer's side: asks to be taken in until it votes. And a member of whom nobody takes notice any more finds out why.
 
-use super::Applicant;
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
-use crate::network::{self, PeerIdentity};
+use crate::network::{self, Applicant, PeerIdentity};
 use crate::rejoin::Gate;
 use crate::runtime;
 use crate::types::Raft;

@@ -3,8 +3,8 @@
 //! What holds here: nothing is done while a change is under way, but its end; no slot ever has two voters in one
 //! configuration; an identity that was heard of lately is not replaced.
 
-use super::steward::Applicant;
 use crate::ids::{MemberAddress, NodeId};
+use crate::network::Applicant;
 use crate::types::Membership;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,9 +3,9 @@
 use super::step::{self, Step, View};
 use crate::codec;
 use crate::command::Command;
-use crate::ids::{MemberAddress, NodeId};
+use crate::ids::NodeId;
 use crate::metrics::look_at;
-use crate::network::Starts;
+use crate::network::{Applicant, Starts};
 use crate::runtime;
 use crate::start_records::StartRecords;
 use crate::types::{Raft, RaftLogId, Reply, StoredMembership, TypeConfig};
@@ -27,15 +27,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 const LAPSE: Duration = Duration::from_secs(1);
 /// Entries that a newcomer lacks at most when it becomes a voter.
 const LEVEL: u64 = 1000;
-
-/// Who asks to be taken in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Applicant {
-    pub(crate) id: NodeId,
-    pub(crate) address: MemberAddress,
-    /// It remembers everything that it acknowledged.
-    pub(crate) active: bool,
-}
 
 /// Looks after the membership while this member leads.
 pub(crate) struct Steward {

@@ -3,8 +3,7 @@
 //! The story: whoever decided could not reach the member with the longest log, or asked before it was up. Another one was let to
 //! lead although that member was there, and what it alone held was given up.
 
-use crate::GROUP;
-use crate::ids::MemberAddress;
+use crate::ids::{GROUP, MemberAddress};
 use crate::metrics::look_at;
 use crate::network::{self, PeerIdentity, addresses};
 use crate::types::Raft;

@@ -1,14 +1,14 @@
 //! The way back of a member that recovers in place.
 
 use super::Gate;
-use crate::ids::{MemberAddress, NodeId};
+use crate::ids::{GROUP, MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::{PeerIdentity, ask_to_recover};
 use crate::progress::Progress;
 use crate::runtime;
 use crate::start_records::StartRecords;
 use crate::types::{Raft, Vote};
-use crate::{GROUP, leadership, log_store};
+use crate::{leadership, log_store};
 use cairn_engine::{Engine, LogId};
 use openraft::ServerState;
 use std::collections::BTreeMap;

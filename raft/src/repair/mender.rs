@@ -1,7 +1,6 @@
 //! Getting the right bytes of a damaged value, and putting them back.
 
-use crate::GROUP;
-use crate::ids::NodeId;
+use crate::ids::{GROUP, NodeId};
 use crate::network::{PeerIdentity, fetch_value};
 use crate::runtime;
 use bytes::Bytes;

@@ -7,7 +7,7 @@
 
 use super::Mender;
 use super::pacer::Pacer;
-use crate::GROUP;
+use crate::ids::GROUP;
 use crate::rejoin::Gate;
 use crate::runtime;
 use cairn_engine::io::{BLOCK, IoFuture};

@@ -1,8 +1,8 @@
 //! What a real network does to messages and calls, for the simulation, whose own hands over values and lets every handler
 //! end: a message is bytes on its way, of a bounded number, and a handler whose caller has gone is dropped where it waits.
 
-use crate::network::proto::{self, peer_server::Peer};
-use crate::network::{MAX_MESSAGE_BYTES, PeerService};
+use crate::network::PeerService;
+use crate::network::proto::{self, MAX_MESSAGE_BYTES, peer_server::Peer};
 use futures::{Stream, StreamExt};
 use madsim::rand::Rng;
 use prost::Message;

@@ -5,10 +5,10 @@
 
 use super::image::Image;
 use super::sessions::{Admission, Recorded};
-use crate::GROUP;
-use crate::codec::{self, Malformed, StoredCommand, StoredKind};
+use crate::codec::{self, StoredCommand, StoredKind};
 use crate::command::{OperationResult, Version};
-use crate::ids::NodeId;
+use crate::error::Malformed;
+use crate::ids::{GROUP, NodeId};
 use crate::network::log_start;
 use crate::rebirth;
 use crate::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};

@@ -1,16 +1,24 @@
 //! The machine image: the part of the state that is not keys. It goes with every checkpoint and snapshot.
 
 use super::sessions::Sessions;
-use crate::codec::Malformed;
 use crate::convert;
+use crate::error::Malformed;
 use crate::ids::NodeId;
 use crate::network::{StartsImage, proto};
-use crate::progress::Losses;
 use crate::rebirth::RetiredImage;
 use crate::types::StoredMembership;
 use cairn_engine::{MachineImage, Run};
 use prost::Message;
 use std::sync::Arc;
+
+/// How often an operator gave up what no member held any more, and the index of the entry that last said so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// How often.
+    pub count: u64,
+    /// Versions up to this one may be of a history that lacks acknowledged writes.
+    pub last_index: u64,
+}
 
 /// Membership, sessions and starts after some entry. A copy is O(1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

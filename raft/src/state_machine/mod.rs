@@ -9,10 +9,10 @@ pub(crate) mod sessions;
 mod snapshot;
 
 pub(crate) use image::Image;
+pub use image::Losses;
 pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData, Stretch};
 
-use crate::GROUP;
-use crate::log_store::io_error;
+use crate::ids::GROUP;
 use crate::progress::{Building, Progress};
 use crate::repair::Mender;
 use crate::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
@@ -46,7 +46,7 @@ impl StateMachine {
         progress: Arc<Progress>,
         pinned: PinnedSnapshot,
         mender: Arc<Mender>,
-    ) -> Result<StateMachine, crate::codec::Malformed> {
+    ) -> Result<StateMachine, crate::error::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
         progress.marked(&image);
         progress.applied(engine.applied(GROUP));
@@ -75,7 +75,7 @@ impl StateMachine {
         let Some(last) = transitions.last().map(|transition| transition.applied) else {
             return Ok(());
         };
-        self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io_error)?;
+        self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
         self.image = image;
         self.progress.marked(&self.image);
         self.progress.applied(Some(last));
@@ -152,7 +152,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        self.engine.checkpoint().await.map_err(io_error)?;
+        self.engine.checkpoint().await.map_err(io::Error::other)?;
         self.building.done(self.outgoing.applied());
         Ok(snapshot(self.outgoing.clone()))
     }

@@ -14,8 +14,9 @@
 //! the table is bounded in clients, in results per client, and in bytes, so that it fits into a message and a checkpoint; a
 //! copy is O(1).
 
-use crate::codec::{Malformed, StoredSession};
+use crate::codec::StoredSession;
 use crate::command::{OperationResult, Session};
+use crate::error::Malformed;
 use crate::network::proto;
 use crate::types::Answer;
 use bytes::Bytes;

@@ -7,9 +7,8 @@
 //! before it, and a broken transfer goes on from there, even from another view of the same entry.
 
 use super::image::Image;
-use crate::GROUP;
-use crate::codec::Malformed;
-use crate::log_store::io_error;
+use crate::error::Malformed;
+use crate::ids::GROUP;
 use crate::repair::Mender;
 use crate::runtime;
 use crate::types::{SnapshotMeta, engine_log_id, raft_log_id};
@@ -197,21 +196,25 @@ impl SnapshotData {
                 "the log grew past the snapshot of {applied} while it arrived"
             )));
         }
-        incoming.installer.finish(applied, Arc::new(incoming.image.clone())).await.map_err(io_error)?;
+        incoming
+            .installer
+            .finish(applied, Arc::new(incoming.image.clone()))
+            .await
+            .map_err(io::Error::other)?;
         Ok(incoming.image)
     }
 }
 
 async fn copy(outgoing: &Outgoing, engine: &Engine) -> io::Result<Incoming> {
-    let mut installer = engine.begin_install(GROUP).await.map_err(io_error)?;
+    let mut installer = engine.begin_install(GROUP).await.map_err(io::Error::other)?;
     let mut after = None;
     loop {
-        let stretch = outgoing.stretch(after.take(), None).await.map_err(io_error)?;
+        let stretch = outgoing.stretch(after.take(), None).await.map_err(io::Error::other)?;
         after = stretch.items.last().map(|item| item.key.clone());
         let keys = stretch.items.into_iter().filter_map(|item| {
             item.value.map(|value| SnapshotKey::with_value(item.key, item.entry.version, value))
         });
-        installer.put(keys.collect()).await.map_err(io_error)?;
+        installer.put(keys.collect()).await.map_err(io::Error::other)?;
         if stretch.last {
             return Incoming::new(installer, &outgoing.machine(), outgoing.meta()).map_err(io::Error::other);
         }
