@@ -1,10 +1,10 @@
 //! openraft's own storage conformance suite, on the real engine over real files.
 
 use crate::log_store::LogStore;
-use crate::network::{PeerIdentity, Starts};
+use crate::network::Starts;
 use crate::progress::Progress;
 use crate::rebirth::Retired;
-use crate::repair::Mender;
+use crate::repair::{Mender, NoPeers};
 use crate::state_machine::{PinnedSnapshot, StateMachine};
 use crate::types::TypeConfig;
 use cairn_engine::io::{Backend, FileDirectory};
@@ -20,8 +20,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let identity = PeerIdentity::of(&engine, Starts::default(), Retired::default());
-        let mender = Arc::new(Mender::new(engine.clone(), identity));
+        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(NoPeers)));
         let (progress, pinned) =
             (Arc::new(Progress::new(Retired::default(), Starts::default())), PinnedSnapshot::default());
         let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());

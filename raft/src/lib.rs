@@ -37,6 +37,7 @@ mod log_store;
 mod maintenance;
 mod metrics;
 mod network;
+mod policy;
 mod progress;
 mod read_barrier;
 mod rebirth;

@@ -11,9 +11,26 @@ use openraft::RaftMetrics;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::WatchReceiver;
 use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
 
 /// What changes whenever openraft does.
 pub(crate) type Metrics = WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>;
+
+/// openraft's metrics, for those that are made before openraft, which publishes none until then. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct LateMetrics(Arc<OnceLock<Metrics>>);
+
+impl LateMetrics {
+    /// openraft runs from now on.
+    pub(crate) fn set(&self, metrics: Metrics) {
+        self.0.set(metrics).ok();
+    }
+
+    /// As [`look`]; `None` until openraft runs.
+    pub(crate) fn look<T>(&self, see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T) -> Option<T> {
+        self.0.get().map(|metrics| look(metrics, see))
+    }
+}
 
 thread_local! {
     static LOOKS: Cell<bool> = const { Cell::new(false) };

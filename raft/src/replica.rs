@@ -9,12 +9,12 @@ use crate::ids::{GROUP, MemberAddress, NodeId};
 use crate::leadership;
 use crate::log_store::LogStore;
 use crate::maintenance::{self, Maintained};
-use crate::metrics::{look, look_at};
+use crate::metrics::{LateMetrics, look_at};
 use crate::network::proto::MAX_MESSAGE_BYTES;
 use crate::network::{
-    Acknowledged, Connections, PeerIdentity, PeerService, Room, Shared, SnapshotReceiver, Starts, addresses,
-    is_blank,
+    Connections, PeerIdentity, PeerService, Peers, Room, Shared, SnapshotReceiver, Starts, is_blank,
 };
+use crate::policy::Policy;
 use crate::progress::Progress;
 use crate::read_barrier::{self, ReadBarrier};
 use crate::rebirth::{Newcomer, Retired, Steward};
@@ -25,15 +25,14 @@ use crate::runtime::{self, PeerServer};
 use crate::start_records::StartRecords;
 use crate::state_machine::{Losses, PinnedSnapshot, StateMachine, sessions};
 use crate::status::{ReplicaStatus, Role};
-use crate::types::{Answer, Raft, RaftLogId, Reply, TypeConfig, Vote};
+use crate::types::{Answer, Raft, Reply, TypeConfig};
 use crate::{state_hash, status, terms};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Need, Run, Standing, View};
+use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
-use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -89,30 +88,22 @@ impl Replica {
         let pinned = PinnedSnapshot::default();
         terms::warn_if_misled(&engine, id);
         let blank = is_blank(&engine) && engine.standing() == Standing::Active;
-        let mender = Arc::new(Mender::new(engine.clone(), identity.clone()));
+        let (metrics, configured) = (LateMetrics::default(), Arc::new(config.initial_members.clone()));
+        let peers =
+            Peers { identity: identity.clone(), configured: configured.clone(), metrics: metrics.clone() };
+        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(peers)));
         let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), mender.clone())
             .map_err(|error| Error::State(error.to_string()))?;
         let redundancy = Arc::new(Redundancy::new(engine.clone()));
-        let (acknowledged, gate) = (Acknowledged::default(), Arc::new(Gate::new(engine.standing())));
-        let configured = Arc::new(config.initial_members.clone());
-        let connections = Connections::new(
-            identity.clone(),
-            redundancy.clone(),
-            acknowledged.clone(),
-            gate.clone(),
-            pinned.clone(),
-            configured.clone(),
-            patience,
-        );
+        let gate = Arc::new(Gate::new(engine.standing()));
+        let policy = Policy { gate: gate.clone(), redundancy: redundancy.clone(), metrics: metrics.clone() };
+        let connections =
+            Connections::new(identity.clone(), Arc::new(policy), pinned.clone(), configured, patience);
         let raft =
             Raft::build(id, raft_config, connections, LogStore::new(engine.clone(), mender.clone()), machine)
                 .await
                 .map_err(|fatal| Error::State(fatal.to_string()))?;
-        let metrics = raft.metrics();
-        mender.know(Box::new(move || look(&metrics, |seen| others(seen, &configured))));
-        let metrics = raft.metrics();
-        acknowledged
-            .ask(Box::new(move |follower, vote| look(&metrics, |seen| matched(seen, follower, vote))));
+        metrics.set(raft.metrics());
         raft.runtime_config().elect(gate.is_open());
         raft.run();
         let voters =
@@ -445,26 +436,6 @@ impl Replica {
     fn reason(&self, fatal: &Fatal<TypeConfig>) -> String {
         self.engine().status().failed.unwrap_or_else(|| fatal.to_string())
     }
-}
-
-/// The other members of the membership that is in force, with where each can be.
-fn others(
-    metrics: &RaftMetrics<TypeConfig>,
-    configured: &BTreeMap<u16, MemberAddress>,
-) -> Vec<(NodeId, String)> {
-    let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
-    let places = |(id, logged): (&NodeId, &MemberAddress)| {
-        let id = *id;
-        let addresses = addresses(configured, id, logged).into_iter().map(str::to_owned);
-        addresses.map(move |address| (id, address)).collect::<Vec<_>>()
-    };
-    nodes.flat_map(places).collect()
-}
-
-/// What a follower has acknowledged to this member in this leadership.
-fn matched(metrics: &RaftMetrics<TypeConfig>, follower: NodeId, leadership: &Vote) -> Option<RaftLogId> {
-    (metrics.vote == *leadership).then_some(())?;
-    metrics.replication.as_ref()?.get(&follower).copied().flatten()
 }
 
 fn refused(error: cairn_engine::Error) -> WriteError {

@@ -142,7 +142,7 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
     while !progress.has_start(replica.node_id(), replica.engine().run()) {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let vote = look(&raft.metrics(), |seen| seen.vote);
+    let vote = look_at(raft, |seen| seen.vote);
     let run = |start| Run { start, nonce: start };
     let losses = progress.losses().count;
     for (start, loss) in [(5, true), (6, false), (5, false)] {

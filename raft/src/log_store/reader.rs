@@ -228,8 +228,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
 mod tests {
     use super::*;
     use crate::conformance_tests::engine_with;
-    use crate::network::{PeerIdentity, Starts};
-    use crate::rebirth::Retired;
+    use crate::repair::NoPeers;
     use cairn_engine::{NewEntry, Promise};
 
     /// A command with one value.
@@ -264,8 +263,7 @@ mod tests {
     /// An engine that keeps no more than the newest entry in memory, and a reader of its log.
     async fn opened(folder: &tempfile::TempDir) -> (Engine, LogReader) {
         let engine = engine_with(folder, |options| options.log_cache_bytes = 0).await;
-        let identity = PeerIdentity::of(&engine, Starts::default(), Retired::default());
-        let mender = Arc::new(Mender::new(engine.clone(), identity));
+        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(NoPeers)));
         (engine.clone(), LogReader::new(engine, mender))
     }
 

@@ -6,17 +6,16 @@
 //!
 //! Which answers openraft may see is told at [`Unanswered`].
 
-use super::acknowledged::Acknowledged;
 use super::connection::Client;
 use super::identity::PeerIdentity;
 use super::messages;
 use super::peer::Snapshots;
+use super::policy::SendPolicy;
 use super::proto::{self, append_response::Kind};
 use super::repeat::again;
 use crate::convert;
 use crate::error::Malformed;
 use crate::ids::NodeId;
-use crate::redundancy::Redundancy;
 use crate::runtime;
 use crate::terms::Sender;
 use crate::types::{AppendRequest, TypeConfig};
@@ -114,8 +113,7 @@ impl Unanswered {
 pub(super) struct Session<S> {
     pub(super) identity: PeerIdentity,
     pub(super) client: Client,
-    pub(super) redundancy: Arc<Redundancy>,
-    pub(super) acknowledged: Acknowledged,
+    pub(super) policy: Arc<dyn SendPolicy>,
     pub(super) target: NodeId,
     pub(super) patience: Duration,
     /// Requests from openraft; `None` when it has no more.
@@ -195,8 +193,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     fn send(&mut self, request: AppendRequest) {
         let (envelope, matched) = match self.first_sent {
             true => (None, None),
-            false => (self.identity.to(self.target), self.acknowledged.by(self.target, &request.vote)),
+            false => (self.identity.to(self.target), self.policy.acknowledged(self.target, &request.vote)),
         };
+        let matched = matched.as_ref().map(convert::log_id_to_proto);
         self.first_sent = true;
         if self.unanswered.is_empty() {
             self.since = runtime::now();
@@ -204,7 +203,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         self.unanswered.sent(request.entries.is_empty(), &self.snapshots);
         // The window is as large as the channel; a closed one shows itself as the end of the answers.
         if let Some(outlet) = &self.outlet {
-            let regime = self.redundancy.told(&request.vote);
+            let regime = self.policy.ack_mode(&request.vote);
             let message = messages::append_to_proto(request, envelope, regime);
             let alone = || proto::AppendRequest {
                 envelope: self.identity.to(self.target),

@@ -1,18 +1,16 @@
 //! The client side of the peer protocol: what openraft asks of the network.
 
-use super::acknowledged::Acknowledged;
 use super::append::{self, Session, Unanswered};
 use super::connection::{Client, rpc_error};
 use super::identity::PeerIdentity;
 use super::messages;
 use super::peer::{Peer, addresses};
+use super::policy::SendPolicy;
 use super::repeat::again;
 use super::{proto, sender};
 use crate::convert;
 use crate::error::Malformed;
 use crate::ids::{MemberAddress, NodeId};
-use crate::redundancy::Redundancy;
-use crate::rejoin::Gate;
 use crate::runtime;
 use crate::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
 use crate::terms::Sender;
@@ -40,9 +38,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub(crate) struct Connections {
     identity: PeerIdentity,
-    redundancy: Arc<Redundancy>,
-    acknowledged: Acknowledged,
-    gate: Arc<Gate>,
+    policy: Arc<dyn SendPolicy>,
     pinned: PinnedSnapshot,
     /// Where the configuration says that each slot's member is.
     configured: Arc<BTreeMap<u16, MemberAddress>>,
@@ -54,15 +50,12 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(
         identity: PeerIdentity,
-        redundancy: Arc<Redundancy>,
-        acknowledged: Acknowledged,
-        gate: Arc<Gate>,
+        policy: Arc<dyn SendPolicy>,
         pinned: PinnedSnapshot,
         configured: Arc<BTreeMap<u16, MemberAddress>>,
         patience: Duration,
     ) -> Connections {
-        let peers = Arc::default();
-        Connections { identity, redundancy, acknowledged, gate, pinned, configured, patience, peers }
+        Connections { identity, policy, pinned, configured, patience, peers: Arc::default() }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -74,9 +67,7 @@ impl Connections {
         }
         PeerNetwork {
             identity: self.identity.clone(),
-            redundancy: self.redundancy.clone(),
-            acknowledged: self.acknowledged.clone(),
-            gate: self.gate.clone(),
+            policy: self.policy.clone(),
             target,
             peer: peer.clone(),
             pipelined,
@@ -102,9 +93,7 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
 /// One user's way to one member.
 pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
-    redundancy: Arc<Redundancy>,
-    acknowledged: Acknowledged,
-    gate: Arc<Gate>,
+    policy: Arc<dyn SendPolicy>,
     target: NodeId,
     peer: Peer,
     /// Appends go through a stream; a heartbeat is a call of its own.
@@ -168,7 +157,7 @@ impl PeerNetwork {
 
     /// A member that has forgotten what it promised asks for no votes, but by an operator's mandate.
     fn may_campaign(&self) -> Rpc<()> {
-        match self.gate.may_campaign(self.identity.id()) {
+        match self.policy.may_campaign(self.identity.id()) {
             true => Ok(()),
             false => Err(Unreachable::from_string("this member recovers, and asks for no votes").into()),
         }
@@ -252,8 +241,7 @@ impl PeerNetwork {
         let session = Session {
             client,
             identity: self.identity.clone(),
-            redundancy: self.redundancy.clone(),
-            acknowledged: self.acknowledged.clone(),
+            policy: self.policy.clone(),
             target: self.target,
             patience: self.patience,
             requests: Some(requests),
@@ -280,9 +268,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let (way, mut client) = self.control()?;
-        let regime = self.redundancy.told(&rpc.vote);
-        let matched = self.acknowledged.by(self.target, &rpc.vote);
+        let regime = self.policy.ack_mode(&rpc.vote);
+        let matched = self.policy.acknowledged(self.target, &rpc.vote);
         let message = messages::append_to_proto(rpc, self.identity.to(self.target), regime);
+        let matched = matched.as_ref().map(convert::log_id_to_proto);
         let request = proto::AppendRequest { matched, ..message };
         again(
             &client,

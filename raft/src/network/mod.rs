@@ -3,7 +3,6 @@
 //! What holds here: every request names cluster, sender and receiver, every answer too, and both sides check; a message
 //! that a member could not have sent is refused before it reaches openraft; nothing waits without an end.
 
-mod acknowledged;
 mod append;
 mod client;
 mod connection;
@@ -13,6 +12,7 @@ mod identity;
 mod join;
 pub(crate) mod messages;
 mod peer;
+mod policy;
 pub(crate) mod proto;
 mod receiver;
 mod recover;
@@ -22,9 +22,8 @@ mod sender;
 mod service;
 mod starts;
 
-pub(crate) use acknowledged::Acknowledged;
 pub(crate) use client::Connections;
-pub(crate) use fetch::fetch_value;
+pub(crate) use fetch::Peers;
 pub(crate) use hello::hello;
 #[cfg(test)]
 pub(crate) use identity::PROTOCOL;
@@ -32,6 +31,7 @@ pub(crate) use identity::{OUTCAST, PeerIdentity};
 pub(crate) use join::{Applicant, ask_to_join};
 pub(crate) use messages::Regime;
 pub(crate) use peer::addresses;
+pub(crate) use policy::SendPolicy;
 pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;
 pub(crate) use room::Room;

@@ -1,29 +1,30 @@
 //! Getting the right bytes of a damaged value, and putting them back.
 
 use crate::ids::{GROUP, NodeId};
-use crate::network::{PeerIdentity, fetch_value};
 use crate::runtime;
 use bytes::Bytes;
 use cairn_engine::{Engine, Error, Extent, KeyEntry, Owner, View};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The longest that one member may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// A leader that cannot read an entry for this long hands leadership over.
 const BURDENED_AFTER: Duration = Duration::from_secs(3);
 
-/// The other members and their addresses, as this member knows them at the moment.
-type Peers = Box<dyn Fn() -> Vec<(NodeId, String)> + Send>;
+/// Where the right bytes of a damaged value may be had: the network answers.
+pub(crate) trait PeerValues: Send + Sync {
+    /// The bytes of an extent, whose value `key` names if it is a key's, and the member that had them. `None` where none
+    /// that answers has.
+    fn fetch<'a>(&'a self, extent: &'a Extent, key: &'a [u8]) -> BoxFuture<'a, Option<(Bytes, NodeId)>>;
+}
 
 /// Mends this member's values.
 pub(crate) struct Mender {
     engine: Engine,
-    identity: PeerIdentity,
-    /// Known once replication runs.
-    peers: Mutex<Option<Peers>>,
+    peers: Arc<dyn PeerValues>,
     mended: AtomicU64,
     unmendable: AtomicU64,
     /// One above the last log entry that is damaged, that no member has, and that nobody needs.
@@ -38,21 +39,15 @@ fn is_damage(error: &Error) -> bool {
 }
 
 impl Mender {
-    pub(crate) fn new(engine: Engine, identity: PeerIdentity) -> Mender {
+    pub(crate) fn new(engine: Engine, peers: Arc<dyn PeerValues>) -> Mender {
         Mender {
             engine,
-            identity,
-            peers: Mutex::new(None),
+            peers,
             mended: AtomicU64::new(0),
             unmendable: AtomicU64::new(0),
             needless: AtomicU64::new(0),
             stuck: Mutex::new(None),
         }
-    }
-
-    /// From now on the other members can be asked.
-    pub(crate) fn know(&self, peers: Peers) {
-        *self.peers.lock() = Some(peers);
     }
 
     /// Values put right or let go of, and attempts that found nobody who had the value.
@@ -63,7 +58,9 @@ impl Mender {
     /// The right bytes of a damaged extent, which are then in place again. `None` where no member has them. That it could
     /// not be written back does not make the bytes wrong: they are returned all the same.
     pub(crate) async fn mend(&self, extent: &Extent) -> Option<Bytes> {
-        let (node, log_id, offset) = (self.identity.id(), extent.log_id, extent.at.offset);
+        let own = self.engine.identity();
+        let node = NodeId::new(own.slot, own.incarnation);
+        let (log_id, offset) = (extent.log_id, extent.at.offset);
         let Some((bytes, from)) = self.find(extent).await else {
             if self.let_go(extent).await {
                 self.mended.fetch_add(1, Ordering::Relaxed);
@@ -132,17 +129,8 @@ impl Mender {
         if extent.owner == Owner::Body {
             return None;
         }
-        let peers = self.peers.lock().as_ref().map(|peers| peers()).unwrap_or_default();
-        for (peer, address) in peers {
-            match fetch_value(&self.identity, peer, &address, extent, key(extent), PATIENCE).await {
-                Ok(Some(bytes)) => return Some((bytes, peer.to_string())),
-                Ok(None) => {}
-                Err(reason) => {
-                    tracing::debug!(node = %self.identity.id(), %peer, reason, "a member cannot be asked for a value");
-                }
-            }
-        }
-        None
+        let (bytes, peer) = self.peers.fetch(extent, key(extent)).await?;
+        Some((bytes, peer.to_string()))
     }
 
     /// A key's state and value, mended where it is damaged.
@@ -254,5 +242,16 @@ fn key(extent: &Extent) -> &[u8] {
     match &extent.owner {
         Owner::Key(key) => key,
         Owner::Entry | Owner::Body => &[],
+    }
+}
+
+/// A member that nobody can be asked beside.
+#[cfg(test)]
+pub(crate) struct NoPeers;
+
+#[cfg(test)]
+impl PeerValues for NoPeers {
+    fn fetch<'a>(&'a self, _: &'a Extent, _: &'a [u8]) -> BoxFuture<'a, Option<(Bytes, NodeId)>> {
+        Box::pin(std::future::ready(None))
     }
 }

@@ -9,6 +9,8 @@ mod mender;
 mod pacer;
 mod scrub;
 
-pub(crate) use mender::Mender;
+#[cfg(test)]
+pub(crate) use mender::NoPeers;
+pub(crate) use mender::{Mender, PeerValues};
 pub use scrub::ScrubStatus;
 pub(crate) use scrub::Scrubber;
