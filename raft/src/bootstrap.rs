@@ -11,7 +11,7 @@ use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look_at;
 use crate::network::{PeerIdentity, hello};
 use crate::runtime;
-use crate::types::Raft;
+use crate::state_machine::Raft;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

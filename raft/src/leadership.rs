@@ -3,7 +3,8 @@
 use crate::ids::{MemberAddress, NodeId};
 use crate::metrics::look;
 use crate::runtime;
-use crate::types::{Raft, TypeConfig};
+use crate::state_machine::Raft;
+use crate::types::TypeConfig;
 use openraft::async_runtime::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use std::time::Duration;

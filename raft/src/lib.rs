@@ -61,11 +61,12 @@ pub use config::ReplicaConfig;
 pub use error::{Error, ReadError, WriteError};
 pub use ids::{GROUP, MemberAddress, NodeId};
 pub use log_store::vote_of;
-pub use network::PeerService;
+pub use network::{PeerServer, PeerService};
 pub use rebirth::await_vacancy;
 pub use rejoin::Mandate;
 pub use repair::ScrubStatus;
 pub use replica::Replica;
+#[cfg(madsim)]
 pub use runtime::exports::*;
 pub use state_machine::Losses;
 pub use status::{Member, ReplicaStatus, Role};

@@ -6,10 +6,11 @@
 //!
 //! What holds here: a thread does not look while it looks.
 
-use crate::types::{Raft, TypeConfig};
+use crate::types::TypeConfig;
 use openraft::RaftMetrics;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::WatchReceiver;
+use openraft::storage::RaftStateMachine;
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
@@ -61,7 +62,10 @@ pub(crate) fn look<T>(metrics: &Metrics, see: impl FnOnce(&RaftMetrics<TypeConfi
 }
 
 /// As [`look`], once.
-pub(crate) fn look_at<T>(raft: &Raft, see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T) -> T {
+pub(crate) fn look_at<M: RaftStateMachine<TypeConfig>, T>(
+    raft: &openraft::Raft<TypeConfig, M>,
+    see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T,
+) -> T {
     look(&raft.metrics(), see)
 }
 

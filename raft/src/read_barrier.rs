@@ -8,7 +8,8 @@
 use crate::error::ReadError;
 use crate::progress::Progress;
 use crate::runtime;
-use crate::types::{Raft, TypeConfig};
+use crate::state_machine::Raft;
+use crate::types::TypeConfig;
 use openraft::errors::{ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{LinearizerOption, ReadPolicy};
 use std::sync::Arc;

@@ -12,7 +12,8 @@ use crate::maintenance::{self, Maintained};
 use crate::metrics::{LateMetrics, look_at};
 use crate::network::proto::MAX_MESSAGE_BYTES;
 use crate::network::{
-    Connections, PeerIdentity, PeerService, Peers, Room, Shared, SnapshotReceiver, Starts, is_blank,
+    Connections, PeerIdentity, PeerServer, PeerService, Peers, Room, Shared, SnapshotReceiver, Starts,
+    is_blank,
 };
 use crate::policy::Policy;
 use crate::progress::Progress;
@@ -21,11 +22,11 @@ use crate::rebirth::{Newcomer, Retired, Steward};
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Mandate, Recovery, reaches_furthest};
 use crate::repair::{Mender, ScrubStatus, Scrubber};
-use crate::runtime::{self, PeerServer};
+use crate::runtime;
 use crate::start_records::StartRecords;
-use crate::state_machine::{Losses, PinnedSnapshot, StateMachine, sessions};
+use crate::state_machine::{Losses, PinnedSnapshot, Raft, StateMachine, sessions};
 use crate::status::{ReplicaStatus, Role};
-use crate::types::{Answer, Raft, Reply, TypeConfig};
+use crate::types::{Answer, Reply, TypeConfig};
 use crate::{state_hash, status, terms};
 use bytes::Bytes;
 use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Mode, Need, Run, Standing, View};

@@ -36,12 +36,12 @@ mod chosen {
     }
 
     /// The network does what a network does.
-    pub(crate) const fn behind_network(service: crate::network::PeerService) -> crate::network::PeerService {
+    pub(crate) const fn behind_network<S>(service: S) -> S {
         service
     }
 
-    /// The tonic service that answers the other members; add it to the server on the peer address.
-    pub type PeerServer = crate::network::proto::peer_server::PeerServer<crate::network::PeerService>;
+    /// The tonic service in front of one that answers the other members.
+    pub(crate) type Served<S> = crate::network::proto::peer_server::PeerServer<S>;
 }
 
 #[cfg(madsim)]
@@ -57,32 +57,29 @@ mod chosen {
         super::wire::encoded(&message, crate::network::proto::MAX_MESSAGE_BYTES).ok()
     }
 
-    pub(crate) fn behind_network(service: crate::network::PeerService) -> super::wire::OverWire {
+    pub(crate) const fn behind_network<S>(service: S) -> super::wire::OverWire<S> {
         super::wire::OverWire(service)
     }
 
-    /// The tonic service that answers the other members; add it to the server on the peer address.
-    pub type PeerServer = crate::network::proto::peer_server::PeerServer<
-        super::wire::OverWire,
+    /// The tonic service in front of one that answers the other members.
+    pub(crate) type Served<S> = crate::network::proto::peer_server::PeerServer<
+        super::wire::OverWire<S>,
         tonic::codegen::IdentityInterceptor,
     >;
 }
 
-/// What of this module is public, in either build.
+/// What of this module is public: the simulation's hold on it.
+#[cfg(madsim)]
 pub(crate) mod exports {
-    #[cfg(not(madsim))]
-    pub use super::chosen::PeerServer;
-    #[cfg(madsim)]
     pub use super::chosen::{
-        PeerServer, cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
-        set_clock_rate,
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
     };
-    #[cfg(madsim)]
     pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
 }
 
-pub(crate) use chosen::{Runtime, behind_network, note_flushed, on_its_way, piece_bytes, repeat_after};
-pub(crate) use exports::PeerServer;
+pub(crate) use chosen::{
+    Runtime, Served, behind_network, note_flushed, on_its_way, piece_bytes, repeat_after,
+};
 
 /// A point on this node's clock.
 pub(crate) type Instant = <Runtime as AsyncRuntime>::Instant;

@@ -38,7 +38,6 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type ErrorSource = openraft::impls::BoxedErrorSource;
 }
 
-pub(crate) type Raft = openraft::Raft<TypeConfig, crate::state_machine::StateMachine>;
 pub(crate) type Payload = openraft::alias::PayloadOf<TypeConfig>;
 pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
 pub(crate) type RaftLogId = LogIdOf<TypeConfig>;

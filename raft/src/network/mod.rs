@@ -35,6 +35,6 @@ pub(crate) use policy::SendPolicy;
 pub(crate) use receiver::SnapshotReceiver;
 pub(crate) use recover::ask_to_recover;
 pub(crate) use room::Room;
-pub use service::PeerService;
+pub use service::{PeerServer, PeerService};
 pub(crate) use service::{Shared, is_blank};
 pub(crate) use starts::{Starts, StartsImage, log_start};

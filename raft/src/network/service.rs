@@ -16,7 +16,9 @@ use crate::metrics::look_at;
 use crate::rebirth::Steward;
 use crate::redundancy::Redundancy;
 use crate::rejoin::{Gate, Recovery};
-use crate::types::{AppendRequest, Raft, TypeConfig, Vote, engine_log_id, raft_log_id};
+use crate::runtime;
+use crate::state_machine::Raft;
+use crate::types::{AppendRequest, TypeConfig, Vote, engine_log_id, raft_log_id};
 use cairn_engine::{Engine, LogId, Run};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
@@ -35,6 +37,9 @@ use tonic::{Request, Response, Status, Streaming};
 pub struct PeerService {
     pub(crate) shared: Arc<Shared>,
 }
+
+/// The tonic service that answers the other members; add it to the server on the peer address.
+pub type PeerServer = runtime::Served<PeerService>;
 
 pub(crate) struct Shared {
     pub(crate) identity: PeerIdentity,

@@ -5,7 +5,7 @@ use crate::metrics::look_at;
 use crate::network::{self, Applicant, PeerIdentity};
 use crate::rejoin::Gate;
 use crate::runtime;
-use crate::types::Raft;
+use crate::state_machine::Raft;
 use openraft::ServerState;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@
 use crate::ids::{GROUP, MemberAddress};
 use crate::metrics::look_at;
 use crate::network::{self, PeerIdentity, addresses};
-use crate::types::Raft;
+use crate::state_machine::Raft;
 use cairn_engine::Engine;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! What a real network does to messages and calls, for the simulation, whose own hands over values and lets every handler
 //! end: a message is bytes on its way, of a bounded number, and a handler whose caller has gone is dropped where it waits.
 
-use crate::network::PeerService;
 use crate::network::proto::{self, MAX_MESSAGE_BYTES, peer_server::Peer};
 use futures::{Stream, StreamExt};
 use madsim::rand::Rng;
@@ -22,6 +21,7 @@ thread_local! {
 const STREAM_SHARE: u32 = 10;
 
 type Answered<T> = Result<Response<T>, Status>;
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// From now on so many of a thousand calls are reset in the middle, or of ten thousand streams.
 pub fn reset_calls(per_mille: u32) {
@@ -74,7 +74,7 @@ pub async fn until_reset<T>(handler: impl Future<Output = Answered<T>> + Send) -
 /// A handler's answers, to their end or until the connection is reset: then they are dropped where they wait.
 pub fn stream_until_reset<T: Send + 'static>(
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
-) -> Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>> {
+) -> Answers<T> {
     match reset_after(STREAM_SHARE) {
         None => Box::pin(answers),
         Some(after) => {
@@ -84,13 +84,13 @@ pub fn stream_until_reset<T: Send + 'static>(
     }
 }
 
-/// The peer service behind a real network.
-pub struct OverWire(pub(crate) PeerService);
+/// A peer service behind a real network.
+pub struct OverWire<S>(pub(super) S);
 
 macro_rules! peer {
     ($($name:ident: $request:ident => $response:ident,)+) => {
         #[tonic::async_trait]
-        impl Peer for OverWire {
+        impl<S: Peer> Peer for OverWire<S> {
             $(
                 async fn $name(&self, request: Request<proto::$request>) -> Answered<proto::$response> {
                     let message = encoded(request.get_ref(), MAX_MESSAGE_BYTES)?;
@@ -99,7 +99,7 @@ macro_rules! peer {
                 }
             )+
 
-            type AppendStream = <PeerService as Peer>::AppendStream;
+            type AppendStream = Answers<proto::AppendResponse>;
 
             async fn append(
                 &self,

@@ -27,6 +27,9 @@ use std::sync::Arc;
 /// Entries handed to the engine at once, at most.
 const BATCH: usize = 512;
 
+/// openraft over this state machine.
+pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachine>;
+
 /// A snapshot as openraft passes it around.
 pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
 
