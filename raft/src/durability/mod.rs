@@ -29,6 +29,7 @@
 mod furthest;
 mod gate;
 pub(crate) mod leadership;
+mod member;
 mod policy;
 mod recovery;
 mod redundancy;
@@ -37,7 +38,7 @@ mod start_records;
 pub(crate) use furthest::reaches_furthest;
 pub(crate) use gate::Gate;
 pub use gate::Mandate;
+pub(crate) use member::LocalMember;
 pub(crate) use policy::Policy;
-pub(crate) use recovery::Recovery;
 pub(crate) use redundancy::Redundancy;
 pub(crate) use start_records::StartRecords;

@@ -1,38 +1,22 @@
 //! The way back of a member that recovers in place.
 
-use super::{Gate, StartRecords, leadership};
-use crate::core::ids::{GROUP, MemberAddress, NodeId};
+use super::{LocalMember, leadership};
+use crate::core::ids::{GROUP, NodeId};
 use crate::core::metrics::look_at;
 use crate::core::runtime;
 use crate::core::types::Vote;
-use crate::storage::progress::Progress;
-use crate::storage::{Raft, log_store};
-use crate::transport::{PeerIdentity, ask_to_recover};
-use cairn_engine::{Engine, LogId};
+use crate::storage::log_store;
+use crate::transport::ask_to_recover;
+use cairn_engine::LogId;
 use openraft::ServerState;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// A start that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A member on its way back, or what it takes to go there.
-#[derive(Clone)]
-pub(crate) struct Recovery {
-    pub(crate) identity: PeerIdentity,
-    pub(crate) engine: Engine,
-    pub(crate) raft: Raft,
-    pub(crate) records: Arc<StartRecords>,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) members: BTreeMap<u16, MemberAddress>,
-    pub(crate) stopping: Arc<AtomicBool>,
-}
-
-impl Recovery {
+impl LocalMember {
     /// Whether an entry is gone that this member acknowledged in a leadership. If it has voted in a later one since, a later
     /// leader may have taken the entry back.
     pub(crate) fn forgot(&self, vote: &Vote, acknowledged: LogId) -> bool {
@@ -45,7 +29,7 @@ impl Recovery {
     }
 
     /// An active member turns out to have forgotten what it acknowledged: it promises nothing more, and recovers.
-    pub(crate) fn begin(&self, leader: NodeId, acknowledged: LogId) {
+    pub(crate) fn begin_recovery(self: &Arc<Self>, leader: NodeId, acknowledged: LogId) {
         if !self.gate.close() {
             return;
         }
@@ -56,7 +40,7 @@ impl Recovery {
             "what this member acknowledged is not here any more, as after an older copy of its data directory was put in \
              place: it recovers"
         );
-        let recovery = self.clone();
+        let recovery = Arc::clone(self);
         runtime::spawn(async move {
             if let Err(error) = recovery.engine.set_recovering().await {
                 tracing::warn!(%node, %error, "that this member recovers cannot be recorded");
@@ -68,7 +52,7 @@ impl Recovery {
                 recovery.raft.shutdown().await.ok();
                 return;
             }
-            recovery.run().await;
+            recovery.recover().await;
         });
     }
 
@@ -78,7 +62,7 @@ impl Recovery {
     }
 
     /// Runs until the gate is open, the engine fails, or the replica stops.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn recover(self: Arc<Self>) {
         let node = self.identity.id();
         let run = self.engine.run();
         let mut led = false;
@@ -92,7 +76,7 @@ impl Recovery {
         // The term of the first leadership that a mandate made, as far as this member took part in it. Its loss must be on record before this
         // member is whole again, be it by a later leader who knows of no mandate: what that leadership committed stands.
         let mut owed: Option<u64> = None;
-        while !self.stopping.load(Ordering::SeqCst) && self.engine.status().failed.is_none() {
+        while !self.stops() && self.engine.status().failed.is_none() {
             // A mandate ends by itself; whoever was elected by it leads on.
             self.raft.runtime_config().elect(self.gate.may_campaign(node));
             let bidden = self.gate.named(node);
@@ -104,7 +88,7 @@ impl Recovery {
                 owed.get_or_insert(vote.leader_id().term);
             }
             if has_start && owed.is_none_or(|term| self.progress.lost_since(term)) {
-                return self.end().await;
+                return self.end_recovery().await;
             }
             if leading.is_some() && !self.gate.may_campaign(node) && !bidden {
                 // It won an election while it was told.
@@ -178,12 +162,16 @@ impl Recovery {
     fn address(&self, leader: NodeId) -> Option<String> {
         look_at(&self.raft, |metrics| {
             let logged = || metrics.membership_config.get_node(&leader);
-            self.members.get(&leader.slot()).or_else(logged).map(|address| address.peer.clone())
+            self.config
+                .initial_members
+                .get(&leader.slot())
+                .or_else(logged)
+                .map(|address| address.peer.clone())
         })
     }
 
     /// The member's own state machine has applied the record of its own run.
-    async fn end(&self) {
+    async fn end_recovery(&self) {
         assert!(self.has_own_start(), "recovery ends only behind the record of the member's own run");
         let node = self.identity.id();
         if let Err(error) = self.engine.set_active().await {

@@ -12,11 +12,11 @@
 //! - safety does not rest on any of this: a member may acknowledge either way at any time, as long as its own mark tells
 //!   the truth about it.
 
+use super::LocalMember;
 use crate::core::ids::NodeId;
 use crate::core::metrics::look_at;
 use crate::core::runtime;
 use crate::core::types::{TypeConfig, Vote};
-use crate::storage::Raft;
 use crate::storage::progress::Progress;
 use crate::transport::Regime;
 use cairn_engine::{Engine, Run};
@@ -79,28 +79,24 @@ impl Redundancy {
         self.returning.lock().insert(member, Returning { run, level: None });
     }
 
-    /// Looks after the regime until the replica is gone or `stop` says so.
-    pub(crate) async fn run(
-        redundancy: Weak<Redundancy>,
-        raft: Raft,
-        progress: Arc<Progress>,
-        patience: Duration,
-        stop: impl Fn() -> bool + Send + 'static,
-    ) {
+    /// Looks after the regime until the replica is gone or the member stops.
+    pub(crate) async fn run(redundancy: Weak<Redundancy>, member: Arc<LocalMember>) {
+        let patience = Duration::from_millis(member.config.election_min_ms);
         let mut enough = 0;
         loop {
             runtime::sleep(PAUSE).await;
-            let Some(redundancy) = redundancy.upgrade().filter(|_| !stop()) else {
+            let Some(redundancy) = redundancy.upgrade().filter(|_| !member.stops()) else {
                 return;
             };
-            let leading =
-                look_at(&raft, |metrics| (metrics.state == ServerState::Leader).then(|| metrics.clone()));
+            let leading = look_at(&member.raft, |metrics| {
+                (metrics.state == ServerState::Leader).then(|| metrics.clone())
+            });
             let Some(metrics) = leading else {
                 enough = 0;
                 redundancy.returning.lock().clear();
                 continue;
             };
-            let healthy = redundancy.healthy(&metrics, &progress, patience);
+            let healthy = redundancy.healthy(&metrics, &member.progress, patience);
             enough = match spare(&metrics, &healthy) {
                 true => enough + 1,
                 false => 0,

@@ -10,93 +10,89 @@
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::metrics::look_at;
 use crate::core::runtime;
-use crate::storage::Raft;
-use crate::transport::{PeerIdentity, hello};
+use crate::durability::LocalMember;
+use crate::transport::hello;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(100);
 /// Asking goes on quietly; a line is logged once in so many rounds.
 const ROUNDS_PER_LINE: u64 = 100;
 
-/// A blank member that may have to form its cluster.
-pub(crate) struct Forming {
-    pub(crate) identity: PeerIdentity,
-    pub(crate) raft: Raft,
-    pub(crate) members: BTreeMap<u16, MemberAddress>,
+/// Whether it is this member that forms the cluster.
+pub(crate) fn is_mine(member: &LocalMember) -> bool {
+    member.config.initial_members.keys().next() == Some(&member.identity.id().slot())
 }
 
-impl Forming {
-    /// Whether it is this member that forms the cluster.
-    pub(crate) fn is_mine(&self) -> bool {
-        self.members.keys().next() == Some(&self.identity.id().slot())
+/// Asks until every member has answered, then forms the cluster.
+pub(crate) async fn run(member: Arc<LocalMember>) {
+    let node = member.identity.id();
+    let mut known = BTreeMap::from([(node.slot(), node)]);
+    for round in 0.. {
+        if member.stops() || joined(&member) {
+            return;
+        }
+        match ask(&member, &mut known).await {
+            Ok(()) if known.len() == member.config.initial_members.len() => {
+                return form(&member, &known).await;
+            }
+            Ok(()) => {}
+            Err(reason) if round % ROUNDS_PER_LINE == 0 => {
+                tracing::info!(%node, reason, "the cluster is not formed yet");
+            }
+            Err(_) => {}
+        }
+        runtime::sleep(PAUSE).await;
     }
+}
 
-    /// Asks until every member has answered, then forms the cluster.
-    pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
-        let mut known = BTreeMap::from([(self.identity.id().slot(), self.identity.id())]);
-        for round in 0.. {
-            if stop() || self.joined() {
-                return;
+/// Somebody else has made this member part of a cluster.
+fn joined(member: &LocalMember) -> bool {
+    look_at(&member.raft, |metrics| {
+        metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
+    })
+}
+
+async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {
+    let mut missing = Err(String::new());
+    // Everybody is asked anew each round: a member that was wiped since has another identity.
+    known.retain(|slot, _| *slot == member.identity.id().slot());
+    for (slot, address) in &member.config.initial_members {
+        if *slot == member.identity.id().slot() {
+            continue;
+        }
+        match hello(&member.identity, *slot, &address.peer).await {
+            Ok(answer) if answer.blank => {
+                known.insert(*slot, answer.id);
             }
-            match self.ask(&mut known).await {
-                Ok(()) if known.len() == self.members.len() => return self.form(&known).await,
-                Ok(()) => {}
-                Err(reason) if round % ROUNDS_PER_LINE == 0 => {
-                    tracing::info!(node = %self.identity.id(), reason, "the cluster is not formed yet");
-                }
-                Err(_) => {}
+            Ok(answer) => {
+                return Err(format!(
+                    "member {} already belongs to a formed cluster, and this member is blank; it waits to be \
+                     taken in",
+                    answer.id
+                ));
             }
-            runtime::sleep(PAUSE).await;
+            Err(status) => missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message())),
         }
     }
+    match known.len() == member.config.initial_members.len() {
+        true => Ok(()),
+        false => missing,
+    }
+}
 
-    /// Somebody else has made this member part of a cluster.
-    fn joined(&self) -> bool {
-        look_at(&self.raft, |metrics| {
-            metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
+async fn form(member: &LocalMember, known: &BTreeMap<u16, NodeId>) {
+    let members: BTreeMap<NodeId, MemberAddress> = known
+        .iter()
+        .filter_map(|(slot, id)| {
+            member.config.initial_members.get(slot).map(|address| (*id, address.clone()))
         })
-    }
-
-    async fn ask(&self, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {
-        let mut missing = Err(String::new());
-        // Everybody is asked anew each round: a member that was wiped since has another identity.
-        known.retain(|slot, _| *slot == self.identity.id().slot());
-        for (slot, address) in &self.members {
-            if *slot == self.identity.id().slot() {
-                continue;
-            }
-            match hello(&self.identity, *slot, &address.peer).await {
-                Ok(answer) if answer.blank => {
-                    known.insert(*slot, answer.id);
-                }
-                Ok(answer) => {
-                    return Err(format!(
-                        "member {} already belongs to a formed cluster, and this member is blank; it waits to be \
-                         taken in",
-                        answer.id
-                    ));
-                }
-                Err(status) => {
-                    missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message()))
-                }
-            }
-        }
-        match known.len() == self.members.len() {
-            true => Ok(()),
-            false => missing,
-        }
-    }
-
-    async fn form(&self, known: &BTreeMap<u16, NodeId>) {
-        let members: BTreeMap<NodeId, MemberAddress> = known
-            .iter()
-            .filter_map(|(slot, id)| self.members.get(slot).map(|address| (*id, address.clone())))
-            .collect();
-        let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
-        match self.raft.initialize(members).await {
-            Ok(()) => tracing::info!(node = %self.identity.id(), members = ?names, "the cluster is formed"),
-            Err(error) => tracing::error!(node = %self.identity.id(), %error, "the cluster cannot be formed"),
-        }
+        .collect();
+    let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
+    let node = member.identity.id();
+    match member.raft.initialize(members).await {
+        Ok(()) => tracing::info!(%node, members = ?names, "the cluster is formed"),
+        Err(error) => tracing::error!(%node, %error, "the cluster cannot be formed"),
     }
 }

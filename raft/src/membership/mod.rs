@@ -22,13 +22,12 @@
 //! still needs all the others to be overruled; never is a voter added first and another removed later. If the newcomer loses power
 //! with acknowledged writes unsynced it recovers in place like any member, learner or not.
 
-mod forming;
+pub(crate) mod forming;
 mod newcomer;
 mod step;
 mod steward;
 mod vacancy;
 
-pub(crate) use forming::Forming;
 pub(crate) use newcomer::Newcomer;
 pub(crate) use steward::Steward;
 pub use vacancy::await_vacancy;

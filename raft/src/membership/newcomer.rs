@@ -3,9 +3,8 @@
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::metrics::look_at;
 use crate::core::runtime;
-use crate::durability::Gate;
-use crate::storage::Raft;
-use crate::transport::{self, Applicant, PeerIdentity};
+use crate::durability::LocalMember;
+use crate::transport::{self, Applicant};
 use openraft::ServerState;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -20,10 +19,7 @@ const LONELY: Duration = Duration::from_secs(5);
 
 /// A member that may have to be taken in.
 pub(crate) struct Newcomer {
-    pub(crate) identity: PeerIdentity,
-    pub(crate) raft: Raft,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) members: BTreeMap<u16, MemberAddress>,
+    pub(crate) member: Arc<LocalMember>,
     /// Why this identity has no place in the cluster any more.
     pub(crate) outcast: Arc<Mutex<Option<String>>>,
 }
@@ -37,11 +33,11 @@ enum Place {
 }
 
 impl Newcomer {
-    /// Runs until `stop` says so.
-    pub(crate) async fn run(self, stop: impl Fn() -> bool + Send + 'static) {
+    /// Runs until the member stops.
+    pub(crate) async fn run(self) {
         let began = runtime::now();
         let mut said = BTreeMap::new();
-        while !stop() {
+        while !self.member.stops() {
             runtime::sleep(PAUSE).await;
             match self.place() {
                 Place::Votes => *self.outcast.lock() = None,
@@ -53,7 +49,7 @@ impl Newcomer {
     }
 
     fn place(&self) -> Place {
-        let metrics = look_at(&self.raft, Clone::clone);
+        let metrics = look_at(&self.member.raft, Clone::clone);
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return Place::Asks;
         }
@@ -62,7 +58,7 @@ impl Newcomer {
         let now = runtime::now();
         let leads = metrics.state == ServerState::Leader
             && metrics.last_quorum_acked.is_some_and(|at| now - *at < LONELY);
-        match leads || self.gate.heard_within(LONELY) {
+        match leads || self.member.gate.heard_within(LONELY) {
             true => Place::Votes,
             false => Place::Lonely,
         }
@@ -70,10 +66,10 @@ impl Newcomer {
 
     /// Asks everybody who is there, and whoever leads to take this member in.
     async fn ask_all(&self, join: bool, said: &mut BTreeMap<u16, String>) {
-        let node = self.identity.id();
-        let Some(own) = self.members.get(&node.slot()) else { return };
-        for (slot, address) in self.members.iter().filter(|(slot, _)| **slot != node.slot()) {
-            let answer = match transport::hello(&self.identity, *slot, &address.peer).await {
+        let (node, members) = (self.member.identity.id(), &self.member.config.initial_members);
+        let Some(own) = members.get(&node.slot()) else { return };
+        for (slot, address) in members.iter().filter(|(slot, _)| **slot != node.slot()) {
+            let answer = match transport::hello(&self.member.identity, *slot, &address.peer).await {
                 Ok(answer) if answer.blank || !join => continue,
                 Ok(answer) => self.ask(answer.id, address, own).await,
                 Err(status) => Err(status),
@@ -111,8 +107,8 @@ impl Newcomer {
         address: &MemberAddress,
         own: &MemberAddress,
     ) -> Result<bool, Status> {
-        let applicant =
-            Applicant { id: self.identity.id(), address: own.clone(), active: self.gate.is_open() };
-        transport::ask_to_join(&self.identity, leader, &address.peer, &applicant).await
+        let LocalMember { identity, gate, .. } = &*self.member;
+        let applicant = Applicant { id: identity.id(), address: own.clone(), active: gate.is_open() };
+        transport::ask_to_join(identity, leader, &address.peer, &applicant).await
     }
 }

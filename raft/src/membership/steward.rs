@@ -6,11 +6,8 @@ use crate::core::ids::NodeId;
 use crate::core::metrics::look_at;
 use crate::core::types::{RaftLogId, Reply, StoredMembership, TypeConfig};
 use crate::core::{codec, runtime};
-use crate::durability::StartRecords;
-use crate::storage::Raft;
-use crate::storage::state_machine::starts::Starts;
+use crate::durability::LocalMember;
 use crate::transport::Applicant;
-use cairn_engine::Run;
 use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
@@ -31,13 +28,10 @@ const LEVEL: u64 = 1000;
 
 /// Looks after the membership while this member leads.
 pub(crate) struct Steward {
-    raft: Raft,
-    starts: Starts,
-    run: Run,
+    member: Arc<LocalMember>,
     applicants: Mutex<BTreeMap<u16, (Applicant, runtime::Instant)>>,
     /// The term that this member leads, since when, and when it last looked.
     leads: Mutex<Option<Leads>>,
-    records: Arc<StartRecords>,
     /// By slot: who asked last whether it may take the voter's place.
     asked: Mutex<BTreeMap<u16, Asked>>,
     /// Whether an entry for them is under way.
@@ -63,15 +57,11 @@ struct Leads {
 }
 
 impl Steward {
-    /// `run` is this member's own start.
-    pub(crate) fn new(raft: Raft, starts: Starts, records: Arc<StartRecords>, run: Run) -> Steward {
+    pub(crate) fn new(member: Arc<LocalMember>) -> Steward {
         Steward {
-            raft,
-            starts,
-            run,
+            member,
             applicants: Mutex::default(),
             leads: Mutex::default(),
-            records,
             asked: Mutex::default(),
             syncing: AtomicBool::new(false),
         }
@@ -82,7 +72,7 @@ impl Steward {
     /// # Errors
     /// Why it cannot be taken in now.
     pub(crate) fn apply(&self, applicant: Applicant) -> Result<bool, String> {
-        let metrics = look_at(&self.raft, Clone::clone);
+        let metrics = look_at(&self.member.raft, Clone::clone);
         let place = place_for(&metrics, applicant.id)?;
         if place != applicant.id {
             self.applicants.lock().insert(applicant.id.slot(), (applicant, runtime::now()));
@@ -98,7 +88,7 @@ impl Steward {
     /// comes before it: once it is committed it is on a majority, to which who asks does not belong, since nobody speaks for that voter any
     /// more. That followers answer would not do: those that lag do so too.
     pub(crate) fn vacancy(&self, newcomer: NodeId) -> Option<NodeId> {
-        let metrics = look_at(&self.raft, Clone::clone);
+        let metrics = look_at(&self.member.raft, Clone::clone);
         let now = runtime::now();
         let leads = *self.leads.lock();
         leads.filter(|leads| {
@@ -140,18 +130,18 @@ impl Steward {
     async fn synced_entry(&self) -> Option<()> {
         let command = Command { synced: true, session: None, operations: Vec::new() };
         let (reply, answer) = Reply::pair(Box::new(()));
-        self.raft.client_write_ff(codec::encode_command(command, 0), Some(reply)).await.ok()?;
+        self.member.raft.client_write_ff(codec::encode_command(command, 0), Some(reply)).await.ok()?;
         answer.await.ok()?.ok().map(drop)
     }
 
-    /// Looks after the membership until the replica is gone or `stop` says so.
-    pub(crate) async fn run(steward: Weak<Steward>, stop: impl Fn() -> bool + Send + 'static) {
+    /// Looks after the membership until the replica is gone or the member stops.
+    pub(crate) async fn run(steward: Weak<Steward>) {
         loop {
             runtime::sleep(PAUSE).await;
-            let Some(steward) = steward.upgrade().filter(|_| !stop()) else {
+            let Some(steward) = steward.upgrade().filter(|steward| !steward.member.stops()) else {
                 return;
             };
-            let leading = look_at(&steward.raft, |metrics| {
+            let leading = look_at(&steward.member.raft, |metrics| {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
@@ -183,13 +173,14 @@ impl Steward {
 
     /// Puts the members' starts that the log does not have into it.
     fn log_starts(&self, metrics: &RaftMetrics<TypeConfig>) {
+        let (starts, own) = (self.member.identity.starts(), self.member.engine.run());
         for (member, _) in metrics.membership_config.nodes() {
             let news = match *member == metrics.id {
-                true => Some(self.run).filter(|run| !self.starts.has_logged(*member, *run)),
-                false => self.starts.news_of(*member),
+                true => Some(own).filter(|run| !starts.has_logged(*member, *run)),
+                false => starts.news_of(*member),
             };
             if let Some(run) = news {
-                self.records.propose(metrics.vote, *member, run, false);
+                self.member.records.propose(metrics.vote, *member, run, false);
             }
         }
     }
@@ -219,7 +210,7 @@ impl Steward {
 
     /// Proposes one change and waits until it is committed, or this member leads no more.
     async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
-        let node = self.raft.node_id();
+        let node = self.member.raft.node_id();
         let (change, what) = match step {
             Step::Finish => {
                 (ChangeMembers::AddVoterIds(BTreeSet::new()), "a half-made change is finished".to_string())
@@ -245,7 +236,7 @@ impl Steward {
         };
         tracing::warn!(%node, "{what}");
         let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
-        match self.raft.change_membership_if(change, false, [unchanged]).await {
+        match self.member.raft.change_membership_if(change, false, [unchanged]).await {
             Ok(_) => tracing::info!(%node, "done: {what}"),
             Err(error) => tracing::info!(%node, %error, "not done: {what}"),
         }

@@ -155,7 +155,6 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_promised_room_keeps_it_until_replication_has_dropped_its_entries() {
         let (_folder, replica, service) = replica().await;
-        let shared = &service.shared;
         let free = replica.engine().status().free_bytes;
         let value = Bytes::from(vec![1; 64 << 10]);
         let most_of_it = usize::try_from(free * 2 / 3).unwrap() / value.len();
@@ -169,10 +168,10 @@ mod tests {
             entries: vec![proto::Entry { term: 1, index: 0, meta: meta.clone(), values: values.clone() }],
             ..AppendRequest::default()
         };
-        let first = shared.append_request(other(), append()).unwrap();
-        let refused = shared.append_request(other(), append()).unwrap_err();
+        let first = service.append_request(other(), append()).unwrap();
+        let refused = service.append_request(other(), append()).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
         drop(first);
-        shared.append_request(other(), append()).unwrap();
+        service.append_request(other(), append()).unwrap();
     }
 }

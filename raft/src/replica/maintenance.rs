@@ -9,25 +9,20 @@ use crate::core::ids::{GROUP, NodeId};
 use crate::core::metrics::look_at;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
-use crate::durability::leadership;
-use crate::storage::Raft;
-use crate::storage::progress::Progress;
+use crate::durability::{LocalMember, leadership};
 use crate::storage::repair::Mender;
 use crate::storage::state_machine::PinnedSnapshot;
 use crate::transport::SnapshotReceiver;
-use cairn_engine::{Engine, EngineStatus, LogBounds, LogId};
+use cairn_engine::{EngineStatus, LogBounds, LogId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// What maintenance looks after. It ends when the replica does.
 pub(crate) struct Maintained {
-    pub(crate) engine: Engine,
-    pub(crate) raft: Raft,
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) member: Arc<LocalMember>,
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) receiver: Arc<SnapshotReceiver>,
-    pub(crate) config: ReplicaConfig,
     pub(crate) mender: Arc<Mender>,
 }
 
@@ -50,27 +45,25 @@ struct Relieved {
 /// How far each follower was when it was last seen to advance.
 type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
-/// Looks after the replica until it is gone or `stopped` says so.
-pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + Send + 'static) {
+/// Looks after the replica until it is gone or its member stops.
+pub(crate) async fn run(maintained: Weak<Maintained>) {
     let mut followers = Followers::new();
     let now = runtime::now();
     let mut relieved = Relieved { data: now, index: now, refusals: 0 };
     loop {
-        let Some(pause) = maintained.upgrade().map(|it| Duration::from_millis(it.config.maintenance_ms))
+        let Some(pause) =
+            maintained.upgrade().map(|it| Duration::from_millis(it.member.config.maintenance_ms))
         else {
             return;
         };
         runtime::sleep(pause).await;
-        let Some(maintained) = maintained.upgrade() else {
+        let Some(maintained) = maintained.upgrade().filter(|it| !it.member.stops()) else {
             return;
         };
-        if stop() {
-            return;
-        }
-        if let Some(reason) = maintained.engine.status().failed {
+        if let Some(reason) = maintained.member.engine.status().failed {
             // The engine has logged it.
-            tracing::info!(node = %maintained.raft.node_id(), reason, "storage failed; replication stops");
-            maintained.raft.shutdown().await.ok();
+            tracing::info!(node = %maintained.member.raft.node_id(), reason, "storage failed; replication stops");
+            maintained.member.raft.shutdown().await.ok();
             return;
         }
         maintained.receiver.expire();
@@ -84,10 +77,11 @@ pub(crate) async fn run(maintained: Weak<Maintained>, stop: impl Fn() -> bool + 
 impl Maintained {
     async fn tend(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
         self.observe(followers);
-        let checkpointed = self.progress.last_checkpointed();
-        let bounds = self.engine.log_bounds(GROUP);
-        let status = self.engine.status();
-        let limits = Limits::new(&self.config, status.data_bytes, status.index_capacity_bytes);
+        let LocalMember { raft, config, engine, progress, .. } = &*self.member;
+        let checkpointed = progress.last_checkpointed();
+        let bounds = engine.log_bounds(GROUP);
+        let status = engine.status();
+        let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
         // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
         // What was refused for want of room in a checkpoint area may find it once the log is gone.
         let refused = status.index_refusals > relieved.refusals;
@@ -97,15 +91,15 @@ impl Maintained {
         let full = status.free_bytes < status.data_bytes / 8;
         let purgeable = match tight {
             true => bounds.last.map(|last| last.index),
-            false => limits.purge_target(&bounds, self.engine.log_bytes(GROUP), status.index_log_bytes),
+            false => limits.purge_target(&bounds, engine.log_bytes(GROUP), status.index_log_bytes),
         };
-        let due = self.engine.purge_due(GROUP);
+        let due = engine.purge_due(GROUP);
         let needless = self.mender.needless_through();
         let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
-        let (now, applied) = (runtime::now(), self.engine.applied(GROUP));
+        let (now, applied) = (runtime::now(), engine.applied(GROUP));
         let relief = full && relieved.data + RELIEF <= now && applied > checkpointed;
         let index_relief = refused && relieved.index + INDEX_RELIEF <= now && applied > checkpointed;
-        if !self.progress.is_building()
+        if !progress.is_building()
             && (relief
                 || index_relief
                 || due > checkpointed
@@ -118,7 +112,7 @@ impl Maintained {
             if index_relief {
                 relieved.index = now;
             }
-            self.raft.trigger().snapshot().await.map_err(drop)?;
+            raft.trigger().snapshot().await.map_err(drop)?;
         }
         let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
         // A due purge waits for no follower: what it removes was freed, and need not be readable.
@@ -126,7 +120,7 @@ impl Maintained {
         if let (Some(target), Some(covered)) = (target, checkpointed) {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
-                self.raft.trigger().purge_log(through).await.map_err(drop)?;
+                raft.trigger().purge_log(through).await.map_err(drop)?;
             } else if applied > checkpointed {
                 return Ok(());
             }
@@ -139,21 +133,23 @@ impl Maintained {
     /// A leader that cannot read what it should send is of no use as one: another member may have it. Nor is one whose disk
     /// stalls: it takes no writes, and what ends it comes later.
     async fn give_up_burden(&self) {
-        let leads = look_at(&self.raft, |metrics| leadership::heir(metrics).is_some());
-        if leads && self.engine.status().stalled {
-            tracing::warn!(node = %self.raft.node_id(), "the disk stalls; leadership is handed over");
-            leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;
+        let LocalMember { raft, config, engine, .. } = &*self.member;
+        let patience = Duration::from_millis(config.election_min_ms);
+        let leads = look_at(raft, |metrics| leadership::heir(metrics).is_some());
+        if leads && engine.status().stalled {
+            tracing::warn!(node = %raft.node_id(), "the disk stalls; leadership is handed over");
+            leadership::hand_over(raft, patience).await;
         }
         if self.mender.take_burdened() {
-            tracing::warn!(node = %self.raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
-            leadership::hand_over(&self.raft, Duration::from_millis(self.config.election_min_ms)).await;
+            tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
+            leadership::hand_over(raft, patience).await;
         }
     }
 
     /// Takes note of who advances, while this member leads.
     fn observe(&self, followers: &mut Followers) {
         let now = runtime::now();
-        look_at(&self.raft, |metrics| match &metrics.replication {
+        look_at(&self.member.raft, |metrics| match &metrics.replication {
             None => followers.clear(),
             Some(replication) => {
                 followers.retain(|id, _| replication.contains_key(id));
@@ -185,13 +181,13 @@ impl Maintained {
         checkpointed: Option<LogId>,
         bounds: &LogBounds,
     ) -> bool {
-        let applied = self.engine.applied(GROUP);
+        let applied = self.member.engine.applied(GROUP);
         if applied.is_none() || applied <= checkpointed {
             return false;
         }
-        self.progress.bytes_since_checkpoint(status.user_bytes_written) >= limits.checkpoint_bytes
+        self.member.progress.bytes_since_checkpoint(status.user_bytes_written) >= limits.checkpoint_bytes
             || status.journal_used_blocks.saturating_mul(100)
-                >= status.journal_blocks.saturating_mul(self.config.checkpoint_journal_percent)
+                >= status.journal_blocks.saturating_mul(self.member.config.checkpoint_journal_percent)
             || entries(bounds) > limits.retain_entries.saturating_mul(2)
             || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
     }

@@ -11,10 +11,9 @@ use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id, raft_log_id};
 use crate::core::{convert, proto, runtime};
-use crate::durability::{Gate, Recovery, Redundancy};
+use crate::durability::{LocalMember, Redundancy};
 use crate::membership::Steward;
-use crate::storage::Raft;
-use crate::transport::identity::{self, PeerIdentity};
+use crate::transport::identity;
 use crate::transport::receiver::{self, SnapshotReceiver, Standing, Taken};
 use crate::transport::{Applicant, messages};
 use cairn_engine::{Engine, LogId, Run};
@@ -33,25 +32,17 @@ use tonic::{Request, Response, Status, Streaming};
 /// Answers the other members. Made by [`Replica::peer_service`](crate::Replica::peer_service).
 #[derive(Clone)]
 pub struct PeerService {
-    pub(crate) shared: Arc<Shared>,
+    pub(super) member: Arc<LocalMember>,
+    pub(super) redundancy: Arc<Redundancy>,
+    pub(super) receiver: Arc<SnapshotReceiver>,
+    pub(super) steward: Arc<Steward>,
+    pub(super) room: Arc<Room>,
+    /// A leader sent what contradicts what was applied here; for the log, which says so once.
+    pub(super) contradicted: Arc<AtomicBool>,
 }
 
 /// The tonic service that answers the other members; add it to the server on the peer address.
 pub type PeerServer = runtime::Served<PeerService>;
-
-pub(crate) struct Shared {
-    pub(crate) identity: PeerIdentity,
-    pub(crate) engine: Engine,
-    pub(crate) raft: Raft,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) redundancy: Arc<Redundancy>,
-    pub(crate) receiver: Arc<SnapshotReceiver>,
-    pub(crate) steward: Arc<Steward>,
-    pub(crate) room: Arc<Room>,
-    pub(crate) recovery: Recovery,
-    /// A leader sent what contradicts what was applied here; for the log, which says so once.
-    pub(crate) contradicted: AtomicBool,
-}
 
 /// Longest address that is taken into the membership.
 const ADDRESS_BYTES: usize = 512;
@@ -76,9 +67,9 @@ pub(crate) fn is_blank(engine: &Engine) -> bool {
         && engine.applied(GROUP).is_none()
 }
 
-impl Shared {
+impl PeerService {
     fn own_vote(&self) -> Vote {
-        look_at(&self.raft, |metrics| metrics.vote)
+        look_at(&self.member.raft, |metrics| metrics.vote)
     }
 
     /// The answer to a snapshot message of a leader that has been overtaken: this member's higher vote.
@@ -87,7 +78,7 @@ impl Shared {
     }
 
     fn open_gate(&self) -> Result<(), Status> {
-        match self.gate.is_open() {
+        match self.member.gate.is_open() {
             true => Ok(()),
             false => Err(Status::failed_precondition(
                 "this member is recovering: it may have forgotten what it promised, and neither votes nor leads",
@@ -97,7 +88,7 @@ impl Shared {
 
     /// A member that recovers takes entries only from a leader that knows it.
     fn admit(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
-        match self.gate.admits(sender, vote) {
+        match self.member.gate.admits(sender, vote) {
             true => Ok(()),
             false => Err(Status::failed_precondition(
                 "this member is recovering, and takes entries once the leader has let its log fall back",
@@ -107,10 +98,10 @@ impl Shared {
 
     /// A leader says what this member has acknowledged to it: if that is gone here, the member recovers.
     fn remembers(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
-        match matched.filter(|matched| self.gate.is_open() && self.recovery.forgot(vote, *matched)) {
+        match matched.filter(|matched| self.member.gate.is_open() && self.member.forgot(vote, *matched)) {
             None => Ok(()),
             Some(matched) => {
-                self.recovery.begin(leader, matched);
+                self.member.begin_recovery(leader, matched);
                 Err(Status::failed_precondition(format!(
                     "this member does not hold entry {matched} any more, which it acknowledged; it recovers"
                 )))
@@ -121,12 +112,13 @@ impl Shared {
     /// A leader's log holds everything that was ever applied anywhere. One that does not was made leader by an operator who
     /// gave up what this member still holds: what it sends would stand beside what contradicts it.
     fn refuse_contradiction(&self, request: &AppendRequest) -> Result<(), Status> {
-        let Some(applied) = self.engine.applied(GROUP) else { return Ok(()) };
+        let Some(applied) = self.member.engine.applied(GROUP) else { return Ok(()) };
         let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
         let known = |id: &cairn_engine::LogId| id.index <= applied.index;
         for id in sent.map(engine_log_id).take_while(known) {
-            let held = self.engine.log_id_at(GROUP, id.index);
-            let purged = || self.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
+            let held = self.member.engine.log_id_at(GROUP, id.index);
+            let purged =
+                || self.member.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
             // Terms never fall: no log has a later term before what was applied, purged or not.
             let later = || Some(applied).filter(|applied| id.term > applied.term);
             let contradicted = held.or_else(purged).or_else(later).filter(|held| *held != id);
@@ -137,7 +129,7 @@ impl Shared {
                      `cairn recover`; keep its data directory if that matters, and give it an empty one"
                 );
                 if !self.contradicted.swap(true, Ordering::SeqCst) {
-                    tracing::error!(node = %self.identity.id(), reason);
+                    tracing::error!(node = %self.member.identity.id(), reason);
                 }
                 return Err(Status::failed_precondition(reason));
             }
@@ -155,7 +147,7 @@ impl Shared {
         let matched = messages::matched_from_proto(&message);
         let held = self.room.claim(&message)?;
         let mut request =
-            messages::append_from_proto(message, self.identity.votes_of(sender)).map_err(invalid)?;
+            messages::append_from_proto(message, self.member.identity.votes_of(sender)).map_err(invalid)?;
         if request.vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("an append in the name of another member")));
         }
@@ -171,23 +163,23 @@ impl Shared {
 
     /// Leader only: what a recovering member needs before it may take entries.
     async fn bring_back(&self, member: NodeId, run: Run, loss: bool) -> Result<Vote, Status> {
-        let (vote, leads) = look_at(&self.raft, |metrics| {
+        let (vote, leads) = look_at(&self.member.raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
         });
         if !leads {
             return Err(Status::failed_precondition("this member does not lead"));
         }
-        let allowed = self.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
+        let allowed = self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
         self.redundancy.returning(member, run);
-        self.recovery.records.propose(vote, member, run, loss);
-        tracing::info!(node = %self.identity.id(), %member, "a member recovers; the record of its start is to be proposed");
+        self.member.records.propose(vote, member, run, loss);
+        tracing::info!(node = %self.member.identity.id(), %member, "a member recovers; the record of its start is to be proposed");
         Ok(vote)
     }
 
     /// Asked before a vote is given and before it is answered: the gate may close in between.
     fn may_vote_for(&self, candidate: NodeId, run: Run) -> Result<(), Status> {
-        match self.gate.may_vote_for(candidate, run) {
+        match self.member.gate.may_vote_for(candidate, run) {
             true => Ok(()),
             false => self.open_gate(),
         }
@@ -197,11 +189,11 @@ impl Shared {
         &self,
         request: proto::VoteRequest,
     ) -> Result<(NodeId, Run, VoteRequest<TypeConfig>), Status> {
-        let sender = self.identity.sender_of_request(request.envelope.as_ref())?;
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
-        let vote =
-            messages::vote_from_proto(request.vote, self.identity.votes_of(sender)).map_err(invalid)?;
+        let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))
+            .map_err(invalid)?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(invalid(Malformed("a vote for somebody else than its sender")));
         }
@@ -217,7 +209,7 @@ impl Shared {
         answer: openraft::raft::VoteResponse<TypeConfig>,
     ) -> Response<proto::VoteResponse> {
         Response::new(proto::VoteResponse {
-            envelope: self.identity.to(sender),
+            envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&answer.vote)),
             granted: answer.vote_granted,
             last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
@@ -230,9 +222,9 @@ impl Shared {
         envelope: Option<&proto::Envelope>,
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
-        let sender = self.identity.sender_of_request(envelope)?;
-        let vote =
-            messages::vote_from_proto(vote, self.identity.votes_of(sender).leading()).map_err(invalid)?;
+        let sender = self.member.identity.sender_of_request(envelope)?;
+        let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())
+            .map_err(invalid)?;
         if vote.leader_id.voted_for != sender {
             return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
         }
@@ -259,11 +251,11 @@ fn append_response(
 impl Peer for PeerService {
     async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
         let request = request.into_inner();
-        let identity = &self.shared.identity;
+        let identity = &self.member.identity;
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
-        let blank = is_blank(&self.shared.engine) && self.shared.gate.is_open();
-        let vacant = self.shared.steward.vacancy(sender).map_or(0, NodeId::as_u64);
-        let last = self.shared.engine.log_bounds(GROUP).last;
+        let blank = is_blank(&self.member.engine) && self.member.gate.is_open();
+        let vacant = self.steward.vacancy(sender).map_or(0, NodeId::as_u64);
+        let last = self.member.engine.log_bounds(GROUP).last;
         let last_log_id = last.map(|last| proto::LogId { term: last.term, index: last.index });
         Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant, last_log_id }))
     }
@@ -277,15 +269,15 @@ impl Peer for PeerService {
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
         let requests = {
-            let (shared, refusal, sender) = (self.shared.clone(), refusal.clone(), sender.clone());
+            let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
             messages.scan(None, move |known, message| {
                 let taken = message.and_then(|message| {
                     let from = match *known {
                         Some(from) => from,
-                        None => shared.identity.sender_of_request(message.envelope.as_ref())?,
+                        None => service.member.identity.sender_of_request(message.envelope.as_ref())?,
                     };
                     *known = Some(from);
-                    Ok((from, shared.append_request(from, message)?))
+                    Ok((from, service.append_request(from, message)?))
                 });
                 let taken = match taken {
                     Ok((from, request)) => {
@@ -300,10 +292,10 @@ impl Peer for PeerService {
                 futures::future::ready(taken)
             })
         };
-        let shared = self.shared.clone();
-        let answers = self.shared.raft.stream_append(requests).enumerate().map(move |(number, result)| {
+        let service = self.clone();
+        let answers = self.member.raft.stream_append(requests).enumerate().map(move |(number, result)| {
             let receiver = if number == 0 { *sender.lock() } else { None };
-            append_response(result, receiver.and_then(|receiver| shared.identity.to(receiver)))
+            append_response(result, receiver.and_then(|receiver| service.member.identity.to(receiver)))
         });
         let ending = futures::stream::once(async move { refusal.lock().take() });
         let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
@@ -312,26 +304,26 @@ impl Peer for PeerService {
 
     async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
-        let sender = self.shared.identity.sender_of_request(message.envelope.as_ref())?;
-        let request = self.shared.append_request(sender, message)?;
+        let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
+        let request = self.append_request(sender, message)?;
         let one = futures::stream::once(futures::future::ready(request));
-        let mut answers = Box::pin(self.shared.raft.stream_append(one));
+        let mut answers = Box::pin(self.member.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
-        append_response(answer, self.shared.identity.to(sender)).map(Response::new)
+        append_response(answer, self.member.identity.to(sender)).map(Response::new)
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, run, rpc) = self.shared.vote_request(request.into_inner())?;
-        let answer = self.shared.raft.vote(rpc).await.map_err(stopped)?;
-        self.shared.may_vote_for(sender, run)?;
-        Ok(self.shared.vote_response(sender, answer))
+        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let answer = self.member.raft.vote(rpc).await.map_err(stopped)?;
+        self.may_vote_for(sender, run)?;
+        Ok(self.vote_response(sender, answer))
     }
 
     async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, run, rpc) = self.shared.vote_request(request.into_inner())?;
-        let answer = self.shared.raft.pre_vote(rpc).await.map_err(stopped)?;
-        self.shared.may_vote_for(sender, run)?;
-        Ok(self.shared.vote_response(sender, answer))
+        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let answer = self.member.raft.pre_vote(rpc).await.map_err(stopped)?;
+        self.may_vote_for(sender, run)?;
+        Ok(self.vote_response(sender, answer))
     }
 
     async fn snapshot_offset(
@@ -339,19 +331,18 @@ impl Peer for PeerService {
         request: Request<proto::SnapshotOffsetRequest>,
     ) -> Answered<proto::SnapshotOffsetResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
         let (last, _) = receiver::named(request.meta, &vote)?;
         let mut answer =
-            proto::SnapshotOffsetResponse { envelope: shared.identity.to(sender), ..Default::default() };
-        let own = match shared.overtaken(&vote) {
+            proto::SnapshotOffsetResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match shared.receiver.offset(last).await? {
+                match self.receiver.offset(last).await? {
                     Standing::Needless => answer.needless = true,
                     Standing::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
                 }
-                let applied = shared.engine.applied(GROUP).map(raft_log_id);
+                let applied = self.member.engine.applied(GROUP).map(raft_log_id);
                 answer.applied = applied.as_ref().map(convert::log_id_to_proto);
                 vote
             }
@@ -365,16 +356,15 @@ impl Peer for PeerService {
         request: Request<proto::SnapshotChunkRequest>,
     ) -> Answered<proto::SnapshotChunkResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
         let last = request.last_log_id.ok_or_else(|| invalid(Malformed("no snapshot named")))?;
         let last = LogId { term: last.term, index: last.index };
-        let (own, taken) = match shared.overtaken(&vote) {
+        let (own, taken) = match self.overtaken(&vote) {
             Some(higher) => (higher, Taken { next_chunk: 0, missing: Vec::new() }),
-            None => (vote, shared.receiver.chunk(last, request.chunk, request.items).await?),
+            None => (vote, self.receiver.chunk(last, request.chunk, request.items).await?),
         };
         Ok(Response::new(proto::SnapshotChunkResponse {
-            envelope: shared.identity.to(sender),
+            envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
             next_chunk: taken.next_chunk,
             missing: taken.missing,
@@ -386,21 +376,20 @@ impl Peer for PeerService {
         request: Request<proto::SnapshotFinishRequest>,
     ) -> Answered<proto::SnapshotFinishResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let (sender, vote) = shared.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
         let (last, meta) = receiver::named(request.meta, &vote)?;
-        let own = match shared.overtaken(&vote) {
+        let own = match self.overtaken(&vote) {
             Some(higher) => higher,
-            None => match shared.receiver.finish(last, meta, request.chunks, request.machine).await? {
+            None => match self.receiver.finish(last, meta, request.chunks, request.machine).await? {
                 None => vote,
                 Some(snapshot) => {
-                    tracing::info!(node = %shared.identity.id(), %last, from = %sender, "installing a snapshot");
-                    shared.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?.vote
+                    tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");
+                    self.member.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?.vote
                 }
             },
         };
         Ok(Response::new(proto::SnapshotFinishResponse {
-            envelope: shared.identity.to(sender),
+            envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
         }))
     }
@@ -410,16 +399,15 @@ impl Peer for PeerService {
         request: Request<proto::TransferLeaderRequest>,
     ) -> Answered<proto::TransferLeaderResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
-        shared.open_gate()?;
-        let from =
-            messages::vote_from_proto(request.from, shared.identity.votes_of(sender)).map_err(invalid)?;
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        self.open_gate()?;
+        let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))
+            .map_err(invalid)?;
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
-            proto::TransferLeaderResponse { envelope: shared.identity.to(sender), ..Default::default() };
-        match shared.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
+            proto::TransferLeaderResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        match self.member.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
             Ok(()) => {}
             Err(TransferLeaderError::VoteChanged { actual, .. }) => {
                 answer.vote_changed = Some(messages::vote_to_proto(&actual));
@@ -434,21 +422,19 @@ impl Peer for PeerService {
 
     async fn recover(&self, request: Request<proto::RecoverRequest>) -> Answered<proto::RecoverResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let mandated = request.mandated;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
-        let vote = shared.bring_back(sender, run, mandated).await?;
+        let vote = self.bring_back(sender, run, mandated).await?;
         Ok(Response::new(proto::RecoverResponse {
-            envelope: shared.identity.to(sender),
+            envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&vote)),
         }))
     }
 
     async fn join(&self, request: Request<proto::JoinRequest>) -> Answered<proto::JoinResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let address = MemberAddress { peer: request.peer_address, client: request.client_address };
         for text in [&address.peer, &address.client] {
             if text.is_empty() || text.len() > ADDRESS_BYTES {
@@ -456,8 +442,8 @@ impl Peer for PeerService {
             }
         }
         let applicant = Applicant { id: sender, address, active: request.active };
-        let voter = shared.steward.apply(applicant).map_err(Status::failed_precondition)?;
-        Ok(Response::new(proto::JoinResponse { envelope: shared.identity.to(sender), voter }))
+        let voter = self.steward.apply(applicant).map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
     }
 
     async fn fetch_value(
@@ -465,15 +451,14 @@ impl Peer for PeerService {
         request: Request<proto::FetchValueRequest>,
     ) -> Answered<proto::FetchValueResponse> {
         let request = request.into_inner();
-        let shared = &self.shared;
-        let sender = shared.identity.sender_of_request(request.envelope.as_ref())?;
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let log_id = request.log_id.ok_or_else(|| invalid(Malformed("no entry named")))?;
         let log_id = LogId { term: log_id.term, index: log_id.index };
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
         let hash = hash.map(u128::from_le_bytes).ok_or_else(|| invalid(Malformed("not a hash")))?;
-        let value = shared.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
+        let value = self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
         Ok(Response::new(proto::FetchValueResponse {
-            envelope: shared.identity.to(sender),
+            envelope: self.member.identity.to(sender),
             found: value.is_some(),
             value: value.unwrap_or_default(),
         }))

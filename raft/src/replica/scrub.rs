@@ -8,13 +8,12 @@
 use super::pacer::Pacer;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
-use crate::durability::Gate;
+use crate::durability::LocalMember;
 use crate::storage::repair::Mender;
 use cairn_engine::io::{BLOCK, IoFuture};
-use cairn_engine::{Engine, Extent, ScrubMark};
+use cairn_engine::{Extent, ScrubMark};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// After a start, before the first look: others need the disk more.
@@ -61,13 +60,10 @@ pub struct ScrubStatus {
 /// The scrubber and what controls it. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Scrubber {
-    engine: Engine,
+    member: Arc<LocalMember>,
     mender: Arc<Mender>,
-    gate: Arc<Gate>,
     pacer: Arc<Pacer>,
-    cycle: Duration,
     shared: Arc<Mutex<Shared>>,
-    stopping: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -82,16 +78,9 @@ struct Shared {
 }
 
 impl Scrubber {
-    pub(crate) fn new(
-        engine: Engine,
-        mender: Arc<Mender>,
-        gate: Arc<Gate>,
-        rate_bytes: u64,
-        cycle: Duration,
-        stopping: Arc<AtomicBool>,
-    ) -> Scrubber {
-        let pacer = Arc::new(Pacer::new(rate_bytes));
-        Scrubber { engine, mender, gate, pacer, cycle, shared: Arc::default(), stopping }
+    pub(crate) fn new(member: Arc<LocalMember>, mender: Arc<Mender>) -> Scrubber {
+        let pacer = Arc::new(Pacer::new(member.config.scrub_rate_bytes));
+        Scrubber { member, mender, pacer, shared: Arc::default() }
     }
 
     /// Begins a cycle now, paused or not.
@@ -116,14 +105,14 @@ impl Scrubber {
         ScrubStatus {
             mended: mended + shared.mended,
             unmendable: unmendable + shared.unmendable,
-            data_bytes: self.engine.status().data_bytes,
+            data_bytes: self.member.engine.status().data_bytes,
             ..shared.status
         }
     }
 
     /// Runs until the engine fails or the member stops.
     pub(crate) async fn run(self) {
-        let mark = self.engine.scrub_mark().await;
+        let mark = self.member.engine.scrub_mark().await;
         let began = runtime::now();
         let mut cycle = Cycle { scrubber: &self, mark, since: began, saved: began };
         loop {
@@ -134,7 +123,7 @@ impl Scrubber {
                 return;
             }
             let early = runtime::now() - began < BEGIN_AFTER && !self.shared.lock().status.running;
-            if early || !cycle.is_due() || !self.gate.is_open() {
+            if early || !cycle.is_due() || !self.member.gate.is_open() {
                 runtime::sleep(PAUSE).await;
                 continue;
             }
@@ -145,13 +134,13 @@ impl Scrubber {
     }
 
     fn stopped(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst) || self.engine.status().failed.is_some()
+        self.member.stops() || self.member.engine.status().failed.is_some()
     }
 
     /// Somebody wants something else than to go on.
     fn interrupted(&self) -> bool {
         let shared = self.shared.lock();
-        shared.start || shared.pause == Some(true) || self.stopping.load(Ordering::SeqCst)
+        shared.start || shared.pause == Some(true) || self.member.stops()
     }
 
     async fn pace(&self, bytes: u64) {
@@ -191,7 +180,9 @@ impl Cycle<'_> {
             self.save().await?;
         }
         self.tick();
-        if self.mark.position == DONE && Duration::from_secs(self.mark.elapsed_s) >= self.scrubber.cycle {
+        if self.mark.position == DONE
+            && Duration::from_secs(self.mark.elapsed_s) >= self.scrubber.member.config.scrub_cycle
+        {
             (self.mark.position, self.mark.elapsed_s) = (0, 0);
         }
         Ok(())
@@ -207,7 +198,7 @@ impl Cycle<'_> {
         self.since += Duration::from_secs(seconds);
         self.mark.elapsed_s = self.mark.elapsed_s.saturating_add(seconds);
         let (mark, due) = (self.mark, self.is_due());
-        let data_bytes = self.scrubber.engine.status().data_bytes;
+        let data_bytes = self.scrubber.member.engine.status().data_bytes;
         let mut shared = self.scrubber.shared.lock();
         if !shared.start {
             shared.status.running &= due;
@@ -223,13 +214,13 @@ impl Cycle<'_> {
         // An update overwrites two copies at once and relies on the others.
         self.superblock().await?;
         self.saved = runtime::now();
-        self.scrubber.engine.save_scrub_mark(self.mark).await
+        self.scrubber.member.engine.save_scrub_mark(self.mark).await
     }
 
     /// A window of the data area, or what comes after the last one.
     async fn step(&mut self) -> Step {
         self.scrubber.count(|status| status.running = true);
-        let data_bytes = self.scrubber.engine.status().data_bytes;
+        let data_bytes = self.scrubber.member.engine.status().data_bytes;
         if self.mark.position < data_bytes {
             let end = self
                 .mark
@@ -250,7 +241,7 @@ impl Cycle<'_> {
     }
 
     async fn window(&mut self, end: u64) -> Step {
-        let extents = self.scrubber.engine.extents(GROUP, self.mark.position..end).await;
+        let extents = self.scrubber.member.engine.extents(GROUP, self.mark.position..end).await;
         let mut rest = extents.as_slice();
         while let Some(first) = rest.first() {
             let within = |extent: &&Extent| {
@@ -278,14 +269,14 @@ impl Cycle<'_> {
         let scrubber = self.scrubber;
         let span = |extent: &Extent| u64::from(extent.at.len);
         scrubber.pace(extents.iter().map(span).sum::<u64>().next_multiple_of(BLOCK as u64)).await;
-        let (blocks, suspects) = scrubber.engine.check_extents(extents).await;
+        let (blocks, suspects) = scrubber.member.engine.check_extents(extents).await;
         scrubber.count(|status| {
             status.blocks_checked += blocks;
             status.values_checked += extents.len() as u64;
         });
         for extent in suspects {
             // Read anew: it may have died, or been in flight.
-            if let Err(error) = scrubber.engine.read_extent(GROUP, &extent).await {
+            if let Err(error) = scrubber.member.engine.read_extent(GROUP, &extent).await {
                 tracing::warn!(%error, "scrub: a value is damaged");
                 scrubber.count(|status| status.damaged += 1);
                 scrubber.mender.mend(&extent).await;
@@ -297,7 +288,7 @@ impl Cycle<'_> {
     /// one for each area, make everything before them needless.
     async fn metadata(&self) -> Step {
         let scrubber = self.scrubber;
-        let engine = &scrubber.engine;
+        let engine = &scrubber.member.engine;
         while engine.status().checkpoints < 2 {
             engine.checkpoint().await?;
         }
@@ -314,7 +305,7 @@ impl Cycle<'_> {
     }
 
     async fn superblock(&self) -> Step {
-        let copies = self.scrubber.engine.check_superblock().await?;
+        let copies = self.scrubber.member.engine.check_superblock().await?;
         if copies > 0 {
             tracing::warn!(copies, "scrub: damaged copies of the superblock were rewritten");
             self.scrubber.shared.lock().mended += copies;
@@ -331,8 +322,10 @@ impl Cycle<'_> {
             let pacing = pacing.clone();
             Box::pin(async move { pacing.pace(bytes).await })
         };
-        let parts =
-            [scrubber.engine.check_journal(&pace).await, scrubber.engine.check_checkpoints(&pace).await];
+        let parts = [
+            scrubber.member.engine.check_journal(&pace).await,
+            scrubber.member.engine.check_checkpoints(&pace).await,
+        ];
         let mut damaged = 0;
         for part in parts {
             for damage in &part.damaged {

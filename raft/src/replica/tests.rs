@@ -1,12 +1,15 @@
 //! What a single replica answers to messages that are not in order, and what the gate withholds.
 
 use super::*;
+use crate::core::config::ReplicaConfig;
 use crate::core::proto::peer_server::Peer;
 use crate::core::proto::{
     self, AppendRequest, Envelope, HelloRequest, TransferLeaderRequest, Vote, VoteRequest,
 };
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
+use crate::transport::terms;
+use cairn_engine::Mode;
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
@@ -18,7 +21,7 @@ pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let members = BTreeMap::from([(1, address(1)), (2, address(2))]);
     let config = ReplicaConfig::new(Mode::Device, members);
     let replica = Replica::start(config, engine(&folder).await).await.unwrap();
-    let service = PeerService { shared: replica.inner.shared.clone() };
+    let service = replica.inner.service.clone();
     (folder, replica, service)
 }
 
@@ -59,7 +62,7 @@ async fn an_open_gate_lets_votes_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.shared.gate.close();
+    replica.inner.member.gate.close();
     let refused = |status: tonic::Status| {
         assert_eq!(status.code(), Code::FailedPrecondition);
         assert!(status.message().contains("recovering"), "{}", status.message());
@@ -85,7 +88,7 @@ fn mandate() -> Mandate {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.shared.gate.close();
+    replica.inner.member.gate.close();
     replica.mandate(Mandate { run: Run { start: 1, nonce: 2 }, ..mandate() }).await.unwrap();
     assert!(
         service.vote(Request::new(candidacy(1))).await.is_err(),
@@ -94,7 +97,7 @@ async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
     replica.mandate(mandate()).await.unwrap();
     assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
-    replica.inner.shared.gate.end_mandate();
+    replica.inner.member.gate.end_mandate();
     assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
     assert!(service.vote(Request::new(candidacy(2))).await.is_err());
     replica.mandate(mandate()).await.unwrap();
@@ -109,13 +112,13 @@ async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() {
     let (_folder, replica, service) = replica().await;
-    let shared = &replica.inner.shared;
-    shared.gate.close();
+    let member = &replica.inner.member;
+    member.gate.close();
     let told = |leader: NodeId, term| {
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
-        shared.recovery.by_mandate(
+        member.by_mandate(
             leader,
-            &crate::transport::messages::vote_from_proto(Some(vote), shared.identity.votes_of(leader))
+            &crate::transport::messages::vote_from_proto(Some(vote), member.identity.votes_of(leader))
                 .unwrap(),
         )
     };
@@ -124,7 +127,7 @@ async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() 
     assert!(told(other(), 1), "whether this member's own vote was needed or not");
     assert!(!told(NodeId::new(3, 3), 1), "somebody else leads");
     service.vote(Request::new(candidacy(1))).await.unwrap();
-    shared.gate.end_mandate();
+    member.gate.end_mandate();
     assert!(told(other(), 1), "what it was elected by stays true");
     assert!(!told(other(), 2), "elected again, by others");
     assert!(!told(NodeId::new(3, 3), 1));
@@ -138,7 +141,7 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
     let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
     let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
     let replica = Replica::start(config, engine(&folder).await).await.unwrap();
-    let Recovery { records, progress, raft, .. } = &replica.inner.shared.recovery;
+    let LocalMember { records, progress, raft, .. } = &*replica.inner.member;
     // With its own record, which a leader puts into the log, what the log says of others than members is forgotten.
     while !progress.has_start(replica.node_id(), replica.engine().run()) {
         runtime::sleep(Duration::from_millis(5)).await;
@@ -163,7 +166,7 @@ async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for
 #[tokio::test(flavor = "multi_thread")]
 async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() {
     let (_folder, replica, _service) = replica().await;
-    let gate = &replica.inner.shared.gate;
+    let gate = &replica.inner.member.gate;
     gate.close();
     let own = replica.node_id();
     assert!(!gate.may_campaign(own) && !gate.named(own));
@@ -176,7 +179,7 @@ async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_the_member_alone() {
     let (_folder, replica, service) = replica().await;
-    replica.inner.shared.gate.close();
+    replica.inner.member.gate.close();
     let append = AppendRequest {
         envelope: envelope(),
         vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
@@ -189,7 +192,7 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
     };
     let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    let gate = &replica.inner.shared.gate;
+    let gate = &replica.inner.member.gate;
     let (leader, vote) = gate.knocked().unwrap();
     assert_eq!((leader, gate.admitted()), (other(), None));
     gate.admit(vote);
@@ -275,7 +278,7 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
     while replica.engine().standing() != Standing::Recovering {
         tokio::task::yield_now().await;
     }
-    let gate = &replica.inner.shared.gate;
+    let gate = &replica.inner.member.gate;
     assert!(service.append_one(append(2, Some((2, 2)), vec![])).await.is_err());
     assert_eq!(gate.admitted(), None);
 }
@@ -376,7 +379,7 @@ async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
     };
     let (busy, is_busy) = tokio::sync::oneshot::channel();
     let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
-    let raft = replica.inner.shared.raft.clone();
+    let raft = replica.inner.member.raft.clone();
     let stalled = tokio::spawn(async move {
         let stall = move |_: &_| {
             busy.send(()).ok();
@@ -477,7 +480,7 @@ async fn an_empty_joiner_takes_its_first_term_from_its_leader_and_the_next_ones_
 async fn an_answer_with_a_term_that_no_election_can_have_led_to_is_refused() {
     let (_folder, replica, service) = replica().await;
     service.vote(Request::new(candidacy(1))).await.unwrap();
-    let identity = &replica.inner.shared.identity;
+    let identity = &replica.inner.member.identity;
     let vote = |term| {
         crate::transport::messages::vote_from_proto(
             Some(Vote { term, node_id: other().as_u64(), committed: true }),

@@ -13,7 +13,6 @@ use cairn_engine::Extent;
 use futures::future::BoxFuture;
 use openraft::RaftMetrics;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -24,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Peers {
     pub(crate) identity: PeerIdentity,
     /// Where the configuration says that each slot's member is.
-    pub(crate) configured: Arc<BTreeMap<u16, MemberAddress>>,
+    pub(crate) configured: BTreeMap<u16, MemberAddress>,
     /// Who the others are; nobody until openraft runs.
     pub(crate) metrics: LateMetrics,
 }
