@@ -1,6 +1,7 @@
 //! What can go wrong in a replica, told so that the caller knows what became of its request.
 
 use super::ids::{MemberAddress, NodeId};
+use tonic::Status;
 
 /// An error of starting or stopping a replica.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -76,3 +77,9 @@ fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an entry: {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl From<Malformed> for Status {
+    fn from(error: Malformed) -> Status {
+        Status::invalid_argument(error.to_string())
+    }
+}

@@ -1,4 +1,4 @@
-//! What a member that may have forgotten something, or whose cluster is thin, says about what it sends.
+//! What this floor tells the network about what it sends.
 
 use super::{Gate, Redundancy};
 use crate::core::ids::NodeId;

@@ -50,10 +50,6 @@ const ADDRESS_BYTES: usize = 512;
 type Answered<T> = Result<Response<T>, Status>;
 type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
 
-fn invalid(error: Malformed) -> Status {
-    Status::invalid_argument(error.to_string())
-}
-
 fn stopped(fatal: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("this member has stopped: {fatal}"))
 }
@@ -146,10 +142,9 @@ impl PeerService {
         let regime = messages::regime_from_proto(&message);
         let matched = messages::matched_from_proto(&message);
         let held = self.room.claim(&message)?;
-        let mut request =
-            messages::append_from_proto(message, self.member.identity.votes_of(sender)).map_err(invalid)?;
+        let mut request = messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
         if request.vote.leader_id.voted_for != sender {
-            return Err(invalid(Malformed("an append in the name of another member")));
+            return Err(Malformed("an append in the name of another member").into());
         }
         self.admit(sender, &request.vote)?;
         self.remembers(sender, &request.vote, matched)?;
@@ -192,12 +187,11 @@ impl PeerService {
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
         self.may_vote_for(sender, run)?;
-        let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))
-            .map_err(invalid)?;
+        let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
-            return Err(invalid(Malformed("a vote for somebody else than its sender")));
+            return Err(Malformed("a vote for somebody else than its sender").into());
         }
-        let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let mut rpc = VoteRequest::new(vote, last);
         rpc.leadership_transfer = request.leadership_transfer;
         Ok((sender, run, rpc))
@@ -223,10 +217,9 @@ impl PeerService {
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
         let sender = self.member.identity.sender_of_request(envelope)?;
-        let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())
-            .map_err(invalid)?;
+        let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
         if vote.leader_id.voted_for != sender {
-            return Err(invalid(Malformed("a snapshot of somebody else than its sender")));
+            return Err(Malformed("a snapshot of somebody else than its sender").into());
         }
         self.admit(sender, &vote)?;
         Ok((sender, vote))
@@ -357,7 +350,7 @@ impl Peer for PeerService {
     ) -> Answered<proto::SnapshotChunkResponse> {
         let request = request.into_inner();
         let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
-        let last = request.last_log_id.ok_or_else(|| invalid(Malformed("no snapshot named")))?;
+        let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?;
         let last = LogId { term: last.term, index: last.index };
         let (own, taken) = match self.overtaken(&vote) {
             Some(higher) => (higher, Taken { next_chunk: 0, missing: Vec::new() }),
@@ -401,9 +394,8 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         self.open_gate()?;
-        let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))
-            .map_err(invalid)?;
-        let last = request.last_log_id.map(convert::log_id_from_proto).transpose().map_err(invalid)?;
+        let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
         let mut answer =
             proto::TransferLeaderResponse { envelope: self.member.identity.to(sender), ..Default::default() };
@@ -438,7 +430,7 @@ impl Peer for PeerService {
         let address = MemberAddress { peer: request.peer_address, client: request.client_address };
         for text in [&address.peer, &address.client] {
             if text.is_empty() || text.len() > ADDRESS_BYTES {
-                return Err(invalid(Malformed("an address that is empty or too long")));
+                return Err(Malformed("an address that is empty or too long").into());
             }
         }
         let applicant = Applicant { id: sender, address, active: request.active };
@@ -452,10 +444,10 @@ impl Peer for PeerService {
     ) -> Answered<proto::FetchValueResponse> {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let log_id = request.log_id.ok_or_else(|| invalid(Malformed("no entry named")))?;
+        let log_id = request.log_id.ok_or(Malformed("no entry named"))?;
         let log_id = LogId { term: log_id.term, index: log_id.index };
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
-        let hash = hash.map(u128::from_le_bytes).ok_or_else(|| invalid(Malformed("not a hash")))?;
+        let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
         let value = self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
         Ok(Response::new(proto::FetchValueResponse {
             envelope: self.member.identity.to(sender),

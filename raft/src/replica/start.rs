@@ -1,7 +1,7 @@
 //! Starting a replica: what openraft is given, openraft itself, and what runs beside it.
 //!
-//! What holds here: nothing of this member moves before openraft is built; the tasks begin in one order, so that a simulation
-//! repeats. What a task must not keep alive it holds weakly: the last handle ends it.
+//! What holds here: no task begins before openraft runs; the tasks begin in one order, so that a simulation repeats. A task
+//! that must end with the last handle holds what it looks after weakly.
 
 use super::admission::Room;
 use super::maintenance::{self, Maintained};

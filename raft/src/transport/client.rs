@@ -8,7 +8,6 @@ use super::policy::SendPolicy;
 use super::repeat::again;
 use super::terms::Sender;
 use super::{messages, sender};
-use crate::core::error::Malformed;
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::{AppendRequest, TypeConfig, Vote};
 use crate::core::{convert, proto, runtime};
@@ -104,10 +103,6 @@ pub(crate) struct PeerNetwork {
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
-fn malformed(error: Malformed) -> RPCError<TypeConfig> {
-    NetworkError::from_string(error).into()
-}
-
 impl PeerNetwork {
     fn votes(&self) -> Sender<'_> {
         self.identity.votes_of(self.target)
@@ -199,8 +194,8 @@ impl PeerNetwork {
         // The gate may have closed meanwhile, and openraft counts what it is given.
         self.may_campaign()?;
         Ok(VoteResponse::new(
-            messages::vote_from_proto(answer.vote, self.votes()).map_err(malformed)?,
-            answer.last_log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?,
+            messages::vote_from_proto(answer.vote, self.votes())?,
+            answer.last_log_id.map(convert::log_id_from_proto).transpose()?,
             answer.granted,
         ))
     }
@@ -286,7 +281,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
                 |answer: &proto::AppendResponse| answer.envelope.as_ref(),
             )
             .await?;
-        Ok(match append::outcome(answer, self.votes()).map_err(malformed)? {
+        Ok(match append::outcome(answer, self.votes())? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
             // It may come later than what the follower has been sent on its stream since, and openraft would take it for a log
@@ -397,11 +392,11 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             )
             .await?;
         if let Some(actual) = answer.vote_changed {
-            let actual = messages::vote_from_proto(Some(actual), self.votes()).map_err(malformed)?;
+            let actual = messages::vote_from_proto(Some(actual), self.votes())?;
             return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
         }
         if let Some(actual) = answer.log_not_flushed {
-            let actual = actual.log_id.map(convert::log_id_from_proto).transpose().map_err(malformed)?;
+            let actual = actual.log_id.map(convert::log_id_from_proto).transpose()?;
             return Ok(Err(TransferLeaderError::LogNotFlushed {
                 expected: rpc.last_log_id().copied(),
                 actual,

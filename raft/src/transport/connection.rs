@@ -1,5 +1,6 @@
 //! One connection to a member, and how openraft should take its failures.
 
+use crate::core::error::Malformed;
 use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::proto::peer_client::PeerClient;
 use crate::core::types::TypeConfig;
@@ -40,5 +41,11 @@ pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
         | Code::ResourceExhausted
         | Code::Unimplemented => Unreachable::from_string(status.message()).into(),
         _ => NetworkError::from_string(format!("{}: {}", status.code(), status.message())).into(),
+    }
+}
+
+impl From<Malformed> for RPCError<TypeConfig> {
+    fn from(error: Malformed) -> RPCError<TypeConfig> {
+        NetworkError::from_string(error).into()
     }
 }

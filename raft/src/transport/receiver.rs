@@ -77,10 +77,6 @@ fn engine_status(error: cairn_engine::Error) -> Status {
     }
 }
 
-fn invalid(error: Malformed) -> Status {
-    Status::invalid_argument(error.to_string())
-}
-
 impl SnapshotReceiver {
     pub(crate) fn new(engine: Engine) -> SnapshotReceiver {
         SnapshotReceiver { engine, partial: Arc::default() }
@@ -173,7 +169,7 @@ impl SnapshotReceiver {
             Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
                 // Room that is missing is said here: met while the state is replaced, it would end replication.
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
-                let incoming = Incoming::new(partial.installer, &machine, &meta).map_err(invalid)?;
+                let incoming = Incoming::new(partial.installer, &machine, &meta)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
             }
             other => {
@@ -198,13 +194,13 @@ fn checked(last_key: &Bytes, items: Vec<proto::SnapshotItem>) -> Result<Vec<Snap
     let mut keys: Vec<SnapshotKey> = Vec::with_capacity(items.len());
     for item in items {
         if !codec::is_key(&item.key) {
-            return Err(invalid(Malformed("a key that is empty or too long")));
+            return Err(Malformed("a key that is empty or too long").into());
         }
         if item.key <= keys.last().map_or(last_key, |before| before.key()) {
-            return Err(invalid(Malformed("a snapshot's keys out of order")));
+            return Err(Malformed("a snapshot's keys out of order").into());
         }
         let hash: Option<[u8; 16]> = item.hash.as_ref().try_into().ok();
-        let hash = hash.map(u128::from_le_bytes).ok_or_else(|| invalid(Malformed("not a hash")))?;
+        let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
         let version = LogId { term: item.term, index: item.index };
         let key = SnapshotKey::checked(item.key, version, item.length, hash, item.value);
         let wrong = || Status::data_loss("a snapshot's value does not match its hash");
@@ -218,7 +214,7 @@ pub(crate) fn named(
     meta: Option<proto::SnapshotMeta>,
     vote: &crate::core::types::Vote,
 ) -> Result<(LogId, SnapshotMeta), Status> {
-    let (last, meta) = messages::snapshot_meta_from_proto(meta).map_err(invalid)?;
+    let (last, meta) = messages::snapshot_meta_from_proto(meta)?;
     match vote.is_committed() && last.term <= vote.leader_id.term {
         true => Ok((last, meta)),
         false => Err(Status::invalid_argument("a snapshot beyond its sender's leadership")),
