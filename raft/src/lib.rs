@@ -1,18 +1,17 @@
 //! Cairn's replication: openraft over [`cairn_engine`], which is both the log and the state machine.
 //!
+//! Six floors; each names only those below it:
+//!
 //! ```text
-//!          write / read_barrier                  peers
-//!                  │                               │
-//!            ┌─────▼─────┐     ┌────────┐    ┌─────▼─────┐
-//!            │  Replica  ├────►│openraft│◄───┤  network  │ handshake, append, vote, snapshot
-//!            └───────────┘     └─┬────┬─┘    └─────┬─────┘
-//!                                │    │        ┌───▼──┐
-//!                     log_store ─┘    │        │ Gate │ withholds votes of a forgetful member
-//!                        │       state_machine └──────┘
-//!                        │            │  conditions, sessions
-//!                        ▼            ▼
-//!                        cairn_engine::Engine ◄── repair: mends damaged values from the peers; scrubber
+//! replica      the handle: start, write, read, status; the service that members call; upkeep, scrub
+//! membership   who belongs: forming the cluster, joining it, taking another's place
+//! durability   who may speak: gate, recovery, redundancy, handing leadership over
+//! transport    the peer protocol: connections, append streams, snapshots in and out, checks of the sender
+//! storage      openraft's log and state machine over the engine; repair of damaged values
+//! core         ids, commands, errors, messages, openraft's types, runtime
 //! ```
+//!
+//! openraft runs between them: it asks `storage` and `transport`, and is asked by those above.
 //!
 //! What holds here:
 //! - votes, membership entries and the first append of each leader's term are synced before they are answered;
@@ -25,51 +24,23 @@
 //! openraft's types stay inside this crate.
 #![forbid(unsafe_code)]
 
-mod bootstrap;
-mod codec;
-mod command;
-mod config;
-mod convert;
-mod error;
-mod ids;
-mod leadership;
-mod log_store;
-mod maintenance;
-mod metrics;
-mod network;
-mod progress;
-mod read_barrier;
-mod rebirth;
-mod redundancy;
-mod rejoin;
-mod repair;
+mod core;
+mod durability;
+mod membership;
 mod replica;
-mod runtime;
-mod start_records;
-mod state_hash;
-mod state_machine;
-mod status;
-mod terms;
-mod types;
+mod storage;
+mod transport;
 
-#[cfg(test)]
-mod conformance_tests;
-
-use cairn_engine::GroupId;
-
-pub use command::{Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome};
-pub use config::ReplicaConfig;
-pub use error::{Error, ReadError, WriteError};
-pub use ids::{MemberAddress, NodeId};
-pub use log_store::vote_of;
-pub use network::PeerService;
-pub use progress::Losses;
-pub use rebirth::await_vacancy;
-pub use rejoin::Mandate;
-pub use repair::ScrubStatus;
-pub use replica::Replica;
-pub use runtime::exports::*;
-pub use status::{Member, ReplicaStatus, Role};
-
-/// The group of the engine that a replica uses: the only one, for now.
-pub const GROUP: GroupId = GroupId(0);
+pub use crate::core::command::{
+    Command, Condition, Operation, OperationResult, Session, Version, WriteOutcome,
+};
+pub use crate::core::config::ReplicaConfig;
+pub use crate::core::error::{Error, ReadError, WriteError};
+pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
+#[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
+pub use crate::core::runtime::exports::*;
+pub use durability::Mandate;
+pub use membership::await_vacancy;
+pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
+pub use storage::log_store::vote_of;
+pub use storage::state_machine::Losses;

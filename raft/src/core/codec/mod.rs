@@ -1,0 +1,317 @@
+//! An entry's `meta` bytes: everything of an entry but its id and its values.
+//!
+//! | bytes | blank | command | membership | loss | start |
+//! |---|---|---|---|---|---|
+//! | 1 | 0 | 1 | 2 | 3 | 4 |
+//! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
+//! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
+//! | varint | | number of operations | | |
+//! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, start, run (8 each, little-endian) |
+//!
+//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
+//! A put's value is the entry's next value.
+//!
+//! What holds here: decoding refuses bytes that encoding cannot have made, and never panics.
+
+use super::command::{Command, Condition, Operation, Session};
+use super::error::Malformed;
+use super::ids::NodeId;
+use super::types::{Membership, Payload, Proposal};
+use super::{convert, proto};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use cairn_engine::Run;
+use prost::Message;
+
+/// The engine takes no more values in an entry.
+const MAX_VALUES: usize = u16::MAX as usize;
+/// The engine takes no larger meta.
+pub(crate) const MAX_META_BYTES: usize = 1 << 20;
+
+const BLANK: u8 = 0;
+const COMMAND: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+const LOSS: u8 = 3;
+const START: u8 = 4;
+
+const SESSION: u8 = 1;
+const SYNCED: u8 = 2;
+const LOSS_BYTES: usize = 9;
+const START_BYTES: usize = 25;
+
+const PUT: u8 = 0;
+const DELETE: u8 = 1;
+const CHECK: u8 = 2;
+
+const NONE: u8 = 0;
+const ABSENT: u8 = 1;
+const EXISTS: u8 = 2;
+const VERSION: u8 = 3;
+
+/// A command as it is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredCommand {
+    pub(crate) synced: bool,
+    pub(crate) session: Option<StoredSession>,
+    pub(crate) operations: Vec<StoredOperation>,
+}
+
+/// A command's session and the bound of the session table. The bound travels with the command, since every replica must
+/// forget the same sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredSession {
+    pub(crate) session: Session,
+    pub(crate) max_sessions: u64,
+}
+
+/// An operation whose value, if any, is the entry's next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredOperation {
+    pub(crate) kind: StoredKind,
+    pub(crate) key: Bytes,
+    pub(crate) condition: Condition,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredKind {
+    Put,
+    Delete,
+    Check,
+}
+
+/// The shape in which a command is stored and sent.
+pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal {
+    let keys: usize = command.operations.iter().map(|operation| operation.key().len() + 16).sum();
+    let mut meta = BytesMut::with_capacity(64 + keys);
+    meta.put_u8(COMMAND);
+    let synced = if command.synced { SYNCED } else { 0 };
+    match command.session {
+        None => meta.put_u8(synced),
+        Some(session) => {
+            meta.put_u8(SESSION | synced);
+            meta.put_u128(session.client_id);
+            put_varint(&mut meta, session.sequence);
+            put_varint(&mut meta, session.lowest_pending);
+            put_varint(&mut meta, session.base_index);
+            put_varint(&mut meta, max_sessions as u64);
+        }
+    }
+    put_varint(&mut meta, command.operations.len() as u64);
+    let mut values = Vec::with_capacity(command.operations.len());
+    for operation in command.operations {
+        let (kind, key, condition) = match operation {
+            Operation::Put { key, value, condition } => {
+                values.push(value);
+                (PUT, key, condition)
+            }
+            Operation::Delete { key, condition } => (DELETE, key, condition),
+            Operation::Check { key, condition } => (CHECK, key, condition),
+        };
+        let (tag, version) = match condition {
+            Condition::None => (NONE, None),
+            Condition::Absent => (ABSENT, None),
+            Condition::Exists => (EXISTS, None),
+            Condition::Version(version) => (VERSION, Some(version)),
+        };
+        meta.put_u8(kind | (tag << 2));
+        put_varint(&mut meta, key.len() as u64);
+        meta.put_slice(&key);
+        if let Some(version) = version {
+            put_varint(&mut meta, version);
+        }
+    }
+    Proposal { meta: meta.freeze(), values }
+}
+
+/// The proposal that says that an operator let this member lead, and so gave up what no member held any more.
+pub(crate) fn encode_loss(member: NodeId) -> Proposal {
+    let mut meta = BytesMut::with_capacity(LOSS_BYTES);
+    meta.put_u8(LOSS);
+    meta.put_u64_le(member.as_u64());
+    Proposal { meta: meta.freeze(), values: Vec::new() }
+}
+
+/// Whether an entry's meta says that a loss was accepted.
+pub(crate) fn is_loss(meta: &[u8]) -> bool {
+    meta.len() == LOSS_BYTES && meta.first() == Some(&LOSS)
+}
+
+/// The proposal that says that a run of a member began.
+pub(crate) fn encode_start(member: NodeId, run: Run) -> Proposal {
+    let mut meta = BytesMut::with_capacity(START_BYTES);
+    meta.put_u8(START);
+    meta.put_u64_le(member.as_u64());
+    meta.put_u64_le(run.start);
+    meta.put_u64_le(run.nonce);
+    Proposal { meta: meta.freeze(), values: Vec::new() }
+}
+
+/// The member and its start of an entry's meta; `None` for another kind of entry.
+pub(crate) fn decode_start(mut meta: &[u8]) -> Option<(NodeId, Run)> {
+    if meta.len() != START_BYTES || meta.get_u8() != START {
+        return None;
+    }
+    let member = NodeId::from_u64(meta.get_u64_le());
+    Some((member, Run { start: meta.get_u64_le(), nonce: meta.get_u64_le() }))
+}
+
+/// Whether an entry's meta is one of the members' own, in which no client's command is.
+fn is_internal(meta: &[u8]) -> bool {
+    is_loss(meta) || decode_start(meta).is_some()
+}
+
+/// The command of an entry's meta.
+pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
+    let mut operations = Vec::new();
+    let session = parse_command(meta, |kind, key, condition| {
+        operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
+    })?;
+    Ok(StoredCommand { synced: is_synced(meta), session, operations })
+}
+
+/// Whether an entry is to be synced before it is acknowledged, on every replica.
+pub(crate) fn is_synced(meta: &[u8]) -> bool {
+    matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0)
+}
+
+/// Goes through a command, telling each of its operations. Reserves nothing, so a lying count costs nothing.
+fn parse_command<'m>(
+    meta: &'m [u8],
+    mut each: impl FnMut(StoredKind, &'m [u8], Condition),
+) -> Result<Option<StoredSession>, Malformed> {
+    let mut rest = meta;
+    if take_u8(&mut rest)? != COMMAND {
+        return Err(Malformed("no command"));
+    }
+    let session = match take_u8(&mut rest)? {
+        0 | SYNCED => None,
+        1 | 3 => {
+            let client_id = rest.try_get_u128().map_err(|_| Malformed("a session without its client"))?;
+            let session = Session {
+                client_id,
+                sequence: take_varint(&mut rest)?,
+                lowest_pending: take_varint(&mut rest)?,
+                base_index: take_varint(&mut rest)?,
+            };
+            Some(StoredSession { session, max_sessions: take_varint(&mut rest)? })
+        }
+        _ => return Err(Malformed("an unknown kind of session")),
+    };
+    for _ in 0..take_varint(&mut rest)? {
+        let tag = take_u8(&mut rest)?;
+        let kind = match tag & 3 {
+            PUT => StoredKind::Put,
+            DELETE => StoredKind::Delete,
+            CHECK => StoredKind::Check,
+            _ => return Err(Malformed("an unknown operation")),
+        };
+        let length = usize::try_from(take_varint(&mut rest)?).unwrap_or(usize::MAX);
+        let (key, after) = rest.split_at_checked(length).ok_or(Malformed("a key longer than the entry"))?;
+        rest = after;
+        let condition = match tag >> 2 {
+            NONE => Condition::None,
+            ABSENT => Condition::Absent,
+            EXISTS => Condition::Exists,
+            VERSION => Condition::Version(take_varint(&mut rest)?),
+            _ => return Err(Malformed("an unknown condition")),
+        };
+        each(kind, key, condition);
+    }
+    match rest.is_empty() {
+        true => Ok(session),
+        false => Err(Malformed("bytes after the last operation")),
+    }
+}
+
+/// An entry's payload as meta and values.
+pub(crate) fn encode_payload(payload: Payload) -> (Bytes, Vec<Bytes>) {
+    match payload {
+        Payload::Blank => (Bytes::from_static(&[BLANK]), Vec::new()),
+        Payload::Normal(proposal) => (proposal.meta, proposal.values),
+        Payload::Membership(membership) => (encode_membership(&membership), Vec::new()),
+    }
+}
+
+fn encode_membership(membership: &Membership) -> Bytes {
+    let message = convert::membership_to_proto(membership);
+    let mut meta = BytesMut::with_capacity(1 + message.encoded_len());
+    meta.put_u8(MEMBERSHIP);
+    meta.put_slice(&message.encode_to_vec());
+    meta.freeze()
+}
+
+/// An entry's payload from meta and values. A command is looked at when it is applied, or by [`validate`].
+pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+    match meta.first() {
+        Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
+        Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
+        Some(&(LOSS | START)) if is_internal(&meta) => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(&MEMBERSHIP) => {
+            let message =
+                proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
+            convert::membership_from_proto(message).map(Payload::Membership)
+        }
+        _ => Err(Malformed("an unknown kind")),
+    }
+}
+
+/// Whether the engine can keep such a key.
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    !key.is_empty() && u16::try_from(key.len()).is_ok()
+}
+
+/// As [`decode_payload`], with the command checked and its values counted: for entries from the network.
+pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
+    if meta.len() > MAX_META_BYTES {
+        return Err(Malformed("an entry larger than the bound"));
+    }
+    let payload = decode_payload(meta, values)?;
+    if let Payload::Normal(proposal) = &payload
+        && !is_internal(&proposal.meta)
+    {
+        let (mut puts, mut keys_fit) = (0, true);
+        parse_command(&proposal.meta, |kind, key, _| {
+            puts += usize::from(kind == StoredKind::Put);
+            keys_fit &= is_key(key);
+        })?;
+        if !keys_fit {
+            return Err(Malformed("a key that is empty or too long"));
+        }
+        if puts != proposal.values.len() || puts > MAX_VALUES {
+            return Err(Malformed("not as many values as puts, or too many"));
+        }
+    }
+    Ok(payload)
+}
+
+fn put_varint(out: &mut BytesMut, mut number: u64) {
+    while number >= 0x80 {
+        out.put_u8(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.put_u8(number as u8);
+}
+
+fn take_u8(rest: &mut &[u8]) -> Result<u8, Malformed> {
+    rest.try_get_u8().map_err(|_| Malformed("cut short"))
+}
+
+fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(rest)?;
+        let part = u64::from(byte & 0x7f);
+        if shift == 63 && part > 1 {
+            return Err(Malformed("a number that does not fit"));
+        }
+        number |= part << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Malformed("a number without an end"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Entries: golden bytes, round trips, hostile bytes.
+
+use super::*;
+use crate::core::ids::{MemberAddress, NodeId};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an engine can keep.
+fn key() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(any::<u8>(), 1..40).prop_map(Bytes::from)
+}
+
+fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..max).prop_map(Bytes::from)
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    prop_oneof![
+        Just(Condition::None),
+        Just(Condition::Absent),
+        Just(Condition::Exists),
+        any::<u64>().prop_map(Condition::Version),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        (key(), bytes(100), condition()).prop_map(|(key, value, condition)| Operation::Put {
+            key,
+            value,
+            condition
+        }),
+        (key(), condition()).prop_map(|(key, condition)| Operation::Delete { key, condition }),
+        (key(), condition()).prop_map(|(key, condition)| Operation::Check { key, condition }),
+    ]
+}
+
+fn session() -> impl Strategy<Value = Session> {
+    (any::<u128>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+        |(client_id, sequence, lowest_pending, base_index)| Session {
+            client_id,
+            sequence,
+            lowest_pending,
+            base_index,
+        },
+    )
+}
+
+pub(crate) fn command() -> impl Strategy<Value = Command> {
+    (option::of(session()), vec(operation(), 0..8)).prop_map(|(session, operations)| Command {
+        synced: false,
+        session,
+        operations,
+    })
+}
+
+/// The command that was encoded, put together again from what is stored.
+fn restored(stored: StoredCommand, values: &[Bytes]) -> Command {
+    let mut values = values.iter().cloned();
+    let operations = stored.operations.into_iter().map(|operation| {
+        let StoredOperation { kind, key, condition } = operation;
+        match kind {
+            StoredKind::Put => Operation::Put { key, value: values.next().unwrap(), condition },
+            StoredKind::Delete => Operation::Delete { key, condition },
+            StoredKind::Check => Operation::Check { key, condition },
+        }
+    });
+    Command {
+        synced: stored.synced,
+        operations: operations.collect(),
+        session: stored.session.map(|stored| stored.session),
+    }
+}
+
+#[test]
+fn a_command_has_these_bytes() {
+    let command = Command {
+        synced: false,
+        session: Some(Session {
+            client_id: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+            sequence: 300,
+            lowest_pending: 1,
+            base_index: 2,
+        }),
+        operations: vec![
+            Operation::Put { key: "k".into(), value: "v".into(), condition: Condition::Version(128) },
+            Operation::Delete { key: "kk".into(), condition: Condition::Exists },
+            Operation::Check { key: "".into(), condition: Condition::Absent },
+        ],
+    };
+    let proposal = encode_command(command, 10);
+    let mut expected = vec![1, 1];
+    expected.extend(1..=16u8);
+    expected.extend([0xac, 0x02, 1, 2, 10]);
+    expected.push(3);
+    expected.extend([3 << 2, 1, b'k', 0x80, 0x01]);
+    expected.extend([1 | (2 << 2), 2, b'k', b'k']);
+    expected.extend([2 | (1 << 2), 0]);
+    assert_eq!(proposal.meta, expected);
+    assert_eq!(proposal.values, [Bytes::from("v")]);
+}
+
+#[test]
+fn a_blank_entry_is_one_zero() {
+    assert_eq!(encode_payload(Payload::Blank), (Bytes::from_static(&[0]), vec![]));
+    assert_eq!(decode_payload(Bytes::from_static(&[0]), vec![]).unwrap(), Payload::Blank);
+    assert!(decode_payload(Bytes::from_static(&[0]), vec![Bytes::new()]).is_err());
+}
+
+#[test]
+fn a_membership_is_read_back_as_it_was_written() {
+    let nodes: BTreeMap<NodeId, MemberAddress> = (1..=4)
+        .map(|slot| {
+            let address = MemberAddress { peer: format!("p{slot}:1"), client: format!("c{slot}:2") };
+            (NodeId::new(slot, 77), address)
+        })
+        .collect();
+    let voters = |slots: &[u16]| slots.iter().map(|slot| NodeId::new(*slot, 77)).collect::<BTreeSet<_>>();
+    let membership = Membership::new(vec![voters(&[1, 2, 3]), voters(&[2, 3, 4])], nodes).unwrap();
+    let (meta, values) = encode_payload(Payload::Membership(membership.clone()));
+    assert_eq!(validate(meta, values).unwrap(), Payload::Membership(membership));
+}
+
+#[test]
+fn an_empty_membership_is_read_back_as_it_was_written() {
+    let (meta, values) = encode_payload(Payload::Membership(Membership::default()));
+    assert_eq!(validate(meta, values).unwrap(), Payload::Membership(Membership::default()));
+}
+
+#[test]
+fn an_entry_with_a_key_or_with_values_that_no_engine_can_keep_is_refused() {
+    let entry = |keys: Vec<Vec<u8>>| {
+        let put = |key: Vec<u8>| Operation::Put {
+            key: key.into(),
+            value: Bytes::new(),
+            condition: Condition::None,
+        };
+        let command =
+            Command { synced: false, session: None, operations: keys.into_iter().map(put).collect() };
+        let Proposal { meta, values } = encode_command(command, 100);
+        validate(meta, values).map(drop)
+    };
+    assert_eq!(entry(vec![vec![1; 65_535]]), Ok(()));
+    assert_eq!(entry(vec![vec![1; 65_536]]), Err(Malformed("a key that is empty or too long")));
+    assert_eq!(entry(vec![vec![]]), Err(Malformed("a key that is empty or too long")));
+    assert_eq!(entry(vec![vec![1]; 65_535]), Ok(()));
+    assert_eq!(entry(vec![vec![1]; 65_536]), Err(Malformed("not as many values as puts, or too many")));
+}
+
+#[test]
+fn a_voter_without_an_address_is_refused() {
+    let message =
+        proto::Membership { configurations: vec![proto::VoterSet { node_ids: vec![1] }], members: vec![] };
+    let mut meta = vec![MEMBERSHIP];
+    meta.extend(message.encode_to_vec());
+    assert!(validate(meta.into(), vec![]).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_command_is_read_back_as_it_was_written(command in command(), bound: u16) {
+        let proposal = encode_command(command.clone(), usize::from(bound));
+        let payload = validate(proposal.meta.clone(), proposal.values.clone());
+        prop_assert_eq!(payload, Ok(Payload::Normal(proposal.clone())));
+        let stored = decode_command(&proposal.meta).unwrap();
+        if let Some(session) = &stored.session {
+            prop_assert_eq!(session.max_sessions, u64::from(bound));
+        }
+        prop_assert_eq!(restored(stored, &proposal.values), command);
+    }
+
+    #[test]
+    fn a_command_cut_short_is_refused(command in command(), cut in 1usize..64) {
+        let proposal = encode_command(command, 1);
+        let length = proposal.meta.len().saturating_sub(cut);
+        prop_assert!(validate(proposal.meta.slice(..length), proposal.values).is_err());
+    }
+
+    #[test]
+    fn a_command_with_another_number_of_values_is_refused(command in command()) {
+        let mut proposal = encode_command(command, 1);
+        proposal.values.push(Bytes::new());
+        prop_assert!(validate(proposal.meta, proposal.values).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(meta in bytes(200), values in 0usize..3) {
+        let _ = validate(meta, vec![Bytes::new(); values]);
+    }
+
+    #[test]
+    fn no_flipped_bit_makes_the_decoder_panic(command in command(), bit: prop::sample::Index) {
+        let proposal = encode_command(command, 1);
+        let mut meta = proposal.meta.to_vec();
+        let bit = bit.index(meta.len() * 8);
+        meta[bit / 8] ^= 1 << (bit % 8);
+        let _ = validate(meta.into(), proposal.values);
+    }
+}

@@ -1,0 +1,117 @@
+//! How a replica runs; none of it is replicated.
+
+use super::error::Error;
+use super::ids::{MemberAddress, NodeId};
+use cairn_engine::Mode;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A replica's settings. `new` has the defaults.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// What an acknowledgement promises; the same as the engine's.
+    pub mode: Mode,
+    /// The members by slot, this one included, from configuration. They form the cluster once; later their addresses go before
+    /// those in the log.
+    pub initial_members: BTreeMap<u16, MemberAddress>,
+    /// How often a leader shows that it is alive.
+    pub heartbeat_ms: u64,
+    /// A follower that hears no leader for a random time from here on stands for election.
+    pub election_min_ms: u64,
+    /// The end of that random time, exclusive.
+    pub election_max_ms: u64,
+    /// About this many bytes of applied log are kept, so that a member away for a while needs no snapshot; at most an
+    /// eighth of the data area.
+    pub log_retain_bytes: u64,
+    /// At most about this many applied entries are kept.
+    pub log_retain_entries: u64,
+    /// A checkpoint is taken after this many bytes of entries, at most an eighth of the data area.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint is taken when the journal is fuller than this, in hundredths.
+    pub checkpoint_journal_percent: u64,
+    /// How often the log's and the journal's size are looked at.
+    pub maintenance_ms: u64,
+    /// At most this many entries in one append message; the byte bound is fixed.
+    pub append_max_entries: u64,
+    /// Clients whose results are remembered, so that a repeated write is not applied twice.
+    pub max_sessions: usize,
+    /// The scrubber reads at most this many bytes a second.
+    pub scrub_rate_bytes: u64,
+    /// The scrubber begins a cycle this long after the one before, or when that has ended.
+    pub scrub_cycle: Duration,
+    /// For everything random in the replica but the election timeouts of a real runtime.
+    pub seed: u64,
+}
+
+impl ReplicaConfig {
+    /// The defaults for these members.
+    pub fn new(mode: Mode, initial_members: BTreeMap<u16, MemberAddress>) -> ReplicaConfig {
+        ReplicaConfig {
+            mode,
+            initial_members,
+            heartbeat_ms: 100,
+            election_min_ms: 500,
+            election_max_ms: 1000,
+            log_retain_bytes: 256 << 20,
+            log_retain_entries: 250_000,
+            checkpoint_bytes: 1 << 30,
+            checkpoint_journal_percent: 50,
+            maintenance_ms: 200,
+            append_max_entries: 512,
+            max_sessions: 10_000,
+            scrub_rate_bytes: 10 << 20,
+            scrub_cycle: Duration::from_secs(30 * 24 * 3600),
+            seed: 0,
+        }
+    }
+
+    /// Whether a cluster of so many voters may run with it; none: it is not formed yet.
+    ///
+    /// # Errors
+    /// `Config`, where members are configured that a cluster of one does not have: nobody else holds what it acknowledges.
+    pub(crate) fn fits(&self, voters: usize) -> Result<(), Error> {
+        let members = self.initial_members.len();
+        if voters == 1 && members > 1 {
+            return Err(Error::Config(format!(
+                "this data directory is of a cluster of one, and `members` names {members}: members cannot be added to a cluster; \
+                 correct `members`, or form a new cluster and copy the keys"
+            )));
+        }
+        Ok(())
+    }
+
+    /// As openraft takes them, for this member of this cluster.
+    ///
+    /// # Errors
+    /// `Config`: what does not fit together.
+    pub(crate) fn for_openraft(&self, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
+        if !self.initial_members.is_empty() && !self.initial_members.contains_key(&id.slot()) {
+            return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
+        }
+        if self.mode == Mode::Replicated && self.initial_members.len() == 1 {
+            return Err(Error::Config(
+                "mode `replicated` needs peers that hold what a power cut takes: a cluster of one runs in `sync` or `device`"
+                    .into(),
+            ));
+        }
+        openraft::Config {
+            cluster_name: cluster.to_string(),
+            heartbeat_interval: self.heartbeat_ms,
+            election_timeout_min: self.election_min_ms,
+            election_timeout_max: self.election_max_ms,
+            max_payload_entries: self.append_max_entries,
+            max_append_entries: Some(self.append_max_entries.max(4096)),
+            // Checkpoints and purging are driven by maintenance, by bytes.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            backoff: "100ms".to_string(),
+            // A restarted leader would reuse log ids of its own term.
+            enable_leader_restore: Some(false),
+            enable_pre_vote: Some(true),
+            allow_log_reversion: Some(false),
+            ..openraft::Config::default()
+        }
+        .validate()
+        .map_err(|error| Error::Config(error.to_string()))
+    }
+}

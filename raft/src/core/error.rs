@@ -1,0 +1,85 @@
+//! What can go wrong in a replica, told so that the caller knows what became of its request.
+
+use super::ids::{MemberAddress, NodeId};
+use tonic::Status;
+
+/// An error of starting or stopping a replica.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The settings contradict each other.
+    #[error("the replica's settings are invalid: {0}")]
+    Config(String),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] cairn_engine::Error),
+    /// What the engine holds cannot be read as a replica's state.
+    #[error("the stored state cannot be read: {0}")]
+    State(String),
+    /// Replication stopped.
+    #[error("replication stopped: {0}")]
+    Stopped(String),
+}
+
+/// What became of a write that has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Another member leads. Nothing was proposed.
+    #[error("this member does not lead{}", hint(leader))]
+    NotLeader {
+        /// Who leads, if known.
+        leader: Option<(NodeId, MemberAddress)>,
+    },
+    /// No member is known to lead. Nothing was proposed.
+    #[error("no member leads at the moment")]
+    NoLeader,
+    /// It was proposed, and leadership ended before the outcome was known: it may yet be applied, or never.
+    #[error("the outcome is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// The results of the command's session are no longer kept. This command was not applied.
+    #[error("the session's results are no longer kept; this write was not applied")]
+    SessionExpired,
+    /// No room for it here. Nothing was proposed.
+    #[error("{0}")]
+    Full(String),
+    /// The command breaks a limit. Nothing was proposed.
+    #[error("{0}")]
+    Invalid(String),
+    /// This member serves no more.
+    #[error("this member has stopped: {0}")]
+    Stopped(String),
+}
+
+/// Why a linearizable read cannot be served here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// Another member leads.
+    #[error("this member does not lead{}", hint(leader))]
+    NotLeader {
+        /// Who leads, if known.
+        leader: Option<(NodeId, MemberAddress)>,
+    },
+    /// No member is known to lead, or a quorum does not answer.
+    #[error("no member leads at the moment")]
+    NoLeader,
+    /// This member serves no more.
+    #[error("this member has stopped: {0}")]
+    Stopped(String),
+}
+
+fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
+    leader.as_ref().map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
+}
+
+/// Bytes that are no entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry: {0}")]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl From<Malformed> for Status {
+    fn from(error: Malformed) -> Status {
+        Status::invalid_argument(error.to_string())
+    }
+}

@@ -1,0 +1,91 @@
+//! Who a member is, and where it can be reached.
+
+use cairn_engine::GroupId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The group of the engine that a replica uses: the only one, for now.
+pub const GROUP: GroupId = GroupId(0);
+
+const INCARNATION_BITS: u32 = 48;
+const INCARNATION_MASK: u64 = (1 << INCARNATION_BITS) - 1;
+
+/// A member's identity: its slot in the cluster (16 high bits) and a random incarnation (48 low bits).
+///
+/// Votes and acknowledgements are made under it. A member that may have lost either is made anew under another
+/// incarnation, so that nobody takes the new one for the old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(u64);
+
+impl NodeId {
+    /// From a slot and the low 48 bits of `incarnation`.
+    pub const fn new(slot: u16, incarnation: u64) -> NodeId {
+        NodeId(((slot as u64) << INCARNATION_BITS) | (incarnation & INCARNATION_MASK))
+    }
+
+    /// The member's place in the cluster.
+    pub const fn slot(self) -> u16 {
+        (self.0 >> INCARNATION_BITS) as u16
+    }
+
+    /// Which of the members that had this place.
+    pub const fn incarnation(self) -> u64 {
+        self.0 & INCARNATION_MASK
+    }
+
+    /// The number that travels on the wire.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// From the number that travels on the wire.
+    pub const fn from_u64(id: u64) -> NodeId {
+        NodeId(id)
+    }
+}
+
+impl From<u64> for NodeId {
+    fn from(id: u64) -> NodeId {
+        NodeId::from_u64(id)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}", self.slot(), self.incarnation())
+    }
+}
+
+/// Where a member listens, `host:port` each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MemberAddress {
+    /// For the other members.
+    pub peer: String,
+    /// For clients.
+    pub client: String,
+}
+
+impl fmt::Display for MemberAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_its_slot_and_its_incarnation() {
+        let id = NodeId::new(2, 0x1f3a_0000_0001);
+        assert_eq!((id.slot(), id.incarnation()), (2, 0x1f3a_0000_0001));
+        assert_eq!(NodeId::from_u64(id.as_u64()), id);
+        assert_eq!(id.to_string(), "2.1f3a00000001");
+    }
+
+    #[test]
+    fn an_incarnation_never_spills_into_the_slot() {
+        assert_eq!(NodeId::new(1, u64::MAX).slot(), 1);
+    }
+}

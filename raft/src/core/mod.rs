@@ -1,0 +1,15 @@
+//! What every floor speaks of: ids, commands, errors, settings, the peer protocol's messages, entries as bytes, openraft's
+//! types, and the runtime.
+//!
+//! What holds here: nothing of this floor knows of a floor above it.
+
+pub(crate) mod codec;
+pub(crate) mod command;
+pub(crate) mod config;
+pub(crate) mod convert;
+pub(crate) mod error;
+pub(crate) mod ids;
+pub(crate) mod metrics;
+pub(crate) mod proto;
+pub(crate) mod runtime;
+pub(crate) mod types;

@@ -1,0 +1,409 @@
+//! The runtime under openraft: tokio's, or the simulation's. The only module of this crate that knows of `cfg(madsim)`.
+//!
+//! In the simulation tokio's watch channel and thread-local randomness would make runs differ, so its parts are chosen
+//! one by one; each node's clock can run at a rate of its own.
+//!
+//! What holds here: everything in this crate that waits or asks for the time does so through this module.
+
+use openraft_rt::{AsyncRuntime, Instant as _, Watch};
+use std::future::Future;
+use std::time::Duration;
+
+#[cfg(madsim)]
+mod wire;
+
+#[cfg(not(madsim))]
+mod chosen {
+    pub(crate) use openraft_rt_tokio::TokioRuntime as Runtime;
+    use std::time::Duration;
+
+    /// No message is sent again.
+    pub(crate) const fn repeat_after() -> Option<Duration> {
+        None
+    }
+
+    /// Snapshots go in pieces of the usual size.
+    pub(crate) const fn piece_bytes(usual: u64) -> u64 {
+        usual
+    }
+
+    /// Nobody looks.
+    pub(crate) const fn note_flushed(_slot: u16, _last: cairn_engine::LogId) {}
+
+    /// The network encodes it.
+    pub(crate) const fn on_its_way<M>(message: M) -> Option<M> {
+        Some(message)
+    }
+
+    /// The network does what a network does.
+    pub(crate) const fn behind_network<S>(service: S) -> S {
+        service
+    }
+
+    /// The tonic service in front of one that answers the other members.
+    pub(crate) type Served<S> = crate::core::proto::peer_server::PeerServer<S>;
+}
+
+#[cfg(madsim)]
+mod chosen {
+    pub(crate) use super::simulated::SimulatedRuntime as Runtime;
+    pub use super::simulated::{
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
+    };
+    pub(crate) use super::simulated::{note_flushed, piece_bytes, repeat_after};
+
+    /// A message of a stream, through bytes and back; one that the wire would not carry is not carried.
+    pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
+        super::wire::encoded(&message, crate::core::proto::MAX_MESSAGE_BYTES).ok()
+    }
+
+    pub(crate) const fn behind_network<S>(service: S) -> super::wire::OverWire<S> {
+        super::wire::OverWire(service)
+    }
+
+    /// The tonic service in front of one that answers the other members.
+    pub(crate) type Served<S> = crate::core::proto::peer_server::PeerServer<
+        super::wire::OverWire<S>,
+        tonic::codegen::IdentityInterceptor,
+    >;
+}
+
+/// What of this module is public: the simulation's hold on it.
+pub(crate) mod exports {
+    #[cfg(madsim)]
+    pub use super::chosen::{
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
+    };
+    #[cfg(madsim)]
+    pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
+}
+
+pub(crate) use chosen::{
+    Runtime, Served, behind_network, note_flushed, on_its_way, piece_bytes, repeat_after,
+};
+
+/// A point on this node's clock.
+pub(crate) type Instant = <Runtime as AsyncRuntime>::Instant;
+
+/// Now, on this node's clock.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits on this node's clock.
+pub(crate) async fn sleep(duration: Duration) {
+    Runtime::sleep(duration).await;
+}
+
+/// `None` when `future` takes longer than `duration` on this node's clock.
+pub(crate) async fn timeout<F: Future + Send>(duration: Duration, future: F) -> Option<F::Output> {
+    Runtime::timeout(duration, future).await.ok()
+}
+
+pub(crate) type WatchSender<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Sender<T>;
+pub(crate) type WatchReceiver<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Receiver<T>;
+
+/// A value that can be watched; those who wait are woken in an order that a simulation can repeat.
+pub(crate) fn watch<T: Send + Sync + 'static>(value: T) -> (WatchSender<T>, WatchReceiver<T>) {
+    <Runtime as AsyncRuntime>::Watch::channel(value)
+}
+
+/// Runs a task that lives until it ends by itself.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    drop(Runtime::spawn(future));
+}
+
+#[cfg(madsim)]
+mod simulated {
+    //! openraft's runtime over madsim.
+
+    use cairn_engine::LogId;
+    use madsim::rand::{Rng, RngCore};
+    use madsim::task::NodeId;
+    use madsim::time::TimeHandle;
+    use openraft_rt::{AsyncRuntime, OptionalSend};
+    use openraft_rt_sim::SimWatch;
+    use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+    use std::future::Future;
+    use std::ops::{Add, AddAssign, Sub, SubAssign};
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    const PARTS: u128 = 1_000_000;
+
+    /// A node's clock: at `real_base` of simulated time it showed `shown_base`, and it has run at `rate` since.
+    #[derive(Clone, Copy)]
+    struct Clock {
+        real_base: Duration,
+        shown_base: Duration,
+        rate: u32,
+    }
+
+    thread_local! {
+        // A simulation runs on one thread.
+        static CLOCKS: RefCell<BTreeMap<NodeId, Clock>> = const { RefCell::new(BTreeMap::new()) };
+        /// Of a thousand messages between members, those that are sent again.
+        static REPEATS: Cell<u32> = const { Cell::new(0) };
+        static REPEATED: Cell<u64> = const { Cell::new(0) };
+        /// Snapshots go in pieces of so many bytes, if not of the usual size.
+        static PIECE_BYTES: Cell<Option<u64>> = const { Cell::new(None) };
+        /// By slot, the last entry that a member has told openraft is stored: from then on it counts for a quorum.
+        static FLUSHED: RefCell<BTreeMap<u16, LogId>> = const { RefCell::new(BTreeMap::new()) };
+    }
+
+    impl Clock {
+        const TRUE: Clock =
+            Clock { real_base: Duration::ZERO, shown_base: Duration::ZERO, rate: PARTS as u32 };
+
+        fn of(node: NodeId) -> Clock {
+            CLOCKS.with_borrow(|clocks| clocks.get(&node).copied().unwrap_or(Clock::TRUE))
+        }
+
+        fn here() -> Clock {
+            Clock::of(madsim::plugin::node())
+        }
+
+        fn shown(self, real: Duration) -> Duration {
+            self.shown_base + scale(real.saturating_sub(self.real_base), u128::from(self.rate), PARTS)
+        }
+
+        fn real(self, shown: Duration) -> Duration {
+            scale(shown, PARTS, u128::from(self.rate))
+        }
+    }
+
+    fn scale(duration: Duration, by: u128, per: u128) -> Duration {
+        let nanos = duration.as_nanos().saturating_mul(by) / per;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// From now on `node`'s clock runs at `parts_per_million` of the true rate: 1,000,000 is true, more is fast.
+    /// Zero is taken as one.
+    pub fn set_clock_rate(node: NodeId, parts_per_million: u32) {
+        let real_base = TimeHandle::current().elapsed();
+        let shown_base = Clock::of(node).shown(real_base);
+        let clock = Clock { real_base, shown_base, rate: parts_per_million.max(1) };
+        CLOCKS.with_borrow_mut(|clocks| clocks.insert(node, clock));
+    }
+
+    /// From now on so many of a thousand messages between members are sent once more, up to some seconds later.
+    pub fn repeat_messages(per_mille: u32) {
+        REPEATS.set(per_mille);
+    }
+
+    /// Messages that were sent once more, since this was last asked.
+    pub fn messages_repeated() -> u64 {
+        REPEATED.replace(0)
+    }
+
+    /// After how long the message at hand is to be sent once more, if it is.
+    pub(crate) fn repeat_after() -> Option<Duration> {
+        let per_mille = REPEATS.get();
+        let mut rng = madsim::rand::thread_rng();
+        if per_mille == 0 || rng.gen_range(0..1_000) >= per_mille {
+            return None;
+        }
+        REPEATED.set(REPEATED.get() + 1);
+        // Half of them overtake what was sent soon after; half outlive leaders, and often the receiver's process.
+        let longest_us = if rng.gen_bool(0.5) { 20_000 } else { 10_000_000 };
+        Some(Duration::from_micros(rng.gen_range(0..longest_us)))
+    }
+
+    /// From now on snapshots go in pieces of so many bytes, or of the usual size.
+    pub fn cut_snapshots(piece_bytes: Option<u64>) {
+        PIECE_BYTES.set(piece_bytes);
+    }
+
+    pub(crate) fn piece_bytes(usual: u64) -> u64 {
+        PIECE_BYTES.get().unwrap_or(usual)
+    }
+
+    /// A member tells openraft that its log is stored through `last`.
+    pub(crate) fn note_flushed(slot: u16, last: LogId) {
+        FLUSHED.with_borrow_mut(|flushed| flushed.insert(slot, last));
+    }
+
+    /// The last entry that the member of this slot has counted as stored, in any of its lives.
+    pub fn flushed(slot: u16) -> Option<LogId> {
+        FLUSHED.with_borrow(|flushed| flushed.get(&slot).copied())
+    }
+
+    /// To be called when a simulation begins, since all of this belongs to the thread.
+    pub fn forget_earlier_run() {
+        CLOCKS.with_borrow_mut(BTreeMap::clear);
+        FLUSHED.with_borrow_mut(BTreeMap::clear);
+        REPEATS.set(0);
+        REPEATED.set(0);
+        super::wire::reset_calls(0);
+        super::wire::calls_reset();
+    }
+
+    /// What a node's clock shows, since the simulation began.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct SimulatedInstant(Duration);
+
+    impl openraft_rt::Instant for SimulatedInstant {
+        fn now() -> Self {
+            SimulatedInstant(Clock::here().shown(TimeHandle::current().elapsed()))
+        }
+    }
+
+    impl Add<Duration> for SimulatedInstant {
+        type Output = Self;
+        fn add(self, by: Duration) -> Self {
+            SimulatedInstant(self.0.saturating_add(by))
+        }
+    }
+
+    impl AddAssign<Duration> for SimulatedInstant {
+        fn add_assign(&mut self, by: Duration) {
+            *self = *self + by;
+        }
+    }
+
+    impl Sub<Duration> for SimulatedInstant {
+        type Output = Self;
+        fn sub(self, by: Duration) -> Self {
+            SimulatedInstant(self.0.saturating_sub(by))
+        }
+    }
+
+    impl SubAssign<Duration> for SimulatedInstant {
+        fn sub_assign(&mut self, by: Duration) {
+            *self = *self - by;
+        }
+    }
+
+    impl Sub<SimulatedInstant> for SimulatedInstant {
+        type Output = Duration;
+        fn sub(self, other: Self) -> Duration {
+            self.0.saturating_sub(other.0)
+        }
+    }
+
+    /// madsim's randomness, in the shape that openraft's version of `rand` expects.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct SimulatedRng;
+
+    impl rand::TryRng for SimulatedRng {
+        type Error = Infallible;
+
+        fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+            Ok(madsim::rand::thread_rng().next_u32())
+        }
+
+        fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+            Ok(madsim::rand::thread_rng().next_u64())
+        }
+
+        fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+            madsim::rand::thread_rng().fill_bytes(bytes);
+            Ok(())
+        }
+    }
+
+    /// The time was up.
+    #[derive(Debug)]
+    pub struct Elapsed;
+
+    impl std::fmt::Display for Elapsed {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("the time was up")
+        }
+    }
+
+    /// A future with an end.
+    pub struct Timeout<F> {
+        future: Pin<Box<F>>,
+        sleep: Pin<Box<madsim::time::Sleep>>,
+    }
+
+    impl<F: Future> Future for Timeout<F> {
+        type Output = Result<F::Output, Elapsed>;
+
+        fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+            if let Poll::Ready(output) = self.future.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            self.sleep.as_mut().poll(context).map(|()| Err(Elapsed))
+        }
+    }
+
+    /// openraft's runtime over madsim.
+    #[derive(Debug)]
+    pub struct SimulatedRuntime;
+
+    impl AsyncRuntime for SimulatedRuntime {
+        type JoinError = madsim::task::JoinError;
+        type JoinHandle<T: OptionalSend + 'static> = madsim::task::JoinHandle<T>;
+        type Sleep = madsim::time::Sleep;
+        type Instant = SimulatedInstant;
+        type TimeoutError = Elapsed;
+        type Timeout<R, F: Future<Output = R> + OptionalSend> = Timeout<F>;
+        type ThreadLocalRng = SimulatedRng;
+        type Mpsc = TokioMpsc;
+        type Watch = SimWatch;
+        type Oneshot = TokioOneshot;
+        type Mutex<T: OptionalSend + 'static> = TokioMutex<T>;
+
+        #[track_caller]
+        fn spawn<F>(future: F) -> Self::JoinHandle<F::Output>
+        where
+            F: Future + OptionalSend + 'static,
+            F::Output: OptionalSend + 'static,
+        {
+            madsim::task::spawn(future)
+        }
+
+        fn sleep(duration: Duration) -> Self::Sleep {
+            madsim::time::sleep(Clock::here().real(duration))
+        }
+
+        fn sleep_until(deadline: SimulatedInstant) -> Self::Sleep {
+            let now = <SimulatedInstant as openraft_rt::Instant>::now();
+            Self::sleep(deadline - now)
+        }
+
+        fn timeout<R, F: Future<Output = R> + OptionalSend>(
+            duration: Duration,
+            future: F,
+        ) -> Self::Timeout<R, F> {
+            Timeout { future: Box::pin(future), sleep: Box::pin(Self::sleep(duration)) }
+        }
+
+        fn timeout_at<R, F: Future<Output = R> + OptionalSend>(
+            deadline: SimulatedInstant,
+            future: F,
+        ) -> Self::Timeout<R, F> {
+            Timeout { future: Box::pin(future), sleep: Box::pin(Self::sleep_until(deadline)) }
+        }
+
+        fn is_panic(error: &Self::JoinError) -> bool {
+            error.is_panic()
+        }
+
+        fn thread_rng() -> SimulatedRng {
+            SimulatedRng
+        }
+
+        fn new(_threads: usize) -> Self {
+            SimulatedRuntime
+        }
+
+        fn block_on<F: Future<Output = T>, T>(&mut self, future: F) -> T {
+            futures::executor::block_on(future)
+        }
+
+        fn spawn_blocking<F, T>(work: F) -> impl Future<Output = Result<T, std::io::Error>> + Send
+        where
+            F: FnOnce() -> T + Send + 'static,
+            T: Send + 'static,
+        {
+            std::future::ready(Ok(work()))
+        }
+    }
+}

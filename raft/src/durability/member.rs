@@ -1,0 +1,29 @@
+//! This member, for everything that runs beside openraft.
+
+use super::{Gate, StartRecords};
+use crate::core::config::ReplicaConfig;
+use crate::storage::Raft;
+use crate::storage::progress::Progress;
+use crate::transport::PeerIdentity;
+use cairn_engine::Engine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a member is and holds. Shared by its handle, its service and its tasks, which end once it stops.
+pub(crate) struct LocalMember {
+    pub(crate) identity: PeerIdentity,
+    pub(crate) engine: Engine,
+    pub(crate) raft: Raft,
+    pub(crate) config: ReplicaConfig,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) records: Arc<StartRecords>,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl LocalMember {
+    /// Whether what runs beside openraft is to end.
+    pub(crate) fn stops(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,98 @@
+//! Forming the cluster, once.
+//!
+//! Every member was formatted with the cluster's name, its slot and a random incarnation, and is configured with the
+//! same initial members. The member of the lowest slot asks the others who they are, and when it has heard from all of
+//! them, and all are blank as it is itself, it makes them the first membership. The others wait to be told.
+//!
+//! The story against which this stands: the member of the lowest slot loses its disk and comes back blank. The others
+//! are not blank any more, so it must not form a second cluster beside the first: it waits.
+
+use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::metrics::look_at;
+use crate::core::runtime;
+use crate::durability::LocalMember;
+use crate::transport::hello;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PAUSE: Duration = Duration::from_millis(100);
+/// Asking goes on quietly; a line is logged once in so many rounds.
+const ROUNDS_PER_LINE: u64 = 100;
+
+/// Whether it is this member that forms the cluster.
+pub(crate) fn is_mine(member: &LocalMember) -> bool {
+    member.config.initial_members.keys().next() == Some(&member.identity.id().slot())
+}
+
+/// Asks until every member has answered, then forms the cluster.
+pub(crate) async fn run(member: Arc<LocalMember>) {
+    let node = member.identity.id();
+    let mut known = BTreeMap::from([(node.slot(), node)]);
+    for round in 0.. {
+        if member.stops() || joined(&member) {
+            return;
+        }
+        match ask(&member, &mut known).await {
+            Ok(()) if known.len() == member.config.initial_members.len() => {
+                return form(&member, &known).await;
+            }
+            Ok(()) => {}
+            Err(reason) if round % ROUNDS_PER_LINE == 0 => {
+                tracing::info!(%node, reason, "the cluster is not formed yet");
+            }
+            Err(_) => {}
+        }
+        runtime::sleep(PAUSE).await;
+    }
+}
+
+/// Somebody else has made this member part of a cluster.
+fn joined(member: &LocalMember) -> bool {
+    look_at(&member.raft, |metrics| {
+        metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
+    })
+}
+
+async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {
+    let mut missing = Err(String::new());
+    // Everybody is asked anew each round: a member that was wiped since has another identity.
+    known.retain(|slot, _| *slot == member.identity.id().slot());
+    for (slot, address) in &member.config.initial_members {
+        if *slot == member.identity.id().slot() {
+            continue;
+        }
+        match hello(&member.identity, *slot, &address.peer).await {
+            Ok(answer) if answer.blank => {
+                known.insert(*slot, answer.id);
+            }
+            Ok(answer) => {
+                return Err(format!(
+                    "member {} already belongs to a formed cluster, and this member is blank; it waits to be \
+                     taken in",
+                    answer.id
+                ));
+            }
+            Err(status) => missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message())),
+        }
+    }
+    match known.len() == member.config.initial_members.len() {
+        true => Ok(()),
+        false => missing,
+    }
+}
+
+async fn form(member: &LocalMember, known: &BTreeMap<u16, NodeId>) {
+    let members: BTreeMap<NodeId, MemberAddress> = known
+        .iter()
+        .filter_map(|(slot, id)| {
+            member.config.initial_members.get(slot).map(|address| (*id, address.clone()))
+        })
+        .collect();
+    let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
+    let node = member.identity.id();
+    match member.raft.initialize(members).await {
+        Ok(()) => tracing::info!(%node, members = ?names, "the cluster is formed"),
+        Err(error) => tracing::error!(%node, %error, "the cluster cannot be formed"),
+    }
+}

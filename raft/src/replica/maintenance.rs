@@ -1,0 +1,300 @@
+//! What goes on beside replication: checkpoints, purging the log by size, letting go of what came to nothing, and
+//! noticing that the engine has failed.
+//!
+//! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a follower which
+//! is catching up will need next, unless the disk fills up meanwhile or an entry before it is damaged for good.
+
+use crate::core::config::ReplicaConfig;
+use crate::core::ids::{GROUP, NodeId};
+use crate::core::metrics::look_at;
+use crate::core::runtime;
+use crate::core::types::engine_log_id;
+use crate::durability::{LocalMember, leadership};
+use crate::storage::repair::Mender;
+use crate::storage::state_machine::PinnedSnapshot;
+use crate::transport::SnapshotReceiver;
+use cairn_engine::{EngineStatus, LogBounds, LogId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What maintenance looks after. It ends when the replica does.
+pub(crate) struct Maintained {
+    pub(crate) member: Arc<LocalMember>,
+    pub(crate) pinned: PinnedSnapshot,
+    pub(crate) receiver: Arc<SnapshotReceiver>,
+    pub(crate) mender: Arc<Mender>,
+}
+
+/// A follower whose log grew within this time is catching up: what it needs next is kept.
+const CATCHING_UP: Duration = Duration::from_secs(10);
+
+/// How often a checkpoint is taken for no other reason than that the data area is nearly full.
+const RELIEF: Duration = Duration::from_secs(5);
+
+/// How often for no other reason than that something was refused for want of room in a checkpoint area.
+const INDEX_RELIEF: Duration = Duration::from_millis(500);
+
+/// When the data area, and a checkpoint area, were last relieved, and how often the latter had refused something by then.
+struct Relieved {
+    data: runtime::Instant,
+    index: runtime::Instant,
+    refusals: u64,
+}
+
+/// How far each follower was when it was last seen to advance.
+type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
+
+/// Looks after the replica until it is gone or its member stops.
+pub(crate) async fn run(maintained: Weak<Maintained>) {
+    let mut followers = Followers::new();
+    let now = runtime::now();
+    let mut relieved = Relieved { data: now, index: now, refusals: 0 };
+    loop {
+        let Some(pause) =
+            maintained.upgrade().map(|it| Duration::from_millis(it.member.config.maintenance_ms))
+        else {
+            return;
+        };
+        runtime::sleep(pause).await;
+        let Some(maintained) = maintained.upgrade().filter(|it| !it.member.stops()) else {
+            return;
+        };
+        if let Some(reason) = maintained.member.engine.status().failed {
+            // The engine has logged it.
+            tracing::info!(node = %maintained.member.raft.node_id(), reason, "storage failed; replication stops");
+            maintained.member.raft.shutdown().await.ok();
+            return;
+        }
+        maintained.receiver.expire();
+        maintained.give_up_burden().await;
+        if maintained.tend(&mut followers, &mut relieved).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Maintained {
+    async fn tend(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
+        self.observe(followers);
+        let LocalMember { raft, config, engine, progress, .. } = &*self.member;
+        let checkpointed = progress.last_checkpointed();
+        let bounds = engine.log_bounds(GROUP);
+        let status = engine.status();
+        let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
+        // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
+        // What was refused for want of room in a checkpoint area may find it once the log is gone.
+        let refused = status.index_refusals > relieved.refusals;
+        let tight = status.free_bytes < status.data_bytes / 4
+            || status.index_log_bytes > status.index_capacity_bytes / 4
+            || refused;
+        let full = status.free_bytes < status.data_bytes / 8;
+        let purgeable = match tight {
+            true => bounds.last.map(|last| last.index),
+            false => limits.purge_target(&bounds, engine.log_bytes(GROUP), status.index_log_bytes),
+        };
+        let due = engine.purge_due(GROUP);
+        let needless = self.mender.needless_through();
+        let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
+        let (now, applied) = (runtime::now(), engine.applied(GROUP));
+        let relief = full && relieved.data + RELIEF <= now && applied > checkpointed;
+        let index_relief = refused && relieved.index + INDEX_RELIEF <= now && applied > checkpointed;
+        if !progress.is_building()
+            && (relief
+                || index_relief
+                || due > checkpointed
+                || needless.is_some_and(|index| checkpointed.is_none_or(|covered| covered.index < index))
+                || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
+        {
+            if relief {
+                relieved.data = now;
+            }
+            if index_relief {
+                relieved.index = now;
+            }
+            raft.trigger().snapshot().await.map_err(drop)?;
+        }
+        let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
+        // A due purge waits for no follower: what it removes was freed, and need not be readable.
+        let target = purgeable.map(|target| target.min(held)).max(needless).max(due.map(|due| due.index));
+        if let (Some(target), Some(covered)) = (target, checkpointed) {
+            let through = covered.index.min(target);
+            if bounds.purged.is_none_or(|purged| purged.index < through) {
+                raft.trigger().purge_log(through).await.map_err(drop)?;
+            } else if applied > checkpointed {
+                return Ok(());
+            }
+            // Gone, or nothing more can go: whoever is refused again says so.
+            relieved.refusals = status.index_refusals;
+        }
+        Ok(())
+    }
+
+    /// A leader that cannot read what it should send is of no use as one: another member may have it. Nor is one whose disk
+    /// stalls: it takes no writes, and what ends it comes later.
+    async fn give_up_burden(&self) {
+        let LocalMember { raft, config, engine, .. } = &*self.member;
+        let patience = Duration::from_millis(config.election_min_ms);
+        let leads = look_at(raft, |metrics| leadership::heir(metrics).is_some());
+        if leads && engine.status().stalled {
+            tracing::warn!(node = %raft.node_id(), "the disk stalls; leadership is handed over");
+            leadership::hand_over(raft, patience).await;
+        }
+        if self.mender.take_burdened() {
+            tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
+            leadership::hand_over(raft, patience).await;
+        }
+    }
+
+    /// Takes note of who advances, while this member leads.
+    fn observe(&self, followers: &mut Followers) {
+        let now = runtime::now();
+        look_at(&self.member.raft, |metrics| match &metrics.replication {
+            None => followers.clear(),
+            Some(replication) => {
+                followers.retain(|id, _| replication.contains_key(id));
+                for (id, matched) in replication.iter().filter(|(id, _)| **id != metrics.id) {
+                    let matched = matched.as_ref().map(engine_log_id);
+                    let known = followers.entry(*id).or_insert((matched, now));
+                    if known.0 != matched {
+                        *known = (matched, now);
+                    }
+                }
+            }
+        });
+    }
+
+    /// The index after which a follower that is catching up, or a snapshot's receiver, needs the log.
+    fn held(&self, followers: &Followers) -> Option<u64> {
+        let now = runtime::now();
+        let live = followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
+        let matched = live.filter_map(|(matched, _)| matched.map(|id| id.index));
+        matched.chain(self.pinned.holds_log_after().map(|id| id.index)).min()
+    }
+
+    /// After so many bytes; when the journal fills up; when the log is twice as long as is to be retained, since it can
+    /// be purged only as far as a checkpoint reaches.
+    fn wants_checkpoint(
+        &self,
+        status: &EngineStatus,
+        limits: &Limits,
+        checkpointed: Option<LogId>,
+        bounds: &LogBounds,
+    ) -> bool {
+        let applied = self.member.engine.applied(GROUP);
+        if applied.is_none() || applied <= checkpointed {
+            return false;
+        }
+        self.member.progress.bytes_since_checkpoint(status.user_bytes_written) >= limits.checkpoint_bytes
+            || status.journal_used_blocks.saturating_mul(100)
+                >= status.journal_blocks.saturating_mul(self.member.config.checkpoint_journal_percent)
+            || entries(bounds) > limits.retain_entries.saturating_mul(2)
+            || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
+    }
+}
+
+/// The configured sizes, kept small on a small disk: the log may take a quarter of the data area at most, and its records an
+/// eighth of a checkpoint area, for which they are checkpointed in time.
+struct Limits {
+    retain_bytes: u64,
+    retain_index_bytes: u64,
+    retain_entries: u64,
+    checkpoint_bytes: u64,
+}
+
+impl Limits {
+    fn new(config: &ReplicaConfig, data_bytes: u64, index_capacity_bytes: u64) -> Limits {
+        Limits {
+            retain_bytes: config.log_retain_bytes.min(data_bytes / 8),
+            retain_index_bytes: index_capacity_bytes / 8,
+            retain_entries: config.log_retain_entries,
+            checkpoint_bytes: config.checkpoint_bytes.min(data_bytes / 8),
+        }
+    }
+
+    /// The index through which the log should go so that about as much is kept as is to be retained; `None` while it
+    /// is larger than that by less than an eighth. Bytes are taken to be spread evenly over the entries.
+    fn purge_target(&self, bounds: &LogBounds, bytes: u64, index_bytes: u64) -> Option<u64> {
+        let (last, entries) = (bounds.last?.index, entries(bounds));
+        let within = |limit: u64, bytes: u64| match bytes {
+            0 => entries,
+            _ => (u128::from(entries) * u128::from(limit) / u128::from(bytes)) as u64,
+        };
+        let keep = within(self.retain_bytes, bytes)
+            .min(within(self.retain_index_bytes, index_bytes))
+            .min(self.retain_entries);
+        let surplus = entries.saturating_sub(keep);
+        (surplus > keep / 8).then(|| last.saturating_sub(keep))
+    }
+}
+
+/// How many entries the log holds.
+fn entries(bounds: &LogBounds) -> u64 {
+    let end = bounds.last.map_or(0, |id| id.index.saturating_add(1));
+    end.saturating_sub(bounds.purged.map_or(0, |id| id.index.saturating_add(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_engine::Mode;
+    use std::collections::BTreeMap;
+
+    fn limits(config: &ReplicaConfig, data_bytes: u64) -> Limits {
+        Limits::new(config, data_bytes, 8000)
+    }
+
+    fn target(bounds: LogBounds, log_bytes: u64) -> Option<u64> {
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        (config.log_retain_bytes, config.log_retain_entries) = (1000, 100);
+        limits(&config, 1 << 30).purge_target(&bounds, log_bytes, log_bytes)
+    }
+
+    fn bounds(purged: Option<u64>, last: Option<u64>) -> LogBounds {
+        let id = |index| LogId { term: 1, index };
+        LogBounds { purged: purged.map(id), last: last.map(id) }
+    }
+
+    #[test]
+    fn a_log_smaller_than_what_is_retained_is_left_alone() {
+        assert_eq!(target(bounds(None, None), 0), None);
+        assert_eq!(target(bounds(None, Some(99)), 1000), None);
+    }
+
+    #[test]
+    fn a_log_with_too_many_bytes_loses_its_beginning() {
+        // 100 entries of 20 bytes, of which 1000 bytes are kept: 50 entries, 50..=99.
+        assert_eq!(target(bounds(None, Some(99)), 2000), Some(49));
+    }
+
+    #[test]
+    fn a_log_with_too_many_entries_loses_its_beginning() {
+        assert_eq!(target(bounds(Some(99), Some(299)), 200), Some(199));
+    }
+
+    #[test]
+    fn a_small_surplus_waits_until_it_is_worth_a_purge() {
+        assert_eq!(target(bounds(None, Some(104)), 105), None);
+    }
+
+    #[test]
+    fn a_log_whose_records_fill_a_checkpoint_area_loses_its_beginning() {
+        // An eighth of the area is 1000 bytes; 100 entries whose records take 2000.
+        let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        config.log_retain_bytes = 1 << 20;
+        let target = |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index);
+        assert_eq!((target(2000), target(1000)), (Some(49), None));
+    }
+
+    #[test]
+    fn on_a_small_disk_less_is_retained() {
+        let config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
+        let limits = limits(&config, 80 << 20);
+        assert_eq!((limits.retain_bytes, limits.checkpoint_bytes), (10 << 20, 10 << 20));
+    }
+
+    #[test]
+    fn an_empty_purged_log_has_nothing_to_lose() {
+        assert_eq!(target(bounds(Some(9), Some(9)), 0), None);
+    }
+}

@@ -1,0 +1,458 @@
+//! The server side of the peer protocol.
+//!
+//! What holds here: nothing reaches openraft whose envelope does not name this member, or that openraft would take for
+//! a broken invariant; votes pass through the gate.
+
+use super::admission::Room;
+use crate::core::error::Malformed;
+use crate::core::ids::{GROUP, MemberAddress, NodeId};
+use crate::core::metrics::look_at;
+use crate::core::proto::append_response::Kind;
+use crate::core::proto::peer_server::Peer;
+use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id, raft_log_id};
+use crate::core::{convert, proto, runtime};
+use crate::durability::{LocalMember, Redundancy};
+use crate::membership::Steward;
+use crate::transport::identity;
+use crate::transport::receiver::{self, SnapshotReceiver, Standing, Taken};
+use crate::transport::{Applicant, messages};
+use cairn_engine::{Engine, LogId, Run};
+use futures::{Stream, StreamExt};
+use openraft::ServerState;
+use openraft::errors::Fatal;
+use openraft::raft::{
+    StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest, VoteRequest,
+};
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Answers the other members. Made by [`Replica::peer_service`](crate::Replica::peer_service).
+#[derive(Clone)]
+pub struct PeerService {
+    pub(super) member: Arc<LocalMember>,
+    pub(super) redundancy: Arc<Redundancy>,
+    pub(super) receiver: Arc<SnapshotReceiver>,
+    pub(super) steward: Arc<Steward>,
+    pub(super) room: Arc<Room>,
+    /// A leader sent what contradicts what was applied here; for the log, which says so once.
+    pub(super) contradicted: Arc<AtomicBool>,
+}
+
+/// The tonic service that answers the other members; add it to the server on the peer address.
+pub type PeerServer = runtime::Served<PeerService>;
+
+/// Longest address that is taken into the membership.
+const ADDRESS_BYTES: usize = 512;
+
+type Answered<T> = Result<Response<T>, Status>;
+type AppendResponses = Pin<Box<dyn Stream<Item = Result<proto::AppendResponse, Status>> + Send>>;
+
+fn stopped(fatal: impl std::fmt::Display) -> Status {
+    Status::unavailable(format!("this member has stopped: {fatal}"))
+}
+
+/// Whether nothing was ever voted, logged or applied here.
+pub(crate) fn is_blank(engine: &Engine) -> bool {
+    let bounds = engine.log_bounds(GROUP);
+    engine.vote(GROUP).is_none()
+        && bounds.last.is_none()
+        && bounds.purged.is_none()
+        && engine.applied(GROUP).is_none()
+}
+
+impl PeerService {
+    fn own_vote(&self) -> Vote {
+        look_at(&self.member.raft, |metrics| metrics.vote)
+    }
+
+    /// The answer to a snapshot message of a leader that has been overtaken: this member's higher vote.
+    fn overtaken(&self, vote: &Vote) -> Option<Vote> {
+        Some(self.own_vote()).filter(|own| own > vote)
+    }
+
+    fn open_gate(&self) -> Result<(), Status> {
+        match self.member.gate.is_open() {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(
+                "this member is recovering: it may have forgotten what it promised, and neither votes nor leads",
+            )),
+        }
+    }
+
+    /// A member that recovers takes entries only from a leader that knows it.
+    fn admit(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
+        match self.member.gate.admits(sender, vote) {
+            true => Ok(()),
+            false => Err(Status::failed_precondition(
+                "this member is recovering, and takes entries once the leader has let its log fall back",
+            )),
+        }
+    }
+
+    /// A leader says what this member has acknowledged to it: if that is gone here, the member recovers.
+    fn remembers(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
+        match matched.filter(|matched| self.member.gate.is_open() && self.member.forgot(vote, *matched)) {
+            None => Ok(()),
+            Some(matched) => {
+                self.member.begin_recovery(leader, matched);
+                Err(Status::failed_precondition(format!(
+                    "this member does not hold entry {matched} any more, which it acknowledged; it recovers"
+                )))
+            }
+        }
+    }
+
+    /// A leader's log holds everything that was ever applied anywhere. One that does not was made leader by an operator who
+    /// gave up what this member still holds: what it sends would stand beside what contradicts it.
+    fn refuse_contradiction(&self, request: &AppendRequest) -> Result<(), Status> {
+        let Some(applied) = self.member.engine.applied(GROUP) else { return Ok(()) };
+        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
+        let known = |id: &cairn_engine::LogId| id.index <= applied.index;
+        for id in sent.map(engine_log_id).take_while(known) {
+            let held = self.member.engine.log_id_at(GROUP, id.index);
+            let purged =
+                || self.member.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
+            // Terms never fall: no log has a later term before what was applied, purged or not.
+            let later = || Some(applied).filter(|applied| id.term > applied.term);
+            let contradicted = held.or_else(purged).or_else(later).filter(|held| *held != id);
+            // A deposed leader's entries are openraft's to refuse.
+            if let Some(held) = contradicted.filter(|_| request.vote >= self.own_vote()) {
+                let reason = format!(
+                    "a leader sends entry {id} where this member has applied {held}: what it holds was given up with \
+                     `cairn recover`; keep its data directory if that matters, and give it an empty one"
+                );
+                if !self.contradicted.swap(true, Ordering::SeqCst) {
+                    tracing::error!(node = %self.member.identity.id(), reason);
+                }
+                return Err(Status::failed_precondition(reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// An append that openraft may take. A member may only append in a term that is its own.
+    pub(super) fn append_request(
+        &self,
+        sender: NodeId,
+        message: proto::AppendRequest,
+    ) -> Result<AppendRequest, Status> {
+        let regime = messages::regime_from_proto(&message);
+        let matched = messages::matched_from_proto(&message);
+        let held = self.room.claim(&message)?;
+        let mut request = messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
+        if request.vote.leader_id.voted_for != sender {
+            return Err(Malformed("an append in the name of another member").into());
+        }
+        self.admit(sender, &request.vote)?;
+        self.remembers(sender, &request.vote, matched)?;
+        self.refuse_contradiction(&request)?;
+        self.redundancy.follow(regime);
+        for entry in &mut request.entries {
+            entry.held.clone_from(&held);
+        }
+        Ok(request)
+    }
+
+    /// Leader only: what a recovering member needs before it may take entries.
+    async fn bring_back(&self, member: NodeId, run: Run, loss: bool) -> Result<Vote, Status> {
+        let (vote, leads) = look_at(&self.member.raft, |metrics| {
+            (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
+        });
+        if !leads {
+            return Err(Status::failed_precondition("this member does not lead"));
+        }
+        let allowed = self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
+        allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        self.redundancy.returning(member, run);
+        self.member.records.propose(vote, member, run, loss);
+        tracing::info!(node = %self.member.identity.id(), %member, "a member recovers; the record of its start is to be proposed");
+        Ok(vote)
+    }
+
+    /// Asked before a vote is given and before it is answered: the gate may close in between.
+    fn may_vote_for(&self, candidate: NodeId, run: Run) -> Result<(), Status> {
+        match self.member.gate.may_vote_for(candidate, run) {
+            true => Ok(()),
+            false => self.open_gate(),
+        }
+    }
+
+    fn vote_request(
+        &self,
+        request: proto::VoteRequest,
+    ) -> Result<(NodeId, Run, VoteRequest<TypeConfig>), Status> {
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
+        self.may_vote_for(sender, run)?;
+        let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))?;
+        if vote.leader_id.voted_for != sender || vote.is_committed() {
+            return Err(Malformed("a vote for somebody else than its sender").into());
+        }
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
+        let mut rpc = VoteRequest::new(vote, last);
+        rpc.leadership_transfer = request.leadership_transfer;
+        Ok((sender, run, rpc))
+    }
+
+    fn vote_response(
+        &self,
+        sender: NodeId,
+        answer: openraft::raft::VoteResponse<TypeConfig>,
+    ) -> Response<proto::VoteResponse> {
+        Response::new(proto::VoteResponse {
+            envelope: self.member.identity.to(sender),
+            vote: Some(messages::vote_to_proto(&answer.vote)),
+            granted: answer.vote_granted,
+            last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
+        })
+    }
+
+    /// The sender and vote of a snapshot message.
+    fn snapshot_sender(
+        &self,
+        envelope: Option<&proto::Envelope>,
+        vote: Option<proto::Vote>,
+    ) -> Result<(NodeId, Vote), Status> {
+        let sender = self.member.identity.sender_of_request(envelope)?;
+        let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
+        if vote.leader_id.voted_for != sender {
+            return Err(Malformed("a snapshot of somebody else than its sender").into());
+        }
+        self.admit(sender, &vote)?;
+        Ok((sender, vote))
+    }
+}
+
+fn append_response(
+    result: Result<StreamAppendResult<TypeConfig>, Fatal<TypeConfig>>,
+    envelope: Option<proto::Envelope>,
+) -> Result<proto::AppendResponse, Status> {
+    let kind = match result.map_err(stopped)? {
+        Ok(matched) => {
+            Kind::Matched(proto::Matched { log_id: matched.as_ref().map(convert::log_id_to_proto) })
+        }
+        Err(StreamAppendError::Conflict(previous)) => Kind::Conflict(convert::log_id_to_proto(&previous)),
+        Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote(messages::vote_to_proto(&vote)),
+    };
+    Ok(proto::AppendResponse { envelope, kind: Some(kind) })
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    async fn hello(&self, request: Request<proto::HelloRequest>) -> Answered<proto::HelloResponse> {
+        let request = request.into_inner();
+        let identity = &self.member.identity;
+        let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
+        let blank = is_blank(&self.member.engine) && self.member.gate.is_open();
+        let vacant = self.steward.vacancy(sender).map_or(0, NodeId::as_u64);
+        let last = self.member.engine.log_bounds(GROUP).last;
+        let last_log_id = last.map(|last| proto::LogId { term: last.term, index: last.index });
+        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant, last_log_id }))
+    }
+
+    type AppendStream = AppendResponses;
+
+    async fn append(&self, request: Request<Streaming<proto::AppendRequest>>) -> Answered<AppendResponses> {
+        let messages = request.into_inner();
+        // Why the stream of requests ended before its time, and who sends them: told by the requests, needed by the
+        // answers.
+        let refusal = Arc::new(Mutex::new(None::<Status>));
+        let sender = Arc::new(Mutex::new(None::<NodeId>));
+        let requests = {
+            let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
+            messages.scan(None, move |known, message| {
+                let taken = message.and_then(|message| {
+                    let from = match *known {
+                        Some(from) => from,
+                        None => service.member.identity.sender_of_request(message.envelope.as_ref())?,
+                    };
+                    *known = Some(from);
+                    Ok((from, service.append_request(from, message)?))
+                });
+                let taken = match taken {
+                    Ok((from, request)) => {
+                        sender.lock().get_or_insert(from);
+                        Some(request)
+                    }
+                    Err(status) => {
+                        *refusal.lock() = Some(status);
+                        None
+                    }
+                };
+                futures::future::ready(taken)
+            })
+        };
+        let service = self.clone();
+        let answers = self.member.raft.stream_append(requests).enumerate().map(move |(number, result)| {
+            let receiver = if number == 0 { *sender.lock() } else { None };
+            append_response(result, receiver.and_then(|receiver| service.member.identity.to(receiver)))
+        });
+        let ending = futures::stream::once(async move { refusal.lock().take() });
+        let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
+        Ok(Response::new(Box::pin(answers.chain(ending))))
+    }
+
+    async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
+        let message = request.into_inner();
+        let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
+        let request = self.append_request(sender, message)?;
+        let one = futures::stream::once(futures::future::ready(request));
+        let mut answers = Box::pin(self.member.raft.stream_append(one));
+        let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
+        append_response(answer, self.member.identity.to(sender)).map(Response::new)
+    }
+
+    async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
+        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let answer = self.member.raft.vote(rpc).await.map_err(stopped)?;
+        self.may_vote_for(sender, run)?;
+        Ok(self.vote_response(sender, answer))
+    }
+
+    async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
+        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let answer = self.member.raft.pre_vote(rpc).await.map_err(stopped)?;
+        self.may_vote_for(sender, run)?;
+        Ok(self.vote_response(sender, answer))
+    }
+
+    async fn snapshot_offset(
+        &self,
+        request: Request<proto::SnapshotOffsetRequest>,
+    ) -> Answered<proto::SnapshotOffsetResponse> {
+        let request = request.into_inner();
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (last, _) = receiver::named(request.meta, &vote)?;
+        let mut answer =
+            proto::SnapshotOffsetResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        let own = match self.overtaken(&vote) {
+            Some(higher) => higher,
+            None => {
+                match self.receiver.offset(last).await? {
+                    Standing::Needless => answer.needless = true,
+                    Standing::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
+                }
+                let applied = self.member.engine.applied(GROUP).map(raft_log_id);
+                answer.applied = applied.as_ref().map(convert::log_id_to_proto);
+                vote
+            }
+        };
+        answer.vote = Some(messages::vote_to_proto(&own));
+        Ok(Response::new(answer))
+    }
+
+    async fn snapshot_chunk(
+        &self,
+        request: Request<proto::SnapshotChunkRequest>,
+    ) -> Answered<proto::SnapshotChunkResponse> {
+        let request = request.into_inner();
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?;
+        let last = LogId { term: last.term, index: last.index };
+        let (own, taken) = match self.overtaken(&vote) {
+            Some(higher) => (higher, Taken { next_chunk: 0, missing: Vec::new() }),
+            None => (vote, self.receiver.chunk(last, request.chunk, request.items).await?),
+        };
+        Ok(Response::new(proto::SnapshotChunkResponse {
+            envelope: self.member.identity.to(sender),
+            vote: Some(messages::vote_to_proto(&own)),
+            next_chunk: taken.next_chunk,
+            missing: taken.missing,
+        }))
+    }
+
+    async fn snapshot_finish(
+        &self,
+        request: Request<proto::SnapshotFinishRequest>,
+    ) -> Answered<proto::SnapshotFinishResponse> {
+        let request = request.into_inner();
+        let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
+        let (last, meta) = receiver::named(request.meta, &vote)?;
+        let own = match self.overtaken(&vote) {
+            Some(higher) => higher,
+            None => match self.receiver.finish(last, meta, request.chunks, request.machine).await? {
+                None => vote,
+                Some(snapshot) => {
+                    tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");
+                    self.member.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?.vote
+                }
+            },
+        };
+        Ok(Response::new(proto::SnapshotFinishResponse {
+            envelope: self.member.identity.to(sender),
+            vote: Some(messages::vote_to_proto(&own)),
+        }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<proto::TransferLeaderRequest>,
+    ) -> Answered<proto::TransferLeaderResponse> {
+        let request = request.into_inner();
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        self.open_gate()?;
+        let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
+        let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
+        let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
+        let mut answer =
+            proto::TransferLeaderResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        match self.member.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
+            Ok(()) => {}
+            Err(TransferLeaderError::VoteChanged { actual, .. }) => {
+                answer.vote_changed = Some(messages::vote_to_proto(&actual));
+            }
+            Err(TransferLeaderError::LogNotFlushed { actual, .. }) => {
+                let log_id = actual.as_ref().map(convert::log_id_to_proto);
+                answer.log_not_flushed = Some(proto::Matched { log_id });
+            }
+        }
+        Ok(Response::new(answer))
+    }
+
+    async fn recover(&self, request: Request<proto::RecoverRequest>) -> Answered<proto::RecoverResponse> {
+        let request = request.into_inner();
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let mandated = request.mandated;
+        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
+        let vote = self.bring_back(sender, run, mandated).await?;
+        Ok(Response::new(proto::RecoverResponse {
+            envelope: self.member.identity.to(sender),
+            vote: Some(messages::vote_to_proto(&vote)),
+        }))
+    }
+
+    async fn join(&self, request: Request<proto::JoinRequest>) -> Answered<proto::JoinResponse> {
+        let request = request.into_inner();
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let address = MemberAddress { peer: request.peer_address, client: request.client_address };
+        for text in [&address.peer, &address.client] {
+            if text.is_empty() || text.len() > ADDRESS_BYTES {
+                return Err(Malformed("an address that is empty or too long").into());
+            }
+        }
+        let applicant = Applicant { id: sender, address, active: request.active };
+        let voter = self.steward.apply(applicant).map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
+    }
+
+    async fn fetch_value(
+        &self,
+        request: Request<proto::FetchValueRequest>,
+    ) -> Answered<proto::FetchValueResponse> {
+        let request = request.into_inner();
+        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
+        let log_id = request.log_id.ok_or(Malformed("no entry named"))?;
+        let log_id = LogId { term: log_id.term, index: log_id.index };
+        let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
+        let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
+        let value = self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
+        Ok(Response::new(proto::FetchValueResponse {
+            envelope: self.member.identity.to(sender),
+            found: value.is_some(),
+            value: value.unwrap_or_default(),
+        }))
+    }
+}

@@ -1,0 +1,115 @@
+//! The engine as openraft's log.
+//!
+//! What holds here: an entry can be read as soon as `append` returned; completions come in append order, since the
+//! engine calls them in that order; a vote is synced, and every earlier append done, before `save_vote` returns;
+//! membership entries and the first entry of a term are synced before they are acknowledged, in every mode, and so is a
+//! write that asks for it.
+
+mod reader;
+mod vote;
+
+pub(crate) use reader::LogReader;
+pub(crate) use vote::stored_vote;
+pub use vote::vote_of;
+
+use super::repair::Mender;
+use crate::core::ids::GROUP;
+use crate::core::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
+use crate::core::{codec, runtime};
+use cairn_engine::{Engine, NewEntry, Promise};
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::{LogState, OptionalSend};
+use std::io;
+use std::sync::Arc;
+
+/// The log half of the engine.
+pub(crate) struct LogStore {
+    engine: Engine,
+    mender: Arc<Mender>,
+}
+
+impl LogStore {
+    pub(crate) fn new(engine: Engine, mender: Arc<Mender>) -> LogStore {
+        LogStore { engine, mender }
+    }
+
+    /// What the append of these entries must promise: the entry that opens a term binds the term's leader to what it
+    /// will not repeat, a membership decides who counts, and a client may have asked for it.
+    fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
+        let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
+        let asked = |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
+        match membership || entries.iter().any(asked) {
+            true => Promise::Synced,
+            false => Promise::Mode,
+        }
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let bounds = self.engine.log_bounds(GROUP);
+        Ok(LogState {
+            last_purged_log_id: bounds.purged.map(raft_log_id),
+            last_log_id: bounds.last.map(raft_log_id),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        LogReader::new(self.engine.clone(), self.mender.clone())
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        // openraft takes a stored vote for a sign that every earlier append is done: they share one order there. A follower
+        // whose write is still in flight would tell a new leader that it holds the entry.
+        self.engine.barrier().await.map_err(io::Error::other)?;
+        self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io::Error::other)
+    }
+
+    /// The state machine is as old as the last checkpoint after a restart; it is brought up to what was applied before.
+    async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
+        Ok(self.engine.applied_before_restart(GROUP).map(raft_log_id))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let (mut membership, mut held) = (false, Vec::new());
+        let entries: Vec<NewEntry> = entries
+            .into_iter()
+            .map(|entry| {
+                membership |= matches!(entry.payload, Payload::Membership(_));
+                held.extend(entry.held);
+                let (meta, values) = codec::encode_payload(entry.payload);
+                NewEntry { id: engine_log_id(&entry.log_id), meta, values }
+            })
+            .collect();
+        if entries.is_empty() {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
+        let promise = self.promise(&entries, membership);
+        let (slot, last) = (self.engine.identity().slot, entries.last().map(|entry| entry.id));
+        let done = Box::new(move |result: cairn_engine::Result<()>| {
+            if let Some(last) = last.filter(|_| result.is_ok()) {
+                runtime::note_flushed(slot, last);
+            }
+            callback.io_completed(result.map_err(io::Error::other));
+        });
+        let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io::Error::other);
+        // They have their place, or the engine has failed.
+        drop(held);
+        appended
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.engine.truncate_after(GROUP, last.map(|id| id.index())).await.map_err(io::Error::other)
+    }
+
+    async fn purge(&mut self, through: RaftLogId) -> Result<(), io::Error> {
+        self.engine.purge(GROUP, engine_log_id(&through)).await.map_err(io::Error::other)
+    }
+}

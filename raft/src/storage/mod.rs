@@ -1,0 +1,14 @@
+//! What openraft stores, in the engine: the log, the state machine with its snapshots, and the repair of damaged values.
+
+pub(crate) mod log_store;
+pub(crate) mod progress;
+pub(crate) mod repair;
+pub(crate) mod state_machine;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::core::types::TypeConfig;
+use state_machine::StateMachine;
+
+/// openraft over this floor.
+pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachine>;

@@ -1,0 +1,158 @@
+//! What an entry does to the state: conditions, results, changes.
+//!
+//! What holds here: an entry sees the state after the entries before it, though a batch of entries reaches the engine
+//! at once; all operations of a command see the state before the command.
+
+use super::image::Image;
+use super::retired::retire;
+use super::sessions::{Admission, Recorded};
+use super::starts::log_start;
+use crate::core::codec::{self, StoredCommand, StoredKind};
+use crate::core::command::{OperationResult, Version};
+use crate::core::error::Malformed;
+use crate::core::ids::{GROUP, NodeId};
+use crate::core::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
+use bytes::Bytes;
+use cairn_engine::{Change, Engine, LogId, Transition};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What keys exist, with which version: the engine, or a stand-in for tests.
+pub(super) trait Keys {
+    fn version(&self, key: &[u8]) -> Option<Version>;
+}
+
+impl Keys for Engine {
+    fn version(&self, key: &[u8]) -> Option<Version> {
+        self.lookup(GROUP, key).map(|entry| entry.version.index)
+    }
+}
+
+/// Entries applied together: their effects, gathered for one call of the engine.
+pub(super) struct Batch<'k, K> {
+    keys: &'k K,
+    /// What earlier entries of the batch did to keys.
+    changed: HashMap<Bytes, Option<Version>>,
+    image: Image,
+    transitions: Vec<Transition>,
+}
+
+impl<'k, K: Keys> Batch<'k, K> {
+    pub(super) fn new(keys: &'k K, image: Image, capacity: usize) -> Batch<'k, K> {
+        Batch {
+            keys,
+            changed: HashMap::with_capacity(capacity),
+            image,
+            transitions: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// The effects, and the image after the last entry.
+    pub(super) fn finish(self) -> (Vec<Transition>, Image) {
+        (self.transitions, self.image)
+    }
+
+    /// Applies the next entry.
+    pub(super) fn apply(&mut self, entry: Entry) -> Result<Answer, Malformed> {
+        let id = engine_log_id(&entry.log_id);
+        let (changes, answer) = match entry.payload {
+            Payload::Blank => (Vec::new(), Answer::Nothing),
+            Payload::Membership(membership) => {
+                let before = self.image.membership.membership();
+                retire(&mut self.image.retired, before, &membership);
+                self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
+                (Vec::new(), Answer::Nothing)
+            }
+            Payload::Normal(proposal) if codec::is_loss(&proposal.meta) => {
+                // A mandate leads for one term; each of its voters says so.
+                if id.term != self.image.last_loss_term {
+                    self.image.losses += 1;
+                    self.image.last_loss = id.index;
+                    self.image.last_loss_term = id.term;
+                }
+                (Vec::new(), Answer::Nothing)
+            }
+            Payload::Normal(proposal) => match codec::decode_start(&proposal.meta) {
+                Some((member, run)) => {
+                    let membership = self.image.membership.membership();
+                    let is_member = |id: NodeId| membership.get_node(&id).is_some();
+                    log_start(&mut self.image.starts, member, run, is_member);
+                    (Vec::new(), Answer::Nothing)
+                }
+                None => self.command(id, &proposal.meta)?,
+            },
+        };
+        self.transitions.push(Transition { applied: id, changes });
+        Ok(answer)
+    }
+
+    fn command(&mut self, id: LogId, meta: &Bytes) -> Result<(Vec<Change>, Answer), Malformed> {
+        let command = codec::decode_command(meta)?;
+        let Some(stored) = command.session else {
+            let (changes, recorded) = self.run(id, command);
+            return Ok((changes, answer(recorded)));
+        };
+        match self.image.sessions.admit(id.index, &stored) {
+            Admission::Expired => Ok((Vec::new(), Answer::SessionExpired)),
+            Admission::Repeated(recorded) => Ok((Vec::new(), recorded.answer())),
+            Admission::New => {
+                let (changes, recorded) = self.run(id, command);
+                let answer = recorded.answer();
+                self.image.sessions.record(&stored, Arc::new(recorded));
+                Ok((changes, answer))
+            }
+        }
+    }
+
+    fn version(&self, key: &Bytes) -> Option<Version> {
+        match self.changed.get(key) {
+            Some(version) => *version,
+            None => self.keys.version(key),
+        }
+    }
+
+    fn run(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, Recorded) {
+        let mut applied = true;
+        let results: Vec<OperationResult> = command
+            .operations
+            .iter()
+            .map(|operation| {
+                let version = self.version(&operation.key);
+                let condition_held = operation.condition.holds(version);
+                applied &= condition_held;
+                OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
+            })
+            .collect();
+        let recorded = Recorded { id, applied, results };
+        if !applied {
+            return (Vec::new(), recorded);
+        }
+        let mut changes = Vec::with_capacity(command.operations.len());
+        let mut value = 0;
+        for operation in command.operations {
+            let (change, version) = match operation.kind {
+                StoredKind::Check => continue,
+                StoredKind::Put => {
+                    value += 1;
+                    (Change::Put { key: operation.key.clone(), value: value - 1 }, Some(id.index))
+                }
+                StoredKind::Delete => (Change::Delete { key: operation.key.clone() }, None),
+            };
+            self.changed.insert(operation.key, version);
+            changes.push(change);
+        }
+        (changes, recorded)
+    }
+}
+
+fn answer(recorded: Recorded) -> Answer {
+    Answer::Outcome {
+        term: recorded.id.term,
+        index: recorded.id.index,
+        applied: recorded.applied,
+        results: recorded.results,
+    }
+}
+
+#[cfg(test)]
+mod tests;

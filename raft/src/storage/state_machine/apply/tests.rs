@@ -1,0 +1,242 @@
+//! Conditions, batches and repeats, against a key space of a few lines.
+
+use super::*;
+use crate::core::command::{Command, Condition, Operation, Session};
+use crate::core::types::raft_log_id;
+use openraft::entry::RaftEntry;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// What the engine would hold: key to version and value.
+#[derive(Default)]
+struct Model {
+    keys: BTreeMap<Bytes, (Version, Bytes)>,
+    image: Image,
+    next: u64,
+}
+
+impl Keys for BTreeMap<Bytes, (Version, Bytes)> {
+    fn version(&self, key: &[u8]) -> Option<Version> {
+        self.get(key).map(|(version, _)| *version)
+    }
+}
+
+impl Model {
+    fn entry(&mut self, command: Command) -> Entry {
+        let id = raft_log_id(LogId { term: 1, index: self.next });
+        self.next += 1;
+        Entry::new(id, Payload::Normal(codec::encode_command(command, 100)))
+    }
+
+    /// Applies commands as one batch.
+    fn apply(&mut self, commands: Vec<Command>) -> Vec<Answer> {
+        let entries: Vec<Entry> = commands.into_iter().map(|command| self.entry(command)).collect();
+        let values: Vec<Vec<Bytes>> = entries
+            .iter()
+            .map(|entry| match &entry.payload {
+                Payload::Normal(proposal) => proposal.values.clone(),
+                _ => vec![],
+            })
+            .collect();
+        let mut batch = Batch::new(&self.keys, self.image.clone(), entries.len());
+        let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
+        let (transitions, image) = batch.finish();
+        self.image = image;
+        for (transition, values) in transitions.into_iter().zip(values) {
+            for change in transition.changes {
+                match change {
+                    Change::Put { key, value } => {
+                        self.keys.insert(key, (transition.applied.index, values[value].clone()));
+                    }
+                    Change::Delete { key } => drop(self.keys.remove(&key)),
+                }
+            }
+        }
+        answers
+    }
+
+    fn one(&mut self, operations: Vec<Operation>) -> Answer {
+        self.apply(vec![Command { synced: false, session: None, operations }]).remove(0)
+    }
+
+    fn value(&self, key: &'static str) -> Option<&str> {
+        self.keys.get(key.as_bytes()).map(|(_, value)| std::str::from_utf8(value).unwrap())
+    }
+}
+
+fn put(key: &'static str, value: &'static str, condition: Condition) -> Operation {
+    Operation::Put { key: key.into(), value: value.into(), condition }
+}
+
+fn delete(key: &'static str) -> Operation {
+    Operation::Delete { key: key.into(), condition: Condition::None }
+}
+
+fn check(key: &'static str, condition: Condition) -> Operation {
+    Operation::Check { key: key.into(), condition }
+}
+
+fn parts(answer: &Answer) -> (u64, bool, Vec<(bool, bool, u64)>) {
+    let Answer::Outcome { index, applied, results, .. } = answer else {
+        panic!("no outcome: {answer:?}");
+    };
+    (*index, *applied, results.iter().map(|r| (r.condition_held, r.existed, r.version)).collect())
+}
+
+#[test]
+fn a_put_has_its_entry_as_version() {
+    let mut model = Model { next: 7, ..Model::default() };
+    assert_eq!(parts(&model.one(vec![put("a", "1", Condition::None)])), (7, true, vec![(true, false, 0)]));
+    assert_eq!(parts(&model.one(vec![put("a", "2", Condition::None)])), (8, true, vec![(true, true, 7)]));
+    assert_eq!(model.value("a"), Some("2"));
+}
+
+#[test]
+fn one_failed_condition_leaves_everything_as_it_was() {
+    let mut model = Model::default();
+    model.one(vec![put("a", "1", Condition::None)]);
+    let answer =
+        model.one(vec![put("b", "x", Condition::None), delete("a"), check("a", Condition::Version(99))]);
+    assert_eq!(parts(&answer), (1, false, vec![(true, false, 0), (true, true, 0), (false, true, 0)]));
+    assert_eq!((model.value("a"), model.value("b")), (Some("1"), None));
+}
+
+#[test]
+fn operations_see_the_state_before_the_command() {
+    let mut model = Model::default();
+    let answer = model.one(vec![
+        put("a", "1", Condition::Absent),
+        put("a", "2", Condition::Absent),
+        check("a", Condition::Absent),
+    ]);
+    assert_eq!(parts(&answer), (0, true, vec![(true, false, 0); 3]));
+    assert_eq!(model.value("a"), Some("2"));
+}
+
+#[test]
+fn the_last_change_of_a_key_wins() {
+    let mut model = Model::default();
+    model.one(vec![put("a", "1", Condition::None), delete("a")]);
+    assert_eq!(model.value("a"), None);
+    model.one(vec![delete("a"), put("a", "2", Condition::None)]);
+    assert_eq!(model.value("a"), Some("2"));
+}
+
+#[test]
+fn conditions_hold_as_they_say() {
+    let mut model = Model::default();
+    model.one(vec![put("a", "1", Condition::None)]);
+    let held = |answer: Answer| parts(&answer).2.iter().map(|r| r.0).collect::<Vec<_>>();
+    let conditions = [Condition::None, Condition::Absent, Condition::Exists, Condition::Version(0)];
+    let of = |key| conditions.iter().map(|condition| check(key, *condition)).collect::<Vec<_>>();
+    assert_eq!(held(model.one(of("a"))), [true, false, true, true]);
+    assert_eq!(held(model.one(of("b"))), [true, true, false, false]);
+}
+
+#[test]
+fn an_entry_sees_the_entries_before_it_in_its_batch() {
+    let mut model = Model::default();
+    let command = |operation| Command { synced: false, session: None, operations: vec![operation] };
+    let answers = model.apply(vec![
+        command(put("a", "1", Condition::Absent)),
+        command(put("a", "2", Condition::Version(0))),
+        command(delete("a")),
+        command(put("a", "3", Condition::Absent)),
+        command(put("a", "4", Condition::Absent)),
+    ]);
+    let applied: Vec<bool> = answers.iter().map(|answer| parts(answer).1).collect();
+    assert_eq!(applied, [true, true, true, true, false]);
+    assert_eq!(model.value("a"), Some("3"));
+}
+
+#[test]
+fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
+    let mut model = Model { next: 1, ..Model::default() };
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
+    let command = Command {
+        synced: false,
+        session: Some(session),
+        operations: vec![put("a", "mine", Condition::Absent)],
+    };
+    let first = model.apply(vec![command.clone()]).remove(0);
+    model.one(vec![put("a", "theirs", Condition::None)]);
+    assert_eq!(model.apply(vec![command]).remove(0), first);
+    assert_eq!(parts(&first), (1, true, vec![(true, false, 0)]));
+    assert_eq!(model.value("a"), Some("theirs"));
+}
+
+#[test]
+fn a_repeat_in_the_same_batch_changes_nothing() {
+    let mut model = Model { next: 1, ..Model::default() };
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    let answers = model.apply(vec![command.clone(), command]);
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(model.keys[b"a".as_slice()].0, 1);
+}
+
+#[test]
+fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
+    let mut model = Model { next: 1, ..Model::default() };
+    model.one(vec![put("a", "1", Condition::None)]);
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "2", Condition::Absent)] };
+    let first = model.apply(vec![command.clone()]).remove(0);
+    model.one(vec![delete("a")]);
+    assert_eq!(model.apply(vec![command]).remove(0), first);
+    assert_eq!(model.value("a"), None);
+}
+
+#[test]
+fn an_expired_session_changes_nothing() {
+    let mut model = Model { next: 1, ..Model::default() };
+    let session = Session { client_id: 1, sequence: 1, lowest_pending: 2, base_index: 0 };
+    let command =
+        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    assert_eq!(model.apply(vec![command]), [Answer::SessionExpired]);
+    assert_eq!(model.value("a"), None);
+}
+
+fn any_command() -> impl Strategy<Value = Command> {
+    let key = prop_oneof![Just("a"), Just("b"), Just("c")];
+    let condition = prop_oneof![
+        Just(Condition::None),
+        Just(Condition::Absent),
+        Just(Condition::Exists),
+        (0u64..20).prop_map(Condition::Version),
+    ];
+    let operation = (0..3, key, condition).prop_map(|(kind, key, condition)| match kind {
+        0 => put(key, "v", condition),
+        1 => Operation::Delete { key: key.into(), condition },
+        _ => check(key, condition),
+    });
+    let session = prop::option::of((0u128..2, 1u64..6).prop_map(|(client_id, sequence)| Session {
+        client_id,
+        sequence,
+        lowest_pending: 1,
+        base_index: 0,
+    }));
+    (session, proptest::collection::vec(operation, 1..4)).prop_map(|(session, operations)| Command {
+        synced: false,
+        session,
+        operations,
+    })
+}
+
+proptest! {
+    /// How entries are cut into batches differs between replicas; the state must not.
+    #[test]
+    fn batches_do_not_matter(commands in proptest::collection::vec(any_command(), 0..40), size in 1usize..10) {
+        let begun = || Model { next: 1, ..Model::default() };
+        let (mut single, mut batched) = (begun(), begun());
+        let one_by_one: Vec<Answer> =
+            commands.iter().flat_map(|command| single.apply(vec![command.clone()])).collect();
+        let in_batches: Vec<Answer> =
+            commands.chunks(size).flat_map(|commands| batched.apply(commands.to_vec())).collect();
+        prop_assert_eq!(one_by_one, in_batches);
+        prop_assert_eq!(single.keys, batched.keys);
+        prop_assert_eq!(single.image, batched.image);
+    }
+}

@@ -1,0 +1,165 @@
+//! The engine as openraft's state machine.
+//!
+//! What holds here: entries are applied without a hole; those of one call reach the engine in as few calls as they were
+//! ready for, each all or nothing; an answer is sent only after the engine made the effect visible; a snapshot is an O(1) view.
+
+mod apply;
+mod image;
+pub(crate) mod retired;
+pub(crate) mod sessions;
+mod snapshot;
+pub(crate) mod starts;
+
+pub(crate) use image::Image;
+pub use image::Losses;
+pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData, Stretch};
+
+use super::progress::{Building, Progress};
+use super::repair::Mender;
+use crate::core::ids::GROUP;
+use crate::core::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
+use apply::Batch;
+use cairn_engine::Engine;
+use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use std::io;
+use std::sync::Arc;
+
+/// Entries handed to the engine at once, at most.
+const BATCH: usize = 512;
+
+/// A snapshot as openraft passes it around.
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
+
+/// The key half of the engine, with membership and sessions.
+pub(crate) struct StateMachine {
+    engine: Engine,
+    image: Image,
+    progress: Arc<Progress>,
+    pinned: PinnedSnapshot,
+    mender: Arc<Mender>,
+}
+
+impl StateMachine {
+    /// The state as the engine recovered it.
+    pub(crate) fn new(
+        engine: Engine,
+        progress: Arc<Progress>,
+        pinned: PinnedSnapshot,
+        mender: Arc<Mender>,
+    ) -> Result<StateMachine, crate::core::error::Malformed> {
+        let image = Image::decode(&engine.view(GROUP).machine())?;
+        progress.marked(&image);
+        progress.applied(engine.applied(GROUP));
+        Ok(StateMachine { engine, image, progress, pinned, mender })
+    }
+
+    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
+        let mut batch = Batch::new(&self.engine, self.image.clone(), entries.len());
+        let mut answers = Vec::with_capacity(entries.len());
+        let mut due = self.engine.applied(GROUP).map(|applied| applied.index + 1);
+        for (entry, responder) in entries {
+            let id = entry.log_id;
+            if due.is_some_and(|due| due != id.index())
+                && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
+            {
+                return Err(io::Error::other(format!("entry {id} is to be applied where {due:?} is due")));
+            }
+            due = Some(id.index() + 1);
+            let answer =
+                batch.apply(entry).map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
+            if let Some(responder) = responder {
+                answers.push((responder, answer));
+            }
+        }
+        let (transitions, image) = batch.finish();
+        let Some(last) = transitions.last().map(|transition| transition.applied) else {
+            return Ok(());
+        };
+        self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
+        self.image = image;
+        self.progress.marked(&self.image);
+        self.progress.applied(Some(last));
+        for (responder, answer) in answers {
+            responder.send(answer);
+        }
+        Ok(())
+    }
+
+    fn applied(&self) -> Option<RaftLogId> {
+        self.engine.applied(GROUP).map(raft_log_id)
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, StoredMembership), io::Error> {
+        Ok((self.applied(), self.image.membership.as_ref().clone()))
+    }
+
+    async fn apply<S>(&mut self, entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut ready = entries.ready_chunks(BATCH);
+        while let Some(chunk) = ready.next().await {
+            self.apply_batch(chunk.into_iter().collect::<Result<Vec<_>, io::Error>>()?)?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder {
+            engine: self.engine.clone(),
+            building: self.progress.building(self.engine.status().user_bytes_written),
+            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
+        }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<(), io::Error> {
+        let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
+            return Err(io::Error::other("a snapshot of nothing"));
+        };
+        self.image = data.install(&self.engine, applied).await?;
+        self.progress.marked(&self.image);
+        self.progress.installed(applied);
+        Ok(())
+    }
+
+    /// The snapshot of a transfer that broke is returned again, so that the transfer can go on.
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        if self.engine.applied(GROUP).is_none() {
+            return Ok(None);
+        }
+        let purged = self.engine.log_bounds(GROUP).purged;
+        let outgoing = match self.pinned.get(purged) {
+            Some(outgoing) => outgoing,
+            None => Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
+        };
+        Ok(Some(snapshot(outgoing)))
+    }
+}
+
+/// Builds a snapshot, and makes it last: what it covers need not be in the log any more.
+pub(crate) struct Builder {
+    engine: Engine,
+    building: Building,
+    outgoing: Arc<Outgoing>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        self.engine.checkpoint().await.map_err(io::Error::other)?;
+        self.building.done(self.outgoing.applied());
+        Ok(snapshot(self.outgoing.clone()))
+    }
+}
+
+fn snapshot(outgoing: Arc<Outgoing>) -> Snapshot {
+    Snapshot { meta: outgoing.meta().clone(), snapshot: SnapshotData::Outgoing(outgoing) }
+}

@@ -1,0 +1,286 @@
+//! What was answered to which client, so that a repeated write is answered again and not applied again.
+//!
+//! The story against which this stands: a client writes, its connection breaks, it repeats the write elsewhere. If the
+//! first attempt was applied, the second must not be; and when the table has forgotten the client, nothing that might
+//! be a repeat may be applied at all. `evicted_through` is the newest use of any forgotten session: a client that is not
+//! in the table and whose session began before it may have been one of those.
+//!
+//! The other story: after an operator gave up what no member held, indexes stand for other entries than before. A client
+//! whose base is of the history that was lost would seem to have begun after everything that is forgotten, also where it
+//! did not. In one history an entry lies after the base of its session; one that does not is refused until it does, from
+//! where on bases tell again who began when.
+//!
+//! What holds here: every step depends on the table and the command alone, so all replicas remember and forget the same;
+//! the table is bounded in clients, in results per client, and in bytes, so that it fits into a message and a checkpoint; a
+//! copy is O(1).
+
+use crate::core::codec::StoredSession;
+use crate::core::command::{OperationResult, Session};
+use crate::core::error::Malformed;
+use crate::core::proto;
+use crate::core::types::Answer;
+use bytes::Bytes;
+use cairn_engine::LogId;
+use imbl::OrdMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Results kept per client; clients keep fewer writes in flight.
+const MAX_RESULTS: usize = 1024;
+
+/// What a client, a result and an operation's result take at most in the image.
+const CLIENT_BYTES: u64 = 48;
+const RESULT_BYTES: u64 = 48;
+const OPERATION_BYTES: u64 = 20;
+/// The bytes of the table: so many for each client that it may hold, and no more than fit into one message.
+pub(crate) const BYTES_PER_SESSION: u64 = 4096;
+const MAX_BYTES: u64 = 32 << 20;
+
+/// The table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sessions {
+    clients: OrdMap<u128, Arc<Client>>,
+    /// What all of them take.
+    bytes: u64,
+    /// The newest use of any session that was forgotten.
+    evicted_through: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Client {
+    /// The index of the last entry that used the session.
+    last_used: u64,
+    lowest_pending: u64,
+    /// By sequence, rising.
+    results: VecDeque<(u64, Arc<Recorded>)>,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) id: LogId,
+    pub(crate) applied: bool,
+    pub(crate) results: Vec<OperationResult>,
+}
+
+impl Recorded {
+    fn bytes(&self) -> u64 {
+        RESULT_BYTES + OPERATION_BYTES * self.results.len() as u64
+    }
+
+    pub(crate) fn answer(&self) -> Answer {
+        Answer::Outcome {
+            term: self.id.term,
+            index: self.id.index,
+            applied: self.applied,
+            results: self.results.clone(),
+        }
+    }
+}
+
+/// What to do with a command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It is new: apply it, then [`Sessions::record`] it.
+    New,
+    /// It was applied before.
+    Repeated(Arc<Recorded>),
+    /// It may have been applied before, and the table no longer knows; or its base cannot tell, being of a history that
+    /// was given up.
+    Expired,
+}
+
+/// What a write with a session leaves in the image at most.
+pub(crate) fn write_bytes(operations: usize) -> u64 {
+    CLIENT_BYTES + RESULT_BYTES + OPERATION_BYTES * operations as u64
+}
+
+impl Sessions {
+    /// Judges the command that entry `index` carries, and marks its session used.
+    pub(crate) fn admit(&mut self, index: u64, stored: &StoredSession) -> Admission {
+        let Session { client_id, sequence, lowest_pending, base_index } = stored.session;
+        if !self.clients.contains_key(&client_id) {
+            if base_index < self.evicted_through || base_index >= index {
+                return Admission::Expired;
+            }
+            self.make_room(stored.max_sessions);
+        }
+        let known = self.clients.entry(client_id).or_insert_with(|| {
+            self.bytes += CLIENT_BYTES;
+            Arc::default()
+        });
+        let client = Arc::make_mut(known);
+        client.last_used = index;
+        self.bytes -= client.forget_below(lowest_pending);
+        if sequence < client.lowest_pending {
+            return Admission::Expired;
+        }
+        match client.find(sequence) {
+            Ok(recorded) => Admission::Repeated(recorded),
+            Err(_) => Admission::New,
+        }
+    }
+
+    /// Keeps what was answered to an admitted command.
+    pub(crate) fn record(&mut self, stored: &StoredSession, recorded: Arc<Recorded>) {
+        let session = &stored.session;
+        let Some(client) = self.clients.get_mut(&session.client_id) else {
+            return;
+        };
+        let client = Arc::make_mut(client);
+        if let Err(place) = client.find(session.sequence) {
+            self.bytes += recorded.bytes();
+            client.results.insert(place, (session.sequence, recorded));
+        }
+        while client.results.len() > MAX_RESULTS {
+            if let Some((sequence, forgotten)) = client.results.pop_front() {
+                self.bytes -= forgotten.bytes();
+                client.lowest_pending = client.lowest_pending.max(sequence.saturating_add(1));
+            }
+        }
+        let most = stored.max_sessions.saturating_mul(BYTES_PER_SESSION).min(MAX_BYTES);
+        if self.bytes > most {
+            // One client's results are within its own bound.
+            self.evict(|sessions, id| sessions.bytes > most / 8 * 7 && id != session.client_id);
+        }
+    }
+
+    /// Forgets the least recently used sessions when there is no room for another one: an eighth of the table at once,
+    /// so that the search for them is rare.
+    fn make_room(&mut self, max_sessions: u64) {
+        let max = usize::try_from(max_sessions).unwrap_or(usize::MAX).max(1);
+        if self.clients.len() < max {
+            return;
+        }
+        let rest = (max - 1).min(self.clients.len() - max / 8);
+        self.evict(|sessions, _| sessions.clients.len() > rest);
+    }
+
+    /// Forgets sessions, the least recently used first, while `surplus` says so of the table and the next one.
+    fn evict(&mut self, surplus: impl Fn(&Sessions, u128) -> bool) {
+        let mut by_use: Vec<(u64, u128)> =
+            self.clients.iter().map(|(id, client)| (client.last_used, *id)).collect();
+        by_use.sort_unstable();
+        for (last_used, id) in by_use {
+            if !surplus(self, id) {
+                break;
+            }
+            self.bytes -= self.clients.remove(&id).map_or(0, |client| client.bytes());
+            self.evicted_through = self.evicted_through.max(last_used);
+        }
+    }
+
+    /// What the table takes in the image, at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn to_proto(&self) -> (u64, Vec<proto::SessionImage>) {
+        let clients = self.clients.iter().map(|(id, client)| client.to_proto(*id)).collect();
+        (self.evicted_through, clients)
+    }
+
+    pub(super) fn from_proto(
+        evicted_through: u64,
+        clients: Vec<proto::SessionImage>,
+    ) -> Result<Sessions, Malformed> {
+        let mut sessions = Sessions { evicted_through, ..Sessions::default() };
+        for client in clients {
+            let id: [u8; 16] = client
+                .client_id
+                .as_ref()
+                .try_into()
+                .map_err(|_| Malformed("a client id of another length"))?;
+            let client = Client::from_proto(client)?;
+            sessions.bytes += client.bytes();
+            if sessions.clients.insert(u128::from_be_bytes(id), Arc::new(client)).is_some() {
+                return Err(Malformed("a client twice"));
+            }
+        }
+        Ok(sessions)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.clients.len()
+    }
+}
+
+impl Client {
+    fn find(&self, sequence: u64) -> Result<Arc<Recorded>, usize> {
+        match self.results.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
+            Ok(place) => self.results.get(place).map(|(_, recorded)| recorded.clone()).ok_or(place),
+            Err(place) => Err(place),
+        }
+    }
+
+    /// Forgets the results below; how many bytes they took.
+    fn forget_below(&mut self, lowest_pending: u64) -> u64 {
+        let mut bytes = 0;
+        if lowest_pending <= self.lowest_pending {
+            return bytes;
+        }
+        self.lowest_pending = lowest_pending;
+        while let Some((_, forgotten)) = self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending)
+        {
+            bytes += forgotten.bytes();
+        }
+        bytes
+    }
+
+    fn bytes(&self) -> u64 {
+        CLIENT_BYTES + self.results.iter().map(|(_, recorded)| recorded.bytes()).sum::<u64>()
+    }
+
+    fn to_proto(&self, id: u128) -> proto::SessionImage {
+        let results = self.results.iter().map(|(sequence, recorded)| proto::SessionResult {
+            sequence: *sequence,
+            term: recorded.id.term,
+            index: recorded.id.index,
+            applied: recorded.applied,
+            operations: recorded.results.iter().map(result_to_proto).collect(),
+        });
+        proto::SessionImage {
+            client_id: Bytes::copy_from_slice(&id.to_be_bytes()),
+            last_used: self.last_used,
+            lowest_pending: self.lowest_pending,
+            results: results.collect(),
+        }
+    }
+
+    fn from_proto(image: proto::SessionImage) -> Result<Client, Malformed> {
+        let mut client =
+            Client { last_used: image.last_used, lowest_pending: image.lowest_pending, ..Client::default() };
+        for result in image.results {
+            if client.results.back().is_some_and(|(last, _)| *last >= result.sequence) {
+                return Err(Malformed("a session's results out of order"));
+            }
+            let recorded = Recorded {
+                id: LogId { term: result.term, index: result.index },
+                applied: result.applied,
+                results: result.operations.into_iter().map(result_from_proto).collect(),
+            };
+            client.results.push_back((result.sequence, Arc::new(recorded)));
+        }
+        Ok(client)
+    }
+}
+
+fn result_to_proto(result: &OperationResult) -> proto::OperationResult {
+    proto::OperationResult {
+        condition_held: result.condition_held,
+        existed: result.existed,
+        version: result.version,
+    }
+}
+
+fn result_from_proto(result: proto::OperationResult) -> OperationResult {
+    OperationResult {
+        condition_held: result.condition_held,
+        existed: result.existed,
+        version: result.version,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! openraft's own storage conformance suite, on the real engine over real files.
+
+use crate::core::types::TypeConfig;
+use crate::storage::log_store::LogStore;
+use crate::storage::progress::Progress;
+use crate::storage::repair::{Mender, NoPeers};
+use crate::storage::state_machine::retired::Retired;
+use crate::storage::state_machine::starts::Starts;
+use crate::storage::state_machine::{PinnedSnapshot, StateMachine};
+use cairn_engine::io::{Backend, FileDirectory};
+use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+struct Builder;
+
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(&folder).await;
+        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(NoPeers)));
+        let (progress, pinned) =
+            (Arc::new(Progress::new(Retired::default(), Starts::default())), PinnedSnapshot::default());
+        let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());
+        Ok((folder, LogStore::new(engine, mender), machine.unwrap()))
+    }
+}
+
+pub(crate) async fn engine(folder: &TempDir) -> Engine {
+    engine_with(folder, |_| ()).await
+}
+
+pub(crate) async fn engine_with(folder: &TempDir, change: impl FnOnce(&mut Options)) -> Engine {
+    let geometry = Geometry::for_total(16 << 20).unwrap();
+    let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
+    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
+    let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
+    Engine::format(&directory, geometry, &identity).await.unwrap();
+    let mut options = Options::new(Mode::Device, BootId(1), 1);
+    change(&mut options);
+    Engine::open(Arc::new(directory), None, options).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_is_a_store_as_openraft_demands() {
+    Suite::test_all(Builder).await.unwrap();
+}

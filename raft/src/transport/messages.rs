@@ -1,0 +1,291 @@
+//! Between openraft's types and the peer protocol's messages.
+//!
+//! What holds here: nothing from the network reaches openraft unless every part of it that openraft needs is there.
+
+use super::terms::Sender;
+use crate::core::convert::{log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto};
+use crate::core::error::Malformed;
+use crate::core::ids::NodeId;
+use crate::core::types::{AppendRequest, Entry, RaftLogId, SnapshotMeta, StoredMembership, Vote};
+use crate::core::{codec, proto};
+use openraft::entry::RaftEntry;
+use openraft::vote::RaftLeaderId;
+
+/// Which members may acknowledge ahead of their syncs, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Regime {
+    /// The leader's term.
+    pub(crate) term: u64,
+    /// Counts changes within the term.
+    pub(crate) number: u64,
+    pub(crate) lazy: bool,
+}
+
+pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
+    let leader = vote.leader_id();
+    proto::Vote { term: leader.term(), node_id: leader.node_id().as_u64(), committed: vote.is_committed() }
+}
+
+/// A vote whose term is believed of its sender.
+pub(crate) fn vote_from_proto(vote: Option<proto::Vote>, from: Sender<'_>) -> Result<Vote, Malformed> {
+    let vote = vote.ok_or(Malformed("no vote"))?;
+    from.check(vote.term)?;
+    let node_id = NodeId::from_u64(vote.node_id);
+    Ok(match vote.committed {
+        true => Vote::new_committed(vote.term, node_id),
+        false => Vote::new(vote.term, node_id),
+    })
+}
+
+pub(crate) fn entry_to_proto(entry: Entry) -> proto::Entry {
+    let id = entry.log_id;
+    let (meta, values) = codec::encode_payload(entry.payload);
+    proto::Entry { term: id.committed_leader_id().term, index: id.index(), meta, values }
+}
+
+fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Malformed> {
+    let payload = codec::validate(entry.meta, entry.values)?;
+    Ok(Entry::new(RaftLogId::new_term_index(entry.term, entry.index), payload))
+}
+
+/// The request, and whether it carries `envelope`.
+pub(crate) fn append_to_proto(
+    request: AppendRequest,
+    envelope: Option<proto::Envelope>,
+    regime: Regime,
+) -> proto::AppendRequest {
+    proto::AppendRequest {
+        envelope,
+        regime: regime.number,
+        lazy: regime.lazy,
+        matched: None,
+        vote: Some(vote_to_proto(&request.vote)),
+        previous: request.prev_log_id.as_ref().map(log_id_to_proto),
+        entries: request.entries.into_iter().map(entry_to_proto).collect(),
+        committed: request.leader_commit.as_ref().map(log_id_to_proto),
+    }
+}
+
+/// What an append says that its receiver has acknowledged.
+pub(crate) fn matched_from_proto(message: &proto::AppendRequest) -> Option<cairn_engine::LogId> {
+    message.matched.map(|id| cairn_engine::LogId { term: id.term, index: id.index })
+}
+
+/// What an append says of acknowledging ahead of syncs.
+pub(crate) fn regime_from_proto(message: &proto::AppendRequest) -> Regime {
+    let term = message.vote.as_ref().map_or(0, |vote| vote.term);
+    Regime { term, number: message.regime, lazy: message.lazy }
+}
+
+/// Entries must follow `previous` without a hole and no term may fall, which openraft takes for granted.
+pub(crate) fn append_from_proto(
+    message: proto::AppendRequest,
+    from: Sender<'_>,
+) -> Result<AppendRequest, Malformed> {
+    let vote = vote_from_proto(message.vote, from.leading())?;
+    if !vote.is_committed() {
+        return Err(Malformed("an append by a member that does not lead"));
+    }
+    let mut term = message.previous.map_or(0, |id| id.term);
+    let prev_log_id = message.previous.map(log_id_from_proto).transpose()?;
+    let first = prev_log_id.map_or(0, |id| id.index() + 1);
+    if term > vote.leader_id().term() {
+        return Err(Malformed("terms out of order"));
+    }
+    let mut entries = Vec::with_capacity(message.entries.len());
+    for (next, entry) in (first..).zip(message.entries) {
+        if entry.index != next {
+            return Err(Malformed("a hole in the entries"));
+        }
+        if entry.term < term || entry.term > vote.leader_id().term() {
+            return Err(Malformed("terms out of order"));
+        }
+        term = entry.term;
+        entries.push(entry_from_proto(entry)?);
+    }
+    Ok(AppendRequest {
+        vote,
+        prev_log_id,
+        entries,
+        leader_commit: message.committed.map(log_id_from_proto).transpose()?,
+    })
+}
+
+pub(crate) fn snapshot_meta_to_proto(meta: &SnapshotMeta) -> proto::SnapshotMeta {
+    proto::SnapshotMeta {
+        last_log_id: meta.last_log_id.as_ref().map(log_id_to_proto),
+        membership_log_id: meta.last_membership.log_id().as_ref().map(log_id_to_proto),
+        membership: Some(membership_to_proto(meta.last_membership.membership())),
+    }
+}
+
+/// A snapshot always has a last entry.
+pub(crate) fn snapshot_meta_from_proto(
+    meta: Option<proto::SnapshotMeta>,
+) -> Result<(cairn_engine::LogId, SnapshotMeta), Malformed> {
+    let meta = meta.ok_or(Malformed("no snapshot named"))?;
+    let last = meta.last_log_id.ok_or(Malformed("a snapshot without a last entry"))?;
+    let membership = membership_from_proto(meta.membership.unwrap_or_default())?;
+    let membership_log_id = meta.membership_log_id.map(log_id_from_proto).transpose()?;
+    let named = SnapshotMeta {
+        last_log_id: Some(log_id_from_proto(last)?),
+        last_membership: StoredMembership::new(membership_log_id, membership),
+    };
+    Ok((cairn_engine::LogId { term: last.term, index: last.index }, named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::command::{Command, Condition, Operation};
+    use crate::core::types::Payload;
+    use crate::transport::terms::Terms;
+    use proptest::prelude::*;
+    use prost::Message;
+
+    fn leader(term: u64) -> Option<proto::Vote> {
+        Some(proto::Vote { term, node_id: NodeId::new(1, 1).as_u64(), committed: true })
+    }
+
+    fn blank(term: u64, index: u64) -> proto::Entry {
+        proto::Entry { term, index, meta: vec![0].into(), values: vec![] }
+    }
+
+    fn from_other(message: proto::AppendRequest) -> Result<AppendRequest, Malformed> {
+        append_from_proto(message, Terms::default().said_by(NodeId::new(2, 2)))
+    }
+
+    fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::AppendRequest {
+        proto::AppendRequest {
+            envelope: None,
+            vote: leader(5),
+            previous: previous.map(|(term, index)| proto::LogId { term, index }),
+            entries,
+            committed: None,
+            regime: 0,
+            lazy: false,
+            matched: None,
+        }
+    }
+
+    #[test]
+    fn entries_that_follow_each_other_are_taken() {
+        let taken = from_other(request(Some((3, 9)), vec![blank(3, 10), blank(5, 11)])).unwrap();
+        assert_eq!(taken.entries.len(), 2);
+        assert_eq!(taken.prev_log_id, Some(RaftLogId::new_term_index(3, 9)));
+    }
+
+    #[test]
+    fn the_first_entry_of_all_has_index_0() {
+        assert!(from_other(request(None, vec![blank(5, 0)])).is_ok());
+        assert!(from_other(request(None, vec![blank(5, 1)])).is_err());
+    }
+
+    #[test]
+    fn a_hole_in_the_entries_is_refused() {
+        assert!(from_other(request(Some((3, 9)), vec![blank(3, 10), blank(3, 12)])).is_err());
+    }
+
+    #[test]
+    fn terms_that_fall_are_refused() {
+        assert!(from_other(request(Some((3, 9)), vec![blank(2, 10)])).is_err());
+    }
+
+    #[test]
+    fn an_entry_of_a_later_term_than_its_leader_is_refused() {
+        assert!(from_other(request(Some((3, 9)), vec![blank(6, 10)])).is_err());
+        assert!(from_other(request(Some((6, 9)), vec![])).is_err());
+    }
+
+    #[test]
+    fn an_append_by_a_mere_candidate_is_refused() {
+        let mut message = request(None, vec![]);
+        message.vote.as_mut().unwrap().committed = false;
+        assert!(from_other(message).is_err());
+    }
+
+    #[test]
+    fn an_index_at_the_end_of_numbers_is_refused() {
+        assert!(from_other(request(Some((3, u64::MAX)), vec![])).is_err());
+        assert!(from_other(request(Some((3, u64::MAX - 1)), vec![blank(3, u64::MAX)])).is_err());
+    }
+
+    /// The story: one message with the last of all terms. It was stored and passed on, and no later term exists.
+    #[test]
+    fn a_term_or_position_that_leaves_no_room_for_later_ones_is_refused() {
+        let terms = Terms::default();
+        let from = terms.said_by(NodeId::new(2, 2));
+        let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }), from);
+        assert!(vote(1 << 32).is_ok() && vote((1 << 32) + 1).is_err() && vote(u64::MAX).is_err());
+        assert!(from_other(request(Some((3, u64::MAX - 1)), vec![])).is_err());
+        let committed = Some(proto::LogId { term: 3, index: u64::MAX });
+        assert!(from_other(proto::AppendRequest { committed, ..request(None, vec![]) }).is_err());
+    }
+
+    #[test]
+    fn an_append_is_read_back_as_it_was_written() {
+        let command = Command {
+            synced: false,
+            session: None,
+            operations: vec![Operation::Put {
+                key: "k".into(),
+                value: vec![7; 5000].into(),
+                condition: Condition::None,
+            }],
+        };
+        let request = AppendRequest {
+            vote: Vote::new_committed(5, NodeId::new(1, 1)),
+            prev_log_id: Some(RaftLogId::new_term_index(4, 9)),
+            entries: vec![
+                Entry::new(RaftLogId::new_term_index(5, 10), Payload::Blank),
+                Entry::new(
+                    RaftLogId::new_term_index(5, 11),
+                    Payload::Normal(codec::encode_command(command, 1)),
+                ),
+            ],
+            leader_commit: Some(RaftLogId::new_term_index(4, 8)),
+        };
+        let bytes =
+            append_to_proto(request.clone(), None, Regime { term: 5, number: 2, lazy: true }).encode_to_vec();
+        let back = from_other(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{request:?}"));
+        assert_eq!(back.entries, request.entries);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_append_decoder_panic(bytes: Vec<u8>) {
+            if let Ok(message) = proto::AppendRequest::decode(&bytes[..]) {
+                let _ = from_other(message);
+            }
+        }
+
+        #[test]
+        fn no_numbers_make_the_append_decoder_panic(
+            term: u64, node_id: u64, committed: bool,
+            previous: Option<(u64, u64)>,
+            entries in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<Vec<u8>>()), 0..4),
+        ) {
+            let entries = entries.into_iter();
+            let _ = from_other(proto::AppendRequest {
+                envelope: None,
+                vote: Some(proto::Vote { term, node_id, committed }),
+                previous: previous.map(|(term, index)| proto::LogId { term, index }),
+                entries: entries
+                    .map(|(term, index, meta)| proto::Entry { term, index, meta: meta.into(), values: vec![] })
+                    .collect(),
+                committed: None,
+                regime: 0,
+                lazy: false,
+            matched: None,
+            });
+        }
+
+        #[test]
+        fn no_bytes_make_the_snapshot_decoder_panic(bytes: Vec<u8>) {
+            if let Ok(message) = proto::SnapshotMeta::decode(&bytes[..]) {
+                let _ = snapshot_meta_from_proto(Some(message));
+            }
+        }
+    }
+}

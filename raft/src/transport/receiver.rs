@@ -1,0 +1,263 @@
+//! Receiving a snapshot: one at a time, its pieces in order, kept when the connection breaks.
+//!
+//! What holds here: a piece is taken once, in order, and only with values that match their hash; a snapshot whose last
+//! entry the log already holds is not taken at all, since installing it would drop the log's newer entries. A piece that was
+//! begun is taken to its end, whoever still waits for it. A value that comes only by its hash is one that this member holds, of the
+//! same entry; else the sender is asked for it.
+
+use super::messages;
+use crate::core::error::Malformed;
+use crate::core::ids::GROUP;
+use crate::core::types::SnapshotMeta;
+use crate::core::{codec, proto, runtime};
+use crate::storage::state_machine::{Incoming, Snapshot, SnapshotData};
+use bytes::Bytes;
+use cairn_engine::{Engine, Installer, LogId, SnapshotKey};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, oneshot};
+use tonic::Status;
+
+/// A transfer of which nothing arrives for this long is forgotten, and its room given back.
+const KEEP_FOR: Duration = Duration::from_secs(120);
+
+/// Where pieces are gathered.
+pub(crate) struct SnapshotReceiver {
+    engine: Engine,
+    partial: Arc<Mutex<Option<Partial>>>,
+}
+
+struct Partial {
+    last_log_id: LogId,
+    installer: Installer,
+    next_chunk: u64,
+    last_key: Bytes,
+    used: runtime::Instant,
+}
+
+impl Partial {
+    /// With the next piece, if it is all here; the keys whose values are missing.
+    async fn take(mut self, items: Vec<proto::SnapshotItem>) -> Result<(Partial, Vec<Bytes>), Status> {
+        let keys = checked(&self.last_key, items)?;
+        let last_key = keys.last().map_or_else(|| self.last_key.clone(), |key| key.key().clone());
+        let missing = self.installer.put(keys).await.map_err(engine_status)?;
+        // What no checkpoint can hold need not be sent to its end.
+        self.installer.fits(0).map_err(engine_status)?;
+        if missing.is_empty() {
+            self.last_key = last_key;
+            self.next_chunk += 1;
+        }
+        self.used = runtime::now();
+        Ok((self, missing))
+    }
+}
+
+/// Where a transfer stands.
+pub(crate) enum Standing {
+    /// The log already holds what the snapshot ends with.
+    Needless,
+    /// The next piece, and the last key before it.
+    Expects(u64, Bytes),
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) next_chunk: u64,
+    /// Keys whose values are needed after all; the piece is due again, with those.
+    pub(crate) missing: Vec<Bytes>,
+}
+
+fn engine_status(error: cairn_engine::Error) -> Status {
+    match error {
+        cairn_engine::Error::Full { .. } | cairn_engine::Error::IndexFull { .. } => {
+            Status::resource_exhausted(error.to_string())
+        }
+        _ => Status::internal(error.to_string()),
+    }
+}
+
+impl SnapshotReceiver {
+    pub(crate) fn new(engine: Engine) -> SnapshotReceiver {
+        SnapshotReceiver { engine, partial: Arc::default() }
+    }
+
+    fn needless(&self, last: LogId) -> bool {
+        self.engine.applied(GROUP) >= Some(last) || self.engine.log_id_at(GROUP, last.index) == Some(last)
+    }
+
+    /// What is applied is committed, and has no other ids: replication takes a contradiction for a broken invariant.
+    fn refuse_contradiction(&self, last: LogId) -> Result<(), Status> {
+        match self.engine.applied(GROUP) {
+            Some(applied) if last.index <= applied.index && last > applied => {
+                let reason = format!("a snapshot through {last} contradicts what is applied here, {applied}");
+                Err(Status::failed_precondition(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on with a transfer, or begins it.
+    pub(crate) async fn offset(&self, last: LogId) -> Result<Standing, Status> {
+        if self.needless(last) {
+            return Ok(Standing::Needless);
+        }
+        self.refuse_contradiction(last)?;
+        let mut partial = self.partial.lock().await;
+        if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
+            partial.used = runtime::now();
+            return Ok(Standing::Expects(partial.next_chunk, partial.last_key.clone()));
+        }
+        // Dropped first, so that it does not take the room of the new one.
+        *partial = None;
+        *partial = Some(Partial {
+            last_log_id: last,
+            installer: self.engine.begin_install(GROUP).await.map_err(engine_status)?,
+            next_chunk: 0,
+            last_key: Bytes::new(),
+            used: runtime::now(),
+        });
+        Ok(Standing::Expects(0, Bytes::new()))
+    }
+
+    /// Takes a piece. May be cancelled: once it was begun it is taken all the same, and who asks for the offset waits for that.
+    pub(crate) async fn chunk(
+        &self,
+        last: LogId,
+        chunk: u64,
+        items: Vec<proto::SnapshotItem>,
+    ) -> Result<Taken, Status> {
+        let mut slot = self.partial.clone().lock_owned().await;
+        let next_chunk = match slot.as_ref().filter(|partial| partial.last_log_id == last) {
+            None => return Err(Status::aborted("no such snapshot is being received; ask for the offset")),
+            Some(partial) => partial.next_chunk,
+        };
+        if chunk != next_chunk {
+            return Ok(Taken { next_chunk, missing: Vec::new() });
+        }
+        // Where this ends by an error part of the piece is in: only a new beginning is certain.
+        let Some(partial) = slot.take() else {
+            return Err(Status::aborted("no snapshot is being received"));
+        };
+        let (done, taken) = oneshot::channel();
+        runtime::spawn(async move {
+            let took = partial.take(items).await.map(|(partial, missing)| {
+                let next_chunk = slot.insert(partial).next_chunk;
+                Taken { next_chunk, missing }
+            });
+            drop(slot);
+            done.send(took).ok();
+        });
+        taken.await.unwrap_or_else(|_| Err(Status::aborted("this member ends")))
+    }
+
+    /// Gives out a snapshot whose pieces have all arrived, to be installed. `None`: needless by now.
+    pub(crate) async fn finish(
+        &self,
+        last: LogId,
+        meta: SnapshotMeta,
+        chunks: u64,
+        machine: Bytes,
+    ) -> Result<Option<Snapshot>, Status> {
+        let mut slot = self.partial.lock().await;
+        if self.needless(last) {
+            *slot = None;
+            return Ok(None);
+        }
+        self.refuse_contradiction(last)?;
+        match slot.take() {
+            Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
+                // Room that is missing is said here: met while the state is replaced, it would end replication.
+                partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
+                let incoming = Incoming::new(partial.installer, &machine, &meta)?;
+                Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
+            }
+            other => {
+                *slot = other;
+                Err(Status::aborted("the snapshot's pieces have not all arrived; ask for the offset"))
+            }
+        }
+    }
+
+    /// Forgets a transfer that came to nothing.
+    pub(crate) fn expire(&self) {
+        // A piece of it is just being taken.
+        let Ok(mut partial) = self.partial.try_lock() else { return };
+        if partial.as_ref().is_some_and(|partial| runtime::now() - partial.used > KEEP_FOR) {
+            *partial = None;
+        }
+    }
+}
+
+/// Keys rise, and each value is what was first written.
+fn checked(last_key: &Bytes, items: Vec<proto::SnapshotItem>) -> Result<Vec<SnapshotKey>, Status> {
+    let mut keys: Vec<SnapshotKey> = Vec::with_capacity(items.len());
+    for item in items {
+        if !codec::is_key(&item.key) {
+            return Err(Malformed("a key that is empty or too long").into());
+        }
+        if item.key <= keys.last().map_or(last_key, |before| before.key()) {
+            return Err(Malformed("a snapshot's keys out of order").into());
+        }
+        let hash: Option<[u8; 16]> = item.hash.as_ref().try_into().ok();
+        let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
+        let version = LogId { term: item.term, index: item.index };
+        let key = SnapshotKey::checked(item.key, version, item.length, hash, item.value);
+        let wrong = || Status::data_loss("a snapshot's value does not match its hash");
+        keys.push(key.ok_or_else(wrong)?);
+    }
+    Ok(keys)
+}
+
+/// The snapshot that a message names, if a leader with this vote can have sent it.
+pub(crate) fn named(
+    meta: Option<proto::SnapshotMeta>,
+    vote: &crate::core::types::Vote,
+) -> Result<(LogId, SnapshotMeta), Status> {
+    let (last, meta) = messages::snapshot_meta_from_proto(meta)?;
+    match vote.is_committed() && last.term <= vote.leader_id.term {
+        true => Ok((last, meta)),
+        false => Err(Status::invalid_argument("a snapshot beyond its sender's leadership")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::tests::engine;
+    use futures::FutureExt;
+    use xxhash_rust::xxh3::xxh3_128;
+
+    fn item(key: &'static str, value: Vec<u8>) -> proto::SnapshotItem {
+        let (length, hash) = (value.len() as u32, xxh3_128(&value).to_le_bytes().to_vec());
+        let (key, value) = (key.into(), Some(value.into()));
+        proto::SnapshotItem { key, term: 1, index: 1, value, hash: hash.into(), length }
+    }
+
+    /// The story: a leader waited ten seconds for the answer to one piece, and no longer. The piece, and all the pieces before it,
+    /// were forgotten, and the snapshot was sent from its beginning; and again.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_piece_is_taken_to_its_end_though_its_sender_waits_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let receiver = SnapshotReceiver::new(engine(&folder).await);
+        let last = LogId { term: 1, index: 9 };
+        assert!(matches!(receiver.offset(last).await, Ok(Standing::Expects(0, _))));
+        let first = receiver.chunk(last, 0, vec![item("a", vec![1; 100])]).await.unwrap();
+        assert_eq!(first, Taken { next_chunk: 1, missing: vec![] });
+        // Polled once, and dropped.
+        drop(receiver.chunk(last, 1, vec![item("b", vec![2; 600_000])]).now_or_never());
+        let taken = async {
+            loop {
+                match receiver.offset(last).await.unwrap() {
+                    Standing::Expects(2, key) => return assert_eq!(key, "b"),
+                    Standing::Expects(1, _) => tokio::task::yield_now().await,
+                    Standing::Expects(next, _) => {
+                        panic!("chunk {next} is expected: what was taken is forgotten")
+                    }
+                    Standing::Needless => panic!("needless"),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
+    }
+}
