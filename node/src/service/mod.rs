@@ -8,6 +8,7 @@
 //! - every refusal names the input and the way out, and carries an `ErrorDetail`.
 
 mod admission;
+mod batch;
 mod caller;
 mod deadline;
 mod describe;
@@ -26,7 +27,6 @@ use crate::outage::Outlook;
 use crate::reads::{Line, Reader, Reads};
 use admission::Admission;
 use cairn_client::proto::{self, answer, call};
-use cairn_client::serve;
 use cairn_engine::{Engine, Run};
 use cairn_raft::{Mandate, NodeId, Replica};
 use caller::Caller;
@@ -165,7 +165,7 @@ impl proto::kv_server::Kv for KvService {
         let stopping = service.inner.stopping.clone().map(|_| ());
         let caller = Caller::of(&request, &self.inner.reader);
         let calling = caller.clone();
-        let answers = serve::batch(request.into_inner(), stopping, move |kind, timeout| {
+        let answers = batch::answers(request.into_inner(), stopping, move |kind, timeout| {
             let (service, caller) = (service.clone(), calling.clone());
             async move { service.call(&caller, kind, timeout).await }
         });
