@@ -25,18 +25,18 @@ use real as world;
 #[cfg(madsim)]
 use simulated as world;
 
+use crate::admission::memory::Reads;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{Outlook, Watch};
-use crate::reads::Reads;
-use crate::service::KvService;
+use crate::service::{KvService, Stop};
 use cairn_engine::io::Directory;
 use cairn_engine::{BootId, Engine, Identity, Inspection, Options};
 use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
 use futures::FutureExt;
-use futures::future::{Either, Shared, select};
+use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -102,9 +102,6 @@ pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Ident
 pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
     world::inspect(directory, values).await
 }
-
-/// Resolves when servers should stop accepting.
-pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
 
 /// A running member.
 pub struct Node {

@@ -3,9 +3,9 @@
 use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places, WHOLE};
 use super::sending::Sending;
 use super::*;
+use crate::admission::memory::Pace;
 use crate::config::DiskBackend;
 use crate::platform;
-use crate::reads::Pace;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
