@@ -8,7 +8,8 @@
 //! ```
 //!
 //! [`Node::start`] is the only place where the parts meet: the binary and the simulation both call it, so the
-//! simulation runs the shipped code. The file `compose.rs` is the only one here that knows which of the two it is in.
+//! simulation runs the shipped code. The file `compose/world/mod.rs` is the only one here that knows which of the two
+//! it is in.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

@@ -1,5 +1,5 @@
-//! The one room of what may come in: what a request may be, how long it has, whose it is, and whether there is room for it. Knows
-//! the configuration and nothing of the node that serves.
+//! The one place that decides what may come in: what a request may be, how long it has, who pays for
+//! it, and whether there is room. It knows the configuration and nothing of the node that serves.
 //!
 //! | file | decides |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `memory` | what reads and their answers may take |
 //! | `caller` | which connection's account a read is charged to |
 //! | `deadline` | how long a request is worked on |
-//! | `refusal` | what whoever is refused is told |
+//! | `refusal` | what a client is told that is refused |
 
 pub(crate) mod caller;
 pub(crate) mod deadline;

@@ -1,5 +1,5 @@
-//! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and `--set`; and the form of
-//! one address.
+//! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and
+//! `--set`. Also checks the form of one address.
 
 use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
