@@ -42,11 +42,6 @@ impl Client {
         Options::default()
     }
 
-    pub(crate) fn from_options(options: Options) -> Result<Client, Error> {
-        let deadline = options.deadline;
-        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(options)? }), deadline, synced: false })
-    }
-
     /// The same client with another deadline for its requests.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
         Client { inner: self.inner.clone(), deadline, synced: self.synced }
@@ -102,6 +97,28 @@ impl Client {
     /// `host:port` of every node known: those of the options first, then the cluster's other members.
     pub fn endpoints(&self) -> Vec<String> {
         self.inner.pool.all().iter().map(|node| node.address().to_owned()).collect()
+    }
+}
+
+impl Options {
+    /// Makes a client and connects it to the first endpoint that answers; each is tried once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::ProtocolMismatch`],
+    /// [`Error::InvalidOptions`].
+    pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.build()?;
+        client.inner.pool.connect_any().await?;
+        Ok(client)
+    }
+
+    /// Makes a client that connects with its first request.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`].
+    pub fn build(self) -> Result<Client, Error> {
+        let deadline = self.deadline;
+        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(self)? }), deadline, synced: false })
     }
 }
 

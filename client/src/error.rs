@@ -139,6 +139,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// One endpoint could not serve the request.
+    pub(crate) fn unavailable(endpoint: &str, last_error: String) -> Error {
+        Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
+    }
+
     /// Whether a write that failed with this error may have been applied, now or later.
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Error::OutcomeUnknown { .. })

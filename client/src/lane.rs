@@ -14,9 +14,9 @@ use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::node::UnaryStub;
 use crate::proto::{self, answer, call};
 
 /// Requests in one message.
@@ -27,6 +27,9 @@ const MAX_BYTES: usize = 1 << 20;
 const OPERATION_BYTES: usize = 64;
 /// Messages on their way to the transport.
 const WINDOW: usize = 4;
+
+/// The generated stub: one call for one request.
+pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
 
 type Reply = oneshot::Sender<Result<answer::Kind, Status>>;
 

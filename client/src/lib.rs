@@ -75,8 +75,6 @@ mod random;
 mod read;
 mod retry;
 mod scrub;
-#[doc(hidden)]
-pub mod serve;
 mod session;
 mod status;
 mod types;

@@ -15,16 +15,13 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
 use crate::convert::describe;
-use crate::lane::Lane;
+use crate::lane::{Lane, UnaryStub};
 use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
 
 /// The version of the client protocol that this release speaks.
 pub const PROTOCOL: u32 = 1;
-
-/// The generated stub: one call for one request.
-pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
 
 /// What a node can be asked. Small requests share a stream; the others are calls of their own.
 #[derive(Clone)]
@@ -256,7 +253,7 @@ impl Node {
     }
 
     fn unavailable(&self, last_error: String) -> Error {
-        Error::Unavailable { tried: vec![self.address.clone()], last_error }
+        Error::unavailable(&self.address, last_error)
     }
 }
 

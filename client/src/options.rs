@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use crate::{Client, Error};
-
 /// The most writes that one client keeps in flight. The servers keep the results of 1024 per session.
 pub(crate) const MAX_IN_FLIGHT: usize = 512;
 
 /// No time is longer: with more, a clock could not tell when it is over.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Options of a [`Client`]; also its builder.
+/// Options of a [`Client`](crate::Client); also its builder.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), cairn_client::Error> {
@@ -127,24 +125,5 @@ impl Options {
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
-    }
-
-    /// Makes a client and connects it to the first endpoint that answers; each is tried once.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::ProtocolMismatch`],
-    /// [`Error::InvalidOptions`].
-    pub async fn connect(self) -> Result<Client, Error> {
-        let client = self.build()?;
-        client.inner.pool.connect_any().await?;
-        Ok(client)
-    }
-
-    /// Makes a client that connects with its first request.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOptions`].
-    pub fn build(self) -> Result<Client, Error> {
-        Client::from_options(self)
     }
 }

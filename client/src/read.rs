@@ -12,7 +12,6 @@ use crate::node::Stub;
 use crate::pool::Target;
 use crate::proto;
 use crate::retry::Attempts;
-use crate::status::unavailable;
 use crate::types::{KeyValue, Version};
 use crate::{Client, Error};
 
@@ -71,7 +70,7 @@ impl Client {
         let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
-        let got = answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?;
+        let got = answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
         Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
     }
 

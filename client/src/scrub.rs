@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::node::Stub;
-use crate::status::unavailable;
 use crate::{Client, Error, convert, proto};
 
 /// What a node's scrubber is to do.
@@ -57,7 +56,7 @@ impl Client {
     pub async fn scrub(&self, endpoint: &str, action: ScrubAction) -> Result<ScrubStatus, Error> {
         let call = |mut stub: Stub, timeout| async move { stub.scrub(action_number(action), timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
-        let answer = answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?;
+        let answer = answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
         Ok(answer.scrub.map(scrub_status).unwrap_or_default())
     }
 }

@@ -134,7 +134,7 @@ impl Client {
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
         let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
-        Ok(node_status(answer.map_err(|status| unavailable(endpoint, convert::describe(&status)))?))
+        Ok(node_status(answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?))
     }
 
     /// Tells the node at `endpoint` that an operator accepts the loss of what no member holds any more, and which member,
@@ -150,7 +150,7 @@ impl Client {
             Err(status) if status.code() == tonic::Code::FailedPrecondition => {
                 Err(Error::InvalidRequest(format!("{endpoint}: {}", status.message())))
             }
-            Err(status) => Err(unavailable(endpoint, convert::describe(&status))),
+            Err(status) => Err(Error::unavailable(endpoint, convert::describe(&status))),
         }
     }
 
@@ -172,7 +172,7 @@ impl Client {
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
         let ask = async { Ok(call(pool.connect(&node).await?.stub(), timeout).await) };
-        let late = || Err(unavailable(&address, format!("no answer within {timeout:?}")));
+        let late = || Err(Error::unavailable(&address, format!("no answer within {timeout:?}")));
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
 
@@ -191,10 +191,6 @@ impl Client {
         let hello = self.read(Target::Any, || (), call).await?;
         self.inner.pool.learn("(a connected node)", hello)
     }
-}
-
-pub(crate) fn unavailable(endpoint: &str, last_error: String) -> Error {
-    Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
 }
 
 fn node_status(status: proto::StatusResponse) -> NodeStatus {

@@ -8,9 +8,12 @@
 //! ```
 //!
 //! [`Node::start`] is the only place where the parts meet: the binary and the simulation both call it, so the
-//! simulation runs the shipped code. The file `compose.rs` is the only one here that knows which of the two it is in.
+//! simulation runs the shipped code. The file `compose/world/mod.rs` is the only one here that knows which of the two
+//! it is in.
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod admission;
 mod compose;
 pub mod config;
 pub mod doctor;
@@ -20,8 +23,6 @@ mod metrics;
 pub mod outage;
 pub mod platform;
 pub mod promise;
-#[doc(hidden)]
-pub mod reads;
 mod service;
 
 pub use compose::{Environment, Node, Progress, format, inspect, termination};

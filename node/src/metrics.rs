@@ -2,8 +2,8 @@
 //!
 //! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
 
+use crate::admission::memory::Reads;
 use crate::outage::Outlook;
-use crate::reads::Reads;
 use cairn_engine::{Engine, LogId, Standing};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;

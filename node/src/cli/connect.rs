@@ -2,14 +2,13 @@
 //! `cairn dev` leaves in the folder where it was started (that folder or any above the current one), and last the
 //! address that a server listens on by default.
 
+use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
 use cairn_client::{Client, Options};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a server listens unless it is told otherwise.
-pub(crate) const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
 /// Left by `cairn dev`.
 const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 

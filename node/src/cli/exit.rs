@@ -1,6 +1,6 @@
 //! Exit codes, and the way from an error to one of them.
 
-use super::connect::DEFAULT_ENDPOINT;
+use super::DEFAULT_ENDPOINT;
 use super::output::Output;
 use cairn_client::Error as ClientError;
 use cairn_node::config::ConfigError;
@@ -54,7 +54,7 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
         return Exit::Done.into();
     }
     let exit = of(error);
-    output.error(&format!("{error:#}{}", hint(error)), exit);
+    output.error(&format!("{error:#}{}", hint(error)), exit as u8);
     exit.into()
 }
 

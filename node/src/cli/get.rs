@@ -37,7 +37,7 @@ pub(crate) async fn run(args: GetArgs, output: &Output) -> anyhow::Result<Exit> 
         options = options.version_only();
     }
     let Some(item) = args.connect.client()?.get_with(key.clone(), options).await? else {
-        output.error(&format!("key `{}` does not exist", escape(&key)), Exit::NotFound);
+        output.error(&format!("key `{}` does not exist", escape(&key)), Exit::NotFound as u8);
         return Ok(Exit::NotFound);
     };
     if output.is_json() {

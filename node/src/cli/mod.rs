@@ -30,6 +30,9 @@ use output::{Format, Output};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Where a server listens unless it is told otherwise.
+const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
+
 #[derive(Parser)]
 #[command(
     name = "cairn",

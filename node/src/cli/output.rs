@@ -1,6 +1,5 @@
 //! Results on standard output, errors on standard error, as text or JSON.
 
-use super::exit::Exit;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
@@ -57,12 +56,12 @@ impl Output {
         out.flush()
     }
 
-    /// What went wrong.
-    pub(crate) fn error(&self, message: &str, exit: Exit) {
+    /// What went wrong, and the exit code that says so.
+    pub(crate) fn error(&self, message: &str, exit_code: u8) {
         let mut err = io::stderr().lock();
         // There is nobody left to tell if standard error is closed.
         let _ = if self.is_json() {
-            writeln!(err, "{}", json!({ "error": message, "exit_code": exit as u8 }))
+            writeln!(err, "{}", json!({ "error": message, "exit_code": exit_code }))
         } else {
             writeln!(err, "cairn: {message}")
         };

@@ -3,8 +3,8 @@
 //!
 //! What holds here: each default passes its own kind's check (a test), and no two keys share an environment variable.
 
+use super::members;
 use cairn_engine::Geometry;
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 /// What a key's value must look like.
@@ -292,21 +292,6 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Checks the form of `host:port` without asking a name server.
-pub(crate) fn check_address(text: &str) -> Result<(), String> {
-    let expected = || "expected host:port, such as 127.0.0.1:7400".to_string();
-    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
-    port.parse::<u16>().map_err(|_| expected())?;
-    let bracketed = host.starts_with('[') && host.ends_with(']');
-    if host.is_empty() || (host.contains(':') && !bracketed) || host.contains(['/', ' ']) {
-        return Err(expected());
-    }
-    if bracketed && text.to_socket_addrs().is_err() {
-        return Err(expected());
-    }
-    Ok(())
-}
-
 impl Kind {
     /// Checks a value's form.
     pub(crate) fn check(self, text: &str) -> Result<(), String> {
@@ -321,10 +306,10 @@ impl Kind {
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
             Kind::Time => parse_time(text).map(|_| ()),
             Kind::OptionalAddress if text == "none" => Ok(()),
-            Kind::Address | Kind::OptionalAddress => check_address(text),
+            Kind::Address | Kind::OptionalAddress => members::check_address(text),
             Kind::Choice(words) if words.contains(&text) => Ok(()),
             Kind::Choice(words) => Err(format!("expected one of {}", words.join(", "))),
-            Kind::Members => super::members::parse(text).map(|_| ()),
+            Kind::Members => members::parse(text).map(|_| ()),
         }
     }
 }
@@ -374,18 +359,6 @@ mod tests {
         assert_eq!(format_size(1500), "1500");
         for bad in ["", "KiB", "-1", "1.5MiB", "1MB", "99999999999999TiB"] {
             assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn addresses_need_a_host_and_a_port() {
-        for good in ["127.0.0.1:0", "node-1:7400", "[::1]:7400", "a.b.example:1"] {
-            assert_eq!(check_address(good), Ok(()), "{good}");
-        }
-        for bad in
-            ["", "node", "node:", ":7400", "node:port", "node:70000", "::1:7400", "http://a:1", "[x]:1"]
-        {
-            assert!(check_address(bad).is_err(), "{bad}");
         }
     }
 }

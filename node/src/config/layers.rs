@@ -246,7 +246,7 @@ impl MemberTables {
                 return Err(ConfigError::UnknownKey { key, place: source.to_string(), nearest });
             }
         };
-        keys::check_address(&value).map_err(|reason| ConfigError::BadValue {
+        members::check_address(&value).map_err(|reason| ConfigError::BadValue {
             key,
             place: source.to_string(),
             value: value.clone(),

@@ -1,8 +1,9 @@
-//! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and `--set`.
+//! The initial members in one line of text: `1=client/peer,2=client/peer`, for the environment and
+//! `--set`. Also checks the form of one address.
 
-use super::keys::check_address;
 use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
+use std::net::ToSocketAddrs;
 
 /// Reads members; an empty text is none.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> {
@@ -28,6 +29,21 @@ pub(crate) fn parse_slot(text: &str) -> Result<u16, String> {
     text.parse::<u16>().ok().filter(|slot| *slot > 0).ok_or_else(|| "expected a slot from 1 to 65535".into())
 }
 
+/// Checks the form of `host:port` without asking a name server.
+pub(crate) fn check_address(text: &str) -> Result<(), String> {
+    let expected = || "expected host:port, such as 127.0.0.1:7400".to_string();
+    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
+    port.parse::<u16>().map_err(|_| expected())?;
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    if host.is_empty() || (host.contains(':') && !bracketed) || host.contains(['/', ' ']) {
+        return Err(expected());
+    }
+    if bracketed && text.to_socket_addrs().is_err() {
+        return Err(expected());
+    }
+    Ok(())
+}
+
 /// Writes members the way [`parse`] reads them.
 pub(crate) fn format(members: &BTreeMap<u16, MemberAddress>) -> String {
     let items: Vec<String> =
@@ -50,6 +66,18 @@ mod tests {
     fn a_member_without_both_addresses_or_given_twice_is_refused() {
         for bad in ["1", "1=a:1", "0=a:1/a:2", "x=a:1/a:2", "1=a/a:2", "1=a:1/a:2,1=b:1/b:2"] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_need_a_host_and_a_port() {
+        for good in ["127.0.0.1:0", "node-1:7400", "[::1]:7400", "a.b.example:1"] {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in
+            ["", "node", "node:", ":7400", "node:port", "node:70000", "::1:7400", "http://a:1", "[x]:1"]
+        {
+            assert!(check_address(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the node says of itself: to a client that begins, and to an operator.
 
-use super::{Inner, refusal, scrub, standing};
+use super::{Inner, scrub, standing};
+use crate::admission::refusal;
 use crate::config::NodeConfig;
 use crate::doctor::Contract;
 use crate::durability::Durability;

@@ -1,4 +1,4 @@
-//! The public service: validation, admission, linearizability and deadlines over a [`Replica`] and its [`Engine`].
+//! The public service: linearizability and deadlines of what was admitted, over a [`Replica`] and its [`Engine`].
 //!
 //! What holds here:
 //! - a read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's state after it;
@@ -7,36 +7,36 @@
 //! - a value that cannot be read intact is DATA_LOSS, never "not found";
 //! - every refusal names the input and the way out, and carries an `ErrorDetail`.
 
-mod admission;
-mod caller;
-mod deadline;
+mod batch;
 mod describe;
 mod read;
-mod refusal;
 mod scrub;
 mod standing;
-mod validate;
 mod write;
 
-use crate::compose::Stop;
+use crate::admission::caller::Caller;
+use crate::admission::memory::{Line, Reader, Reads};
+use crate::admission::writes::Admission;
+use crate::admission::{deadline, refusal};
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
 use crate::outage::Outlook;
-use crate::reads::{Line, Reader, Reads};
-use admission::Admission;
 use cairn_client::proto::{self, answer, call};
-use cairn_client::serve;
 use cairn_engine::{Engine, Run};
 use cairn_raft::{Mandate, NodeId, Replica};
-use caller::Caller;
+use futures::future::Shared;
 use futures::{FutureExt, Stream};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
+
+/// Resolves when servers should stop accepting.
+pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
 
 /// The service; clones share it.
 #[derive(Clone)]
@@ -165,7 +165,7 @@ impl proto::kv_server::Kv for KvService {
         let stopping = service.inner.stopping.clone().map(|_| ());
         let caller = Caller::of(&request, &self.inner.reader);
         let calling = caller.clone();
-        let answers = serve::batch(request.into_inner(), stopping, move |kind, timeout| {
+        let answers = batch::answers(request.into_inner(), stopping, move |kind, timeout| {
             let (service, caller) = (service.clone(), calling.clone());
             async move { service.call(&caller, kind, timeout).await }
         });

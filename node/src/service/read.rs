@@ -3,9 +3,10 @@
 //!
 //! What holds here: nothing is read before the memory for it is charged to the caller.
 
-use super::caller::Caller;
-use super::{Inner, refusal, standing, validate};
-use crate::reads::Charge;
+use super::{Inner, standing};
+use crate::admission::caller::Caller;
+use crate::admission::memory::Charge;
+use crate::admission::{refusal, validate};
 use bytes::Bytes;
 use cairn_client::proto;
 use cairn_engine::{ListItem, ListQuery, View};

@@ -1,6 +1,7 @@
 //! How the node stands to its cluster: in one word for status, as a refusal for reads.
 
-use super::{Inner, refusal};
+use super::Inner;
+use crate::admission::refusal;
 use cairn_engine::Standing;
 use cairn_raft::Replica;
 use tonic::Status;

@@ -1,6 +1,7 @@
 //! Writes: checked, admitted, proposed, and answered with what is known at the deadline.
 
-use super::{Inner, refusal, validate};
+use super::Inner;
+use crate::admission::{refusal, validate};
 use cairn_client::proto;
 use cairn_raft::{OperationResult, WriteOutcome};
 use std::time::Duration;

@@ -14,6 +14,7 @@ mod bad_input;
 mod command_line;
 mod damage;
 mod doctor;
+mod floors;
 mod kill_under_load;
 mod lost_identity;
 mod new_disk;

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use cairn_client::Options;
 use cairn_client::proto::error_detail::Reason;
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, answer, call};
-use cairn_client::{Options, serve};
 use cairn_ports::HeldPort;
-use futures::Stream;
+use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use std::pin::Pin;
 use std::time::Duration;
@@ -165,6 +165,21 @@ impl Node {
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// Requests of one stream under way at once: more than a client keeps.
+const UNDER_WAY: usize = 1024;
+
+fn within<M>(message: M, timeout: Duration) -> Request<M> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+fn failed(status: &Status) -> proto::Failed {
+    let detail = status.metadata().get_bin(proto::ERROR_DETAIL_KEY);
+    let detail = detail.map(|value| proto::ErrorDetail::decode(value.to_bytes().unwrap()).unwrap());
+    proto::Failed { code: status.code() as i32, message: status.message().to_owned(), detail }
+}
+
 #[tonic::async_trait]
 impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
@@ -201,27 +216,24 @@ impl Kv for Node {
 
     async fn batch(&self, request: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
         let node = self.clone();
-        let answers = serve::batch(request.into_inner(), std::future::pending(), move |kind, timeout| {
+        let messages = request.into_inner().map(|message| message.map_or(vec![], |message| message.calls));
+        let answers = messages.flat_map(stream::iter).map(move |call| {
             let node = node.clone();
             async move {
-                fn within<M>(message: M, timeout: Option<Duration>) -> Request<M> {
-                    let mut request = Request::new(message);
-                    if let Some(timeout) = timeout {
-                        request.set_timeout(timeout);
-                    }
-                    request
-                }
-                match kind {
+                let timeout = Duration::from_millis(call.timeout_ms);
+                let answer = match call.kind.unwrap() {
                     call::Kind::Write(write) => {
                         node.write(within(write, timeout)).await.map(|r| answer::Kind::Write(r.into_inner()))
                     }
                     call::Kind::Get(get) => {
                         node.get(within(get, timeout)).await.map(|r| answer::Kind::Get(r.into_inner()))
                     }
-                }
+                };
+                let kind = Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
+                Ok(proto::BatchResponse { answers: vec![proto::Answer { id: call.id, kind }] })
             }
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(Box::pin(answers.buffer_unordered(UNDER_WAY))))
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {

@@ -274,5 +274,4 @@ impl<'a> Search<'a> {
 }
 
 #[cfg(test)]
-#[path = "linearizable_tests.rs"]
 mod tests;

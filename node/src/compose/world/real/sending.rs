@@ -1,7 +1,7 @@
 //! The answers to clients on their way through the transport: each piece of an answer carries its charge until the kernel has
 //! taken it, or the connection or the stream has ended.
 
-use crate::reads::{Charge, Outbox, Reader};
+use crate::admission::memory::{Charge, Outbox, Reader};
 use bytes::Bytes;
 use http_body::Frame;
 use std::convert::Infallible;

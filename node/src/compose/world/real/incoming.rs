@@ -5,7 +5,7 @@
 //! needs; whoever does not begin to speak in time loses its place, and so does whoever is gone without a word; a connection
 //! whose line is closed ends at once, with all that it has not sent.
 
-use crate::reads::{Line, Reader, Reads};
+use crate::admission::memory::{Line, Reader, Reads};
 use futures::StreamExt;
 use futures::stream::Stream;
 use std::collections::VecDeque;

@@ -1,24 +1,39 @@
 //! The same servers on the simulated network.
 
-use super::*;
+use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
+use crate::admission::memory::Reads;
+use crate::config::NodeConfig;
+use crate::durability::Durability;
+use crate::error::Error;
+use crate::metrics::Metrics;
+use crate::outage::Outlook;
+use crate::service::{KvService, Stop};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
-use cairn_engine::Identity;
-use cairn_raft::{encoded, stream_until_reset, until_reset};
-use futures::StreamExt;
+use cairn_engine::{Engine, Identity, Inspection};
+use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
+use futures::{FutureExt, StreamExt};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(super) type Listener = SocketAddr;
+pub(in crate::compose) type Listener = SocketAddr;
 
-pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str) -> Result<Listener, Error> {
+pub(in crate::compose) async fn bind(
+    address: &str,
+    purpose: &'static str,
+    key: &'static str,
+) -> Result<Listener, Error> {
     resolve(address).await.map_err(|error| cannot_listen(address, purpose, key, &error))
 }
 
-pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
+pub(in crate::compose) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
     Ok(*listener)
 }
 
-pub(super) async fn serve_clients(
+pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
@@ -79,11 +94,11 @@ kv! {
     mandate: MandateRequest => MandateResponse,
 }
 
-pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
+pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
     log_end("the other members", server().add_service(replica.peer_service()).serve(listener).await);
 }
 
-pub(super) fn serve_watchers(
+pub(in crate::compose) fn serve_watchers(
     _listener: Option<Listener>,
     _said: (&Replica, &Outlook),
     _metrics: Arc<Metrics>,
@@ -91,7 +106,7 @@ pub(super) fn serve_watchers(
     None
 }
 
-pub(super) fn watch_device(
+pub(in crate::compose) fn watch_device(
     _config: &NodeConfig,
     _durability: &Durability,
     _engine: &Engine,
@@ -99,7 +114,7 @@ pub(super) fn watch_device(
     None
 }
 
-pub(super) fn tell_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn tell_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
     None
 }
 
@@ -108,7 +123,7 @@ pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
 }
 
 /// The simulated disk keeps the contract of the mode that the simulation gives it; there is no machine to examine.
-pub(super) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
+pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Ok(Durability::unexamined(config))
 }
 

@@ -1,4 +1,4 @@
-//! In mode `device`: watches that the device goes on keeping completed writes through a power cut. Real builds only.
+//! In mode `device`: watches that the device goes on keeping completed writes through a power cut.
 //!
 //! What holds here: once a device reports that they can be lost, nothing more is acknowledged before it is synced, or at all
 //! where no sync reaches the device. What cannot be asked has reported nothing.

@@ -1,5 +1,8 @@
-//! The server's end of the shared stream of small requests. For Cairn's own server, and for tests of the client.
+//! The server's end of the shared stream of small requests.
 
+use cairn_client::proto::{
+    Answer, BatchRequest, BatchResponse, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, answer, call,
+};
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -8,10 +11,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tonic::{Code, Status, Streaming};
-
-use crate::proto::{
-    Answer, BatchRequest, BatchResponse, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, answer, call,
-};
 
 /// Requests of one stream under way at once; beyond them the stream is not read.
 const UNDER_WAY: usize = 1024;
@@ -22,7 +21,7 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// Answers the calls of a stream as they are done, in any order. `serve` answers one; its time is `None` where the
 /// client gave none. Ends with the stream of requests or when `stopping` does, once all that was taken is answered, and with the
 /// refusal of a message that was not decoded; dropping it drops what is under way.
-pub fn batch<F>(
+pub(super) fn answers<F>(
     requests: Streaming<BatchRequest>,
     stopping: impl Future<Output = ()> + Send + 'static,
     serve: impl Fn(call::Kind, Option<Duration>) -> F + Send + 'static,

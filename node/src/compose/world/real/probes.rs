@@ -1,19 +1,30 @@
-//! HTTP for machines that watch: `/live`, `/ready`, `/metrics`. Real builds only. A connection carries one request, so that none
-//! keeps its place for longer.
+//! What machines that watch are served: `/live`, `/ready` and `/metrics` over HTTP; gRPC health and
+//! reflection beside the public service. An HTTP connection carries one request, so that none keeps
+//! its place for longer.
 
 use crate::metrics::Metrics;
 use crate::outage::Outlook;
+use crate::service::KvService;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use cairn_client::proto;
+use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::Standing;
 use cairn_raft::Replica;
 use std::sync::Arc;
+use std::time::Duration;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How often the health service looks at the replica.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 struct Watched {
@@ -33,7 +44,7 @@ pub(super) fn router(replica: Replica, outlook: Outlook, metrics: Arc<Metrics>) 
 }
 
 /// Whether the node can serve: `Err` says why not.
-pub(super) fn readiness(replica: &Replica) -> Result<(), String> {
+fn readiness(replica: &Replica) -> Result<(), String> {
     let status = replica.status();
     match status.stopped_reason.or_else(|| replica.engine().status().failed).or_else(|| replica.outcast()) {
         Some(why) => Err(format!("stopped: {why}")),
@@ -44,6 +55,29 @@ pub(super) fn readiness(replica: &Replica) -> Result<(), String> {
         None if status.leader.is_none() => Err("no leader is known".into()),
         None => Ok(()),
     }
+}
+
+/// Has the health service say whether the node can serve. Never ends.
+pub(super) async fn report_health(health: HealthReporter, replica: Replica) {
+    loop {
+        if readiness(&replica).is_ok() {
+            health.set_serving::<KvServer<KvService>>().await;
+            health.set_service_status("", ServingStatus::Serving).await;
+        } else {
+            health.set_not_serving::<KvServer<KvService>>().await;
+            health.set_service_status("", ServingStatus::NotServing).await;
+        }
+        tokio::time::sleep(HEALTH_INTERVAL).await;
+    }
+}
+
+/// The reflection service: it describes what the address for clients serves.
+pub(super) fn reflection()
+-> Result<ServerReflectionServer<impl ServerReflection>, tonic_reflection::server::Error> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
 }
 
 /// The process answers; restart it if it does not. A node that stopped for its disk's sake is not restarted into the

@@ -1,20 +1,36 @@
 //! Files, sockets and signals, and the services that only real sockets can carry.
 
-use super::incoming::{BEGIN, Incoming, PREFACE_BYTES, Places, WHOLE};
-use super::sending::Sending;
-use super::*;
-use crate::config::DiskBackend;
+mod contract;
+mod incoming;
+mod moved;
+mod probes;
+mod sending;
+
+use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
+use crate::admission::memory::{Pace, Reads};
+use crate::config::{DiskBackend, NodeConfig};
+use crate::durability::Durability;
+use crate::error::Error;
+use crate::metrics::Metrics;
+use crate::outage::Outlook;
 use crate::platform;
-use crate::reads::Pace;
-use cairn_client::proto;
+use crate::service::{KvService, Stop};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
-use cairn_engine::{Geometry, Identity};
+use cairn_engine::{Engine, Geometry, Identity, Inspection};
+use cairn_raft::Replica;
+use futures::FutureExt;
+use incoming::{BEGIN, Incoming, PREFACE_BYTES, Places, WHOLE};
+use rand::RngExt;
+use sending::Sending;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// How often the health service looks at the replica.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
 
 /// Calls of one connection under way at once: a request takes memory before it can be refused. More wait at the client, and
 /// what shares a stream is one call.
@@ -33,9 +49,13 @@ const CLIENTS_PERCENT: u64 = 75;
 const PEERS: Places = Places { percent: 12, most: 1024 };
 const WATCHERS: Places = Places { percent: 6, most: 64 };
 
-pub(super) type Listener = TcpListener;
+pub(in crate::compose) type Listener = TcpListener;
 
-pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str) -> Result<Listener, Error> {
+pub(in crate::compose) async fn bind(
+    address: &str,
+    purpose: &'static str,
+    key: &'static str,
+) -> Result<Listener, Error> {
     let bound = match resolve(address).await {
         Ok(resolved) => TcpListener::bind(resolved).await,
         Err(error) => Err(error),
@@ -43,7 +63,7 @@ pub(super) async fn bind(address: &str, purpose: &'static str, key: &'static str
     bound.map_err(|error| cannot_listen(address, purpose, key, &error))
 }
 
-pub(super) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
+pub(in crate::compose) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
 }
 
@@ -51,7 +71,7 @@ fn incoming(listener: Listener, served: (&'static str, &'static str), places: &P
     Incoming::new(listener, served, places.of(platform::descriptors()), PREFACE_BYTES, BEGIN)
 }
 
-pub(super) async fn serve_clients(
+pub(in crate::compose) async fn serve_clients(
     listener: Listener,
     config: NodeConfig,
     service: KvService,
@@ -61,14 +81,10 @@ pub(super) async fn serve_clients(
 ) {
     let slow = tokio::spawn(reads.clone().close_slow(READ_PACE));
     let (health, health_service) = tonic_health::server::health_reporter();
-    let watcher = tokio::spawn(report_health(health, replica));
+    let watcher = tokio::spawn(probes::report_health(health, replica));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
     let mut router = server.add_service(Sending(kv_server(&config, service))).add_service(health_service);
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1();
-    match reflection {
+    match probes::reflection() {
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
@@ -80,31 +96,18 @@ pub(super) async fn serve_clients(
     log_end("clients", end);
 }
 
-async fn report_health(health: tonic_health::server::HealthReporter, replica: Replica) {
-    loop {
-        if http::readiness(&replica).is_ok() {
-            health.set_serving::<KvServer<KvService>>().await;
-            health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-        } else {
-            health.set_not_serving::<KvServer<KvService>>().await;
-            health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
-        }
-        tokio::time::sleep(HEALTH_INTERVAL).await;
-    }
-}
-
-pub(super) async fn serve_peers(listener: Listener, replica: Replica) {
+pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
     let router = server().add_service(replica.peer_service());
     let incoming = incoming(listener, ("the other members", "listen.peer"), &PEERS).stream();
     log_end("the other members", router.serve_with_incoming(incoming).await);
 }
 
-pub(super) fn serve_watchers(
+pub(in crate::compose) fn serve_watchers(
     listener: Option<Listener>,
     (replica, outlook): (&Replica, &Outlook),
     metrics: Arc<Metrics>,
 ) -> Option<JoinHandle<()>> {
-    let router = http::router(replica.clone(), outlook.clone(), metrics);
+    let router = probes::router(replica.clone(), outlook.clone(), metrics);
     listener.map(|listener| {
         let places = WATCHERS.of(platform::descriptors());
         let incoming =
@@ -118,7 +121,7 @@ pub(super) fn serve_watchers(
 }
 
 /// In mode `device`, whoever looks after its contract.
-pub(super) fn watch_device(
+pub(in crate::compose) fn watch_device(
     config: &NodeConfig,
     durability: &Durability,
     engine: &Engine,
@@ -130,7 +133,7 @@ pub(super) fn watch_device(
 }
 
 /// Whoever says which members are configured elsewhere than the log has them.
-pub(super) fn tell_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn tell_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(moved::tell(replica.clone(), config.clone())))
 }
 
@@ -159,7 +162,7 @@ fn backend(config: &NodeConfig) -> Backend {
 }
 
 /// What this machine justifies for the data directory.
-pub(super) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
+pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Durability::of(config)
 }
 

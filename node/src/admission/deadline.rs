@@ -13,7 +13,7 @@ pub(crate) fn budget(metadata: &MetadataMap, default: Duration) -> Duration {
 }
 
 /// The same for a request that carries its time itself.
-pub(super) fn within(given: Option<Duration>, default: Duration) -> Duration {
+pub(crate) fn within(given: Option<Duration>, default: Duration) -> Duration {
     match given {
         Some(given) => given.min(default).saturating_sub(TRAVEL).max(given.min(default) / 2),
         None => default,

@@ -1,9 +1,11 @@
 //! Says once, when the members are known, which of them the log has elsewhere than the configuration: the configuration goes
 //! before, and a member that another one still looks for at its old place cannot be found by it.
 
-use super::*;
-use cairn_raft::{Member, MemberAddress};
+use crate::config::NodeConfig;
+use cairn_raft::{Member, MemberAddress, Replica};
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tracing::warn;
 
 const PAUSE: Duration = Duration::from_millis(250);
 

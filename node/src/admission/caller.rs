@@ -3,22 +3,22 @@
 //! What holds here: a charge goes to the transport with the answer, in the moment in which the answer goes there; without a
 //! transport that takes charges it ends with the read.
 
+use super::memory::{Charge, NotAdmitted, Outbox, Reader};
 use super::{deadline, refusal};
-use crate::reads::{Charge, NotAdmitted, Outbox, Reader};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 /// The connection that a request came over.
 #[derive(Clone)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     reader: Reader,
     outbox: Option<Outbox>,
 }
 
 impl Caller {
     /// The caller of a request; `unknown` pays where the transport did not say whose it is.
-    pub(super) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
+    pub(crate) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
         match request.extensions().get::<Option<Reader>>() {
             Some(Some(reader)) => Caller { reader: reader.clone(), outbox: Some(Outbox::default()) },
             _ => Caller { reader: unknown.clone(), outbox: None },
@@ -26,12 +26,12 @@ impl Caller {
     }
 
     /// A charge of `bytes`, if they fit at once.
-    pub(super) fn try_admit(&self, bytes: usize) -> Option<Charge> {
+    pub(crate) fn try_admit(&self, bytes: usize) -> Option<Charge> {
         self.reader.try_admit(bytes)
     }
 
     /// A charge of `bytes`, waited for as long as the request has time and can still be told that it was in vain.
-    pub(super) async fn admit(&self, bytes: usize, end: Instant) -> Result<Charge, Status> {
+    pub(crate) async fn admit(&self, bytes: usize, end: Instant) -> Result<Charge, Status> {
         let began = Instant::now();
         let left = deadline::within(Some(end.saturating_duration_since(began)), Duration::MAX);
         self.reader.admit(bytes, began + left).await.map_err(|why| match why {
@@ -41,14 +41,14 @@ impl Caller {
     }
 
     /// The answer that `charge` pays for goes out.
-    pub(super) fn answer(&self, charge: Charge) {
+    pub(crate) fn answer(&self, charge: Charge) {
         if let Some(outbox) = &self.outbox {
             outbox.put(charge);
         }
     }
 
     /// The response, with the charges that go to the transport with it.
-    pub(super) fn answered<T>(self, mut response: Response<T>) -> Response<T> {
+    pub(crate) fn answered<T>(self, mut response: Response<T>) -> Response<T> {
         if let Some(outbox) = self.outbox {
             response.extensions_mut().insert(outbox);
         }

@@ -319,5 +319,4 @@ fn veiled(aspects: &Aspects) -> Vec<Reason> {
 }
 
 #[cfg(test)]
-#[path = "verdict_tests.rs"]
 mod tests;

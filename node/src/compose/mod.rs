@@ -1,110 +1,38 @@
 //! The composition root: engine, replica, services and servers are put together here and nowhere else, for the shipped
-//! binary and for the simulation. The only file of this crate that knows of `cfg(madsim)`: health, reflection and HTTP
-//! cannot be mounted there, and addresses are bound by the simulated network itself.
+//! binary and for the simulation. Which of the two it is, [`world`] knows.
 //!
 //! What holds here: the data directory is judged before any socket opens; every socket is open before the replica
 //! starts; what was started is stopped again when a later step fails.
 
-#[cfg(not(madsim))]
-mod contract;
-#[cfg(not(madsim))]
-mod http;
-#[cfg(not(madsim))]
-mod incoming;
-#[cfg(not(madsim))]
-mod moved;
-#[cfg(not(madsim))]
-mod real;
-#[cfg(not(madsim))]
-mod sending;
-#[cfg(madsim)]
-mod simulated;
+mod world;
 
-#[cfg(not(madsim))]
-use real as world;
-#[cfg(madsim)]
-use simulated as world;
+pub use world::{Environment, Progress, format, inspect, termination};
 
+use crate::admission::memory::Reads;
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::outage::{Outlook, Watch};
-use crate::reads::Reads;
-use crate::service::KvService;
-use cairn_engine::io::Directory;
-use cairn_engine::{BootId, Engine, Identity, Inspection, Options};
+use crate::service::{KvService, Stop};
+use cairn_engine::{Engine, Identity, Options};
 use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
 use futures::FutureExt;
-use futures::future::{Either, Shared, select};
+use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tonic::transport::Server;
 use tracing::{info, warn};
 use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, tell_moved, watch_device};
 
-/// Room beside keys and values in a request.
-const REQUEST_FRAME_BYTES: usize = 1 << 20;
-/// HTTP/2 windows, so that one connection can carry many large values at once.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 /// How often an identity that cannot be read is looked at again.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What a node gets from the world around it.
-#[derive(Clone)]
-pub struct Environment {
-    /// Its data directory.
-    pub directory: Arc<dyn Directory>,
-    /// The running kernel.
-    pub boot: BootId,
-    /// For everything random in the node.
-    pub seed: u64,
-}
-
-/// Told bytes done and bytes in all while files are made.
-pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
-
-impl Environment {
-    /// This machine's: the data directory's files, the running kernel, the system's randomness.
-    ///
-    /// # Errors
-    /// `Engine`, where the directory cannot be opened.
-    pub fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
-        world::from_files(config)
-    }
-}
-
-/// Makes a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster and slot, all of it
-/// written. Ends synced.
-///
-/// # Errors
-/// `Engine`, where the directory is not empty or the files cannot be made. A directory whose making did not end is no data directory,
-/// and is refused by [`Environment::from_files`].
-pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
-    world::format(config, progress).await
-}
-
-/// Looks at a data directory that no node has open; with `values`, at every value too. Nothing is written.
-///
-/// # Errors
-/// `Engine`, where there is nothing to look at, or a node has it open.
-pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
-    world::inspect(directory, values).await
-}
-
-/// Resolves when servers should stop accepting.
-pub(crate) type Stop = Shared<oneshot::Receiver<()>>;
 
 /// A running member.
 pub struct Node {
@@ -374,47 +302,4 @@ fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine,
         seed,
         ..defaults
     }
-}
-
-/// The greatest request that is decoded; its keys and values are judged after.
-fn request_bytes_max(config: &NodeConfig) -> usize {
-    config.limits.max_request_bytes.saturating_add(REQUEST_FRAME_BYTES)
-}
-
-fn server() -> Server {
-    Server::builder()
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-}
-
-fn log_end(purpose: &'static str, end: Result<(), tonic::transport::Error>) {
-    if let Err(error) = end {
-        tracing::error!(%error, "the server for {purpose} ended");
-    }
-}
-
-fn cannot_listen(address: &str, purpose: &'static str, key: &'static str, error: &std::io::Error) -> Error {
-    let way_out = match error.kind() {
-        std::io::ErrorKind::AddrInUse => "; stop the process that listens there, or choose another port",
-        std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege, choose another",
-        _ => "",
-    };
-    Error::Listen { address: address.into(), purpose, key, reason: format!("{error}{way_out}") }
-}
-
-async fn resolve(address: &str) -> std::io::Result<SocketAddr> {
-    let mut found = tokio::net::lookup_host(address.to_string()).await?;
-    found.next().ok_or_else(|| std::io::Error::other("the name has no address"))
-}
-
-/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a simulation.
-///
-/// # Errors
-/// Where the system does not let signals be watched.
-pub async fn termination() -> std::io::Result<&'static str> {
-    world::asked_to_end().await
 }

@@ -1,0 +1,153 @@
+//! The floors drawn in `docs/design.md`: no path in the sources leads to a higher floor, and neither
+//! modules nor rooms form a circle beyond a parent and its child. Paths inside functions count as `use`
+//! lines do, and a re-export counts as what it names.
+//!
+//! What this does not see: a method that a higher file adds to a lower type, what a macro names, and
+//! what stands behind a trait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The text of each module of a crate, such as `storage::repair` (lib.rs is ""): no comments, no tests,
+/// and `a::{b, c}` spelt out.
+type Modules = BTreeMap<String, String>;
+
+fn is_path(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == ':'
+}
+
+fn spelt_out(source: &str) -> String {
+    let mut text: String =
+        source.lines().flat_map(|line| [line.split("//").next().unwrap_or(""), "\n"]).collect();
+    // The last group contains no other.
+    while let Some(open) = text.rfind("::{") {
+        let close = text[open..].find('}').map_or(text.len() - 1, |at| open + at);
+        let start = text[..open].rfind(|c: char| !is_path(c)).map_or(0, |at| at + 1);
+        let items = text[open + 3..close].split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items: Vec<String> = items.map(|item| format!("{}::{item}", &text[start..open])).collect();
+        text.replace_range(start..=close, &items.join(" , "));
+    }
+    text
+}
+
+fn read(src: &Path, folder: &Path, modules: &mut Modules) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.strip_prefix(src).unwrap().with_extension("").to_string_lossy().replace('/', "::");
+        if path.is_dir() {
+            read(src, &path, modules);
+        } else if !name.ends_with("tests") && !name.contains("tests::") {
+            let source = fs::read_to_string(&path).unwrap();
+            let code = source.split("\n#[cfg(test)]\nmod tests").next().unwrap_or("");
+            let module = if name == "lib" { "" } else { name.strip_suffix("::mod").unwrap_or(&name) };
+            modules.insert(module.to_owned(), spelt_out(code));
+        }
+    }
+}
+
+/// The module that holds what `path` names in module `at`.
+fn resolve(modules: &Modules, at: &str, path: &str) -> String {
+    let parent = at.rsplit_once("::").map_or("", |(parent, _)| parent);
+    let (from, rest) = match path.split_once("::") {
+        Some(("crate", rest)) => ("", rest),
+        Some(("self", rest)) => (at, rest),
+        Some(("super", rest)) if rest.starts_with("super::") => return resolve(modules, parent, rest),
+        Some(("super", rest)) => (parent, rest),
+        _ => (at, path),
+    };
+    let mut found = from.to_owned();
+    for part in rest.split("::") {
+        let child = if found.is_empty() { part.to_owned() } else { format!("{found}::{part}") };
+        if !modules.contains_key(&child) {
+            let is_it = |export: &&str| export.rsplit("::").next() == Some(part);
+            let named = exports(modules, &found).into_iter().find(is_it);
+            return named.map_or(found.clone(), |export| resolve(modules, &found, export));
+        }
+        found = child;
+    }
+    found
+}
+
+fn exports<'m>(modules: &'m Modules, module: &str) -> Vec<&'m str> {
+    let is_public = |head: &str| head.split_whitespace().last().is_some_and(|word| word.starts_with("pub"));
+    let statements = modules.get(module).into_iter().flat_map(|text| text.split(';'));
+    let exports = statements.filter_map(|text| text.split_once(" use ").filter(|(head, _)| is_public(head)));
+    exports.flat_map(|(_, paths)| paths.split(',').map(str::trim)).collect()
+}
+
+/// Who names whom, but for parents and children.
+fn edges(modules: &Modules) -> Vec<(&str, String)> {
+    let kin = |a: &str, b: &str| a == b || a.starts_with(&format!("{b}::"));
+    let inside = |word: &&str| ["crate::", "super::", "self::"].iter().any(|root| word.starts_with(root));
+    let named = modules.iter().filter(|(module, _)| !module.is_empty()).flat_map(|(module, text)| {
+        let paths = text.split(|c: char| !is_path(c)).filter(inside);
+        paths.map(move |path| (module.as_str(), resolve(modules, module, path)))
+    });
+    named.filter(|(from, to)| !kin(from, to) && !kin(to, from)).collect()
+}
+
+fn room(module: &str) -> &str {
+    module.split("::").next().unwrap_or("")
+}
+
+/// `floors`: the rooms of each floor, the highest first.
+fn faults(modules: &Modules, floors: &[Vec<&str>]) -> Vec<String> {
+    let floor = |module: &str| floors.iter().position(|rooms| rooms.contains(&room(module)));
+    let mut edges = edges(modules);
+    let upward = edges.iter().filter(|(from, to)| floor(to).is_none() || floor(to) < floor(from));
+    let mut faults: BTreeSet<String> =
+        upward.map(|(from, to)| format!("{from} -> {to} leads upward, or out of the picture")).collect();
+    let rooms = edges.iter().map(|(from, to)| (room(from), room(to).to_owned()));
+    let rooms: Vec<_> = rooms.filter(|(from, to)| from != to).collect();
+    edges.extend(rooms);
+    // A module that names nobody left, or that nobody left names, is in no circle.
+    let mut before = usize::MAX;
+    while edges.len() < before {
+        before = edges.len();
+        let all = edges.clone();
+        edges.retain(|(from, to)| all.iter().any(|(a, _)| a == to) && all.iter().any(|(_, b)| b == from));
+    }
+    faults.extend(edges.iter().map(|(from, to)| format!("{from} -> {to} is in a circle, or between two")));
+    faults.into_iter().collect()
+}
+
+#[test]
+fn no_path_leads_upward_and_no_modules_form_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let design = fs::read_to_string(root.join("docs/design.md")).unwrap();
+    for name in ["engine", "raft", "client", "node"] {
+        let picture = design.split(&format!("\n{name}/src/\n")).nth(1).expect("a picture of the floors");
+        let rows = picture.lines().take_while(|row| row.starts_with("  ")).map(str::trim);
+        let floors: Vec<Vec<&str>> =
+            rows.map(|row| row.split("  ").next().unwrap_or("").split(", ").collect()).collect();
+        let (src, mut modules) = (root.join(name).join("src"), Modules::new());
+        read(&src, &src, &mut modules);
+        let drawn: BTreeSet<&str> = floors.iter().flatten().copied().collect();
+        let built: BTreeSet<&str> =
+            modules.keys().map(|module| room(module)).filter(|r| !r.is_empty()).collect();
+        assert_eq!(drawn, built, "{name}: the rooms of the picture and those of the sources");
+        let faults = faults(&modules, &floors);
+        assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
+    }
+}
+
+#[test]
+fn a_path_upward_is_found_wherever_it_stands_and_so_is_a_circle() {
+    let found = |sources: &[(&str, &str)]| {
+        let modules = sources.iter().map(|(name, text)| ((*name).to_owned(), spelt_out(text))).collect();
+        faults(&modules, &[vec!["high"], vec!["low"]]).join("\n")
+    };
+    let high = ("high", "use crate::low::{self, Y};");
+    assert_eq!(found(&[high, ("low", ""), ("low::a", "use super::b::X;"), ("low::b", "")]), "");
+    let exports = ("low", "pub(crate) use crate::high::{X};");
+    for (low, a) in [
+        (("low", ""), "use crate::high::X;"),
+        (("low", ""), "fn f() { crate::high::x() }"),
+        (exports, "use super::X;"),
+    ] {
+        let told = found(&[high, low, ("low::a", a)]);
+        assert!(told.contains("low::a -> high leads upward"), "{a}: {told}");
+    }
+    let told = found(&[("low::a", "use super::b::X;"), ("low::b", "fn f() { super::a::x() }")]);
+    assert!(told.contains("low::b -> low::a is in a circle"), "{told}");
+}
