@@ -5,13 +5,13 @@
 //!                        │
 //!        ┌───────────────┼──────────────┐
 //!        ▼               ▼              ▼
-//!    workload          faults         cluster ── Node::start ──► disk
-//!   cairn-client   kill, pause, cut,  nodes, runs
+//!  cairn-clients       faults         cluster ── Node::start ──► disk
+//!                  kill, pause, cut,  nodes, runs
 //!                  partition, clocks
 //! ```
 //!
 //! One seed is one run: everything random comes from it, and a run of the same seed has the same trace to the last
-//! nanosecond and disk operation. The disk, the history and the checks are pure and are tested in ordinary builds; the
+//! nanosecond and disk operation. The disk and the checks are pure and are tested in ordinary builds; the
 //! harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,4 @@ pub mod disk;
 mod hang;
 #[cfg(madsim)]
 pub mod harness;
-pub mod history;
 pub mod trace;
-pub mod workload;

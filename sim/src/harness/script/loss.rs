@@ -4,10 +4,10 @@
 //! missing was acknowledged within one sync window before the cut. The history up to there is judged as ever; then every
 //! key is read, and writes acknowledged earlier than that window must be there.
 
-use crate::check::Violation;
-use crate::check::acknowledged::{self, FinalKeys};
 use crate::harness::cluster::Cluster;
-use crate::history::{History, Outcome, Record};
+use cairn_clients::Violation;
+use cairn_clients::check::acknowledged::{self, FinalKeys};
+use cairn_clients::history::{History, Outcome, Record};
 use std::time::Duration;
 
 /// How much longer than the interval a window lasts: the sync at its end takes time too, on a slow disk.

@@ -125,7 +125,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// One request and its answer. Times are nanoseconds of virtual time.
+/// One request and its answer. Times are nanoseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Who asked.

@@ -1,4 +1,4 @@
-//! What the simulated clients do: a few hundred requests over few keys, so that they meet.
+//! What clients do: requests over few keys, so that they meet.
 //!
 //! `plan` decides what to ask, from a seed and what the client saw last; `encoding` turns keys and values into bytes
 //! and back; `driver` asks the real client library and records question and answer; `churn` keeps space going around;

@@ -10,8 +10,8 @@
 //! What is left to guess is which requests of unknown outcome took effect, and when. The search is bounded; one that
 //! gives up is a failure.
 
-use super::Violation;
-use super::model::{Request, State, Versions};
+use crate::Violation;
+use crate::check::model::{Request, State, Versions};
 use crate::history::{Action, Change, Condition, History, Key, Outcome, Record};
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
@@ -274,5 +274,4 @@ impl<'a> Search<'a> {
 }
 
 #[cfg(test)]
-#[path = "linearizable_tests.rs"]
 mod tests;

@@ -2,11 +2,11 @@
 
 use super::encoding::{decode_key, decode_value, encode_key, encode_value, group_prefix};
 use super::plan::Generator;
+use crate::Timeline;
 use crate::check::acknowledged::FinalKeys;
 use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, WriteOperation,
 };
-use crate::trace::Trace;
 use cairn_client::{Client, Error, KeyValue, ListOptions, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -16,16 +16,21 @@ use std::time::Duration;
 /// The history under construction, and answers that no client should get. Clones share it.
 #[derive(Clone)]
 pub struct Recorder {
-    trace: Trace,
+    timeline: Arc<dyn Timeline>,
     records: Arc<Mutex<Vec<Record>>>,
     surprises: Arc<Mutex<Vec<String>>>,
     unreadable: Arc<Mutex<Vec<String>>>,
 }
 
 impl Recorder {
-    /// An empty recorder on the trace's clock.
-    pub fn new(trace: Trace) -> Recorder {
-        Recorder { trace, records: Arc::default(), surprises: Arc::default(), unreadable: Arc::default() }
+    /// An empty recorder on this clock.
+    pub fn new(timeline: impl Timeline + 'static) -> Recorder {
+        Recorder {
+            timeline: Arc::new(timeline),
+            records: Arc::default(),
+            surprises: Arc::default(),
+            unreadable: Arc::default(),
+        }
     }
 
     /// The records so far.
@@ -50,7 +55,7 @@ impl Recorder {
     }
 
     fn surprise(&self, text: String) {
-        self.trace.event(format!("surprise: {text}"));
+        self.timeline.event(format_args!("surprise: {text}"));
         self.surprises.lock().push(text);
     }
 
@@ -62,7 +67,7 @@ impl Recorder {
         (group, action): (u32, Action),
         synced: bool,
     ) -> Record {
-        let invoked = self.trace.now();
+        let invoked = self.timeline.now();
         let outcome = match &action {
             Action::Write(operations) if synced => self.write(&client.synced(), group, operations).await,
             Action::Write(operations) => self.write(client, group, operations).await,
@@ -74,9 +79,9 @@ impl Recorder {
             },
             Action::List(spec) => self.list(client, group, spec).await,
         };
-        let returned = self.trace.now();
+        let returned = self.timeline.now();
         let record = Record { client: number, group, action, synced, invoked, returned, outcome };
-        self.trace.event(format!("{record}"));
+        self.timeline.event(format_args!("{record}"));
         self.records.lock().push(record.clone());
         record
     }
@@ -135,7 +140,7 @@ impl Recorder {
 
     fn no_effect(&self, error: &Error) -> Outcome {
         if matches!(error, Error::ValueUnreadable { .. }) {
-            self.trace.event(format!("unreadable: {error}"));
+            self.timeline.event(format_args!("unreadable: {error}"));
             self.unreadable.lock().push(error.to_string());
         } else if !error.is_transient() {
             self.surprise(format!("{error} ({error:?})"));
