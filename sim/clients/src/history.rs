@@ -150,6 +150,19 @@ impl Record {
         self.outcome == Outcome::Unknown
     }
 
+    /// Whether it is a write that took effect.
+    pub fn is_applied(&self) -> bool {
+        matches!(self.outcome, Outcome::Applied { .. })
+    }
+
+    /// The log index that its answer told, of a write.
+    pub fn index(&self) -> Option<Version> {
+        match self.outcome {
+            Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => Some(index),
+            _ => None,
+        }
+    }
+
     /// The values that it puts, with their keys, in order.
     pub fn puts(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         let operations: &[WriteOperation] = match &self.action {

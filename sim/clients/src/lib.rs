@@ -3,16 +3,17 @@
 //!
 //! ```text
 //!   workload ── cairn-client ──► the cluster
-//!      │
-//!      └──► history ──► check
+//!      │                            │ listing
+//!      └──► history ──► check ◄── ledger
 //! ```
 //!
 //! `workload` decides what to ask, asks the real client library, and records question, answer and times on a [`Timeline`];
-//! [`history`] is what was recorded; [`check`] judges it. Nothing here knows whether time and network are simulated.
+//! [`history`] is what was recorded; [`check`] judges it, whole or, in long runs, piece by piece by [`ledger`]. Nothing here knows whether time and network are simulated.
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod history;
+pub mod ledger;
 mod timeline;
 pub mod workload;
 

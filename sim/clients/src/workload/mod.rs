@@ -9,9 +9,10 @@ mod churn;
 mod driver;
 mod encoding;
 mod plan;
+mod rotation;
 
 pub use bulk::Bulk;
 pub use churn::churn;
-pub use driver::{End, Recorder, read_everything, run_client};
+pub use driver::{End, Recorder, Worker, read_everything};
 pub use encoding::{decode_key, decode_value, encode_key, encode_value, key_bytes, value_bytes};
 pub use plan::{Generator, Profile};

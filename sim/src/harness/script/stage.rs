@@ -204,7 +204,7 @@ impl Stage {
     pub(super) async fn synced_write(&self) -> Played {
         let count = || {
             let records = self.recorder.records();
-            records.iter().filter(|one| one.synced && matches!(one.outcome, Outcome::Applied { .. })).count()
+            records.iter().filter(|one| one.synced && one.is_applied()).count()
         };
         let before = count();
         self.until("a synced write", || count() > before).await
