@@ -92,19 +92,22 @@ impl Group {
         // Reads since then may have seen what is lost; they are judged above.
         let stays = |r: &Record| r.is_open() || is_safe(r, since) || r.is_applied() && !may_be_lost(r);
         let mut kept: Vec<Record> = self.records.iter().filter(|record| stays(record)).cloned().collect();
-        let unexplained = self.explain(&kept, read).err();
-        let (mut open, mut lost) = (Vec::new(), None);
+        let (mut open, mut lost, mut unexplained) = (Vec::new(), None, None);
         for survivors in 0..=young.len() {
-            if let Ok(sets) = self.explain(&kept, read) {
-                open.extend(sets);
-                // It is a write of unknown outcome, and a read that saw it, where no acknowledged one is gone.
-                let keys = young.iter().skip(survivors).flat_map(written).collect::<BTreeSet<Key>>();
-                lost = Some(keys.len().max(1) as u64);
+            match self.explain(&kept, read) {
+                Ok(sets) => {
+                    open.extend(sets);
+                    let keys = young.iter().skip(survivors).flat_map(written).collect::<BTreeSet<Key>>();
+                    // Without any it is a write of unknown outcome that somebody had read.
+                    lost = Some(keys.len().max(1) as u64);
+                }
+                Err(found) => drop(unexplained.get_or_insert(found)),
             }
             kept.extend(young.get(survivors).cloned());
         }
         let given_up = |found: Violation| Violation::new(NEWEST_ONLY, found.to_string());
-        let lost = lost.ok_or_else(|| unexplained.into_iter().flatten().map(given_up).collect::<Vec<_>>())?;
+        let wrong = || unexplained.into_iter().flatten().map(given_up).collect::<Vec<_>>();
+        let lost = lost.ok_or_else(wrong)?;
         // The indexes of what is lost are given again.
         self.records.clear();
         self.settle(read, widest(open));

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 /// Requests about a group until it is judged.
-const REQUESTS_MAX: usize = 300;
+const REQUESTS_MAX: usize = 100;
 /// A group of which so many writes may still take effect is not asked about any more.
 const OPEN_MAX: usize = 4;
 
