@@ -1,4 +1,5 @@
-//! Deterministic simulation of a Cairn cluster: the shipped `Node::start` on simulated disks, clocks and network.
+//! Deterministic simulation of a Cairn cluster: the shipped `Node::start` on simulated disks,
+//! clocks and network.
 //!
 //! ```text
 //!   main ── seeds ──► harness ── one seed ──► history, observations ──► check
@@ -10,9 +11,9 @@
 //!                  partition, clocks
 //! ```
 //!
-//! One seed is one run: everything random comes from it, and a run of the same seed has the same trace to the last
-//! nanosecond and disk operation. The disk and the checks are pure and are tested in ordinary builds; the
-//! harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
+//! One seed is one run: everything random comes from it, and a run of the same seed has the same
+//! trace to the last nanosecond and disk operation. The disk and the checks are pure and are tested
+//! in ordinary builds; the harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
 #![forbid(unsafe_code)]
 
 pub mod check;

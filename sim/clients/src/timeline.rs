@@ -1,4 +1,5 @@
-//! A run's clock, and where clients tell what they do: virtual time and the trace in the simulation, else the real clock.
+//! A run's clock, and where clients tell what they do: virtual time and the trace in the
+//! simulation, else the real clock.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
-//! Compares what a cluster holds with what clients were told: what the cluster answers, and what each machine holds.
+//! Compares what a cluster holds with what clients were told: what the cluster answers, and what
+//! each machine holds.
 //!
-//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at the next fault. So each
-//! machine is also asked for its own state, once all have applied the same.
+//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at
+//! the next fault. So each machine is also asked for its own state, once all have applied the same.
 
 use crate::cluster::{Cluster, integer};
 use anyhow::{Context, Result, bail};
@@ -31,8 +32,8 @@ pub async fn verify(cluster: &mut Cluster, client: &Client, ledger: &mut Ledger)
     Ok(wrong)
 }
 
-/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged since `since` may be gone.
-/// Gives also how many keys lost something.
+/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged
+/// since `since` may be gone. Gives also how many keys lost something.
 ///
 /// # Errors
 /// As [`verify`].

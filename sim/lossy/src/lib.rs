@@ -7,9 +7,11 @@
 //!              └── check ───────┘                       └──────── cluster ────┘
 //! ```
 //!
-//! The simulation (`cairn-sim`) searches schedules with a simulated disk under the shipped node. What it cannot reach is
-//! here: the real process, its start and command line, the real I/O layer with the kernel's io_uring and locks, real
-//! sockets. Clients and checks are the same (`cairn-clients`). A machine's power cut is SIGKILL, a cut of its disk, another boot id, and a start.
+//! The simulation (`cairn-sim`) searches schedules with a simulated disk under the shipped node.
+//! What it cannot reach is here: the real process, its start and command line, the real I/O layer
+//! with the kernel's io_uring and locks, real sockets. Clients and checks are the same
+//! (`cairn-clients`). A machine's power cut is SIGKILL, a cut of its disk, another boot id, and a
+//! start.
 #![forbid(unsafe_code)]
 
 mod check;

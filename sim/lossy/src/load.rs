@@ -15,8 +15,9 @@ pub const PLACES: u32 = 8;
 /// Polled while waiting for acknowledgements.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What each client asks, as fast as it is answered. Most writes are not to be synced before their answer, so that a power cut has
-/// something to take. A stale read may show what an earlier period of load wrote, which is known no more: there is none.
+/// What each client asks, as fast as it is answered. Few writes are to be synced before their
+/// answer, so that a power cut has something to take. There are no stale reads: they may show what
+/// an earlier period wrote, of which nothing is kept.
 pub fn profile(clients: u32, deadline: Duration) -> Profile {
     Profile {
         clients,

@@ -1,4 +1,5 @@
-//! What must hold inside a simulated cluster: one property per file. What clients see is checked by `cairn-clients`.
+//! What must hold inside a simulated cluster: one property per file. What clients see is checked by
+//! `cairn-clients`.
 //!
 //! | file | property |
 //! |---|---|

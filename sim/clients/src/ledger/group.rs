@@ -1,5 +1,5 @@
-//! What is known of one group: what the last listing found, which earlier writes may take effect after it, and what was
-//! asked since.
+//! What is known of one group: what the last listing found, which earlier writes may take effect
+//! after it, and what was asked since.
 
 use crate::Violation;
 use crate::check::acknowledged::FinalKeys;
@@ -17,7 +17,8 @@ const NEWEST_ONLY: &str = "only the newest writes are given up";
 pub(super) struct Group {
     /// Writes that leave what the last listing found.
     base: Vec<Record>,
-    /// Writes of unknown outcome from before it: a set for each way to explain the answers up to it.
+    /// Writes of unknown outcome from before it: a set for each way to explain the answers up to
+    /// it.
     open: Vec<Vec<Record>>,
     /// What was asked since.
     records: Vec<Record>,
@@ -39,7 +40,8 @@ impl Group {
         self.open.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The greatest index of a write that may not be lost where those acknowledged since `since` may be.
+    /// The greatest index of a write that may not be lost where those acknowledged since `since`
+    /// may be.
     pub(super) fn newest_safe(&self, since: u64) -> Option<Version> {
         let safe = self.records.iter().filter(|record| record.is_applied() && is_safe(record, since));
         self.base.iter().chain(safe).filter_map(Record::index).max()
@@ -70,8 +72,8 @@ impl Group {
         )
     }
 
-    /// As [`Group::compare`], where the end of the log may be lost from any write on whose index is greater than `safe`. Gives
-    /// how many keys lost something.
+    /// As [`Group::compare`], where the end of the log may be lost from any write on whose index is
+    /// greater than `safe`. Gives how many keys lost something.
     pub(super) fn compare_after_loss(
         &mut self,
         read: &Record,
@@ -118,7 +120,8 @@ impl Group {
         History::new([&self.base, open, records, read].concat())
     }
 
-    /// For each way to explain these answers and this read of all keys after them, the writes that may still take effect.
+    /// For each way to explain these answers and this read of all keys after them, the writes that
+    /// may still take effect.
     fn explain(&self, records: &[Record], read: &Record) -> Result<Vec<Vec<Record>>, Vec<Violation>> {
         let (mut sets, mut found) = (Vec::new(), Vec::new());
         for open in &self.open {

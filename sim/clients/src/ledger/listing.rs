@@ -17,9 +17,10 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Takes a page of keys, values and versions, which has more than one group where more follow. Gives the key after which
-    /// the next page begins: a write that takes effect between two pages changes keys of one group, so a group that the
-    /// page may have in part is left for the next one.
+    /// Takes a page of keys, values and versions, which has more than one group where more follow.
+    /// Gives the key after which the next page begins: a write that takes effect between two pages
+    /// changes keys of one group, so a group that the page may have in part is left for the next
+    /// one.
     pub fn page(&mut self, mut items: Vec<(Bytes, Bytes, Version)>, more: bool) -> Option<Bytes> {
         let group = |(key, _, _): &(Bytes, Bytes, Version)| decode_key(key).map(|(group, _)| group);
         if let (true, Some(last)) = (more, items.last().and_then(group)) {

@@ -1,10 +1,14 @@
-//! The history of a long run, judged piece by piece: whenever clients rest and everything that the cluster holds is listed.
+//! The history of a long run, judged piece by piece: clients rest, everything that the cluster
+//! holds is listed, and what clients were told since the last listing is judged together with it.
 //!
-//! What holds here: after a [`Ledger::compare`] that finds nothing wrong, of each group only that remains on which later
-//! answers depend: what its keys hold, and the writes that may still take effect. So memory is bounded by one period of load,
-//! and for each group ever used four keys and those writes; the search for an explanation by the requests that one group may
-//! get in a period. Nothing is forgotten by that: every later listing must show all keys of all groups so that it
-//! continues what was found before, however long a group rested.
+//! What holds here: after a [`Ledger::compare`] that finds nothing wrong, of a group only that is
+//! kept on which later answers depend: what its keys hold, and the writes of unknown outcome that
+//! may still take effect. With that the group's next piece begins, so that every later listing is
+//! judged against all that came before it, however long the group rested.
+//!
+//! Memory is bounded by the requests of one period of load, a few hundred bytes each, and by four
+//! keys and a few writes for each group ever used. The search for an explanation of a group's
+//! answers is bounded by the requests that it may get in a period: a hundred, and those under way.
 
 mod group;
 mod listing;
@@ -75,14 +79,15 @@ impl Ledger {
         told
     }
 
-    /// Judges what clients were told, by itself: for a cluster that cannot be listed. One sentence for each thing that is
-    /// wrong.
+    /// Judges what clients were told, by itself: for a cluster that cannot be listed. One sentence
+    /// for each thing that is wrong.
     pub fn judge(&self) -> Vec<String> {
         sentences(self.groups.values().flat_map(Group::judge))
     }
 
-    /// Judges what clients were told and what was listed after it, before which the ledger was collected. One sentence for
-    /// each thing that is wrong: lost, damaged, never written, or not to be explained by any order of the requests.
+    /// Judges what clients were told and what was listed after it, before which the ledger was
+    /// collected. One sentence for each thing that is wrong: lost, damaged, never written, or not
+    /// to be explained by any order of the requests.
     pub fn compare(&mut self, listing: &Listing) -> Vec<String> {
         let mut wrong = self.strange(listing);
         for (read, group) in reads(&mut self.groups, listing, self.recorder.now()) {
@@ -92,10 +97,11 @@ impl Ledger {
         wrong
     }
 
-    /// As [`Ledger::compare`], after an operator gave up what no machine held any more: the newest writes that were
-    /// acknowledged since `since` may be gone, but none that was to be synced, nor any that the log has before such a one or
-    /// an older one. What an earlier listing showed must be there, and what is lost stays lost. Gives what is wrong, and how
-    /// many keys lost something.
+    /// As [`Ledger::compare`], after an operator gave up what no machine held any more. The newest
+    /// writes may be gone, if they were acknowledged since `since`. A write must be there that was
+    /// acknowledged earlier, was to be synced before its answer, or was shown by an earlier
+    /// listing, and so must be all that the log has before it. What is lost stays lost. Gives what
+    /// is wrong, and how many keys lost something.
     pub fn compare_after_loss(&mut self, listing: &Listing, since: Duration) -> (Vec<String>, u64) {
         let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let safe = self.groups.values().filter_map(|group| group.newest_safe(since)).max();

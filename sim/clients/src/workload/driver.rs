@@ -76,7 +76,8 @@ impl Recorder {
         self.kept.lock().unreadable.clone()
     }
 
-    /// The records, and answers that no client should get or that a value cannot be read, since they were last taken.
+    /// The records, and answers that no client should get or that a value cannot be read, since
+    /// they were last taken.
     pub(crate) fn take(&self) -> (Vec<Record>, Vec<String>) {
         let mut kept = self.kept.lock();
         let kept = &mut *kept;

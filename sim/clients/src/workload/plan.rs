@@ -23,7 +23,8 @@ pub struct Profile {
     pub tasks_per_client: u32,
     /// Groups of keys, at a time.
     pub groups: u32,
-    /// The longest pause between a client's requests. Where it is zero, clients pause after a refusal only.
+    /// The longest pause between a client's requests. Where it is zero, clients pause after a
+    /// refusal only.
     pub think_max: Duration,
     /// A request's deadline.
     pub deadline: Duration,
@@ -80,7 +81,8 @@ impl Generator {
         }
     }
 
-    /// The next request: a group and what to do in it. `group` tells which one stands at a place below the profile's groups.
+    /// The next request: a group and what to do in it. `group` tells which one stands at a place
+    /// below the profile's groups.
     pub fn next_action(&mut self, group: impl FnOnce(u32) -> u32) -> (u32, Action) {
         let group = group(self.rng.random_range(0..self.profile.groups));
         let key = self.key();

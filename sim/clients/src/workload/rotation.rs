@@ -1,8 +1,10 @@
-//! Which groups clients ask about, where a run is so long that one group's history would grow without end.
+//! Which groups clients ask about, where a run is so long that one group's history would grow
+//! without end.
 //!
-//! There are a few places, each with a group. A group that was asked enough since it was last judged, or of which too many
-//! writes may still take effect, makes way for one that was judged and rested longest, or else for a new one. So what is
-//! searched for one explanation of a group's answers stays small, and old keys are written again.
+//! There are a few places, each with a group. A group that was asked enough since it was last
+//! judged, or of which too many writes may still take effect, makes way for one that was judged and
+//! rested longest, or else for a new one. So what is searched for one explanation of a group's
+//! answers stays small, and old keys are written again.
 
 use std::collections::VecDeque;
 

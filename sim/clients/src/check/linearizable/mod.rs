@@ -28,9 +28,9 @@ pub fn check(history: &History, budget: usize) -> Vec<Violation> {
     groups.filter_map(|(group, records)| check_group(group, &records, budget).err()).collect()
 }
 
-/// Judges a history of one group, whose last record is a read of all its keys that began when all other answers were there. Gives the
-/// requests of unknown outcome that may take effect after it: a set for each way to explain the answers, but none within
-/// another, since a request may also never take effect. With what was read, these sets are all that later answers depend on.
+/// Judges a history of one group that ends with a read of all its keys, after all other answers. Gives the requests of unknown
+/// outcome that may take effect after that read: a set for each way to explain the answers. A set within another one is
+/// left out, since a request may also never take effect. Later answers depend on these sets and on what was read, and on nothing else.
 pub fn open_after(history: &History, budget: usize) -> Result<Vec<Vec<Record>>, Violation> {
     let records: Vec<&Record> = history.records().iter().collect();
     let group = records.first().map_or(0, |record| record.group);
