@@ -1,18 +1,19 @@
-//! Deterministic simulation of a Cairn cluster: the shipped `Node::start` on simulated disks, clocks and network.
+//! Deterministic simulation of a Cairn cluster: the shipped `Node::start` on simulated disks,
+//! clocks and network.
 //!
 //! ```text
 //!   main ── seeds ──► harness ── one seed ──► history, observations ──► check
 //!                        │
 //!        ┌───────────────┼──────────────┐
 //!        ▼               ▼              ▼
-//!    workload          faults         cluster ── Node::start ──► disk
-//!   cairn-client   kill, pause, cut,  nodes, runs
+//!  cairn-clients       faults         cluster ── Node::start ──► disk
+//!                  kill, pause, cut,  nodes, runs
 //!                  partition, clocks
 //! ```
 //!
-//! One seed is one run: everything random comes from it, and a run of the same seed has the same trace to the last
-//! nanosecond and disk operation. The disk, the history and the checks are pure and are tested in ordinary builds; the
-//! harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
+//! One seed is one run: everything random comes from it, and a run of the same seed has the same
+//! trace to the last nanosecond and disk operation. The disk and the checks are pure and are tested
+//! in ordinary builds; the harness exists only under `--cfg madsim` (see `.cargo/sim.toml`).
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -21,6 +22,4 @@ pub mod disk;
 mod hang;
 #[cfg(madsim)]
 pub mod harness;
-pub mod history;
 pub mod trace;
-pub mod workload;

@@ -3,7 +3,9 @@
 //! Two runs of one seed have the same trace, line by line. What would be too much to print (each disk operation, each
 //! scheduling step) enters as a digest.
 
+use cairn_clients::Timeline;
 use parking_lot::Mutex;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -52,5 +54,15 @@ impl Trace {
     /// All events so far.
     pub fn lines(&self) -> Vec<String> {
         self.inner.lock().lines.clone()
+    }
+}
+
+impl Timeline for Trace {
+    fn now(&self) -> u64 {
+        Trace::now(self)
+    }
+
+    fn event(&self, text: fmt::Arguments<'_>) {
+        Trace::event(self, text.to_string());
     }
 }

@@ -1,61 +1,56 @@
-//! Compares what a cluster holds with what was written to it: what the cluster answers, and what each machine holds.
+//! Compares what a cluster holds with what clients were told: what the cluster answers, and what
+//! each machine holds.
 //!
-//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at the next fault. So each
-//! machine is also asked for its own state, once all have applied the same.
+//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at
+//! the next fault. So each machine is also asked for its own state, once all have applied the same.
 
 use crate::cluster::{Cluster, integer};
-use crate::history::History;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use cairn_client::proto::ListRequest;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::{Client, ListOptions};
-use futures::TryStreamExt;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use cairn_clients::ledger::{Ledger, Listing};
 use std::time::{Duration, Instant};
 
 /// Within this all machines must have applied everything once nobody writes.
 const CONVERGE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
 
-/// A page of a machine's own state.
+/// A page, of many groups of keys.
 const PAGE_BYTES: u64 = 2 << 20;
 const MESSAGE_BYTES: usize = 64 << 20;
-
-/// All keys with their values.
-type Held = BTreeMap<String, Bytes>;
 
 /// One sentence for each thing that is wrong. Nobody may write meanwhile.
 ///
 /// # Errors
 /// Where the cluster cannot be asked.
-pub async fn verify(cluster: &mut Cluster, client: &Client, history: &Mutex<History>) -> Result<Vec<String>> {
+pub async fn verify(cluster: &mut Cluster, client: &Client, ledger: &mut Ledger) -> Result<Vec<String>> {
     let answered = cluster_state(client).await.context("listing all keys")?;
-    let mut wrong: Vec<String> = prefixed("the cluster", history.lock().compare(&answered));
-    wrong.extend(verify_machines(cluster, history).await);
+    let mut wrong = prefixed("the cluster", ledger.compare(&answered));
+    wrong.extend(verify_machines(cluster, ledger).await);
     Ok(wrong)
 }
 
-/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged since `since` may be gone.
-/// Gives also how many keys lost something.
+/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged
+/// since `since` may be gone. Gives also how many keys lost something.
 ///
 /// # Errors
 /// As [`verify`].
 pub async fn verify_after_loss(
     cluster: &mut Cluster,
     client: &Client,
-    history: &Mutex<History>,
-    since: Instant,
+    ledger: &mut Ledger,
+    since: Duration,
 ) -> Result<(Vec<String>, u64)> {
     let answered = cluster_state(client).await.context("listing all keys")?;
-    let (wrong, lost) = history.lock().compare_after_loss(&answered, since);
+    let (wrong, lost) = ledger.compare_after_loss(&answered, since);
     let mut wrong = prefixed("the cluster", wrong);
-    wrong.extend(verify_machines(cluster, history).await);
+    wrong.extend(verify_machines(cluster, ledger).await);
     Ok((wrong, lost))
 }
 
-async fn verify_machines(cluster: &mut Cluster, history: &Mutex<History>) -> Vec<String> {
+async fn verify_machines(cluster: &mut Cluster, ledger: &mut Ledger) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Err(reason) = converged(cluster).await {
         wrong.push(format!("{reason:#}"));
@@ -63,7 +58,7 @@ async fn verify_machines(cluster: &mut Cluster, history: &Mutex<History>) -> Vec
     }
     for (slot, address) in (1..).zip(cluster.addresses()) {
         match machine_state(&address).await {
-            Ok(held) => wrong.extend(prefixed(&format!("machine {slot}"), history.lock().compare(&held))),
+            Ok(held) => wrong.extend(prefixed(&format!("machine {slot}"), ledger.compare(&held))),
             Err(reason) => wrong.push(format!("machine {slot}: its state cannot be listed: {reason:#}")),
         }
     }
@@ -104,41 +99,31 @@ async fn converged(cluster: &mut Cluster) -> Result<()> {
     }
 }
 
-async fn cluster_state(client: &Client) -> Result<Held> {
-    let mut held = Held::new();
-    let mut items = client.list_all(ListOptions::default());
-    while let Some(item) = items.try_next().await? {
-        held.insert(name(&item.key)?, item.value);
+async fn cluster_state(client: &Client) -> Result<Listing> {
+    let mut listing = Listing::default();
+    let mut after = Some(Bytes::new());
+    while let Some(key) = after {
+        let page = client.list(ListOptions::default().max_bytes(PAGE_BYTES).start_after(key)).await?;
+        let items = page.items.into_iter().map(|item| (item.key, item.value, item.version.0));
+        after = listing.page(items.collect(), page.more);
     }
-    Ok(held)
+    Ok(listing)
 }
 
 /// What this machine itself has applied.
-async fn machine_state(address: &str) -> Result<Held> {
+async fn machine_state(address: &str) -> Result<Listing> {
     let mut stub = KvClient::connect(format!("http://{address}"))
         .await
         .with_context(|| format!("connecting to {address}"))?
         .max_decoding_message_size(MESSAGE_BYTES);
-    let mut held = Held::new();
-    let mut start_after = Vec::new();
-    loop {
-        let request = ListRequest {
-            start_after: start_after.clone().into(),
-            max_bytes: PAGE_BYTES,
-            stale: true,
-            ..ListRequest::default()
-        };
+    let mut listing = Listing::default();
+    let mut after = Some(Bytes::new());
+    while let Some(start_after) = after {
+        let request =
+            ListRequest { start_after, max_bytes: PAGE_BYTES, stale: true, ..ListRequest::default() };
         let page = stub.list(request).await?.into_inner();
-        for item in page.items {
-            start_after = item.key.to_vec();
-            held.insert(name(&item.key)?, item.value);
-        }
-        if !page.more {
-            return Ok(held);
-        }
+        let items = page.items.into_iter().map(|item| (item.key, item.value, item.version));
+        after = listing.page(items.collect(), page.more);
     }
-}
-
-fn name(key: &[u8]) -> Result<String> {
-    String::from_utf8(key.to_vec()).context("a key that nobody wrote: it is no text")
+    Ok(listing)
 }

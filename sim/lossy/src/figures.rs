@@ -1,7 +1,7 @@
 //! What a scenario counted, for people and for programs.
 
 use crate::disk::Damage;
-use crate::load::Told;
+use cairn_clients::ledger::Told;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -32,9 +32,11 @@ pub struct Figures {
     pub acknowledged: u64,
     /// Writes of unknown outcome.
     pub unknown: u64,
-    /// Reads during the load, each compared.
+    /// Requests refused, and writes whose conditions did not hold: without effect.
+    pub refused: u64,
+    /// Reads during the load, each judged.
     pub reads: u64,
-    /// Keys known at the end of the last comparison.
+    /// Keys looked for in the last comparison.
     pub keys: u64,
     /// Comparisons of everything that the cluster and each machine holds.
     pub comparisons: u64,
@@ -67,6 +69,7 @@ impl Figures {
     pub fn add_load(&mut self, told: Told) {
         self.acknowledged += told.acknowledged;
         self.unknown += told.unknown;
+        self.refused += told.refused;
         self.reads += told.reads;
         self.wrong.extend(told.wrong);
     }
@@ -107,8 +110,8 @@ impl fmt::Display for Figures {
         }
         writeln!(
             f,
-            "  writes   {} acknowledged, {} of unknown outcome; {} reads under load",
-            self.acknowledged, self.unknown, self.reads
+            "  writes   {} acknowledged, {} of unknown outcome, {} without effect; {} reads under load",
+            self.acknowledged, self.unknown, self.refused, self.reads
         )?;
         writeln!(
             f,

@@ -1,15 +1,17 @@
 //! Real `cairn` processes on disks that forget what was not synced.
 //!
 //! ```text
-//!   main ── scenario ──► load ── cairn-client ──► 3 × `cairn serve` ──► lossy disk (FUSE) ──► files
+//!   main ── scenario ──► load ── cairn-clients ─► 3 × `cairn serve` ──► lossy disk (FUSE) ──► files
 //!              │           │                            ▲                     ▲
-//!              │           └──► history                 │ SIGKILL, start      │ cut, flip, lie
-//!              └── check ◄──────┘                       └──────── cluster ────┘
+//!              │           └──► ledger                  │ SIGKILL, start      │ cut, flip, lie
+//!              └── check ───────┘                       └──────── cluster ────┘
 //! ```
 //!
-//! The simulation (`cairn-sim`) searches schedules with a simulated disk under the shipped node. What it cannot reach is
-//! here: the real process, its start and command line, the real I/O layer with the kernel's io_uring and locks, real
-//! sockets. A machine's power cut is SIGKILL, a cut of its disk, another boot id, and a start.
+//! The simulation (`cairn-sim`) searches schedules with a simulated disk under the shipped node.
+//! What it cannot reach is here: the real process, its start and command line, the real I/O layer
+//! with the kernel's io_uring and locks, real sockets. Clients and checks are the same
+//! (`cairn-clients`). A machine's power cut is SIGKILL, a cut of its disk, another boot id, and a
+//! start.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -17,7 +19,6 @@ pub mod cluster;
 pub mod disk;
 pub mod figures;
 pub mod flips;
-pub mod history;
 pub mod load;
 pub mod run;
 pub mod scenario;

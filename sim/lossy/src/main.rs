@@ -45,9 +45,9 @@ struct Arguments {
     /// Everything random comes from it, except what time decides
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Clients that write at the same time
+    /// Clients that ask at the same time
     #[arg(long, default_value_t = 12)]
-    writers: u64,
+    writers: u32,
     /// Bytes of each machine's data directory
     #[arg(long, default_value = "128MiB")]
     size: String,

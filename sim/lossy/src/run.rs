@@ -1,11 +1,13 @@
-//! A cluster under test: the machines, the writers, and what all scenarios do with them.
+//! A cluster under test: the machines, the clients, and what all scenarios do with them.
 
 use crate::check;
 use crate::cluster::{Cluster, Setup, integer, text};
 use crate::figures::Figures;
-use crate::load::{Load, SharedHistory, Writer};
+use crate::load::{Clock, Load, PLACES, profile, worker};
 use anyhow::{Context, Result, bail};
 use cairn_client::{Client, Options, ScrubAction, ScrubStatus};
+use cairn_clients::ledger::Ledger;
+use cairn_clients::workload::Worker;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -36,8 +38,8 @@ pub struct Plan {
     pub setup: Setup,
     /// Everything random comes from it, except what time decides.
     pub seed: u64,
-    /// Writers.
-    pub writers: u64,
+    /// Clients that ask at the same time.
+    pub writers: u32,
     /// Say each round.
     pub verbose: bool,
 }
@@ -53,8 +55,8 @@ pub struct Run {
     /// Choices of the scenario.
     pub rng: StdRng,
     client: Client,
-    history: SharedHistory,
-    idle: Vec<Writer>,
+    ledger: Ledger,
+    idle: Vec<Worker>,
     began: Instant,
 }
 
@@ -88,7 +90,7 @@ impl Run {
             figures,
             rng,
             client,
-            history: SharedHistory::default(),
+            ledger: Ledger::new(Clock(Instant::now()), PLACES),
             idle: Vec::new(),
             began: Instant::now(),
         };
@@ -103,15 +105,16 @@ impl Run {
     pub async fn begin_anew(&mut self) -> Result<()> {
         self.cluster = Cluster::format(&self.plan.setup, MACHINES, self.rng.random())?;
         self.client = options(&self.cluster).build()?;
-        self.history = SharedHistory::default();
+        self.ledger = Ledger::new(Clock(Instant::now()), PLACES);
         self.set_up().await
     }
 
     async fn set_up(&mut self) -> Result<()> {
         self.idle.clear();
+        let profile = profile(self.plan.writers, DEADLINE);
         for number in 0..self.plan.writers {
             let (client, seed) = (options(&self.cluster).build()?, self.rng.random());
-            self.idle.push(Writer::new(number, client, seed, self.history.clone()));
+            self.idle.push(worker(number, client, seed, &profile, self.ledger.recorder()));
         }
         self.cluster.start_all()?;
         let all: Vec<usize> = (0..self.cluster.len()).collect();
@@ -126,20 +129,29 @@ impl Run {
         Ok(())
     }
 
-    /// All writers at work.
+    /// The time, on the clock of what clients record.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.ledger.recorder().now())
+    }
+
+    /// All clients at work.
     pub fn load(&mut self) -> Load {
-        Load::start(std::mem::take(&mut self.idle))
+        Load::start(std::mem::take(&mut self.idle), self.ledger.recorder())
     }
 
     /// Ends a period of load.
     ///
     /// # Errors
-    /// Where a writer got an answer that no fault explains.
+    /// Where a client's task ended by itself.
     pub async fn rest(&mut self, load: Load) -> Result<()> {
-        let (writers, told) = load.stop().await?;
-        self.idle = writers;
-        self.figures.add_load(told);
+        self.idle = load.stop().await?;
+        self.figures.add_load(self.ledger.collect());
         Ok(())
+    }
+
+    /// What is wrong with what clients were told, whatever the cluster holds.
+    pub fn judge(&self) -> Vec<String> {
+        self.ledger.judge()
     }
 
     /// Lets the load run until it has written something, and a random while longer.
@@ -147,7 +159,7 @@ impl Run {
     /// # Errors
     /// If nothing is acknowledged.
     pub async fn warm_up(&mut self, load: &Load) -> Result<()> {
-        if !load.wait_for(self.plan.writers * 4, GO_ON_LIMIT).await {
+        if !load.wait_for(self.writers() * 4, GO_ON_LIMIT).await {
             bail!("nothing is acknowledged\n{}", self.cluster.logs());
         }
         // Long enough, often, for acknowledgements to run ahead of syncs, which a group begins only when it is steady.
@@ -157,10 +169,14 @@ impl Run {
 
     /// Waits until writes go on. If they do not, that is wrong.
     pub async fn goes_on(&mut self, load: &Load) {
-        // More than there are writers: at least one belongs to a write that was begun after the disaster.
-        if !load.wait_for(self.plan.writers + 1, GO_ON_LIMIT).await {
+        // More than there are clients: at least one belongs to a write that was begun after the disaster.
+        if !load.wait_for(self.writers() + 1, GO_ON_LIMIT).await {
             self.figures.wrong.push(format!("writes stand still for {GO_ON_LIMIT:?}"));
         }
+    }
+
+    fn writers(&self) -> usize {
+        self.plan.writers as usize
     }
 
     /// A random while, in milliseconds.
@@ -262,9 +278,9 @@ impl Run {
     /// # Errors
     /// Where the cluster cannot be asked.
     pub async fn compare(&mut self) -> Result<Vec<String>> {
-        let wrong = check::verify(&mut self.cluster, &self.client, &self.history).await?;
+        let wrong = check::verify(&mut self.cluster, &self.client, &mut self.ledger).await?;
         self.figures.comparisons += 1;
-        self.figures.keys = self.history.lock().len() as u64;
+        self.figures.keys = self.ledger.keys();
         Ok(wrong)
     }
 
@@ -273,12 +289,12 @@ impl Run {
     ///
     /// # Errors
     /// Where the cluster cannot be asked.
-    pub async fn compare_after_loss(&mut self, since: Instant) -> Result<(Vec<String>, u64)> {
-        let history = &self.history;
+    pub async fn compare_after_loss(&mut self, since: Duration) -> Result<(Vec<String>, u64)> {
+        let ledger = &mut self.ledger;
         let (mut wrong, lost) =
-            check::verify_after_loss(&mut self.cluster, &self.client, history, since).await?;
+            check::verify_after_loss(&mut self.cluster, &self.client, ledger, since).await?;
         self.figures.comparisons += 1;
-        self.figures.keys = self.history.lock().len() as u64;
+        self.figures.keys = self.ledger.keys();
         let told = self.cluster.status()?.values().filter_map(|one| integer(one, "losses")).max();
         if lost > 0 && told.unwrap_or(0) == 0 {
             wrong.push(format!("{lost} keys lost something, and no status tells of a loss"));

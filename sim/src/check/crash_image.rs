@@ -1,6 +1,6 @@
 //! What a loss of power at some moment would leave holds what must be there, whatever the node says of itself.
 
-use super::Violation;
+use cairn_clients::Violation;
 use cairn_engine::{LogId, Standing};
 
 /// The property's name.

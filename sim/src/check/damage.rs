@@ -1,8 +1,8 @@
 //! A checksum failure is never "not found", never other bytes: who reads a damaged value gets the right one, or an error that
 //! names the damage.
 
-use super::Violation;
 use bytes::Bytes;
+use cairn_clients::Violation;
 use cairn_engine::{Error, KeyEntry};
 use xxhash_rust::xxh3::xxh3_128;
 

@@ -1,6 +1,6 @@
 //! At most one leader per term, and a node that was restarted never leads a term that it led before.
 
-use super::Violation;
+use cairn_clients::Violation;
 use std::collections::BTreeMap;
 
 /// The property's name.

@@ -1,6 +1,6 @@
 //! A log id names one content in the whole cluster, and an index that is committed has one log id.
 
-use super::Violation;
+use cairn_clients::Violation;
 use cairn_engine::LogId;
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! A node that is down may have it; only nodes that run and certainly do not are counted against it.
 
-use super::Violation;
+use cairn_clients::Violation;
 use cairn_engine::LogId;
 
 /// The property's name.

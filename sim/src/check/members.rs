@@ -1,7 +1,7 @@
 //! In each configuration a slot has at most one voter, and an identity that was dropped is neither a voter nor a leader
 //! ever again.
 
-use super::Violation;
+use cairn_clients::Violation;
 use cairn_raft::NodeId;
 use std::collections::BTreeSet;
 

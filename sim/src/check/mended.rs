@@ -1,7 +1,7 @@
 //! At the end of a run, after the healing, nothing is left damaged: a scrub of every member finds nothing, and every key has
 //! the same readable bytes on all of them.
 
-use super::Violation;
+use cairn_clients::Violation;
 use std::collections::BTreeMap;
 
 /// The property's name.

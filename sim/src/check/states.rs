@@ -1,7 +1,7 @@
 //! The state machine is deterministic: equal applied positions have equal states, whoever applied them and when; and
 //! within one life of a node the applied position only grows.
 
-use super::Violation;
+use cairn_clients::Violation;
 use cairn_engine::LogId;
 use std::collections::BTreeMap;
 

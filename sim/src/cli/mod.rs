@@ -195,7 +195,7 @@ fn compare(first: &mut Report, second: &Report) {
         Some((one, other)) => format!("two runs differ:\n    {one}\n    {other}"),
         None => format!("two runs have {} and {} events", first.trace.len(), second.trace.len()),
     };
-    first.violations.push(cairn_sim::check::Violation::new("a seed has one trace", detail));
+    first.violations.push(cairn_clients::Violation::new("a seed has one trace", detail));
 }
 
 /// A run that failed: its seed, how many runs had ended by then, and the first property that did not hold.

@@ -3,11 +3,11 @@
 use super::cluster::{Cluster, virtual_time};
 use super::faults::{FUNERAL, start_later};
 use super::machine::Death;
-use crate::check::Violation;
-use crate::check::acknowledged::FinalKeys;
-use crate::history::GROUP_KEYS;
-use crate::workload::encode_key;
 use cairn_client::Client;
+use cairn_clients::Violation;
+use cairn_clients::check::acknowledged::FinalKeys;
+use cairn_clients::history::GROUP_KEYS;
+use cairn_clients::workload::encode_key;
 use rand::RngExt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,9 +7,9 @@
 
 use super::cluster::{CLUSTER, Cluster, virtual_time};
 use super::machine::{Condition, Machine};
-use crate::check::Violation;
 use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
+use cairn_clients::Violation;
 use cairn_engine::{BootId, Engine, LogId, Mode, Options};
 use cairn_raft::GROUP;
 use madsim::runtime::{Handle, NodeHandle};

@@ -8,7 +8,7 @@ use super::machine::{Condition, Machine};
 use super::scrub;
 use crate::check::damage;
 use crate::disk::Decay;
-use crate::workload::encode_key;
+use cairn_clients::workload::encode_key;
 use cairn_engine::Standing;
 use cairn_engine::io::FileKind;
 use cairn_raft::GROUP;
@@ -138,7 +138,7 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
         return;
     }
     let keys = (0..cluster.plan.profile.groups)
-        .flat_map(|group| (0..crate::history::GROUP_KEYS).map(move |key| encode_key(group, key)));
+        .flat_map(|group| (0..cairn_clients::history::GROUP_KEYS).map(move |key| encode_key(group, key)));
     let (keys, slot) = (keys.collect::<Vec<_>>(), machine.slot);
     let reading = {
         let cluster = cluster.clone();

@@ -8,7 +8,7 @@ use super::cluster::Cluster;
 use super::faults::{FUNERAL, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, LoseIdentity, OldDisk, StaleDisk};
 use super::machine::{Condition, Death, Machine};
-use crate::check::Violation;
+use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
 use madsim::runtime::Handle;
 use rand::RngExt;

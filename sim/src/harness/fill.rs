@@ -5,9 +5,9 @@
 
 use super::cluster::Cluster;
 use super::kinds::FaultKind::Fill;
-use crate::check::Violation;
 use bytes::Bytes;
 use cairn_client::{Client, Error};
+use cairn_clients::Violation;
 use std::sync::Arc;
 use std::time::Duration;
 

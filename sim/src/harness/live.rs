@@ -6,8 +6,8 @@
 
 use super::cluster::Cluster;
 use super::machine::Machine;
-use crate::check::Violation;
 use bytes::Bytes;
+use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
 use cairn_engine::{KeyEntry, LogId, View};
 use cairn_node::Node;

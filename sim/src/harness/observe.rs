@@ -3,12 +3,12 @@
 use super::cluster::Cluster;
 use super::live;
 use super::machine::{Condition, Machine};
-use crate::check::Violation;
 use crate::check::leaders::Leaders;
 use crate::check::logs::Logs;
 use crate::check::majority;
 use crate::check::members::Members;
 use crate::check::states::States;
+use cairn_clients::Violation;
 use cairn_engine::{Engine, Entry, LogId, Standing};
 use cairn_raft::{GROUP, Role};
 use parking_lot::Mutex;

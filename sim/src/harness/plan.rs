@@ -1,7 +1,7 @@
 //! Everything that a seed decides before the run begins.
 
 use super::kinds::FaultKind;
-use crate::workload::Profile;
+use cairn_clients::workload::Profile;
 use cairn_engine::{Geometry, Mode};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::ops::Range;

@@ -2,9 +2,9 @@
 
 use super::cluster::Cluster;
 use super::machine::Machine;
-use crate::check::Violation;
-use crate::workload::encode_key;
 use cairn_client::Options;
+use cairn_clients::Violation;
+use cairn_clients::workload::encode_key;
 use cairn_engine::Standing;
 use madsim::runtime::Handle;
 use std::net::Ipv4Addr;

@@ -1,7 +1,7 @@
 //! What one run tells.
 
-use crate::check::Violation;
 use crate::disk::DiskStats;
+use cairn_clients::Violation;
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
 

@@ -23,13 +23,15 @@ use super::plan::Plan;
 use super::probe;
 use super::report::Report;
 use super::script::{Act, CONTRADICTED, CUT_SHORT, Signals, Stage, TOLD, judge_loss};
-use crate::check::{Violation, acknowledged, linearizable, provenance};
 use crate::hang::run_watched;
-use crate::history::{History, Outcome};
 use crate::trace::Trace;
-use crate::workload::{Bulk, Generator, Recorder, churn, run_client};
 use cairn_client::{Client, Options};
+use cairn_clients::Violation;
+use cairn_clients::check::{acknowledged, linearizable, provenance};
+use cairn_clients::history::{History, Outcome};
+use cairn_clients::workload::{Bulk, Generator, Recorder, Worker, churn};
 use cairn_engine::Mode;
+use futures::FutureExt;
 use madsim::runtime::{Handle, NodeHandle};
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -290,13 +292,8 @@ fn spawn_clients(
         for task in 0..profile.tasks_per_client {
             let number = first + number * profile.tasks_per_client + task;
             let generator = Generator::new(cluster.plan.seed, number, profile.clone());
-            tasks.push(host.spawn(run_client(
-                number,
-                client.clone(),
-                generator,
-                recorder.clone(),
-                stop.clone(),
-            )));
+            let worker = Worker { number, client: client.clone(), generator, recorder: recorder.clone() };
+            tasks.push(host.spawn(worker.run(stop.clone()).map(drop)));
         }
     }
     Ok(tasks)

@@ -3,8 +3,8 @@
 use super::cluster::Cluster;
 use super::live;
 use super::machine::Machine;
-use crate::check::Violation;
 use crate::check::mended::Scrub;
+use cairn_clients::Violation;
 use cairn_node::Node;
 use std::time::Duration;
 

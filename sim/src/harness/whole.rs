@@ -5,8 +5,8 @@
 
 use super::cluster::Cluster;
 use super::machine::Machine;
-use crate::check::Violation;
 use bytes::Bytes;
+use cairn_clients::Violation;
 use cairn_engine::View;
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, three_or_five};
-use crate::check::Violation;
 use crate::harness::plan::Plan;
+use cairn_clients::Violation;
 use cairn_raft::Role;
 use rand::RngExt;
 use std::time::Duration;

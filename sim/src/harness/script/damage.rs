@@ -2,11 +2,11 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, members, three};
-use crate::check::Violation;
 use crate::disk::{Decay, Moment};
 use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
 use crate::harness::scrub;
+use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_engine::io::{BLOCK, FileKind};
 use rand::RngExt;

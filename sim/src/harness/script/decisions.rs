@@ -3,10 +3,10 @@
 use super::loss::{CONTRADICTED, GIVEN_UP};
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, three, three_or_five};
-use crate::check::Violation;
 use crate::harness::finale::{MANDATED, STOPPED};
 use crate::harness::plan::Plan;
-use crate::workload::Profile;
+use cairn_clients::Violation;
+use cairn_clients::workload::Profile;
 use std::time::Duration;
 
 const REPLACED: &str = "an empty disk takes its place";

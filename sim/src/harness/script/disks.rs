@@ -2,7 +2,7 @@
 
 use super::stage::{Played, Stage};
 use super::{Scenario, five, three, three_or_five};
-use crate::check::Violation;
+use cairn_clients::Violation;
 use cairn_raft::Role;
 use rand::RngExt;
 

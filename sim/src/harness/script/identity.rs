@@ -3,9 +3,9 @@
 use super::disks::{REBORN, reborn, votes};
 use super::stage::{Played, Stage};
 use super::{Scenario, five, three, three_or_five};
-use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::machine::Death;
+use cairn_clients::Violation;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 use std::time::Duration;

@@ -4,10 +4,10 @@
 //! missing was acknowledged within one sync window before the cut. The history up to there is judged as ever; then every
 //! key is read, and writes acknowledged earlier than that window must be there.
 
-use crate::check::Violation;
-use crate::check::acknowledged::{self, FinalKeys};
 use crate::harness::cluster::Cluster;
-use crate::history::{History, Outcome, Record};
+use cairn_clients::Violation;
+use cairn_clients::check::acknowledged::{self, FinalKeys};
+use cairn_clients::history::{History, Outcome, Record};
 use std::time::Duration;
 
 /// How much longer than the interval a window lasts: the sync at its end takes time too, on a slow disk.
@@ -31,21 +31,17 @@ pub(in crate::harness) fn judge(
     let window = cluster.plan.sync_interval + SYNC_TAKES;
     let safe = cut.map_or(0, |cut| cut.saturating_sub(window).as_nanos());
     let is_safe = |record: &Record| record.synced || u128::from(record.returned) <= safe;
-    let before = records.iter().filter(|record| is_safe(record) && is_applied(record)).count();
+    let before = records.iter().filter(|record| is_safe(record) && record.is_applied()).count();
     cluster.trace.event(format!("{before} writes were synced, or acknowledged before the window"));
     if !acknowledged::check(&History::new(records.clone()), end).is_empty() {
         cluster.count_event(GIVEN_UP);
     }
     // A later one may be gone, or may have taken an earlier one's place.
-    let open = records.into_iter().map(|record| match !is_safe(&record) && is_applied(&record) {
+    let open = records.into_iter().map(|record| match !is_safe(&record) && record.is_applied() {
         true => Record { outcome: Outcome::Unknown, ..record },
         false => record,
     });
     for violation in acknowledged::check(&History::new(open.collect()), end) {
         cluster.violation(Violation::new("only the newest writes are given up", violation.detail));
     }
-}
-
-fn is_applied(record: &Record) -> bool {
-    matches!(record.outcome, Outcome::Applied { .. })
 }

@@ -2,9 +2,9 @@
 
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, five, in_mode, one_workload, three, three_or_five};
-use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
+use cairn_clients::Violation;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use rand::RngExt;

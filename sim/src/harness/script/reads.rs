@@ -13,9 +13,9 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, three};
 use crate::harness::plan::Plan;
-use crate::history::{GROUP_KEYS, Key};
-use crate::workload::{Profile, Recorder};
 use cairn_client::{Client, Options};
+use cairn_clients::history::{GROUP_KEYS, Key};
+use cairn_clients::workload::{Profile, Recorder};
 use futures::future::join_all;
 use madsim::runtime::{Handle, NodeHandle};
 use std::net::Ipv4Addr;

@@ -2,11 +2,11 @@
 
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, five, one_workload, three, three_or_five};
-use crate::check::Violation;
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
 use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
+use cairn_clients::Violation;
 use cairn_engine::Mode;
 use std::time::Duration;
 

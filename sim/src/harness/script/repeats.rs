@@ -5,10 +5,10 @@
 
 use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, three};
-use crate::check::Violation;
 use crate::harness::finale::MANDATED;
 use crate::harness::plan::Plan;
 use bytes::Bytes;
+use cairn_clients::Violation;
 use cairn_raft::{Command, Condition, Operation, Session, WriteOutcome};
 use rand::RngExt;
 

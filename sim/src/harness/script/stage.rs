@@ -8,8 +8,8 @@ use crate::disk::Moment;
 use crate::harness::cluster::{Cluster, virtual_time};
 use crate::harness::machine::{Condition, Machine};
 use crate::harness::network::Links;
-use crate::history::Outcome;
-use crate::workload::Recorder;
+use cairn_clients::history::Outcome;
+use cairn_clients::workload::Recorder;
 use cairn_engine::io::FileKind;
 use cairn_engine::{LogId, Standing};
 use cairn_node::Node;
@@ -204,7 +204,7 @@ impl Stage {
     pub(super) async fn synced_write(&self) -> Played {
         let count = || {
             let records = self.recorder.records();
-            records.iter().filter(|one| one.synced && matches!(one.outcome, Outcome::Applied { .. })).count()
+            records.iter().filter(|one| one.synced && one.is_applied()).count()
         };
         let before = count();
         self.until("a synced write", || count() > before).await

@@ -4,7 +4,7 @@ use super::stage::{Played, Stage};
 use super::{FORGOT, Scenario, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
-use crate::workload::Profile;
+use cairn_clients::workload::Profile;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Geometry, Mode};
 use cairn_raft::Role;

@@ -3,7 +3,7 @@
 //! A plain restatement of what linearizability of the final reads implies, kept because it needs no search and names
 //! the lost write.
 
-use super::Violation;
+use crate::Violation;
 use crate::history::{Action, Change, History, Key, Outcome, Record, Version};
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! A client that owns hundreds of keys, so that checkpoints, snapshots and lists have many pieces. It alone writes them, one
 //! request after the other, so that it knows what a list of them must show.
 
-use crate::trace::Trace;
+use crate::Timeline;
 use bytes::Bytes;
 use cairn_client::{Client, Error, ListOptions};
 use rand::{RngExt, rngs::StdRng};
@@ -35,14 +35,14 @@ pub struct Bulk {
     rng: StdRng,
     keys: Vec<Bytes>,
     held: BTreeMap<Bytes, Held>,
-    trace: Trace,
+    timeline: Arc<dyn Timeline>,
 }
 
 impl Bulk {
     /// Of so many keys.
-    pub fn new(client: Client, rng: StdRng, keys: u32, trace: Trace) -> Bulk {
+    pub fn new(client: Client, rng: StdRng, keys: u32, timeline: impl Timeline + 'static) -> Bulk {
         let keys = (0..keys).map(|key| Bytes::from(format!("{PREFIX}{key:05}"))).collect();
-        Bulk { client, rng, keys, held: BTreeMap::new(), trace }
+        Bulk { client, rng, keys, held: BTreeMap::new(), timeline: Arc::new(timeline) }
     }
 
     /// Writes and lists until told to stop, and lists once more. What was listed wrong, and how many pages were read.
@@ -85,7 +85,7 @@ impl Bulk {
             changes.push((key, value));
         }
         let outcome = batch.commit().await;
-        self.trace.event(format!(
+        self.timeline.event(format_args!(
             "bulk: {} keys from {:?}: {:?}",
             changes.len(),
             changes.first().map(|c| &c.0),

@@ -10,8 +10,8 @@
 //! What is left to guess is which requests of unknown outcome took effect, and when. The search is bounded; one that
 //! gives up is a failure.
 
-use super::Violation;
-use super::model::{Request, State, Versions};
+use crate::Violation;
+use crate::check::model::{Request, State, Versions};
 use crate::history::{Action, Change, Condition, History, Key, Outcome, Record};
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
@@ -28,12 +28,36 @@ pub fn check(history: &History, budget: usize) -> Vec<Violation> {
     groups.filter_map(|(group, records)| check_group(group, &records, budget).err()).collect()
 }
 
+/// Judges a history of one group that ends with a read of all its keys, after all other answers. Gives the requests of unknown
+/// outcome that may take effect after that read: a set for each way to explain the answers. A set within another one is
+/// left out, since a request may also never take effect. Later answers depend on these sets and on what was read, and on nothing else.
+pub fn open_after(history: &History, budget: usize) -> Result<Vec<Vec<Record>>, Violation> {
+    let records: Vec<&Record> = history.records().iter().collect();
+    let group = records.first().map_or(0, |record| record.group);
+    let sets = explain(group, &records, budget, Every::Way)?;
+    Ok(sets.into_iter().map(|set| set.into_iter().cloned().collect()).collect())
+}
+
 fn check_group(group: u32, records: &[&Record], budget: usize) -> Result<(), Violation> {
+    explain(group, records, budget, Every::First).map(drop)
+}
+
+/// The requests of unknown outcome that are not placed, in each order that was found.
+fn explain<'a>(
+    group: u32,
+    records: &[&'a Record],
+    budget: usize,
+    every: Every,
+) -> Result<Vec<Vec<&'a Record>>, Violation> {
+    let violation = |detail| Violation::new(NAME, format!("group {group}: {detail}"));
     let judged: Vec<&Record> = records.iter().copied().filter(|record| matters(record)).collect();
-    let versions = Versions::collect(&judged, records)
-        .map_err(|detail| Violation::new(NAME, format!("group {group}: {detail}")))?;
-    let verdict = Search::new(&judged, &versions, budget).run();
-    verdict.map_err(|detail| Violation::new(NAME, format!("group {group}: {detail}")))
+    let versions = Versions::collect(&judged, records).map_err(violation)?;
+    let orders = Search::new(&judged, &versions, budget, every).run().map_err(violation)?;
+    let open = |placed: &Placed| {
+        let open = judged.iter().enumerate().filter(|(at, record)| record.is_open() && !has(placed, *at));
+        open.map(|(_, record)| *record).collect()
+    };
+    Ok(orders.iter().map(open).collect())
 }
 
 /// Stale reads promise nothing here, reads without an answer saw nothing, failed requests did nothing.
@@ -89,36 +113,54 @@ impl Point {
     }
 }
 
+/// How many orders to look for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Every {
+    /// One is enough.
+    First,
+    /// One for each set of requests that it leaves open.
+    Way,
+}
+
 struct Search<'a> {
     records: &'a [&'a Record],
     versions: &'a Versions,
     /// Requests with a known version, by version.
     ordered: Vec<usize>,
     budget: usize,
+    every: Every,
     deepest: Option<(usize, Point)>,
 }
 
 impl<'a> Search<'a> {
-    fn new(records: &'a [&'a Record], versions: &'a Versions, budget: usize) -> Search<'a> {
+    fn new(records: &'a [&'a Record], versions: &'a Versions, budget: usize, every: Every) -> Search<'a> {
         let mut ordered: Vec<usize> =
             (0..records.len()).filter(|request| versions.of(*request as Request).is_some()).collect();
         ordered.sort_by_key(|request| versions.of(*request as Request));
-        Search { records, versions, ordered, budget, deepest: None }
+        Search { records, versions, ordered, budget, every, deepest: None }
     }
 
-    fn run(mut self) -> Result<(), String> {
+    /// What each order found has placed.
+    fn run(mut self) -> Result<Vec<Placed>, String> {
         let start = Point {
             placed: vec![0; self.records.len().div_ceil(64)],
             first: 0,
             state: State::default(),
             unmet: Vec::new(),
         };
-        let mut visited = HashSet::new();
+        let (mut visited, mut orders) = (HashSet::new(), Vec::new());
         let mut stack = vec![start];
         while let Some(mut point) = stack.pop() {
             let candidates = self.settle(&mut point);
+            if orders.iter().any(|order| self.leaves_as_much(order, &point.placed)) {
+                continue;
+            }
             if self.complete(&point) {
-                return Ok(());
+                orders.push(point.placed);
+                if self.every == Every::First {
+                    break;
+                }
+                continue;
             }
             if !visited.insert((point.placed.clone(), point.state.clone(), point.unmet.clone())) {
                 continue;
@@ -131,7 +173,13 @@ impl<'a> Search<'a> {
             self.push_silent(&point, &candidates, &mut stack);
             self.push_answered(&point, &candidates, &mut stack);
         }
-        Err(self.explain())
+        if orders.is_empty() { Err(self.explain()) } else { Ok(orders) }
+    }
+
+    /// Whether `order` has placed no request of unknown outcome but those that `placed` has too.
+    fn leaves_as_much(&self, order: &Placed, placed: &Placed) -> bool {
+        let mut records = self.records.iter().enumerate();
+        records.all(|(at, record)| !record.is_open() || !has(order, at) || has(placed, at))
     }
 
     /// Requests that somebody heard of: only the next log index may come, or a read whose moment is a guess.
@@ -156,9 +204,12 @@ impl<'a> Search<'a> {
     }
 
     /// Writes of unknown outcome whose version nobody saw. Each is placed as late as it can be: right before something
-    /// that meets one of its keys. Of those alike only the first is tried, since none of them ever expires.
+    /// that meets one of its keys. Of those alike only the first is tried, since none of them ever expires. What is put tells
+    /// two apart only where one of them may be seen after the last record.
     fn push_silent(&self, point: &Point, candidates: &[usize], stack: &mut Vec<Point>) {
-        let mut tried: Vec<Vec<(Key, Discriminant<Change>, Condition)>> = Vec::new();
+        type Kind = (Key, Discriminant<Change>, Option<Change>, Condition);
+        let mut tried: Vec<Vec<Kind>> = Vec::new();
+        let told_apart = |change| Some(change).filter(|_| self.every == Every::Way);
         for request in candidates.iter().copied() {
             let Some(record) = self.records.get(request) else {
                 continue;
@@ -169,8 +220,10 @@ impl<'a> Search<'a> {
             if !record.is_open() || self.versions.of(request as Request).is_some() {
                 continue;
             }
-            let alike: Vec<_> =
-                operations.iter().map(|o| (o.key, discriminant(&o.change), o.condition)).collect();
+            let alike: Vec<_> = operations
+                .iter()
+                .map(|o| (o.key, discriminant(&o.change), told_apart(o.change), o.condition))
+                .collect();
             if tried.contains(&alike) {
                 continue;
             }

@@ -2,11 +2,12 @@
 
 use super::encoding::{decode_key, decode_value, encode_key, encode_value, group_prefix};
 use super::plan::Generator;
+use super::rotation::Rotation;
+use crate::Timeline;
 use crate::check::acknowledged::FinalKeys;
 use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, WriteOperation,
 };
-use crate::trace::Trace;
 use cairn_client::{Client, Error, KeyValue, ListOptions, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -16,42 +17,100 @@ use std::time::Duration;
 /// The history under construction, and answers that no client should get. Clones share it.
 #[derive(Clone)]
 pub struct Recorder {
-    trace: Trace,
-    records: Arc<Mutex<Vec<Record>>>,
-    surprises: Arc<Mutex<Vec<String>>>,
-    unreadable: Arc<Mutex<Vec<String>>>,
+    timeline: Arc<dyn Timeline>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    records: Vec<Record>,
+    /// Writes acknowledged, those included whose records were taken.
+    acknowledged: usize,
+    surprises: Vec<String>,
+    unreadable: Vec<String>,
+    rotation: Option<Rotation>,
 }
 
 impl Recorder {
-    /// An empty recorder on the trace's clock.
-    pub fn new(trace: Trace) -> Recorder {
-        Recorder { trace, records: Arc::default(), surprises: Arc::default(), unreadable: Arc::default() }
+    /// An empty recorder on this clock.
+    pub fn new(timeline: impl Timeline + 'static) -> Recorder {
+        Recorder { timeline: Arc::new(timeline), kept: Arc::default() }
+    }
+
+    /// One for a long run, whose groups take turns at so many places.
+    pub(crate) fn rotating(timeline: impl Timeline + 'static, places: u32) -> Recorder {
+        let recorder = Recorder::new(timeline);
+        recorder.kept.lock().rotation = Some(Rotation::new(places));
+        recorder
+    }
+
+    /// The time.
+    pub fn now(&self) -> u64 {
+        self.timeline.now()
     }
 
     /// The records so far.
     pub fn records(&self) -> Vec<Record> {
-        self.records.lock().clone()
+        self.kept.lock().records.clone()
     }
 
     /// Writes that took effect so far, as far as clients know.
     pub fn acknowledged(&self) -> usize {
-        let records = self.records.lock();
-        records.iter().filter(|record| matches!(record.outcome, Outcome::Applied { .. })).count()
+        self.kept.lock().acknowledged
+    }
+
+    /// When writes were acknowledged, of those after this time whose records were not taken.
+    pub fn acknowledged_since(&self, time: u64) -> Vec<u64> {
+        let kept = self.kept.lock();
+        let later = kept.records.iter().filter(|record| record.is_applied() && record.returned > time);
+        later.map(|record| record.returned).collect()
     }
 
     /// Answers that no client should get.
     pub fn surprises(&self) -> Vec<String> {
-        self.surprises.lock().clone()
+        self.kept.lock().surprises.clone()
     }
 
     /// Answers that a value exists and cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
-        self.unreadable.lock().clone()
+        self.kept.lock().unreadable.clone()
+    }
+
+    /// The records, and answers that no client should get or that a value cannot be read, since
+    /// they were last taken.
+    pub(crate) fn take(&self) -> (Vec<Record>, Vec<String>) {
+        let mut kept = self.kept.lock();
+        let kept = &mut *kept;
+        let mut wrong = std::mem::take(&mut kept.surprises);
+        wrong.append(&mut kept.unreadable);
+        (std::mem::take(&mut kept.records), wrong)
+    }
+
+    /// The group at this place.
+    fn group(&self, place: u32) -> u32 {
+        self.kept.lock().rotation.as_mut().map_or(place, |rotation| rotation.group(place))
+    }
+
+    /// The group was judged, and so many of its writes may still take effect.
+    pub(crate) fn judged(&self, group: u32, open: usize) {
+        if let Some(rotation) = &mut self.kept.lock().rotation {
+            rotation.judged(group, open);
+        }
+    }
+
+    /// Adds a record to the history.
+    pub(crate) fn push(&self, record: Record) {
+        let mut kept = self.kept.lock();
+        kept.acknowledged += usize::from(record.is_applied());
+        if let (true, Some(rotation)) = (record.is_open(), &mut kept.rotation) {
+            rotation.opened(record.group);
+        }
+        kept.records.push(record);
     }
 
     fn surprise(&self, text: String) {
-        self.trace.event(format!("surprise: {text}"));
-        self.surprises.lock().push(text);
+        self.timeline.event(format_args!("surprise: {text}"));
+        self.kept.lock().surprises.push(text);
     }
 
     /// Does `action` and records it.
@@ -62,7 +121,7 @@ impl Recorder {
         (group, action): (u32, Action),
         synced: bool,
     ) -> Record {
-        let invoked = self.trace.now();
+        let invoked = self.timeline.now();
         let outcome = match &action {
             Action::Write(operations) if synced => self.write(&client.synced(), group, operations).await,
             Action::Write(operations) => self.write(client, group, operations).await,
@@ -74,10 +133,10 @@ impl Recorder {
             },
             Action::List(spec) => self.list(client, group, spec).await,
         };
-        let returned = self.trace.now();
+        let returned = self.timeline.now();
         let record = Record { client: number, group, action, synced, invoked, returned, outcome };
-        self.trace.event(format!("{record}"));
-        self.records.lock().push(record.clone());
+        self.timeline.event(format_args!("{record}"));
+        self.push(record.clone());
         record
     }
 
@@ -135,8 +194,8 @@ impl Recorder {
 
     fn no_effect(&self, error: &Error) -> Outcome {
         if matches!(error, Error::ValueUnreadable { .. }) {
-            self.trace.event(format!("unreadable: {error}"));
-            self.unreadable.lock().push(error.to_string());
+            self.timeline.event(format_args!("unreadable: {error}"));
+            self.kept.lock().unreadable.push(error.to_string());
         } else if !error.is_transient() {
             self.surprise(format!("{error} ({error:?})"));
         }
@@ -205,20 +264,32 @@ fn wire(condition: Condition) -> cairn_client::Condition {
     }
 }
 
-/// One task: asks, pauses, asks, until told to stop.
-pub async fn run_client(
-    number: u32,
-    client: Client,
-    mut generator: Generator,
-    recorder: Recorder,
-    stop: Arc<AtomicBool>,
-) {
-    while !stop.load(Ordering::Relaxed) {
-        let (group, action) = generator.next_action();
-        let synced = generator.wants_synced(&action);
-        let record = recorder.perform(number, &client, (group, action), synced).await;
-        generator.learn(&record);
-        tokio::time::sleep(generator.think()).await;
+/// One task: asks, pauses, asks.
+pub struct Worker {
+    /// The number of its client in the history.
+    pub number: u32,
+    /// Whom it asks.
+    pub client: Client,
+    /// What it asks.
+    pub generator: Generator,
+    /// Where it records what it was told.
+    pub recorder: Recorder,
+}
+
+impl Worker {
+    /// Works until told to stop. Gives itself back, to go on later.
+    pub async fn run(mut self, stop: Arc<AtomicBool>) -> Worker {
+        while !stop.load(Ordering::Relaxed) {
+            let (group, action) = self.generator.next_action(|place| self.recorder.group(place));
+            let synced = self.generator.wants_synced(&action);
+            let record = self.recorder.perform(self.number, &self.client, (group, action), synced).await;
+            self.generator.learn(&record);
+            let pause = self.generator.pause(&record);
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        self
     }
 }
 
@@ -249,7 +320,7 @@ pub async fn read_everything(number: u32, client: Client, groups: u32, recorder:
         attempt += 1;
         tokio::time::sleep(REFUSED_PAUSE).await;
     };
-    let mut end = End { written: matches!(record.outcome, Outcome::Applied { .. }), keys: FinalKeys::new() };
+    let mut end = End { written: record.is_applied(), keys: FinalKeys::new() };
     let keys: Vec<(u32, Key)> =
         (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key))).collect();
     for (group, key) in keys {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// The usual share of writes that are to be synced before they are answered.
 pub const SYNCED_ONE_IN: u32 = 8;
+/// The pause after a request that was refused, of clients that make no other.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 /// No page that holds all of a group is larger.
 const WHOLE_GROUP_BYTES: u64 = 4 << 20;
 
@@ -19,9 +21,10 @@ pub struct Profile {
     pub clients: u32,
     /// Tasks that share one client.
     pub tasks_per_client: u32,
-    /// Groups of keys.
+    /// Groups of keys, at a time.
     pub groups: u32,
-    /// The longest pause between a client's requests.
+    /// The longest pause between a client's requests. Where it is zero, clients pause after a
+    /// refusal only.
     pub think_max: Duration,
     /// A request's deadline.
     pub deadline: Duration,
@@ -29,6 +32,8 @@ pub struct Profile {
     pub write_percent: u32,
     /// One write in so many is to be synced before it is answered, whatever the mode.
     pub synced_one_in: u32,
+    /// Whether some reads are answered by any node, however old its state.
+    pub stale_reads: bool,
 }
 
 impl Profile {
@@ -45,6 +50,7 @@ impl Profile {
             deadline: Duration::from_millis(pick(rng, &[1_500, 4_000, 8_000])),
             write_percent: u32::try_from(pick(rng, &[35, 55, 75])).unwrap_or(50),
             synced_one_in: SYNCED_ONE_IN,
+            stale_reads: true,
         }
     }
 }
@@ -64,14 +70,21 @@ impl Generator {
         Generator { rng, profile, next_value: (u64::from(task) + 1) << 32, seen: BTreeMap::new() }
     }
 
-    /// How long to pause before the next request.
-    pub fn think(&mut self) -> Duration {
-        self.rng.random_range(Duration::ZERO..self.profile.think_max)
+    /// How long to pause after this.
+    pub fn pause(&mut self, after: &Record) -> Duration {
+        match after.outcome {
+            _ if !self.profile.think_max.is_zero() => {
+                self.rng.random_range(Duration::ZERO..self.profile.think_max)
+            }
+            Outcome::NoEffect => REFUSED_PAUSE,
+            _ => Duration::ZERO,
+        }
     }
 
-    /// The next request: a group and what to do in it.
-    pub fn next_action(&mut self) -> (u32, Action) {
-        let group = self.rng.random_range(0..self.profile.groups);
+    /// The next request: a group and what to do in it. `group` tells which one stands at a place
+    /// below the profile's groups.
+    pub fn next_action(&mut self, group: impl FnOnce(u32) -> u32) -> (u32, Action) {
+        let group = group(self.rng.random_range(0..self.profile.groups));
         let key = self.key();
         if self.rng.random_range(0..100) < self.profile.write_percent {
             return (group, Action::Write(self.write(group, key)));
@@ -80,7 +93,8 @@ impl Generator {
             0..=4 => Action::Get(key),
             5 => Action::Version(key),
             6..=8 => Action::List(self.page()),
-            _ => Action::StaleGet(key),
+            _ if self.profile.stale_reads => Action::StaleGet(key),
+            _ => Action::Get(key),
         };
         (group, action)
     }
@@ -170,7 +184,7 @@ mod tests {
     fn actions(seed: u64, task: u32) -> Vec<(u32, Action)> {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut generator = Generator::new(seed, task, Profile::from_rng(&mut rng));
-        (0..300).map(|_| generator.next_action()).collect()
+        (0..300).map(|_| generator.next_action(|place| place)).collect()
     }
 
     #[test]

@@ -125,7 +125,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// One request and its answer. Times are nanoseconds of virtual time.
+/// One request and its answer. Times are nanoseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Who asked.
@@ -148,6 +148,19 @@ impl Record {
     /// Whether its effect is open for ever.
     pub fn is_open(&self) -> bool {
         self.outcome == Outcome::Unknown
+    }
+
+    /// Whether it is a write that took effect.
+    pub fn is_applied(&self) -> bool {
+        matches!(self.outcome, Outcome::Applied { .. })
+    }
+
+    /// The log index that its answer told, of a write.
+    pub fn index(&self) -> Option<Version> {
+        match self.outcome {
+            Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => Some(index),
+            _ => None,
+        }
     }
 
     /// The values that it puts, with their keys, in order.

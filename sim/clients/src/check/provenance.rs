@@ -1,7 +1,7 @@
 //! Every value read, stale reads included, was put by some request that began before the read ended, under one version
 //! only. A write that was applied twice shows here as one value with two versions.
 
-use super::Violation;
+use crate::Violation;
 use crate::history::{History, Key, Value, Version};
 use std::collections::BTreeMap;
 

@@ -44,11 +44,8 @@ impl Versions {
             for (_, value) in record.puts() {
                 writers.insert(value, request);
             }
-            match record.outcome {
-                Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => {
-                    versions.claim(request, index, record)?;
-                }
-                _ => {}
+            if let Some(index) = record.index() {
+                versions.claim(request, index, record)?;
             }
         }
         for record in all {

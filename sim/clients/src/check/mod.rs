@@ -1,0 +1,38 @@
+//! What must hold of what clients were told: one property per file.
+//!
+//! | file | property |
+//! |---|---|
+//! | `linearizable` | every answer fits one order of all requests that respects real time |
+//! | `provenance` | every value read was written, under one version, before the read ended |
+//! | `acknowledged` | an acknowledged write is there at the end, or something later took its place |
+//!
+//! A check that cannot decide says so, and that counts as a failure.
+
+pub mod acknowledged;
+pub mod linearizable;
+mod model;
+pub mod provenance;
+
+use std::fmt;
+
+/// A property that does not hold, or could not be decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The property's name.
+    pub property: &'static str,
+    /// What contradicts it.
+    pub detail: String,
+}
+
+impl Violation {
+    /// A violation of `property`.
+    pub fn new(property: &'static str, detail: impl Into<String>) -> Violation {
+        Violation { property, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.property, self.detail)
+    }
+}

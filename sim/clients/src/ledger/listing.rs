@@ -1,0 +1,52 @@
+//! Everything that a cluster or a machine holds, put together from pages.
+
+use crate::history::{Item, Version};
+use crate::workload::{decode_key, decode_value};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A listing of all keys, while nobody writes. Each group is of one moment.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Each group's keys, in order.
+    pub(super) groups: BTreeMap<u32, Vec<Item>>,
+    /// Groups of which a value is not what anybody wrote.
+    pub(super) damaged: BTreeSet<u32>,
+    /// One sentence for each key or value that is no client's.
+    pub(super) wrong: Vec<String>,
+}
+
+impl Listing {
+    /// Takes a page of keys, values and versions, which has more than one group where more follow.
+    /// Gives the key after which the next page begins: a write that takes effect between two pages
+    /// changes keys of one group, so a group that the page may have in part is left for the next
+    /// one.
+    pub fn page(&mut self, mut items: Vec<(Bytes, Bytes, Version)>, more: bool) -> Option<Bytes> {
+        let group = |(key, _, _): &(Bytes, Bytes, Version)| decode_key(key).map(|(group, _)| group);
+        if let (true, Some(last)) = (more, items.last().and_then(group)) {
+            let whole = items.iter().rposition(|item| group(item) != Some(last));
+            items.truncate(whole.map_or(items.len(), |at| at + 1));
+        }
+        for (key, value, version) in &items {
+            self.add(key, value, *version);
+        }
+        items.pop().map(|(key, _, _)| key).filter(|_| more)
+    }
+
+    fn add(&mut self, bytes: &[u8], value: &[u8], version: Version) {
+        let Some((group, key)) = decode_key(bytes) else {
+            self.wrong.push(format!("nobody ever wrote key `{}`", bytes.escape_ascii()));
+            return;
+        };
+        match decode_value(value) {
+            Some(value) => {
+                self.groups.entry(group).or_default().push(Item { key, value: Some(value), version });
+            }
+            None => {
+                self.damaged.insert(group);
+                let length = value.len();
+                self.wrong.push(format!("key {group}/{key} holds {length} bytes that nobody wrote"));
+            }
+        }
+    }
+}
