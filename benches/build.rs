@@ -1,4 +1,5 @@
-//! Compiles the part of etcd's protocol that the comparison speaks, in pure Rust: no `protoc` is needed.
+//! Compiles the part of etcd's protocol that the comparison uses, in pure Rust: it needs no
+//! `protoc`.
 
 use prost::Message as _;
 use std::path::PathBuf;

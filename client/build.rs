@@ -1,5 +1,5 @@
-//! Generates the protocol's types and stubs from `proto/cairn/kv/v1/kv.proto` in pure Rust (no `protoc`), and keeps the encoded
-//! descriptor set for the server's reflection service.
+//! Generates the protocol's types and stubs from `proto/cairn/kv/v1/kv.proto` in pure Rust (no
+//! `protoc`). Keeps the encoded descriptor set for the server's reflection service.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .file_descriptor_set_path(&out)
         .skip_protoc_run()
         .compile_protos(&["proto/cairn/kv/v1/kv.proto"], &["proto"])?;
-    // The generator of stubs has no option for their codec.
+    // The stub generator has no option for the codec, so replace it in the generated code.
     let stubs = PathBuf::from(std::env::var("OUT_DIR")?).join("cairn.kv.v1.rs");
     let generated = std::fs::read_to_string(&stubs)?;
     let ours = generated.replace("tonic_prost::ProstCodec", "crate::codec::KvCodec");
     if ours == generated {
-        return Err("the stubs name no codec that could be replaced".into());
+        return Err("the generated stubs do not name the codec to replace".into());
     }
     std::fs::write(&stubs, ours)?;
     Ok(())

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Formats the volume when it is empty and only then; hands over to `cairn` with the arguments given.
+# Formats the volume only if it is empty, then runs `cairn` with the given arguments.
 set -eu
 if [ "${1:-}" = serve ] && [ -z "$(ls -A "${CAIRN_DATA_DIR:=/data}")" ]; then
     cairn format

@@ -1,9 +1,9 @@
-//! The engine driven as a replicated log drives it, without replication: append, wait until written, apply in order,
-//! purge behind.
+//! Drives the engine as a replicated log does, without replication: append, wait until written,
+//! apply in order, purge old entries.
 //!
-//! What holds here: a put is answered after its entry is written *and* applied, so its latency covers everything that
-//! a node does to its own disk; entries are purged as a node would, so checkpoints and reuse of space are in the
-//! numbers.
+//! A put is answered after its entry is written *and* applied, so its latency covers everything
+//! that a node does to its own disk. Entries are purged as on a node, so the numbers contain
+//! checkpoints and the reuse of space.
 
 use crate::load::Worker;
 use crate::payload::Payloads;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 const GROUP: GroupId = GroupId(0);
 const TERM: u64 = 1;
-/// Entries of one append at most.
+/// The most entries of one append.
 const BATCH: usize = 64;
 
 struct Put {
@@ -28,13 +28,13 @@ struct Put {
 
 type Answer = oneshot::Sender<Result<(), Error>>;
 
-/// Entries of one append, in order.
+/// The entries of one append, in order.
 struct Written {
     entries: Vec<(LogId, Bytes, Answer)>,
     outcome: Result<(), Error>,
 }
 
-/// One log: a task that appends, as a leader does, and a task that applies.
+/// One log: a task that appends, like a leader, and a task that applies.
 #[derive(Clone)]
 pub struct EngineLog {
     engine: Engine,
@@ -42,7 +42,7 @@ pub struct EngineLog {
 }
 
 impl EngineLog {
-    /// Takes over a freshly formatted engine. About `retain_bytes` of applied log are kept.
+    /// Starts the log on a freshly formatted engine. It keeps about `retain_bytes` of applied log.
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
@@ -65,7 +65,7 @@ impl EngineLog {
     }
 }
 
-/// Appends what has gathered, one entry for each put.
+/// Appends the queued puts, at most `BATCH` at once, one entry for each put.
 async fn append(
     engine: Engine,
     mut queue: mpsc::UnboundedReceiver<Put>,
@@ -84,7 +84,7 @@ async fn append(
         }
         let written = written.clone();
         let done = move |outcome| {
-            // A closed queue means that the run is over.
+            // A closed queue means that the measurement is over.
             let _ = written.send(Written { entries, outcome });
         };
         if let Err(error) = engine.append(GROUP, new_entries, Promise::Mode, Box::new(done)).await {
@@ -122,7 +122,7 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
     }
 }
 
-/// Where to cut once the log is twice as long as it should be.
+/// The entry to purge through, once the log is twice as long as it should be.
 fn purge_point(engine: &Engine, last: LogId, retain_bytes: u64) -> Option<LogId> {
     let bytes = engine.log_bytes(GROUP);
     if bytes < retain_bytes.saturating_mul(2) {
@@ -143,7 +143,7 @@ pub struct Putter {
 }
 
 impl Putter {
-    /// As many clients as `clients`, each with random numbers of its own.
+    /// `clients` clients, each with its own random numbers.
     pub fn many(
         log: &EngineLog,
         payloads: &Payloads,

@@ -1,7 +1,8 @@
-//! Closed-loop load: as many workers as clients, each sending its next request when the last one was answered.
+//! Closed-loop load: one worker for each client. A worker sends its next request when its last one
+//! was answered.
 //!
-//! What holds here: a request counts if it was answered inside the measured window; the first error ends the run,
-//! because a rate that hides failures is not a rate.
+//! A request counts if it was answered inside the measured window. The first error ends the run,
+//! since a rate that hides failures means nothing.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -23,17 +24,17 @@ pub enum Limit {
     Time {
         /// Answers in this time are not counted.
         warm_up: Duration,
-        /// Answers in this time are.
+        /// Answers in this time are counted.
         measured: Duration,
     },
-    /// Measure this many requests from the first to the last answer.
+    /// Measure this many requests, from the start to the last answer.
     Operations(u64),
 }
 
 /// What a run measured.
 #[derive(Clone)]
 pub struct Samples {
-    /// All requests answered, warm-up and all.
+    /// All answered requests, also those of the warm-up.
     pub answered: u64,
     /// Latencies in nanoseconds.
     pub latencies: Histogram<u64>,
@@ -42,7 +43,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Nothing measured yet.
+    /// Empty samples.
     pub fn new() -> Result<Samples> {
         Ok(Samples { answered: 0, latencies: histogram()?, elapsed: Duration::ZERO })
     }
@@ -61,12 +62,12 @@ impl Samples {
     }
 }
 
-/// A nanosecond to a minute, to three digits.
+/// A histogram from a nanosecond to a minute, with three digits.
 fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).context("histogram")
 }
 
-/// Runs all workers until the limit and merges what they saw.
+/// Runs all workers until the limit and merges their samples.
 pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> {
     let begin = Instant::now();
     let (from, until, budget) = match limit {

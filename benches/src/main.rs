@@ -1,9 +1,9 @@
-//! `cairn-bench`: every published number of Cairn comes from here.
+//! `cairn-bench`: the source of every published number of Cairn.
 //!
-//! Each command measures both sides of a ratio in one run, in alternating rounds on the same disk, because absolute
-//! numbers move with the machine and ratios do not. Load is closed-loop: each client sends its next request when the
-//! last one was answered, so rate × mean latency must equal the number of clients (Little's law), and each line
-//! prints that product.
+//! Each command measures both sides of a ratio in one run, in alternating rounds on the same disk,
+//! because absolute numbers change with the machine and ratios do not. Load is closed-loop: each
+//! client sends its next request when its last one was answered. So rate × mean latency must equal
+//! the number of clients (Little's law), and each line prints that product.
 
 mod commands;
 mod engine_log;
@@ -19,11 +19,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(
-    name = "cairn-bench",
-    about = "Measures Cairn against what it is compared with, in one run",
-    version
-)]
+#[command(name = "cairn-bench", about = "Measures Cairn and what it is compared with, in one run", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -47,7 +43,8 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // Dropping the command's future stops what it started, so Ctrl-C leaves no server behind.
+    // Dropping the command's future stops the servers that it started, so Ctrl-C leaves none
+    // behind.
     let outcome = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),

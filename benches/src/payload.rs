@@ -1,4 +1,4 @@
-//! Keys and values: random, so that nothing on the way can compress or deduplicate them.
+//! Random keys and values, so that nothing on the way can compress or deduplicate them.
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -6,7 +6,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 const POOL_BYTES: usize = 32 << 20;
 
-/// A pool of random bytes that values are cut from, at random places and without a copy.
+/// A pool of random bytes. Values are slices of it at random offsets, without a copy.
 #[derive(Clone)]
 pub struct Payloads {
     pool: Bytes,
@@ -14,21 +14,21 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// A pool of its own for each run; `keys` is the number of different keys.
+    /// A pool for one measurement. `keys` is the number of different keys.
     pub fn new(keys: u64, seed: u64) -> Payloads {
         let mut pool = vec![0; POOL_BYTES];
         StdRng::seed_from_u64(seed).fill_bytes(&mut pool);
         Payloads { pool: pool.into(), keys: keys.max(1) }
     }
 
-    /// A value of `bytes`, at most the pool's size.
+    /// A value of `bytes` bytes, at most the pool's size.
     pub fn value(&self, rng: &mut StdRng, bytes: usize) -> Bytes {
         let bytes = bytes.min(POOL_BYTES);
         let start = rng.random_range(0..=POOL_BYTES - bytes);
         self.pool.slice(start..start + bytes)
     }
 
-    /// One of the keys, each equally likely: 16 bytes, in no order.
+    /// One of the keys, each equally likely: 16 bytes, in no particular order.
     pub fn key(&self, rng: &mut StdRng) -> Bytes {
         Bytes::from(format!("{:016x}", scatter(rng.random_range(0..self.keys))))
     }

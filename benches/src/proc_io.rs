@@ -1,8 +1,10 @@
-//! What the kernel counted for a process: the check on what the engine says of itself, and what a put costs.
+//! The kernel's counters of a process: they check the engine's own counters, and show what a put
+//! costs.
 
 use anyhow::{Context, Result};
 
-/// The unit of processor times in `/proc`: Linux shows a hundredth of a second whatever its own tick.
+/// The unit of processor times in `/proc`: Linux shows hundredths of a second, whatever its own
+/// tick is.
 const US_PER_TICK: u64 = 10_000;
 
 /// Bytes that the process caused to be sent to the storage layer (`write_bytes` of `/proc/PID/io`).
@@ -26,7 +28,8 @@ pub fn processor_us(pid: Option<u32>) -> Result<u64> {
     Ok(ticks * US_PER_TICK)
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second, the program's name, may hold anything but a last `)`.
+/// The sum of `utime` and `stime`, the 14th and 15th fields. The second field, the program's name
+/// in parentheses, may contain any character, so the fields are counted after the last `)`.
 fn parse_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)

@@ -1,4 +1,4 @@
-//! Bars on the terminal while a run takes its time; nothing where standard error is not a terminal.
+//! Progress bars on the terminal. Shows nothing if standard error is not a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 pub struct Step(ProgressBar);
 
 impl Step {
-    /// Shows what is going on.
+    /// Shows `what` until it is dropped.
     pub fn new(what: impl Into<String>) -> Step {
         let bar = ProgressBar::new_spinner().with_message(what.into());
         bar.enable_steady_tick(Duration::from_millis(120));
         Step(bar)
     }
 
-    /// Prints a line above the bar that stays, also where there is no terminal.
+    /// Prints a line above the bar. It stays, and is printed without a terminal too.
     pub fn say(&self, line: &str) {
         if self.0.is_hidden() {
             eprintln!("{line}");
@@ -30,7 +30,7 @@ impl Drop for Step {
     }
 }
 
-/// A bar of bytes.
+/// A progress bar that counts bytes.
 pub fn bytes_bar(what: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what.to_owned());
     if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {eta}") {

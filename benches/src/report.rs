@@ -1,4 +1,4 @@
-//! What a run prints: lines, ratios with their spread over the rounds, and checks that decide the exit code.
+//! The report of a run: lines, ratios with their rounds, and checks that decide the exit code.
 
 use crate::load::Samples;
 use anyhow::Result;
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 pub struct Report {
     /// The command.
     pub bench: &'static str,
-    /// What was asked for and what was found.
+    /// The arguments, and what was found about the systems.
     pub settings: BTreeMap<&'static str, String>,
-    /// Loads.
+    /// The measured loads.
     pub lines: Vec<Line>,
     /// Numbers that are neither a load nor a ratio.
     pub figures: Vec<Figure>,
-    /// One side over the other.
+    /// The ratios.
     pub ratios: Vec<Ratio>,
-    /// What was asserted.
+    /// The assertions.
     pub checks: Vec<Check>,
     /// What a reader must know to believe the numbers.
     pub notes: Vec<String>,
@@ -37,20 +37,20 @@ pub struct Line {
     pub per_second: f64,
     /// Mean latency in microseconds.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency in microseconds.
     pub p999_us: f64,
     /// Rate × mean latency, which must be near `clients`.
     pub little: f64,
-    /// Requests kept under way.
+    /// Concurrent requests.
     pub clients: usize,
 }
 
 impl Line {
-    /// Summarises samples of a load with so many clients.
+    /// Summarises the samples of a load with this many clients.
     pub fn new(name: impl Into<String>, samples: &Samples, clients: usize) -> Line {
         let quantile_us = |quantile| samples.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let mean_us = samples.latencies.mean() / 1e3;
@@ -72,7 +72,7 @@ impl Line {
 /// A number with its unit.
 #[derive(Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// What the number is.
     pub name: String,
     /// The number.
     pub value: f64,
@@ -80,14 +80,15 @@ pub struct Figure {
     pub unit: &'static str,
 }
 
-/// One side over the other: the median over the rounds, each round's two sides measured one after the other.
+/// The ratio of two rates: the median over the rounds. In each round the two sides were measured
+/// one after the other.
 #[derive(Serialize)]
 pub struct Ratio {
-    /// Which over which.
+    /// Which side over which other side.
     pub name: String,
     /// The median.
     pub value: f64,
-    /// Each round's.
+    /// The ratio of each round.
     pub rounds: Vec<f64>,
 }
 
@@ -127,7 +128,7 @@ impl Report {
         Report { bench, ..Report::default() }
     }
 
-    /// Records something that was asked for or found.
+    /// Records a setting: an argument, or something found about a system.
     pub fn set(&mut self, name: &'static str, value: impl ToString) {
         self.settings.insert(name, value.to_string());
     }

@@ -1,4 +1,5 @@
-//! The disk under test: a directory for both sides, engine directories in it, and the raw line.
+//! The disk under test: a directory for both sides, with engine directories and the file of the raw
+//! line in it.
 
 use crate::load::Worker;
 use crate::progress::bytes_bar;
@@ -14,13 +15,14 @@ use std::sync::Arc;
 /// Where files are made.
 #[derive(Args, Clone)]
 pub struct DiskArguments {
-    /// A directory on the disk to measure. What is made in it is removed afterwards.
+    /// A directory on the disk to measure. The files that the benchmark makes in it are removed
+    /// afterwards.
     #[arg(long, default_value = "target/bench")]
     pub dir: PathBuf,
 }
 
 impl DiskArguments {
-    /// A directory of this run's own, removed when dropped.
+    /// A new directory for this run, removed when dropped.
     pub fn scratch(&self) -> Result<tempfile::TempDir> {
         std::fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
         let dir = self.dir.canonicalize().with_context(|| self.dir.display().to_string())?;
@@ -31,7 +33,7 @@ impl DiskArguments {
 /// How the engine reaches the disk.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum BackendArgument {
-    /// io_uring where the system allows it.
+    /// io_uring if the system allows it, else threads.
     Auto,
     /// io_uring.
     IoUring,
@@ -49,7 +51,7 @@ impl From<BackendArgument> for Backend {
     }
 }
 
-/// Makes the five files, written with zeros, and opens them.
+/// Makes the five files of a data directory, filled with zeros, and opens them.
 pub fn make_directory(path: &Path, geometry: &Geometry, backend: BackendArgument) -> Result<FileDirectory> {
     let bar = bytes_bar("zeroing", 0);
     FileDirectory::create(path, geometry, &mut |done, total| {
@@ -75,7 +77,8 @@ pub async fn make_engine(
     Ok(Engine::open(Arc::new(directory), None, Options::new(mode, boot, 1)).await?)
 }
 
-/// The raw line's device: a preallocated file of the same size, through the same backend as the engine.
+/// The raw line's device: a preallocated file of the same size, through the same backend as the
+/// engine.
 pub fn make_raw_device(path: &Path, bytes: u64, backend: BackendArgument) -> Result<Arc<dyn Device>> {
     let small = Geometry::for_total(64 << 20)?;
     let geometry = Geometry { data_bytes: bytes, ..small };
@@ -83,7 +86,7 @@ pub fn make_raw_device(path: &Path, bytes: u64, backend: BackendArgument) -> Res
     directory.open(FileKind::Data).context("raw device")
 }
 
-/// One slot of the raw queue: 4 KiB at a random place, again and again.
+/// One writer of the raw line: it writes 4 KiB at random offsets, over and over.
 pub struct RawWriter {
     device: Arc<dyn Device>,
     buf: Option<AlignedBuf>,
@@ -91,7 +94,7 @@ pub struct RawWriter {
 }
 
 impl RawWriter {
-    /// As many slots as `depth`.
+    /// `depth` writers.
     pub fn many(device: &Arc<dyn Device>, depth: usize, seed: u64) -> Vec<RawWriter> {
         (0..depth as u64)
             .map(|slot| {
@@ -108,7 +111,8 @@ impl Worker for RawWriter {
     async fn step(&mut self) -> Result<()> {
         let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
         let mut buf = self.buf.take().context("the buffer was lost with a failed write")?;
-        // The content differs each time, for the price of eight bytes: the raw line pays for nothing but the write.
+        // Eight new bytes make the content differ each time. More would cost the raw line processor
+        // time.
         if let Some(stamp) = buf.get_mut(..8) {
             stamp.copy_from_slice(&self.rng.next_u64().to_le_bytes());
         }

@@ -1,4 +1,5 @@
-//! Puts a value, reads it back, lists and deletes it: `cargo run -p cairn-client --example hello -- 127.0.0.1:7400`.
+//! Puts a value, reads it back, lists and deletes it: `cargo run -p cairn-client --example hello --
+//! 127.0.0.1:7400`.
 
 use cairn_client::{Client, Error, ListOptions};
 
@@ -15,7 +16,7 @@ async fn main() -> Result<(), Error> {
 
     match client.get("hello").await? {
         Some(item) => println!("got {:?}, version {}", item.value, item.version),
-        None => println!("somebody deleted it meanwhile"),
+        None => println!("another client deleted it meanwhile"),
     }
 
     let page = client.list(ListOptions::prefix("hel").limit(10)).await?;
@@ -23,7 +24,7 @@ async fn main() -> Result<(), Error> {
 
     match client.delete_if_version("hello", written.version).await {
         Ok(_) => println!("deleted hello"),
-        Err(Error::ConditionFailed { failed, .. }) => println!("somebody else wrote it: {failed:?}"),
+        Err(Error::ConditionFailed { failed, .. }) => println!("another client wrote it: {failed:?}"),
         Err(error) => return Err(error),
     }
     Ok(())

@@ -5,10 +5,11 @@ use bytes::Bytes;
 use crate::types::{BatchInfo, Condition, Version};
 use crate::{Client, Error, convert, proto};
 
-/// An atomic batch, built up and then committed.
+/// An atomic batch: add operations, then commit.
 ///
-/// All conditions see the state before the batch. If all hold, the changes are applied in order under one version;
-/// of several changes to one key the last stays. If one does not hold, nothing changes.
+/// All conditions are checked against the state before the batch. If all hold, the changes are
+/// applied in order under one version; of several changes to one key the last one counts. If one
+/// does not hold, nothing changes.
 ///
 /// ```no_run
 /// # async fn example(client: cairn_client::Client) -> Result<(), cairn_client::Error> {
@@ -88,11 +89,12 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    /// Has the batch applied, all of it or nothing, and at most once.
+    /// Applies the whole batch or nothing, and at most once.
     ///
     /// # Errors
-    /// [`Error::ConditionFailed`] if a condition did not hold, with all that did not; [`Error::RequestTooLarge`];
-    /// [`Error::InvalidRequest`] if the batch is empty; else as [`Client::put`].
+    /// [`Error::ConditionFailed`] with all conditions that did not hold;
+    /// [`Error::RequestTooLarge`]; [`Error::InvalidRequest`] if the batch is empty; else as
+    /// [`Client::put`].
     pub async fn commit(self) -> Result<BatchInfo, Error> {
         let response = self.client.write(self.operations).await?;
         Ok(BatchInfo {

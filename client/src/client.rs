@@ -1,4 +1,4 @@
-//! The client: a cheap handle to what all its clones share.
+//! The client: a cheap handle; clones share its state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::pool::Pool;
 use crate::types::Limits;
 use crate::{Error, Member};
 
-/// A client of one Cairn cluster. Clones share connections, sessions and what is known of the cluster.
+/// A client of one Cairn cluster. Clones share connections, sessions and the known nodes.
 ///
-/// Every request has one deadline, across all its retries. Reads are linearizable unless they ask to be stale.
-/// A write may be repeated by the client as often as needed and is applied at most once; if its outcome could not be
-/// learnt before the deadline, the error is [`Error::OutcomeUnknown`] and no other.
+/// Every request has one deadline, across all its retries. Reads are linearizable unless they ask
+/// to be stale. The client may send a write several times, but it is applied at most once. If its
+/// outcome is not known at the deadline, the error is always [`Error::OutcomeUnknown`].
 ///
-/// Requests may be cancelled by dropping their futures; of a write, the outcome is then unknown.
+/// Dropping the future of a request cancels it. The outcome of a cancelled write is unknown.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -28,16 +28,17 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// Connects with default options to the first endpoint (`host:port`) that answers; each is tried once. The other
-    /// nodes are learnt from it.
+    /// Connects with default options to the first endpoint (`host:port`) that answers. Each is
+    /// tried once. The client learns the other nodes from it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if none answers, [`Error::InvalidOptions`] if there is none or one is not `host:port`.
+    /// [`Error::Unavailable`] if none answers, [`Error::InvalidOptions`] if there is none or one is
+    /// not `host:port`.
     pub async fn connect(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Result<Client, Error> {
         Options::new(endpoints).connect().await
     }
 
-    /// Options to be filled in and connected.
+    /// Options to fill in and connect.
     pub fn builder() -> Options {
         Options::default()
     }
@@ -47,22 +48,25 @@ impl Client {
         Client { inner: self.inner.clone(), deadline, synced: self.synced }
     }
 
-    /// The same client, whose writes are acknowledged only when they are synced on a majority, whatever the cluster's
-    /// mode: for what must survive even a power cut of all machines at once. Costs a sync on each of them.
+    /// The same client, but its writes are acknowledged only when they are synced on a majority, in
+    /// any mode of the cluster: for writes that must survive a power cut of all machines at once.
+    /// Costs a sync on each of them.
     pub fn synced(&self) -> Client {
         Client { inner: self.inner.clone(), deadline: self.deadline, synced: true }
     }
 
-    /// Returns when everything that was acknowledged before the call, to whichever client, is synced on a majority.
+    /// Returns when everything that was acknowledged to any client before the call is synced on a
+    /// majority.
     ///
     /// # Errors
-    /// As [`Client::put`]; then nothing is known of it.
+    /// As [`Client::put`]. Then nothing is known about the syncs.
     pub async fn wait_synced(&self) -> Result<(), Error> {
-        // Logs are synced in order, so a synced entry behind the others tells of all of them.
+        // Logs are synced in order, so when this entry is synced, all entries before it are.
         self.synced().batch().check("synced", crate::Condition::None).commit().await.map(drop)
     }
 
-    /// The size limits that the servers published when a node was last connected, from a server if none was yet.
+    /// The size limits that a server published at the last connect. Asks a server if the client has
+    /// not connected yet.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no node answers.
@@ -89,30 +93,31 @@ impl Client {
         self.inner.pool.cluster()
     }
 
-    /// `host:port` of the node that last did a leader's work, if one did.
+    /// `host:port` of the node that last served a request as the leader, if one did.
     pub fn leader(&self) -> Option<String> {
         self.inner.pool.leader_address()
     }
 
-    /// `host:port` of every node known: those of the options first, then the cluster's other members.
+    /// `host:port` of every known node: those of the options first, then the cluster's other
+    /// members.
     pub fn endpoints(&self) -> Vec<String> {
         self.inner.pool.all().iter().map(|node| node.address().to_owned()).collect()
     }
 }
 
 impl Options {
-    /// Makes a client and connects it to the first endpoint that answers; each is tried once.
+    /// Creates a client and connects it to the first endpoint that answers. Each is tried once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`], [`Error::ProtocolMismatch`],
-    /// [`Error::InvalidOptions`].
+    /// [`Error::Unavailable`] if none answers, [`Error::ClusterMismatch`],
+    /// [`Error::ProtocolMismatch`], [`Error::InvalidOptions`].
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.build()?;
         client.inner.pool.connect_any().await?;
         Ok(client)
     }
 
-    /// Makes a client that connects with its first request.
+    /// Creates a client that connects with its first request.
     ///
     /// # Errors
     /// [`Error::InvalidOptions`].

@@ -1,7 +1,7 @@
-//! How messages become bytes and bytes become messages, in the generated stubs: as protobuf has it, with two things more.
+//! The codec of the generated stubs: protobuf with two additions.
 //!
-//! What holds here: an answer is encoded into one buffer of its own length; a request that would take much more memory decoded
-//! than encoded is refused before it is decoded.
+//! What holds here: an answer is encoded into one buffer of exactly its length. A request that
+//! would take much more memory decoded than encoded is refused before it is decoded.
 
 use crate::proto::error_detail::Reason;
 use crate::proto::{self, ERROR_DETAIL_KEY, ErrorDetail};
@@ -12,22 +12,23 @@ use real_tonic::metadata::{MetadataMap, MetadataValue};
 use real_tonic::{Code, Status};
 use std::marker::PhantomData;
 
-/// Operations of one message, of all its calls: an empty one has two bytes, and takes a hundred times as much when it is decoded.
+/// Most operations of one message, over all its calls. An empty operation has two encoded bytes,
+/// and takes a hundred times as much memory when decoded.
 const MOST_OPERATIONS: usize = 32_768;
-/// Calls of one message.
+/// Most calls of one message.
 const MOST_CALLS: usize = 8192;
 
-/// Where the fields are that may be repeated.
+/// Numbers of the fields that may be repeated.
 const WRITE_OPERATIONS: u64 = 2;
-const BATCH_CALLS: u64 = 1;
+const MULTIPLEX_CALLS: u64 = 1;
 const CALL_WRITE: u64 = 3;
 
-/// A message that is not decoded where it would take too much.
+/// A message that is checked before it is decoded, since it could take too much memory.
 pub trait Bounded {
-    /// Looks at the encoded message.
+    /// Checks the encoded message.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT, with the limit that it passes.
+    /// INVALID_ARGUMENT, with the limit that the message exceeds.
     fn check(_encoded: &[u8]) -> Result<(), Status> {
         Ok(())
     }
@@ -36,10 +37,17 @@ pub trait Bounded {
 macro_rules! bounded_by_their_length {
     ($($message:ident),*) => { $(impl Bounded for proto::$message {})* };
 }
-bounded_by_their_length!(HelloRequest, GetRequest, ListRequest, StatusRequest, ScrubRequest, MandateRequest);
-// What a client gets is from a server that it chose.
-bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse, BatchResponse);
-bounded_by_their_length!(StatusResponse, ScrubResponse, MandateResponse);
+bounded_by_their_length!(
+    HelloRequest,
+    GetRequest,
+    ListRequest,
+    StatusRequest,
+    ScrubRequest,
+    UnsafeRecoveryRequest
+);
+// A client chose the server whose answers it decodes.
+bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse, MultiplexResponse);
+bounded_by_their_length!(StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 
 impl Bounded for proto::WriteRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {
@@ -49,11 +57,11 @@ impl Bounded for proto::WriteRequest {
     }
 }
 
-impl Bounded for proto::BatchRequest {
+impl Bounded for proto::MultiplexRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {
         let mut counted = Counted::default();
         fields(encoded, |field, call| {
-            if field == BATCH_CALLS {
+            if field == MULTIPLEX_CALLS {
                 counted.calls += 1;
                 fields(call, |field, write| {
                     if field == CALL_WRITE {
@@ -96,8 +104,8 @@ fn too_many(what: &str, count: usize, most: usize) -> Status {
     Status::with_details_and_metadata(Code::InvalidArgument, message, Bytes::new(), metadata)
 }
 
-/// Shows `visit` the number and content of each field with a length. Ends where the bytes are no message: the decoder ends
-/// there too, and says so.
+/// Calls `visit` with the number and content of each length-delimited field. Stops at bytes that
+/// are not a message; the decoder then fails there too and reports it.
 fn fields(mut encoded: &[u8], mut visit: impl FnMut(u64, &[u8])) {
     while encoded.has_remaining() {
         let Some(key) = varint(&mut encoded) else { return };
@@ -107,7 +115,8 @@ fn fields(mut encoded: &[u8], mut visit: impl FnMut(u64, &[u8])) {
             2 => varint(&mut encoded).and_then(|length| skip(&mut encoded, length)).map(|content| {
                 visit(key >> 3, content);
             }),
-            // The content of a group is looked at as if it stood beside it, which counts too much rather than too little.
+            // The content of a group is counted as if it were outside the group, which counts too
+            // much rather than too little.
             3 | 4 => Some(()),
             5 => skip(&mut encoded, 4).map(|_| ()),
             _ => None,
@@ -164,7 +173,8 @@ impl<T: Message> Encoder for KvEncoder<T> {
     type Error = Status;
 
     fn encode(&mut self, item: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        // A buffer that grows by and by ends up to twice as long as what is in it, and that stays until it is sent.
+        // A buffer that grows in steps ends up to twice as long as its content, and it is kept
+        // until it is sent.
         buffer.reserve(item.encoded_len());
         item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
@@ -182,7 +192,7 @@ impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // All of it is in one piece; where it were not, less would be looked at.
+        // The message is in one piece. If it were not, the check would see only its first piece.
         U::check(buffer.chunk())?;
         U::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
@@ -196,7 +206,7 @@ impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
 mod tests {
     use super::*;
     use crate::convert::put;
-    use crate::proto::{BatchRequest, Call, GetRequest, Operation, Session, WriteRequest, call};
+    use crate::proto::{Call, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call};
     use crate::types::Condition;
 
     fn write(operations: usize) -> WriteRequest {
@@ -204,49 +214,61 @@ mod tests {
         WriteRequest { session, operations: vec![Operation::default(); operations], synced: true }
     }
 
-    fn batch(writes: impl IntoIterator<Item = WriteRequest>) -> BatchRequest {
+    fn multiplex(writes: impl IntoIterator<Item = WriteRequest>) -> MultiplexRequest {
         let calls = writes.into_iter().map(|write| Call {
             id: 1,
             timeout_ms: 9,
             kind: Some(call::Kind::Write(write)),
         });
-        BatchRequest { calls: calls.collect() }
+        MultiplexRequest { calls: calls.collect() }
     }
 
     fn judged<M: Message + Bounded>(message: &M) -> Option<Code> {
         M::check(&message.encode_to_vec()).err().map(|status| status.code())
     }
 
-    /// The story: a request of 5 MB took 210 MB when it was decoded, before anybody could count its operations.
+    /// The story: a request of 5 MB took 210 MB when it was decoded, before its operations could be
+    /// counted.
     #[test]
     fn a_request_of_millions_of_empty_operations_is_refused_before_it_is_decoded() {
         let millions = write(2_600_000);
         assert_eq!(judged(&millions), Some(Code::InvalidArgument));
-        assert_eq!(judged(&batch([millions])), Some(Code::InvalidArgument), "nor in a shared stream");
-        assert_eq!(judged(&batch((0..64).map(|_| write(1024)))), Some(Code::InvalidArgument), "nor spread");
-        assert_eq!(judged(&batch((0..10_000).map(|_| write(0)))), Some(Code::InvalidArgument));
+        assert_eq!(
+            judged(&multiplex([millions])),
+            Some(Code::InvalidArgument),
+            "nor in a multiplexed stream"
+        );
+        assert_eq!(
+            judged(&multiplex((0..64).map(|_| write(1024)))),
+            Some(Code::InvalidArgument),
+            "nor spread"
+        );
+        assert_eq!(judged(&multiplex((0..10_000).map(|_| write(0)))), Some(Code::InvalidArgument));
     }
 
     #[test]
-    fn what_servers_take_is_let_through() {
+    fn usual_requests_pass() {
         let mut usual = write(0);
         usual.operations = (0..1024)
             .map(|n: u32| put(n.to_be_bytes().to_vec().into(), vec![2; 99].into(), Condition::Absent))
             .collect();
         assert_eq!(judged(&usual), None);
-        assert_eq!(judged(&batch(vec![usual; 16])), None);
+        assert_eq!(judged(&multiplex(vec![usual; 16])), None);
         let get = GetRequest { key: vec![2 << 3 | 2; 99].into(), ..GetRequest::default() };
         let gets = (0..128).map(|id| Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
-        assert_eq!(judged(&BatchRequest { calls: gets.collect() }), None);
+        assert_eq!(judged(&MultiplexRequest { calls: gets.collect() }), None);
         assert_eq!(judged(&WriteRequest::default()), None);
     }
 
     #[test]
-    fn what_is_no_message_is_left_to_the_decoder() {
+    fn bytes_that_are_not_a_message_are_left_to_the_decoder() {
         for bytes in
             [&[0xff; 11][..], &[0x12, 0xff, 0xff, 0xff, 0x7f], &[0x0f], &[0x12], &[0x09, 1], &[0x13, 0x14]]
         {
-            assert!(WriteRequest::check(bytes).is_ok() && BatchRequest::check(bytes).is_ok(), "{bytes:?}");
+            assert!(
+                WriteRequest::check(bytes).is_ok() && MultiplexRequest::check(bytes).is_ok(),
+                "{bytes:?}"
+            );
         }
     }
 }

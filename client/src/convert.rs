@@ -1,4 +1,4 @@
-//! From the protocol's messages to the public types and back.
+//! Conversions between the protocol's messages and the public types.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ pub(crate) fn member(member: proto::Member) -> Member {
     }
 }
 
-/// What the server said about an error status, if it is one of Cairn's.
+/// The server's detail of an error status, if the status comes from Cairn.
 pub(crate) fn error_detail(status: &tonic::Status) -> Option<proto::ErrorDetail> {
     let encoded = status.metadata().get_bin(proto::ERROR_DETAIL_KEY)?.to_bytes().ok()?;
     prost::Message::decode(encoded).ok()
@@ -91,7 +91,7 @@ pub(crate) fn retry_after(detail: &proto::ErrorDetail) -> Duration {
     Duration::from_millis(detail.retry_after_ms)
 }
 
-/// An error with its causes: transport errors say what happened only in theirs.
+/// An error with its causes, since transport errors say what happened only in their causes.
 pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

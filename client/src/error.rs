@@ -1,6 +1,6 @@
-//! Everything that can go wrong, one variant for each thing that a caller can do about it.
+//! Every error of the client, with one variant for each way in which a caller can react.
 //!
-//! No text here needs to be parsed: what a program needs is in the fields.
+//! No program needs to parse these texts: the fields hold everything.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use crate::types::{FailedCondition, Version};
 
 /// Why a request did not succeed.
 ///
-/// Only [`Error::OutcomeUnknown`] leaves open whether a write was applied. After any other error the write was
-/// not applied and will not be.
+/// Only [`Error::OutcomeUnknown`] leaves open whether a write was applied. After any other error
+/// the write was not applied and will not be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The write was sent, and the deadline passed (or its session was forgotten) before its result was seen: it may
-    /// have been applied, may be applied yet, or never. It is applied at most once.
+    /// The write was sent, but the deadline passed (or the servers forgot its session) before its
+    /// result was known. It may have been applied, may still be applied, or never. It is applied at
+    /// most once.
     #[error("the outcome of the write is unknown: it may or may not have been applied ({last_error})")]
     OutcomeUnknown {
-        /// What kept the result from being seen, the last time.
+        /// Why the result of the last attempt is not known.
         last_error: String,
     },
 
@@ -35,7 +36,7 @@ pub enum Error {
     /// The deadline passed without an answer. A write with this error was never sent.
     #[error("deadline exceeded ({last_error})")]
     DeadlineExceeded {
-        /// What was being waited for.
+        /// What the client was waiting for.
         last_error: String,
     },
 
@@ -62,7 +63,7 @@ pub enum Error {
         retry_after: Duration,
     },
 
-    /// The leader's storage is full. Reads and deletes go on.
+    /// The leader's storage is full. Reads and deletes still work.
     #[error("the cluster's storage is full; reads and deletes go on")]
     StorageFull {
         /// When the server suggests to try again.
@@ -98,19 +99,19 @@ pub enum Error {
         actual: u64,
     },
 
-    /// The key exists, and its value could not be read intact where it was asked for.
+    /// The key exists, but the node that was asked could not read its value intact.
     #[error("the value of key {key:?} exists but cannot be read intact: {message}")]
     ValueUnreadable {
         /// The key; empty if the request was a list.
         key: Bytes,
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
 
-    /// Endpoints belong to different clusters, or to another than the one asked for.
+    /// Endpoints belong to different clusters, or to another cluster than the options name.
     #[error("endpoint {endpoint} belongs to cluster {found:?}, not to {expected:?}")]
     ClusterMismatch {
-        /// The endpoint that does not belong.
+        /// The endpoint of the other cluster.
         endpoint: String,
         /// The cluster that the client is connected to.
         expected: String,
@@ -120,7 +121,7 @@ pub enum Error {
 
     /// The endpoint and this client speak different versions of the protocol.
     #[error(
-        "endpoint {endpoint} cannot be talked to: {message}; use a client and a server of releases that fit"
+        "endpoint {endpoint} speaks another version of the protocol: {message}; use compatible releases of client and server"
     )]
     ProtocolMismatch {
         /// The endpoint.
@@ -129,17 +130,17 @@ pub enum Error {
         message: String,
     },
 
-    /// The request makes no sense (an empty batch), or the server refused it as invalid.
+    /// The request is invalid: an empty batch, or the server refused it.
     #[error("invalid request: {0}")]
     InvalidRequest(String),
 
-    /// The client's options make no sense: no endpoint, or one that is not `host:port`.
+    /// The client's options are invalid: no endpoint, or one that is not `host:port`.
     #[error("invalid client options: {0}")]
     InvalidOptions(String),
 }
 
 impl Error {
-    /// One endpoint could not serve the request.
+    /// The error of one endpoint that could not serve the request.
     pub(crate) fn unavailable(endpoint: &str, last_error: String) -> Error {
         Error::Unavailable { tried: vec![endpoint.to_owned()], last_error }
     }
@@ -154,8 +155,8 @@ impl Error {
         matches!(self, Error::ConditionFailed { .. })
     }
 
-    /// Whether the same request may well succeed later, unchanged. Of a write this says nothing about safety: see
-    /// [`Error::OutcomeUnknown`].
+    /// Whether the same request may succeed later, unchanged. This does not say that it is safe to
+    /// retry a write: see [`Error::OutcomeUnknown`].
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
-//! Why an attempt gave no answer: the one place that decides what an error status means, above all whether the
+//! Why an attempt failed. Only this file decides what an error status means, above all whether the
 //! request may have had an effect.
 //!
-//! A status without Cairn's own detail comes from the transport, or from a server that could not finish its answer:
-//! then anything may have happened, unless the connection itself was refused.
+//! A status without Cairn's detail comes from the transport, or from a server that could not finish
+//! its answer. Then anything may have happened, unless the connection itself was refused.
 
 use std::time::Duration;
 
@@ -13,22 +13,23 @@ use crate::convert::{describe, error_detail, retry_after};
 use crate::proto;
 use crate::proto::error_detail::Reason;
 
-/// Why one attempt gave no answer, and what that means for the next.
+/// Why one attempt failed, and what that means for the next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
     /// Another node leads, perhaps the one at this address. The request had no effect.
     NotLeader(Option<String>),
     /// No node leads at the moment. The request had no effect.
     NoLeader,
-    /// No node leads, and none is elected until a person decides; the node's words. The request had no effect.
-    DecisionNeeded(String),
+    /// No node leads, and none is elected before an unsafe recovery; the node's message. The
+    /// request had no effect.
+    ElectionBlocked(String),
     /// The node wants fewer requests. The request had no effect.
     Overloaded(Duration),
     /// The storage is full. The request had no effect.
     Full(Duration),
-    /// The session is not known any more. This attempt had no effect.
+    /// The servers do not know the session any more. This attempt had no effect.
     SessionExpired,
-    /// The value exists and cannot be read here.
+    /// The value exists but cannot be read here.
     Unreadable(String),
     /// The connection was refused: the request was not sent.
     NotSent(String),
@@ -54,7 +55,7 @@ impl Failure {
                 Failure::NotLeader(hint.filter(|address| !address.is_empty()))
             }
             Reason::NoLeader => Failure::NoLeader,
-            Reason::DecisionNeeded => Failure::DecisionNeeded(why()),
+            Reason::ElectionBlocked => Failure::ElectionBlocked(why()),
             Reason::Overloaded => Failure::Overloaded(retry_after(detail)),
             Reason::StorageFull => Failure::Full(retry_after(detail)),
             Reason::SessionExpired => Failure::SessionExpired,
@@ -89,7 +90,7 @@ impl Failure {
         }
     }
 
-    /// If the attempt may have had an effect, or may have one yet: why that is not known.
+    /// Why the outcome is unknown, if the attempt may have had an effect or may still have one.
     pub(crate) fn may_have_effect(&self) -> Option<&str> {
         match self {
             Failure::Lost { why, .. } => Some(why),
@@ -98,7 +99,7 @@ impl Failure {
     }
 }
 
-/// A refused connection is told by its error and by nothing else: established connections never report it.
+/// Only the I/O error shows a refused connection: established connections never report it.
 fn connection_refused(status: &Status) -> bool {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {

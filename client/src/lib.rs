@@ -11,11 +11,11 @@
 //! let read = client.get("users/ada").await?;
 //! assert_eq!(read.map(|item| item.version), Some(written.version));
 //!
-//! // Only if nobody wrote in between.
+//! Only if no other client wrote it in between.
 //! match client.put_if_version("users/ada", "analyst", written.version).await {
 //!     Ok(_) => println!("changed"),
-//!     Err(Error::ConditionFailed { failed, .. }) => println!("somebody was faster: {failed:?}"),
-//!     Err(Error::OutcomeUnknown { .. }) => println!("changed or not: read it again"),
+//!     Err(Error::ConditionFailed { failed, .. }) => println!("not applied: {failed:?}"),
+//!     Err(Error::OutcomeUnknown { .. }) => println!("unknown: read it again"),
 //!     Err(error) => return Err(error),
 //! }
 //!
@@ -29,26 +29,27 @@
 //! # What it promises
 //!
 //! - **Reads are linearizable**, unless they ask to be stale.
-//! - **A write is applied at most once**, however often the client had to send it: each carries a client id and a
-//!   sequence number, and the servers answer a repeated number with its first result.
+//! - **A write is applied at most once**, however often the client had to send it. Each carries a
+//!   client id and a sequence number, and the servers answer a repeated number with its first
+//!   result.
 //! - **One deadline** ([`Options::deadline`]) covers a request and all its retries.
-//! - **An unknown outcome is an error of its own** ([`Error::OutcomeUnknown`]). After any other error of a write, it was
-//!   not applied and will not be.
-//! - **A condition that does not hold is an error** ([`Error::ConditionFailed`]) with the versions found, so that `?`
-//!   never takes a refused write for an applied one.
-//! - **A dead or hung node costs little**: the leader is remembered, hints are followed, a node that fails is left
-//!   alone for a while, and the other members are learnt from whichever answers.
-//! - Nothing here panics, and no type of a transport library is part of the interface.
+//! - **An unknown outcome is an error of its own** ([`Error::OutcomeUnknown`]). After any other
+//!   error of a write, it was not applied and will not be.
+//! - **A condition that does not hold is an error** ([`Error::ConditionFailed`]) with the versions
+//!   found, so that `?` never lets a refused write pass as an applied one.
+//! - **A dead or hung node costs little**: the client remembers the leader, follows hints, skips a
+//!   failed node for a while, and learns the other members from any node that answers.
+//! - Nothing here panics, and the interface has no type of a transport library.
 //!
-//! # How a request finds its way
+//! # How a request is served
 //!
 //! ```text
 //!  put, get, list, batch        write.rs read.rs list.rs batch.rs
 //!        |  limits                limits.rs   (published by the servers, enforced before sending)
 //!        |  session, sequence     session.rs  (writes only)
 //!        v
-//!   attempts until the deadline   retry.rs    (whom to ask next, how long to wait)
-//!        |                        failure.rs  (what a failure means, whether it may have had an effect)
+//!   attempts until the deadline   retry.rs    (which node to ask next, how long to wait)
+//!        |                        failure.rs  (what a failure means, and its possible effect)
 //!        v
 //!   nodes, leader, members        pool.rs
 //!        v
@@ -63,9 +64,9 @@ pub mod codec;
 mod convert;
 mod error;
 mod failure;
-mod lane;
 mod limits;
 mod list;
+mod multiplexed;
 mod node;
 mod options;
 mod pool;

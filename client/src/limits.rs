@@ -5,7 +5,8 @@ use crate::convert::key_and_value;
 use crate::proto;
 use crate::types::Limits;
 
-/// Checks a key that may be there: the limit may have been higher when it was put, and the server knows how long it can be.
+/// Checks a key that may exist. The limit may have been higher when it was put; the server knows
+/// how long it can be.
 pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
     match key.is_empty() {
         true => check_new_key(limits, key),
@@ -13,7 +14,7 @@ pub(crate) fn check_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error>
     }
 }
 
-/// Checks the key of a put. Without limits known, only that it is not empty.
+/// Checks the key of a put. If the limits are not known yet, checks only that the key is not empty.
 fn check_new_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
     let limit = limits.map_or(0, |limits| u64::from(limits.max_key_bytes));
     let actual = key.len() as u64;
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_a_limit_passes_and_one_more_does_not() {
+    fn a_size_at_a_limit_passes_and_one_more_does_not() {
         let check = |sizes: &[(usize, usize)]| check_operations(Some(LIMITS), &puts(sizes));
         assert_eq!(check(&[(4, 8), (4, 4)]), Ok(()));
         assert_eq!(check(&[(5, 0)]), Err(Error::InvalidKey { limit: 4, actual: 5 }));
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn before_limits_are_known_only_what_can_never_be_right_is_refused() {
+    fn before_limits_are_known_only_requests_that_are_always_invalid_are_refused() {
         assert_eq!(check_operations(None, &puts(&[(5_000, 5_000_000)])), Ok(()));
         let empty = delete(Vec::new().into(), Condition::None);
         assert_eq!(check_operations(None, &[empty]), Err(Error::InvalidKey { limit: 0, actual: 0 }));

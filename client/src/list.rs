@@ -1,4 +1,4 @@
-//! Lists of keys, by pages.
+//! Lists of keys, in pages.
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt, stream};
@@ -8,10 +8,10 @@ use crate::read::target;
 use crate::types::KeyValue;
 use crate::{Client, Error, convert, proto};
 
-/// The largest page that is asked for, in bytes: well below the largest message that either side takes.
+/// The largest page to ask for, in bytes: well below the largest message that either side accepts.
 const MAX_PAGE_BYTES: u64 = 32 << 20;
 
-/// Which keys to list, and how much of them.
+/// Which keys to list, and how much of each.
 ///
 /// ```
 /// use cairn_client::ListOptions;
@@ -23,18 +23,19 @@ const MAX_PAGE_BYTES: u64 = 32 << 20;
 pub struct ListOptions {
     /// Only keys that begin with this; empty: all.
     pub prefix: Bytes,
-    /// Only keys after this one in the list's direction, itself left out; empty: from the beginning.
+    /// Only keys after this one in the direction of the list, without the key itself; empty: from
+    /// the beginning.
     pub start_after: Bytes,
     /// The most items in a page; 0: the server's default, 1000.
     pub limit: u32,
-    /// The most bytes of keys and values in a page, though always one item; 0: the server's default, 1 MiB. More
-    /// than 32 MiB count as that.
+    /// The most bytes of keys and values in a page, but always at least one item; 0: the server's
+    /// default, 1 MiB. Values over 32 MiB count as 32 MiB.
     pub max_bytes: u64,
-    /// From the greatest key to the least.
+    /// From the last key to the first.
     pub reverse: bool,
     /// Leave the values out.
     pub keys_only: bool,
-    /// Answer from whatever the asked node has applied, however old. Default: linearizable.
+    /// Answer from the applied state of the node that is asked, however old. Default: linearizable.
     pub stale: bool,
 }
 
@@ -56,13 +57,13 @@ impl ListOptions {
         self
     }
 
-    /// At most this many bytes in a page, though always one item.
+    /// At most this many bytes in a page, but always at least one item.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// From the greatest key to the least.
+    /// From the last key to the first.
     pub fn reverse(mut self) -> Self {
         self.reverse = true;
         self
@@ -99,11 +100,11 @@ impl ListOptions {
 pub struct Page {
     /// The items, in the list's direction.
     pub items: Vec<KeyValue>,
-    /// Whether there are more; go on with `start_after` the last item's key.
+    /// Whether more items follow; continue with `start_after` the last item's key.
     pub more: bool,
 }
 
-/// The pages of a list, one after another. Each is a view of its own time.
+/// The pages of a list, one after another. Each page is its own point-in-time view.
 #[derive(Clone, Debug)]
 pub struct Pages {
     client: Client,
@@ -122,13 +123,13 @@ impl Client {
         Ok(Page { items: response.items.into_iter().map(convert::key_value).collect(), more: response.more })
     }
 
-    /// All pages of a list; `limit` and `max_bytes` shape each page.
+    /// All pages of a list; `limit` and `max_bytes` apply to each page.
     pub fn pages(&self, options: ListOptions) -> Pages {
         Pages { client: self.clone(), next: Some(options) }
     }
 
-    /// All items of a list as a stream that asks for pages as it goes; `limit` and `max_bytes` shape each page. The
-    /// stream ends after its first error.
+    /// All items of a list, as a stream that asks for pages when it needs them; `limit` and
+    /// `max_bytes` apply to each page. The stream ends after its first error.
     pub fn list_all(
         &self,
         options: ListOptions,
@@ -142,7 +143,8 @@ impl Client {
 }
 
 impl Pages {
-    /// The next page, `None` after the last one. After an error, the same page is asked for again.
+    /// The next page, `None` after the last one. After an error, the next call asks for the same
+    /// page.
     ///
     /// # Errors
     /// As [`Client::get`].

@@ -1,8 +1,9 @@
-//! One node as the client sees it: its address, its connection, and how long to leave it alone after a failure.
+//! One node as the client sees it: its address, its connection, and how long the client skips it
+//! after a failure.
 //!
-//! A node counts as connected only once it has answered `Hello`, so a process that accepts connections and then hangs
-//! is found out within the connect timeout. A connection is opened by one task at a time; the others wait for its
-//! result instead of trying a dead address once each.
+//! A node counts as connected only once it has answered `Hello`, so a process that accepts
+//! connections and then hangs is detected within the connect timeout. One task at a time opens a
+//! connection. The others wait for its result, so that they do not all try a dead address.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::Error;
 use crate::convert::describe;
-use crate::lane::{Lane, UnaryStub};
+use crate::multiplexed::{MultiplexedStream, UnaryStub};
 use crate::options::Options;
 use crate::proto;
 use crate::random::Random;
@@ -23,11 +24,11 @@ use crate::random::Random;
 /// The version of the client protocol that this release speaks.
 pub const PROTOCOL: u32 = 1;
 
-/// What a node can be asked. Small requests share a stream; the others are calls of their own.
+/// The calls of a node. Small requests share a multiplexed stream; the others are separate calls.
 #[derive(Clone)]
 pub(crate) struct Stub {
     unary: UnaryStub,
-    lane: Lane,
+    multiplexed: MultiplexedStream,
 }
 
 impl Stub {
@@ -35,7 +36,7 @@ impl Stub {
         let unary = UnaryStub::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        Stub { lane: Lane::new(unary.clone()), unary }
+        Stub { multiplexed: MultiplexedStream::new(unary.clone()), unary }
     }
 
     pub(crate) async fn write(
@@ -43,7 +44,7 @@ impl Stub {
         request: proto::WriteRequest,
         timeout: Duration,
     ) -> Result<proto::WriteResponse, Status> {
-        match self.lane.call(proto::call::Kind::Write(request), timeout).await? {
+        match self.multiplexed.call(proto::call::Kind::Write(request), timeout).await? {
             proto::answer::Kind::Write(response) => Ok(response),
             _ => Err(Status::internal("a write was answered as something else")),
         }
@@ -54,7 +55,7 @@ impl Stub {
         request: proto::GetRequest,
         timeout: Duration,
     ) -> Result<proto::GetResponse, Status> {
-        match self.lane.call(proto::call::Kind::Get(request), timeout).await? {
+        match self.multiplexed.call(proto::call::Kind::Get(request), timeout).await? {
             proto::answer::Kind::Get(response) => Ok(response),
             _ => Err(Status::internal("a get was answered as something else")),
         }
@@ -81,12 +82,12 @@ impl Stub {
         self.unary.scrub(within(proto::ScrubRequest { action }, timeout)).await.map(Response::into_inner)
     }
 
-    pub(crate) async fn mandate(
+    pub(crate) async fn unsafe_recovery(
         &mut self,
-        request: proto::MandateRequest,
+        request: proto::UnsafeRecoveryRequest,
         timeout: Duration,
-    ) -> Result<proto::MandateResponse, Status> {
-        self.unary.mandate(within(request, timeout)).await.map(Response::into_inner)
+    ) -> Result<proto::UnsafeRecoveryResponse, Status> {
+        self.unary.unsafe_recovery(within(request, timeout)).await.map(Response::into_inner)
     }
 
     pub(crate) async fn status(&mut self, timeout: Duration) -> Result<proto::StatusResponse, Status> {
@@ -94,17 +95,19 @@ impl Stub {
     }
 }
 
-/// The request with its time, which the server gets to know.
+/// The request with its timeout, which the server reads too.
 fn within<M>(message: M, timeout: Duration) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
     request
 }
 
-/// Both sides must take what the other may send: the server's greatest request and page fit well within.
+/// Each side must accept what the other may send. The server's largest request and page are well
+/// within this size.
 const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
-/// How long a node is left alone after its first failure; doubles with each, up to the maximum.
+/// How long the client skips a node after its first failure. Doubles with each further one, up to
+/// the maximum.
 const COOL_DOWN: Duration = Duration::from_millis(100);
 const MAX_COOL_DOWN: Duration = Duration::from_secs(1);
 
@@ -157,19 +160,20 @@ impl Node {
         self.state.lock().connection.clone()
     }
 
-    /// Until when this node is to be left alone, if it is.
+    /// The end of the time in which the client skips this node, if it does.
     pub(crate) fn cooling(&self, now: Instant) -> Option<Instant> {
         self.state.lock().cool_until.filter(|until| *until > now)
     }
 
-    /// The node's connection, opened if there is none; `greeted` is told what a newly connected node says of itself.
+    /// The node's connection. Opens one if there is none, and passes the `Hello` of a newly
+    /// connected node to `on_hello`.
     ///
     /// May be cancelled.
     pub(crate) async fn connect(
         &self,
         options: &Options,
         random: &Random,
-        greeted: impl FnOnce(&str, proto::HelloResponse) -> Result<(), Error>,
+        on_hello: impl FnOnce(&str, proto::HelloResponse) -> Result<(), Error>,
     ) -> Result<Arc<Connection>, Error> {
         if let Some(connection) = self.connection() {
             return Ok(connection);
@@ -182,7 +186,7 @@ impl Node {
         {
             let state = self.state.lock();
             if state.failures > failures {
-                // Another task tried while this one waited.
+                // Another task tried and failed while this one waited.
                 return Err(self.unavailable(state.last_error.clone()));
             }
         }
@@ -190,11 +194,11 @@ impl Node {
             Ok(opened) => opened,
             Err(_) => Err(self.unavailable(format!("no answer within {:?}", options.connect_timeout))),
         };
-        let greeting = opened.and_then(|(connection, hello)| {
-            greeted(&self.address, hello)?;
+        let connected = opened.and_then(|(connection, hello)| {
+            on_hello(&self.address, hello)?;
             Ok(Arc::new(connection))
         });
-        match greeting {
+        match connected {
             Ok(connection) => {
                 let mut state = self.state.lock();
                 *state = State { connection: Some(connection.clone()), ..State::default() };
@@ -229,7 +233,7 @@ impl Node {
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }
 
-    /// Leaves the node alone for a while, longer with every failure in a row.
+    /// Skips the node for a while, longer with every failure in a row.
     pub(crate) fn failed(&self, error: &str, random: &Random) {
         let mut state = self.state.lock();
         let delay = COOL_DOWN.saturating_mul(1 << state.failures.min(8)).min(MAX_COOL_DOWN);
@@ -240,7 +244,8 @@ impl Node {
         tracing::debug!(endpoint = %self.address, failures = state.failures, error, "endpoint failed");
     }
 
-    /// Forgets `connection`, so that the next use opens one and sees whether the node still answers.
+    /// Drops `connection`. The next use opens a new one and so finds out whether the node still
+    /// answers.
     pub(crate) fn discard(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
         if state.connection.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
@@ -258,7 +263,7 @@ impl Node {
 }
 
 impl Connection {
-    /// A stub to make one call with.
+    /// A stub for one call.
     pub(crate) fn stub(&self) -> Stub {
         if self.others.is_empty() {
             return self.first.clone();
@@ -268,10 +273,10 @@ impl Connection {
     }
 }
 
-/// `host:port` of an endpoint as people write it.
+/// Normalizes an endpoint to `host:port`.
 ///
 /// # Errors
-/// [`Error::InvalidOptions`] if it asks for TLS, which Cairn does not speak.
+/// [`Error::InvalidOptions`] if it asks for TLS, which Cairn does not support.
 pub(crate) fn normalize(endpoint: &str) -> Result<String, Error> {
     let endpoint = endpoint.trim();
     if endpoint.starts_with("https://") {

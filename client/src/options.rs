@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// The most writes that one client keeps in flight. The servers keep the results of 1024 per session.
+/// The most writes that one client keeps in flight. The servers keep the results of 1024 per
+/// session.
 pub(crate) const MAX_IN_FLIGHT: usize = 512;
 
-/// No time is longer: with more, a clock could not tell when it is over.
+/// The longest time that is accepted. The end of a longer one could overflow the clock.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Options of a [`Client`](crate::Client); also its builder.
@@ -56,7 +57,8 @@ impl Options {
         Options::default().endpoints(endpoints)
     }
 
-    /// Adds endpoints, `host:port` each. One that is alive is enough: the others are learnt from it.
+    /// Adds endpoints, `host:port` each. One that answers is enough: the client learns the others
+    /// from it.
     pub fn endpoints(mut self, endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.endpoints.extend(endpoints.into_iter().map(Into::into));
         self
@@ -80,8 +82,8 @@ impl Options {
         self
     }
 
-    /// How long to wait for one node's answer before asking again, so that a node that hangs does not eat the
-    /// deadline. Default 2.5 s.
+    /// How long to wait for one node's answer before asking again, so that a hung node does not use
+    /// up the deadline. Default 2.5 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout.min(LONGEST);
         self
@@ -99,29 +101,30 @@ impl Options {
         self
     }
 
-    /// How long a probe may stay unanswered before the connection is given up. Default 5 s.
+    /// How long a probe may stay unanswered before the connection is closed. Default 5 s.
     pub fn keepalive_timeout(mut self, timeout: Duration) -> Self {
         self.keepalive_timeout = timeout;
         self
     }
 
-    /// Connections to each node, at least 1. Default 1: one connection carries many requests at once. More help only
-    /// where one connection's task is the bottleneck.
+    /// Connections to each node, at least 1. Default 1, since one connection carries many requests
+    /// at once. More help only if the task of one connection is the bottleneck.
     pub fn connections_per_node(mut self, connections: usize) -> Self {
         self.connections_per_node = connections.max(1);
         self
     }
 
-    /// The most writes in flight, 1 to 512; more wait their turn. Default 512.
+    /// The most writes in flight, 1 to 512; further writes wait. Default 512.
     pub fn max_in_flight(mut self, writes: usize) -> Self {
         self.max_in_flight = writes.clamp(1, MAX_IN_FLIGHT);
         self
     }
 
-    /// Seeds everything random in the client, for simulations. Default: from the operating system.
+    /// Seeds everything random in the client, for simulations. Default: a seed of the operating
+    /// system.
     ///
-    /// The seed decides the client's identity, by which the servers recognise repeated writes. Two clients of one
-    /// cluster, alive or not, must never have the same seed.
+    /// The seed determines the client's identity, by which the servers recognise retried writes.
+    /// Two clients of one cluster must never have the same seed, even if one of them has ended.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self

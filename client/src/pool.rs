@@ -1,7 +1,8 @@
-//! The nodes that the client knows, which of them leads, and what they said of the cluster.
+//! The nodes that the client knows, which of them leads, and what they reported about the cluster.
 //!
-//! Nodes are those of the options, for ever, and those learnt from the latest `Hello`. The leader is the node that
-//! last did a leader's work; a hint from another node steers only the request that received it.
+//! The nodes are those of the options, which are kept, and those of the latest `Hello`. The leader
+//! is the node that last served a request as the leader. A hint from another node affects only the
+//! request that received it.
 
 use std::sync::Arc;
 
@@ -22,26 +23,27 @@ pub(crate) struct Pool {
     pub(crate) random: Random,
     pub(crate) sessions: Sessions,
     nodes: RwLock<Vec<Arc<Node>>>,
-    /// How many of `nodes` are the options' own.
+    /// How many of `nodes` come from the options.
     seeds: usize,
-    /// Where a request without a leader begins: clients with the same options spread out.
+    /// Where a request without a known leader starts, so that clients with the same options spread
+    /// over the nodes.
     start: usize,
-    /// The node that last did a leader's work.
+    /// The node that last served a request as the leader.
     leader: RwLock<Option<Arc<Node>>>,
-    /// The node that last answered anything.
+    /// The node that last answered any request.
     preferred: RwLock<Option<Arc<Node>>>,
-    view: RwLock<View>,
+    view: RwLock<ClusterView>,
 }
 
-/// What the nodes said.
+/// What the nodes reported.
 #[derive(Default)]
-struct View {
+struct ClusterView {
     cluster: Option<String>,
     limits: Option<Limits>,
     members: Vec<Member>,
 }
 
-/// Who can do a request's work.
+/// Which nodes can serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Only the leader.
@@ -71,7 +73,7 @@ impl Pool {
             nodes: RwLock::new(nodes),
             leader: RwLock::new(None),
             preferred: RwLock::new(None),
-            view: RwLock::new(View { cluster: options.cluster.clone(), ..View::default() }),
+            view: RwLock::new(ClusterView { cluster: options.cluster.clone(), ..ClusterView::default() }),
             options,
         })
     }
@@ -101,7 +103,7 @@ impl Pool {
         node.connect(&self.options, &self.random, |address, hello| self.learn(address, hello)).await
     }
 
-    /// Takes in what a newly connected node says.
+    /// Stores what a newly connected node reports.
     pub(crate) fn learn(&self, address: &str, hello: proto::HelloResponse) -> Result<(), Error> {
         let members: Vec<Member> = hello.members.into_iter().map(convert::member).collect();
         {
@@ -131,8 +133,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps the options' nodes and the members; a node keeps its connection. A node that knows no members yet has
-    /// nothing to say here.
+    /// Keeps the options' nodes and the members, and the connections of the nodes that stay.
+    /// Ignores an empty list: that node does not know the members yet.
     fn learn_members(&self, members: &[Member]) {
         if members.is_empty() {
             return;
@@ -154,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// The node at `address`, made known if it is new. `None` if that is no address.
+    /// The node at `address`, added if it is new. `None` if `address` is not an address.
     pub(crate) fn at(&self, address: &str) -> Option<Arc<Node>> {
         let address = normalize(address).ok()?;
         let find = |nodes: &[Arc<Node>]| nodes.iter().find(|node| node.address() == address).cloned();
@@ -170,7 +172,7 @@ impl Pool {
         Some(new)
     }
 
-    /// The node at `position`, counting round and round.
+    /// The node at `position`, modulo the number of nodes.
     pub(crate) fn nth(&self, position: usize) -> Option<Arc<Node>> {
         let nodes = self.nodes.read();
         nodes.get(position.checked_rem(nodes.len())?).cloned()
@@ -188,31 +190,32 @@ impl Pool {
         self.start
     }
 
-    /// The node to ask first: the one that last did such work, if it is not to be left alone.
-    pub(crate) fn favourite(&self, target: Target, now: Instant) -> Option<Arc<Node>> {
-        let node = self.slot(target).read().clone()?;
+    /// The node to ask first: the one that last served such a request, unless the client skips it
+    /// now.
+    pub(crate) fn first_choice(&self, target: Target, now: Instant) -> Option<Arc<Node>> {
+        let node = self.remembered(target).read().clone()?;
         node.cooling(now).is_none().then_some(node)
     }
 
-    /// Remembers that `node` did such work.
+    /// Remembers that `node` served such a request.
     pub(crate) fn succeeded(&self, target: Target, node: &Arc<Node>) {
-        let slot = self.slot(target);
+        let slot = self.remembered(target);
         let same = slot.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, node));
         if !same {
             *slot.write() = Some(node.clone());
         }
     }
 
-    /// Forgets that `node` did such work, if it is the one remembered.
-    pub(crate) fn doubt(&self, target: Target, node: &Arc<Node>) {
-        let slot = self.slot(target);
+    /// Forgets that `node` served such a request, if it is the remembered one.
+    pub(crate) fn forget_preferred(&self, target: Target, node: &Arc<Node>) {
+        let slot = self.remembered(target);
         let mut slot = slot.write();
         if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, node)) {
             *slot = None;
         }
     }
 
-    fn slot(&self, target: Target) -> &RwLock<Option<Arc<Node>>> {
+    fn remembered(&self, target: Target) -> &RwLock<Option<Arc<Node>>> {
         match target {
             Target::Leader => &self.leader,
             Target::Any => &self.preferred,

@@ -1,6 +1,7 @@
 //! The generated code of `proto/cairn/kv/v1/kv.proto`: messages, client and server stubs.
 //!
-//! For Cairn's own server only. It is no part of this crate's public interface and may change in any release.
+//! Only for Cairn's own server. It is not part of this crate's public interface and may change in
+//! any release.
 #![allow(
     missing_docs,
     clippy::all,

@@ -1,4 +1,4 @@
-//! The client's one source of random numbers, seeded once.
+//! The client's only source of random numbers, seeded once.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::Error;
 pub(crate) struct Random(Mutex<StdRng>);
 
 impl Random {
-    /// From the seed, or from the operating system.
+    /// Seeded with `seed`, or by the operating system.
     pub(crate) fn new(seed: Option<u64>) -> Result<Self, Error> {
         let rng = match seed {
             Some(seed) => StdRng::seed_from_u64(seed),
@@ -30,7 +30,7 @@ impl Random {
         self.0.lock().random_range(0..bound.max(1))
     }
 
-    /// Half to all of `delay`, so that clients that failed together do not come back together.
+    /// Between half and all of `delay`, so that clients that failed together do not retry together.
     pub(crate) fn jitter(&self, delay: Duration) -> Duration {
         delay.mul_f64(0.5 + self.0.lock().random::<f64>() / 2.0)
     }

@@ -1,4 +1,4 @@
-//! Reads of one key, and the way of every read through its retries.
+//! Reads of one key, and the retries of every read.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{Client, Error};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadOptions {
-    /// Answer from whatever the asked node has applied, however old. Default: linearizable.
+    /// Answer from the applied state of the node that is asked, however old. Default: linearizable.
     pub stale: bool,
     /// Leave the value out.
     pub version_only: bool,
@@ -42,7 +42,8 @@ impl Client {
     /// The value and version of a key, `None` if it does not exist. Linearizable.
     ///
     /// # Errors
-    /// [`Error::ValueUnreadable`] if the key exists and its value is damaged; never `None` for that.
+    /// [`Error::ValueUnreadable`] if the key exists and its value is damaged; never `None` for
+    /// that.
     pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<KeyValue>, Error> {
         self.get_with(key, ReadOptions::default()).await
     }
@@ -55,11 +56,12 @@ impl Client {
         self.get_with(key, ReadOptions::stale()).await
     }
 
-    /// The value and version of a key as the node at `endpoint` (`host:port`) has it, however old; no other node is asked.
+    /// The value and version of a key as the node at `endpoint` (`host:port`) has it, however old.
+    /// Asks no other node.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not answer or may not be read now, with its reason; [`Error::InvalidOptions`] if
-    /// `endpoint` is no address.
+    /// [`Error::Unavailable`] with the reason if the node does not answer or may not be read now;
+    /// [`Error::InvalidOptions`] if `endpoint` is not an address.
     pub async fn get_stale_at(
         &self,
         endpoint: &str,
@@ -110,7 +112,8 @@ impl Client {
         }
     }
 
-    /// Asks until a node answers or the deadline passes. `message` makes the request's message, for each attempt.
+    /// Asks until a node answers or the deadline passes. `message` creates the message of each
+    /// attempt.
     pub(crate) async fn read<M, T, F>(
         &self,
         target: Target,
@@ -130,7 +133,7 @@ impl Client {
             };
             match &failure {
                 Failure::Refused(error) => return Err(error.clone()),
-                // Another node may have it intact; each is asked once.
+                // Another node may have the value intact. Each is asked once.
                 Failure::Unreadable(message)
                     if target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
                 {

@@ -1,6 +1,7 @@
-//! One request's way to an answer: which node to ask next, how long to wait before, and when to give up.
+//! The attempts of one request: which node to ask next, how long to wait before that, and when to
+//! stop.
 //!
-//! What a failure means is decided in [`Failure::of`]; here only what to do about it.
+//! [`Failure::of`] decides what a failure means. This file decides what to do about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +16,16 @@ use crate::failure::Failure;
 use crate::node::{Connection, Node};
 use crate::pool::{Pool, Target};
 
-/// The first delay once every node was asked; doubles up to the maximum.
+/// The first delay, once every node was asked. It doubles up to the maximum.
 const BACKOFF: Duration = Duration::from_millis(10);
 const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
-/// An attempt after a failure needs at least this much time: one begun just before the deadline would hardly be
-/// answered, and could only make unknown what is known.
+/// An attempt after a failure needs at least this much time. One that starts just before the
+/// deadline is hardly ever answered, and can only make a known outcome unknown.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);
 
-/// Hints are followed at once this many times; then they too wait, since nodes can disagree for a while.
+/// Hints are followed without delay this many times. Later ones wait too, since nodes can disagree
+/// for a while.
 const FREE_HOPS: u32 = 3;
 
 /// The attempts of one request.
@@ -33,7 +35,7 @@ pub(crate) struct Attempts {
     failures: u32,
     cursor: Option<usize>,
     hint: Option<Arc<Node>>,
-    /// The node that failed last: another goes first.
+    /// The node that failed last. Another one is asked first.
     avoid: Option<Arc<Node>>,
     tried: Vec<String>,
     last: Option<Failure>,
@@ -65,7 +67,8 @@ impl Attempts {
     /// A connection to the node to ask next.
     ///
     /// # Errors
-    /// The request's final error, if the deadline passes first or a node belongs to another cluster.
+    /// The request's final error, if the deadline passes first or a node belongs to another
+    /// cluster.
     pub(crate) async fn connection(&mut self, pool: &Pool) -> Result<(Arc<Node>, Arc<Connection>), Error> {
         loop {
             if self.remaining().is_zero() {
@@ -100,7 +103,7 @@ impl Attempts {
             return Ok(hint);
         }
         let avoided = |node: &Arc<Node>| self.avoid.as_ref().is_some_and(|avoid| Arc::ptr_eq(avoid, node));
-        if let Some(node) = pool.favourite(self.target, now).filter(|node| !avoided(node)) {
+        if let Some(node) = pool.first_choice(self.target, now).filter(|node| !avoided(node)) {
             return Ok(node);
         }
         let from = self.cursor.unwrap_or(pool.start());
@@ -121,7 +124,7 @@ impl Attempts {
         last_resort.ok_or(wait)
     }
 
-    /// Takes in that asking `node` failed, and waits as long as that calls for.
+    /// Records that asking `node` failed, and waits as long as the failure requires.
     ///
     /// # Errors
     /// The request's final error.
@@ -135,7 +138,7 @@ impl Attempts {
         self.pause(delay).await
     }
 
-    /// Takes in that asking `node` failed; how long to wait before asking again.
+    /// Records that asking `node` failed. Returns how long to wait before asking again.
     fn note(&mut self, pool: &Pool, node: &Arc<Node>, failure: Failure) -> Duration {
         self.failures = self.failures.saturating_add(1);
         if !self.tried.iter().any(|address| address == node.address()) {
@@ -143,12 +146,12 @@ impl Attempts {
         }
         self.hint = match &failure {
             Failure::NotLeader(Some(address)) => pool.at(address),
-            // The node that said so leads, and gave the new session its base.
+            // The node that reported this leads, and gave the new session its base.
             Failure::SessionExpired => Some(node.clone()),
             _ => None,
         };
         if failure != Failure::SessionExpired {
-            pool.doubt(self.target, node);
+            pool.forget_preferred(self.target, node);
             self.avoid = Some(node.clone());
         }
         let delay = self.delay(pool, &failure);
@@ -181,7 +184,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// Why the request is given up at its deadline.
+    /// The error of the request at its deadline.
     pub(crate) fn exhausted(&self) -> Error {
         let tried = self.tried.clone();
         match &self.last {
@@ -189,7 +192,7 @@ impl Attempts {
             Some(Failure::NotLeader(_) | Failure::NoLeader) => Error::NoLeader { tried },
             Some(Failure::Overloaded(retry_after)) => Error::Overloaded { retry_after: *retry_after },
             Some(Failure::Full(retry_after)) => Error::StorageFull { retry_after: *retry_after },
-            Some(Failure::DecisionNeeded(sentence)) => {
+            Some(Failure::ElectionBlocked(sentence)) => {
                 Error::Unavailable { tried, last_error: sentence.clone() }
             }
             Some(Failure::SessionExpired) => {
@@ -208,8 +211,9 @@ impl Attempts {
         }
     }
 
-    /// Makes one call over `connection`, no longer than the deadline and an attempt's time-out allow. A connection on
-    /// which a whole attempt's time passes without an answer, or which breaks, is not used again.
+    /// Makes one call over `connection`, limited by the deadline and by the attempt timeout. If a
+    /// whole attempt timeout passes without an answer, or the connection breaks, it is not used
+    /// again.
     pub(crate) async fn call<M, T, F>(
         &self,
         pool: &Pool,
@@ -277,14 +281,15 @@ mod tests {
         assert!(matches!(last_was(lost(false)).await, Error::Unavailable { .. }));
     }
 
-    /// Asks nodes for a request that each of them fails like `failure` says; whom, and with which delays after each.
+    /// Lets each attempt of a request fail with `failure`. Returns the node asked and the delay
+    /// after each attempt.
     fn delays(failure: impl Fn(&Node) -> Failure, attempts: usize) -> Vec<(String, Duration)> {
         let pool = pool();
-        let mut way = Attempts::new(Target::Leader, Duration::from_secs(10));
+        let mut attempts_made = Attempts::new(Target::Leader, Duration::from_secs(10));
         let mut asked = Vec::new();
         for _ in 0..attempts {
-            let node = way.choose(&pool, Instant::now()).unwrap();
-            let delay = way.note(&pool, &node, failure(&node));
+            let node = attempts_made.choose(&pool, Instant::now()).unwrap();
+            let delay = attempts_made.note(&pool, &node, failure(&node));
             asked.push((node.address().to_owned(), delay));
         }
         asked
@@ -315,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn an_overloaded_cluster_is_left_alone_for_as_long_as_it_asks() {
+    fn the_client_waits_as_long_as_an_overloaded_cluster_asks() {
         let asked = delays(|_| Failure::Overloaded(Duration::from_millis(700)), 1);
         assert_eq!(asked[0].1, Duration::from_millis(700));
     }
 
     #[test]
-    fn a_node_that_failed_to_connect_is_left_alone_for_longer_each_time_but_not_for_ever() {
+    fn a_node_that_failed_to_connect_is_skipped_for_longer_each_time_up_to_a_maximum() {
         let pool = pool();
         let node = pool.nth(1).unwrap();
         let mut last = Duration::ZERO;

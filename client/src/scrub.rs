@@ -1,37 +1,38 @@
-//! Scrubbing: each node reads all that it holds, at a bounded rate, and mends what is damaged from the others.
+//! Scrubbing: each node reads everything that it holds, at a bounded rate, and repairs damage from
+//! the other members.
 
 use std::time::Duration;
 
 use crate::node::Stub;
 use crate::{Client, Error, convert, proto};
 
-/// What a node's scrubber is to do.
+/// What a node's scrubber should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubAction {
-    /// Nothing: only say where it is.
+    /// Nothing: only show its status.
     Show,
-    /// Begin a scrub of everything now, even where it was paused.
+    /// Start a scrub of everything now, even if it is paused.
     Start,
-    /// Stop where it is until it is resumed or started. Kept over restarts.
+    /// Stop at the current position until resumed or started. Stays paused over restarts.
     Pause,
-    /// Go on.
+    /// Continue.
     Resume,
 }
 
-/// What a node's scrubber says of itself. Counters count since the node was started.
+/// The status of a node's scrubber. The counters start at zero when the node starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubStatus {
-    /// It reads at the moment; else it waits for its next cycle, or is paused.
+    /// It is reading now. Otherwise it waits for its next cycle, or is paused.
     pub running: bool,
     /// An operator has paused it.
     pub paused: bool,
-    /// How far it has come in the data area, in bytes.
+    /// Its position in the data area, in bytes.
     pub position: u64,
     /// The size of the data area, in bytes.
     pub data_bytes: u64,
-    /// Running time since the present cycle began.
+    /// Running time of the present cycle.
     pub elapsed: Duration,
     /// Cycles completed.
     pub cycles: u64,
@@ -41,18 +42,19 @@ pub struct ScrubStatus {
     pub values_checked: u64,
     /// Values, journal blocks, checkpoints and superblock copies that it found damaged.
     pub damaged: u64,
-    /// Of all damage met, by it or by reads: what was put right.
-    pub mended: u64,
-    /// Of all damage met, by it or by reads: what could not be put right at the time.
-    pub unmendable: u64,
+    /// Damage found by the scrubber or by reads, and repaired.
+    pub repaired: u64,
+    /// Failed attempts to repair such damage.
+    pub unrepairable: u64,
 }
 
 impl Client {
-    /// Tells the node at `endpoint` (`host:port`) what its scrubber is to do, and returns where it is then. It is asked once
-    /// and needs no leader.
+    /// Tells the scrubber of the node at `endpoint` (`host:port`) what to do, and returns its
+    /// status after that. Asks the node once; no leader is needed.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is no address.
+    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
+    /// an address.
     pub async fn scrub(&self, endpoint: &str, action: ScrubAction) -> Result<ScrubStatus, Error> {
         let call = |mut stub: Stub, timeout| async move { stub.scrub(action_number(action), timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
@@ -83,7 +85,7 @@ pub(crate) fn scrub_status(scrub: proto::Scrub) -> ScrubStatus {
         blocks_checked: scrub.blocks_checked,
         values_checked: scrub.values_checked,
         damaged: scrub.damaged,
-        mended: scrub.mended,
-        unmendable: scrub.unmendable,
+        repaired: scrub.repaired,
+        unrepairable: scrub.unrepairable,
     }
 }

@@ -1,12 +1,16 @@
-//! What makes a write safe to repeat: a client id, a sequence number, and the lowest number still in flight.
+//! What makes a write safe to retry: a client id, a sequence number, and the lowest number still in
+//! flight.
 //!
-//! The servers keep a session's results from its lowest pending sequence number on, 1024 at most, and answer a
-//! repeated number with its first result. So here:
-//! - a number is pending from [`Sessions::begin`] until its [`Ticket`] is dropped, however the write ends;
-//! - the numbers from the lowest pending to the newest never span more than [`WINDOW`]: past that, one slow write
-//!   among many fast ones makes the next write start a new session, and the old one ends with its last ticket;
-//! - a session's base is an index seen committed before the session began, so every write of the session has a
-//!   greater index, and a server that has forgotten sessions up to some index can tell whether this may be one.
+//! The servers keep a session's results from its lowest pending sequence number on, 1024 at most,
+//! and answer a repeated number with its first result. So:
+//! - A number is pending from [`Sessions::begin`] until its [`Ticket`] is dropped, however the
+//!   write ends.
+//! - The numbers from the lowest pending to the newest never span more than [`WINDOW`]. If one slow
+//!   write among many fast ones would exceed that, the next write starts a new session, and the old
+//!   one ends with its last ticket.
+//! - A session's base is an index that was known committed before the session began, so every write
+//!   of the session has a greater index. A server that has forgotten sessions up to some index can
+//!   tell whether this may be one of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,10 +29,10 @@ const WINDOW: usize = 1000;
 /// A client's sessions: the current one, and what the next one needs.
 pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
-    /// The greatest log index seen committed, since the servers last forgot a session.
+    /// The greatest index known to be committed, since the servers last forgot a session.
     committed: AtomicU64,
     permits: Semaphore,
-    /// Held while an expired session is being replaced, so that many writes ask for one fresh base.
+    /// Held while an expired session is replaced, so that many writes ask for only one new base.
     renewal: tokio::sync::Mutex<()>,
 }
 
@@ -44,7 +48,7 @@ struct Window {
     ended: VecDeque<bool>,
 }
 
-/// One write's place in its session. Dropping it ends the sequence number.
+/// One write's sequence number in its session. Dropping it ends the number.
 pub(crate) struct Ticket {
     session: Arc<Session>,
     sequence: u64,
@@ -60,14 +64,14 @@ impl Sessions {
         }
     }
 
-    /// Notes an index that is known to be committed.
+    /// Records an index that is known to be committed.
     pub(crate) fn observe(&self, index: u64) {
         if self.committed.load(Ordering::Relaxed) < index {
             self.committed.fetch_max(index, Ordering::Relaxed);
         }
     }
 
-    /// A permit to have a write in flight. `None` never comes to pass: the semaphore is not closed.
+    /// A permit for a write in flight. Never `None`, since the semaphore is not closed.
     pub(crate) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
         self.permits.acquire().await.ok()
     }
@@ -90,7 +94,8 @@ impl Sessions {
         Ticket { session, sequence }
     }
 
-    /// Gives up the session of `ticket`, which a server has forgotten. `fresh_base` asks for a committed index.
+    /// Ends the session of `ticket`, which a server has forgotten. `fresh_base` returns a committed
+    /// index.
     pub(crate) async fn renew<E>(
         &self,
         ticket: &Ticket,
@@ -98,7 +103,8 @@ impl Sessions {
     ) -> Result<(), E> {
         let _one_at_a_time = self.renewal.lock().await;
         if self.is_current(ticket) {
-            // Not the greatest ever seen: that may be of a history that was given up, and is no base in this one.
+            // Not the greatest index ever seen: that may belong to a history that an unsafe
+            // recovery discarded, and is no base in the present one.
             self.committed.store(fresh_base.await?, Ordering::Relaxed);
             if self.is_current(ticket) {
                 *self.current.lock() = None;
@@ -149,7 +155,7 @@ impl Session {
 }
 
 impl Ticket {
-    /// The session as a request carries it now.
+    /// The session, as a request carries it now.
     pub(crate) fn to_proto(&self) -> proto::Session {
         proto::Session {
             client_id: self.session.client_id.clone(),
@@ -222,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_write_that_stays_behind_makes_the_others_go_on_in_a_new_session() {
+    fn one_slow_write_makes_the_others_continue_in_a_new_session() {
         let (sessions, random) = sessions();
         let stuck = sessions.begin(&random);
         for _ in 1..WINDOW {
@@ -241,19 +247,20 @@ mod tests {
         let first = sessions.begin(&random);
         let second = sessions.begin(&random);
         sessions.renew(&first, async { Ok::<u64, ()>(70) }).await.unwrap();
-        let anew = sessions.begin(&random).to_proto();
+        let renewed = sessions.begin(&random).to_proto();
         sessions
             .renew(&second, async { panic!("the base is fresh already") as Result<u64, ()> })
             .await
             .unwrap();
-        assert_eq!(sessions.begin(&random).to_proto().client_id, anew.client_id);
-        assert_ne!(anew.client_id, first.to_proto().client_id);
-        assert_eq!(anew.base_index, 70);
+        assert_eq!(sessions.begin(&random).to_proto().client_id, renewed.client_id);
+        assert_ne!(renewed.client_id, first.to_proto().client_id);
+        assert_eq!(renewed.base_index, 70);
     }
 
-    /// The story: an operator gave up what no member held any more, and the client went on with an index of what was lost.
+    /// The story: after an unsafe recovery the client continued with an index of the discarded
+    /// history.
     #[tokio::test]
-    async fn a_new_session_begins_at_the_fresh_base_though_greater_ones_were_seen_before() {
+    async fn a_new_session_begins_at_the_fresh_base_even_after_greater_indexes() {
         let (sessions, random) = sessions();
         sessions.observe(1000);
         let ticket = sessions.begin(&random);
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_stays_if_no_fresh_base_can_be_had() {
+    async fn a_session_stays_if_there_is_no_fresh_base() {
         let (sessions, random) = sessions();
         let ticket = sessions.begin(&random);
         assert_eq!(sessions.renew(&ticket, async { Err("no answer") }).await, Err("no answer"));

@@ -1,4 +1,4 @@
-//! What nodes say of themselves and of the cluster.
+//! What nodes report about themselves and the cluster.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
 use crate::{Client, Error, convert, proto};
 
-/// One node's own picture of itself and of the cluster.
+/// One node's status and its view of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {
@@ -20,7 +20,7 @@ pub struct NodeStatus {
     pub node_id: u64,
     /// The node's slot.
     pub slot: u16,
-    /// The version of the server's program.
+    /// The version of the server.
     pub server_version: String,
     /// leader, follower, candidate, learner or stopped.
     pub role: String,
@@ -46,25 +46,29 @@ pub struct NodeStatus {
     pub durability: Option<DurabilityStatus>,
     /// How long the node has been running.
     pub uptime: Duration,
-    /// Why the node serves no more, `None` while it does.
+    /// Why the node has stopped serving, `None` while it serves.
     pub stopped_reason: Option<String>,
-    /// `active`. Or `recovering`: its machine lost power with acknowledged writes unsynced, or its journal or checkpoints
-    /// were damaged; it neither votes nor serves until a leader has brought it up to date. Or `joining`: it is not a voter
-    /// yet. Or `retired`: another identity has taken its slot.
-    pub standing: String,
-    /// Nobody leads, and waiting alone elects nobody: what the cluster waits for, as the node has it.
-    pub waits_for: Option<String>,
+    /// `active`; `recovering`: its machine lost power with acknowledged writes unsynced, or its
+    /// journal or checkpoints were damaged, and it neither votes nor serves until it has caught up
+    /// with a leader; `joining`: it is not a voter yet; `removed`: another identity has taken its
+    /// slot.
+    pub member_state: String,
+    /// Why no leader can be elected by waiting alone, as the node sees it.
+    pub election_blocked: Option<String>,
     /// The node's scrubber; `None` from a server that has none.
     pub scrub: Option<ScrubStatus>,
     /// The term of the last entry of the node's log.
     pub last_log_term: u64,
-    /// This start of the node: how many there were, and a random number.
-    pub run: (u64, u64),
-    /// How often an operator gave up writes that no member held any more.
-    pub losses: u64,
-    /// If so: versions up to this one may be of a history that lacks acknowledged writes.
-    pub last_loss_index: u64,
-    /// The log entry, term and index, of the membership that the node goes by.
+    /// The node's boot epoch: the number of times that its data directory was opened, and a random
+    /// nonce of this open.
+    pub boot_epoch: (u64, u64),
+    /// Unsafe recoveries of this cluster so far. Each may have discarded acknowledged writes that
+    /// no member held.
+    pub unsafe_recoveries: u64,
+    /// If there were any: versions up to this one may belong to a history that lacks acknowledged
+    /// writes.
+    pub last_unsafe_recovery_index: u64,
+    /// The log entry, term and index, of the membership that the node uses.
     pub membership: (u64, u64),
 }
 
@@ -106,13 +110,14 @@ pub struct StorageStatus {
     pub user_bytes_written: u64,
     /// Syncs since the node started.
     pub syncs: u64,
-    /// Values found damaged.
+    /// Values that were found damaged.
     pub corrupt_values: u64,
-    /// Whether acknowledgements may run ahead of syncs at the moment: a power cut of this machine would take some.
-    pub lazy: bool,
+    /// The unsynced-ack flag: acknowledged writes may be unsynced now, and a power cut of this
+    /// machine may lose them.
+    pub unsynced_acks: bool,
 }
 
-/// What a node's acknowledgements promise, and how it came to that.
+/// What a node's acknowledgements promise, and how its mode was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DurabilityStatus {
@@ -120,31 +125,41 @@ pub struct DurabilityStatus {
     pub mode: String,
     /// configured or auto.
     pub chosen: String,
-    /// In mode device, how its contract is known to hold: shown by the machine or asserted by the operator.
+    /// In mode device, how its contract is known to hold: shown by the machine or asserted by the
+    /// operator.
     pub device_contract: Option<String>,
-    /// What the promise rests on without its being shown.
+    /// What the promise relies on although the machine does not show it.
     pub warnings: Vec<String>,
 }
 
 impl Client {
-    /// What the node at `endpoint` (`host:port`) says of itself. It is asked once and needs no leader.
+    /// The status of the node at `endpoint` (`host:port`). Asks the node once; no leader is needed.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is no address.
+    /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
+    /// an address.
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
         let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
         Ok(node_status(answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?))
     }
 
-    /// Tells the node at `endpoint` that an operator accepts the loss of what no member holds any more, and which member,
-    /// in which of its runs ([`NodeStatus::run`]), shall lead: it may then vote for it, and for nobody else.
+    /// Sends the unsafe-recovery grant to the node at `endpoint`: an operator accepts the loss of
+    /// what no member holds. The node may then vote for `candidate` in this boot epoch
+    /// ([`NodeStatus::boot_epoch`]), and for no other.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it does not answer; [`Error::InvalidRequest`] with its reason if it refuses.
-    pub async fn mandate(&self, endpoint: &str, candidate: u64, run: (u64, u64)) -> Result<(), Error> {
-        let request = proto::MandateRequest { candidate, start: run.0, run: run.1 };
-        let call = |mut stub: Stub, timeout| async move { stub.mandate(request, timeout).await };
+    /// [`Error::Unavailable`] if it does not answer; [`Error::InvalidRequest`] with its reason if
+    /// it refuses.
+    pub async fn unsafe_recovery(
+        &self,
+        endpoint: &str,
+        candidate: u64,
+        boot_epoch: (u64, u64),
+    ) -> Result<(), Error> {
+        let (boot_epoch, boot_nonce) = boot_epoch;
+        let request = proto::UnsafeRecoveryRequest { candidate, boot_epoch, boot_nonce };
+        let call = |mut stub: Stub, timeout| async move { stub.unsafe_recovery(request, timeout).await };
         match self.ask_one(endpoint, call).await? {
             Ok(_) => Ok(()),
             Err(status) if status.code() == tonic::Code::FailedPrecondition => {
@@ -154,7 +169,7 @@ impl Client {
         }
     }
 
-    /// One question to one node.
+    /// Asks one node once.
     pub(crate) async fn ask_one<T, F>(
         &self,
         endpoint: &str,
@@ -176,7 +191,7 @@ impl Client {
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
 
-    /// What every node known says of itself, all asked at once, with its `host:port`.
+    /// The status of every known node, with its `host:port`. Asks all at once.
     pub async fn statuses(&self) -> Vec<(String, Result<NodeStatus, Error>)> {
         let asked = self.endpoints().into_iter().map(|endpoint| async move {
             let status = self.status(&endpoint).await;
@@ -185,7 +200,7 @@ impl Client {
         join_all(asked).await
     }
 
-    /// Has a node say anew what the cluster is.
+    /// Asks a node for a new `Hello`.
     pub(crate) async fn hello(&self) -> Result<(), Error> {
         let call = |mut stub: Stub, (), timeout| async move { stub.hello(timeout).await };
         let hello = self.read(Target::Any, || (), call).await?;
@@ -213,13 +228,13 @@ fn node_status(status: proto::StatusResponse) -> NodeStatus {
         durability: status.durability.map(durability_status),
         uptime: Duration::from_millis(status.uptime_ms),
         stopped_reason: Some(status.stopped_reason).filter(|reason| !reason.is_empty()),
-        standing: status.standing,
-        waits_for: Some(status.waits_for).filter(|sentence| !sentence.is_empty()),
+        member_state: status.member_state,
+        election_blocked: Some(status.election_blocked).filter(|sentence| !sentence.is_empty()),
         scrub: status.scrub.map(scrub_status),
         last_log_term: status.last_log_term,
-        run: (status.start, status.run),
-        losses: status.losses,
-        last_loss_index: status.last_loss_index,
+        boot_epoch: (status.boot_epoch, status.boot_nonce),
+        unsafe_recoveries: status.unsafe_recoveries,
+        last_unsafe_recovery_index: status.last_unsafe_recovery_index,
         membership: (status.membership_term, status.membership_index),
     }
 }
@@ -253,6 +268,6 @@ fn storage_status(storage: proto::Storage) -> StorageStatus {
         user_bytes_written: storage.user_bytes_written,
         syncs: storage.syncs,
         corrupt_values: storage.corrupt_values,
-        lazy: storage.lazy,
+        unsynced_acks: storage.unsynced_acks,
     }
 }

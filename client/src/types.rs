@@ -1,10 +1,11 @@
-//! The values that requests take and answers give: versions, items, outcomes, conditions, limits.
+//! The values in requests and answers: versions, items, outcomes, conditions, limits.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// The version of a key: the log index of the write that put its value. Greater is later, across all keys.
+/// The version of a key: the log index of the write that put its value. Greater is later, across
+/// all keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -25,13 +26,13 @@ impl From<Version> for u64 {
 pub struct KeyValue {
     /// The key.
     pub key: Bytes,
-    /// The value; empty where a request asked for keys or versions only.
+    /// The value; empty if a request asked for keys or versions only.
     pub value: Bytes,
     /// The version of the value.
     pub version: Version,
 }
 
-/// What a key must be like for a write to be applied.
+/// What must hold of a key for a write to be applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Condition {
@@ -66,7 +67,8 @@ pub struct BatchInfo {
     pub version: Version,
     /// The term of the leader that proposed the batch.
     pub term: u64,
-    /// For each operation of the batch, its key's version before the batch, `None` if the key did not exist.
+    /// For each operation of the batch, its key's version before the batch, `None` if the key did
+    /// not exist.
     pub previous: Vec<Option<Version>>,
 }
 
@@ -82,7 +84,7 @@ pub struct FailedCondition {
     pub version: Option<Version>,
 }
 
-/// The sizes that the servers accept. The client refuses what passes them before it sends anything.
+/// The sizes that the servers accept. The client refuses larger ones before it sends anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -1,8 +1,8 @@
-//! Puts and deletes of one key, and the way of every write through its retries.
+//! Puts and deletes of one key, and the retries of every write.
 //!
-//! A write keeps its session and sequence number from attempt to attempt, so repeating it is safe for as long as the
-//! servers know the session. Once an attempt may have had an effect, only a result ends the write; anything else
-//! that ends it is an unknown outcome.
+//! A write keeps its session and sequence number over all attempts, so retrying it is safe while
+//! the servers know the session. Once an attempt may have had an effect, only a result ends the
+//! write. Any other end is an unknown outcome.
 
 use bytes::Bytes;
 
@@ -21,7 +21,8 @@ impl Client {
     /// Puts a value, whether or not the key exists.
     ///
     /// # Errors
-    /// [`Error::OutcomeUnknown`] if the write may have been applied; all others mean that it was not.
+    /// [`Error::OutcomeUnknown`] if the write may have been applied; all others mean that it was
+    /// not.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<WriteInfo, Error> {
         self.put_if(key, value, Condition::None).await
     }
@@ -101,7 +102,7 @@ impl Client {
         })
     }
 
-    /// Has the operations applied, all or none, and at most once.
+    /// Applies all of the operations or none, and at most once.
     pub(crate) async fn write(
         &self,
         operations: Vec<proto::Operation>,
@@ -122,17 +123,17 @@ impl Client {
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
             Ok(response) => Err(write.condition_failed(&response)),
-            Err(error) => Err(write.settle(error)),
+            Err(error) => Err(write.final_error(error)),
         }
     }
 }
 
-/// A write on its way.
+/// A write that is being sent.
 struct Write {
     operations: Vec<proto::Operation>,
     synced: bool,
     ticket: Option<Ticket>,
-    /// Why an attempt may have had an effect unseen, the last that may.
+    /// Why the outcome of an attempt is unknown; of the last such attempt.
     in_doubt: Option<String>,
 }
 
@@ -141,7 +142,7 @@ impl Write {
         loop {
             let (node, connection) = attempts.connection(pool).await?;
             if self.ticket.is_none() {
-                // The first connection may have been the first to say what the limits are.
+                // This connection may have been the first to report the limits.
                 check_operations(pool.limits(), &self.operations)?;
             }
             let ticket = self.ticket.get_or_insert_with(|| pool.sessions.begin(&pool.random));
@@ -162,11 +163,12 @@ impl Write {
             };
             match &failure {
                 Failure::Refused(error) => return Err(self.refused(error.clone())),
-                // With an attempt in doubt, the answer may still be had once there is room again.
+                // If an earlier attempt is in doubt, its result may still become known when there
+                // is space again.
                 Failure::Full(retry_after) if self.in_doubt.is_none() => {
                     return Err(Error::StorageFull { retry_after: *retry_after });
                 }
-                Failure::SessionExpired => self.begin_anew(pool, attempts, &connection).await?,
+                Failure::SessionExpired => self.start_new_session(pool, attempts, &connection).await?,
                 _ => {}
             }
             if let Some(why) = failure.may_have_effect() {
@@ -176,13 +178,13 @@ impl Write {
         }
     }
 
-    /// Takes a new session after the servers forgot this write's one. If that fails, the next attempt will meet the
-    /// forgotten session again.
+    /// Starts a new session after the servers forgot this write's session. If that fails, the next
+    /// attempt meets the forgotten session again.
     ///
     /// # Errors
-    /// If an earlier attempt may have had an effect: then the write must not be sent under another session, or it
-    /// could be applied twice.
-    async fn begin_anew(
+    /// If an earlier attempt may have had an effect: then the write must not be sent under another
+    /// session, or it could be applied twice.
+    async fn start_new_session(
         &mut self,
         pool: &Pool,
         attempts: &Attempts,
@@ -202,7 +204,7 @@ impl Write {
         Ok(())
     }
 
-    /// The server's refusal, with what only this side knows.
+    /// The server's refusal, completed with what only the client knows.
     fn refused(&self, error: Error) -> Error {
         match error {
             Error::RequestTooLarge { limit, actual, .. } if actual == self.operations.len() as u64 => {
@@ -212,8 +214,8 @@ impl Write {
         }
     }
 
-    /// The error to report: nothing but an unknown outcome while an attempt is in doubt.
-    fn settle(&mut self, error: Error) -> Error {
+    /// The error to report: always an unknown outcome while an attempt is in doubt.
+    fn final_error(&mut self, error: Error) -> Error {
         match self.in_doubt.take() {
             Some(why) => Error::OutcomeUnknown { last_error: why },
             None => error,

@@ -1,6 +1,7 @@
 //! Reading and writing little-endian fields.
 //!
-//! Bytes come from a disk and are hostile: every read is bounds-checked and answers `None` past the end.
+//! Bytes come from a disk and are untrusted: every read is bounds-checked and returns `None` past
+//! the end.
 
 /// Reads fields from the front of a slice.
 #[derive(Clone, Copy)]
@@ -84,13 +85,13 @@ impl Writer for Vec<u8> {
     }
 }
 
-/// XXH3-128, the hash of values and blocks: it tells damage and identifies content; it is not a defence against
-/// somebody who can write to the device.
+/// XXH3-128, the hash of values and blocks. It detects damage and identifies content. It does not
+/// protect against somebody who can write to the device.
 pub(crate) fn hash(bytes: &[u8]) -> u128 {
     xxhash_rust::xxh3::xxh3_128(bytes)
 }
 
-/// A 4 KiB block whose checksum stands at `offset` inside it, taken with that field zeroed.
+/// A 4 KiB block with its checksum at `offset`, computed with that field zeroed.
 pub(crate) mod sealed {
     use crate::codec::hash;
 

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, told so that a caller can act without parsing text.
+//! The engine's errors. A caller can act on them without parsing text.
 
 use crate::types::{FileKind, LogId};
 
@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The directory was never formatted, or its format did not end.
+    /// The directory was never formatted, or formatting did not finish.
     #[error("{location} is not a Cairn data directory: {reason}; run `cairn format` on an empty directory")]
     NotFormatted {
         /// The directory.
@@ -19,7 +19,7 @@ pub enum Error {
     },
     /// A formatted directory lacks a file.
     #[error("{location}: file `{}` of this data directory is missing. Restore the file, or move the directory away, format it \
-             anew and let the node rejoin", file.name())]
+             again and let the node rejoin", file.name())]
     MissingFile {
         /// The directory.
         location: String,
@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// A file's size differs from the geometry in the superblock: it was truncated or replaced.
     #[error("{location}: file `{}` has {found} bytes, the superblock says {expected}; it was truncated or replaced. \
-             Restore the file, or format the directory anew and let the node rejoin", file.name())]
+             Restore the file, or format the directory again and let the node rejoin", file.name())]
     WrongSize {
         /// The directory.
         location: String,
@@ -68,10 +68,11 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
-    /// Bytes that do not match their checksum, or that contradict what is known to have been written.
+    /// Bytes that do not match their checksum, or that contradict what is known to have been
+    /// written.
     #[error("{0}")]
     Corrupt(#[from] Corruption),
-    /// No room for the write. Reads, deletes and compaction go on.
+    /// No free space is left for the write. Reads, deletes and compaction continue.
     #[error(
         "the data area is full: {needed} bytes needed in one piece, {free} free of {capacity}; delete keys or format a larger \
              data directory"
@@ -84,7 +85,7 @@ pub enum Error {
         /// Bytes of the data area.
         capacity: u64,
     },
-    /// The keys, the log's records and what is remembered of clients would not fit into a checkpoint.
+    /// The keys, the log's records and the clients' sessions would not fit into a checkpoint.
     #[error(
         "the index is full: {needed} bytes needed, {used} used of the {capacity} that a checkpoint area has; delete keys or \
              format a larger data directory"
@@ -97,15 +98,16 @@ pub enum Error {
         /// Bytes of a checkpoint area.
         capacity: u64,
     },
-    /// The device failed a write or a sync, or did not return in time. Final: the engine refuses all further writes.
-    #[error("{location}: {operation} failed on file `{}`: {reason}. The engine has stopped, since what reached the \
+    /// A write or sync failed, or a device operation did not return in time. Final: the engine
+    /// refuses all further writes.
+    #[error("{location}: {operation} failed on file `{}`: {reason}. The engine has stopped because what reached the \
              device is unknown", file.name())]
     Failed {
         /// The directory.
         location: String,
         /// The file.
         file: FileKind,
-        /// `write` or `sync`; `read`, where one did not return.
+        /// `write` or `sync`; `read` for a read that did not return in time.
         operation: &'static str,
         /// The system's message.
         reason: String,
@@ -120,7 +122,8 @@ pub enum Error {
         /// The system's message.
         reason: String,
     },
-    /// The caller broke a rule of the interface: a hole in the log, an unknown group, a value out of bounds.
+    /// The caller broke a rule of the interface: a hole in the log, an unknown group, a value out
+    /// of bounds.
     #[error("invalid request to the engine: {0}")]
     Invalid(String),
     /// The engine was closed.
@@ -139,7 +142,8 @@ impl Error {
         Error::Failed { location: location.to_owned(), file, operation, reason: reason.to_string() }
     }
 
-    /// Whether the directory's identity cannot be read, and with it its votes: its member may only come back as another one.
+    /// Whether the directory's identity, and with it its votes, cannot be read. The member can then
+    /// only come back under a new identity.
     pub fn is_identity_lost(&self) -> bool {
         matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))
     }
@@ -149,7 +153,7 @@ impl Error {
         matches!(self, Error::Failed { operation: "sync", .. })
     }
 
-    /// Whether a write or a sync failed: what completed before may be gone.
+    /// Whether a write or a sync failed: writes that completed before may be lost.
     pub(crate) fn is_failed_io(&self) -> bool {
         matches!(self, Error::Failed { operation: "write" | "sync", .. })
     }
@@ -171,7 +175,7 @@ pub struct Corruption {
     pub expected: String,
     /// What was found.
     pub found: String,
-    /// The log entries that the bytes belong to, for repair.
+    /// The log entries that the bytes belong to; repair needs them.
     pub log_ids: Vec<LogId>,
 }
 

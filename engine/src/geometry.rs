@@ -1,4 +1,5 @@
-//! The sizes of the five files: how a total is divided, and what is checked before arithmetic uses them.
+//! The sizes of the five files: how a total is divided, and the checks that come before any
+//! arithmetic with them.
 
 use crate::error::{Error, Result};
 use crate::io::{BLOCK, SUPERBLOCK_BYTES};
@@ -8,17 +9,17 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 const MIB: u64 = 1 << 20;
 
 impl Geometry {
-    /// The smallest journal: room for a full gathering beside an unfinished checkpoint.
+    /// The smallest journal: it holds a full group commit beside an unfinished checkpoint.
     pub const MIN_JOURNAL_BYTES: u64 = MIB;
     /// The smallest checkpoint area.
     pub const MIN_CHECKPOINT_BYTES: u64 = MIB;
     /// The smallest data area.
     pub const MIN_DATA_BYTES: u64 = 4 * MIB;
-    /// The largest total that the format's 32-bit block numbers allow, with room to spare.
+    /// The largest total: half of what the format's 32-bit block numbers allow.
     pub const MAX_TOTAL_BYTES: u64 = 1 << 43;
 
-    /// Divides `total` bytes: a sixteenth for the journal (2 MiB to 1 GiB), a tenth for each checkpoint area, the rest
-    /// for data.
+    /// Divides `total` bytes: a sixteenth for the journal (2 MiB to 1 GiB), a tenth for each
+    /// checkpoint area, the rest for data.
     ///
     /// # Errors
     /// `Invalid`, naming the bounds, if `total` is below 16 MiB or above 8 TiB.
@@ -43,7 +44,7 @@ impl Geometry {
         SUPERBLOCK_BYTES + self.journal_bytes + 2 * self.checkpoint_bytes + self.data_bytes
     }
 
-    /// Whether every size is a whole number of blocks within its bounds.
+    /// Checks that every size is a whole number of blocks and within its bounds.
     ///
     /// # Errors
     /// `Invalid`, naming the size that is not.

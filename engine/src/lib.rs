@@ -1,4 +1,5 @@
-//! Cairn's local engine: one preallocated data directory that is both a replicated log and an ordered key space.
+//! Cairn's local engine: one preallocated data directory that is both a replicated log and an
+//! ordered key space.
 //!
 //! ```text
 //!            append / truncate / purge            apply                 get / list
@@ -6,39 +7,42 @@
 //!            ┌────────▼─────────┐  links extents ┌──▼───────────┐           │
 //!            │  log namespace   ├───────────────►│ key namespace│◄──────────┘
 //!            └────────┬─────────┘   (no copy)    └──┬───────────┘
-//!              writer │ gathers requests            │ point-in-time view, O(1)
+//!              writer │ batches requests            │ point-in-time view, O(1)
 //!        ┌────────────┼───────────┐          ┌──────▼──────┐
 //!        ▼            ▼           ▼          ▼             ▼
 //!      data        journal    superblock   checkpoint.0  checkpoint.1
 //! ```
 //!
-//! A value is written once: appending an entry puts its values into extents of the data area and one small record into
-//! a journal block; applying the entry points the key at the same extent. Nothing on that path needs filesystem
-//! metadata, so a completed write is on the device.
+//! A value is written once. Appending an entry puts its values into extents of the data area and
+//! one small record into a journal block. Applying the entry points the key at the same extent.
+//! Nothing on that path needs filesystem metadata, so a completed write is on the device.
 //!
-//! Words: **written** = the direct write completed; **synced** = covered by a later completed `fdatasync`.
+//! Words: **written** = the direct write completed; **synced** = covered by a later completed
+//! `fdatasync`.
 //!
 //! What holds here:
-//! - an entry is reported written only after every earlier journal block and value completed;
-//! - an extent is reused only after the journal block that freed it is synced and no view can reach it;
-//! - a journal block is reclaimed only after a synced checkpoint covers it;
-//! - the superblock and checkpoint headers are synced before they count;
-//! - a failed write or sync latches the engine as failed; it is never retried as if it had worked;
-//! - every value is checked against the hash in the record that names it, on every read.
+//! - An entry is reported written only after every earlier journal block and value completed.
+//! - An extent is reused only after the journal block that freed it is synced, a synced block says
+//!   so, and no view can reach the extent.
+//! - A journal block is reclaimed only after a synced checkpoint covers it.
+//! - The superblock and checkpoint headers are synced before they count.
+//! - A failed write or sync latches the engine as failed. The engine never retries it.
+//! - Every read checks the value against the hash in the record that names it.
 //!
-//! The engine knows nothing of Raft, gRPC or the other crates: a log entry is an id, opaque bytes and values.
+//! The engine does not know Raft, gRPC or the other crates. To it a log entry is an id, opaque
+//! bytes and values.
 //!
 //! # Floors
 //!
-//! A module knows those below it, and others on its own floor, without a circle. The handle lies in
-//! `state`; each floor above adds what it can be asked.
+//! A module uses modules on lower floors and on its own floor, without a cycle. The handle
+//! [`Engine`] is defined in `state`; the floors above add its methods.
 //!
 //! ```text
-//! engine        what callers may ask of the log, the keys and the engine
+//! engine        the methods of the handle: log, keys, state of the engine
 //! maintain      scrub, repair of extents, install of a snapshot
-//! open          format, recovery, what a failed sync or a lost identity comes to, inspection
-//! write         append, the writer, syncs, the `lazy` mark, taking a checkpoint
-//! state         what all share, by what guards it; views, reads, capacity
+//! open          format, recovery, open after a failed sync, a lost identity, inspection
+//! write         append, the writer, syncs, the unsynced-ack flag, taking a checkpoint
+//! state         shared state, by the lock that guards it; views, reads, capacity
 //! checkpoint, group, journal, superblock, space, geometry, values   formats and structures
 //! io            the device seam
 //! types, error, codec
@@ -69,7 +73,7 @@ pub use maintain::{Checked, Extent, Installer, Owner};
 pub use open::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 pub use state::{Engine, Need, View};
 pub use types::{
-    BootId, Change, EngineStatus, Entry, Geometry, GroupId, Identity, KeyEntry, Lineage, ListItem, ListPage,
-    ListQuery, LogBounds, LogId, MachineImage, Mode, NewEntry, Options, Promise, Run, ScrubMark, SharedImage,
-    SnapshotKey, Standing, Transition, ValueRef,
+    BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity, KernelBootId,
+    KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage, MemberState, Mode, NewEntry,
+    Options, Promise, ScrubProgress, SharedImage, SnapshotKey, Transition, ValueRef,
 };

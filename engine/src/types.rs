@@ -1,4 +1,4 @@
-//! The words that the engine and its callers share.
+//! The types that the engine and its callers share.
 
 use crate::codec::hash;
 use bytes::Bytes;
@@ -25,14 +25,14 @@ impl fmt::Display for LogId {
     }
 }
 
-/// Who a data directory is: written by `format`, synced before first use, and never changed.
+/// Whose data directory it is: written by `format`, synced before first use, and never changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster's name, 1 to 64 bytes of UTF-8.
     pub cluster: String,
-    /// The member's place in the cluster, from 1.
+    /// The number of the member's slot in the cluster, from 1.
     pub slot: u16,
-    /// 48 random bits: a wiped and re-made member is a different one.
+    /// 48 random bits: a member whose directory was wiped and formatted again is a different one.
     pub incarnation: u64,
 }
 
@@ -41,20 +41,22 @@ impl Identity {
     pub const MAX_INCARNATION: u64 = (1 << 48) - 1;
 }
 
-/// The running kernel and the devices under it, so that a restart of the process can be told from a loss of power.
+/// Identifies the running kernel and the devices under it, to tell a restart of the process from a
+/// loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BootId(pub u128);
+pub struct KernelBootId(pub u128);
 
-impl BootId {
-    /// This kernel with devices that say this of their own history; other words count as another boot.
+impl KernelBootId {
+    /// The id of this kernel combined with what its devices report of their own history. If that
+    /// report changes, the result counts as another boot.
     #[must_use]
-    pub fn with_devices(self, histories: &[String]) -> BootId {
+    pub fn with_devices(self, histories: &[String]) -> KernelBootId {
         let mut bytes = self.0.to_le_bytes().to_vec();
         for history in histories {
             bytes.extend_from_slice(history.as_bytes());
             bytes.push(b'\n');
         }
-        BootId(hash(&bytes))
+        KernelBootId(hash(&bytes))
     }
 }
 
@@ -74,7 +76,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Every file, in the order in which `format` makes them: the superblock last, since it makes the directory valid.
+    /// Every file, in the order in which `format` creates them. The superblock is last because it
+    /// makes the directory valid.
     pub const ALL: [FileKind; 5] = [
         FileKind::Data,
         FileKind::Journal,
@@ -100,7 +103,8 @@ impl FileKind {
 pub enum Mode {
     /// Written to a device that keeps completed writes through a power cut.
     Device,
-    /// Written to the device, synced in the background; a quorum of peers covers the difference.
+    /// Written to the device and synced in the background; a quorum of peers covers the time
+    /// between.
     Replicated,
     /// Synced before it is acknowledged.
     Sync,
@@ -134,44 +138,47 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// What a node may do under its identity, after how its machine was left.
+/// What a node may do under its identity, decided at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It remembers everything that it acknowledged.
+pub enum MemberState {
+    /// It has everything that it acknowledged.
     Active,
-    /// It may have forgotten acknowledged writes: the machine lost power while some were not yet synced, a sync failed, or
-    /// part of the journal or the checkpoints was damaged. Stays so over restarts until [`Engine::set_active`](crate::Engine::set_active).
+    /// It may have lost acknowledged writes: the machine lost power while some were not yet synced,
+    /// a sync failed, or part of the journal or the checkpoints was damaged. The state survives
+    /// restarts and ends with [`Engine::set_active`](crate::Engine::set_active).
     Recovering,
 }
 
-impl Standing {
+impl MemberState {
     /// The name used in status and logs.
     pub const fn name(self) -> &'static str {
         match self {
-            Standing::Active => "active",
-            Standing::Recovering => "recovering",
+            MemberState::Active => "active",
+            MemberState::Recovering => "recovering",
         }
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for MemberState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// One opening of a data directory. No two openings of one identity are equal: not after a crash, and not of a copy.
+/// One open of a data directory. No two opens of one identity have the same value, also not after a
+/// crash or on a copy of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Counts openings.
-    pub start: u64,
-    /// [`Options::run`] of this opening.
+pub struct BootEpoch {
+    /// Counts opens.
+    pub number: u64,
+    /// [`Options::boot_nonce`] of this open.
     pub nonce: u64,
 }
 
-/// The nonces of the runs before a run, the latest first; 0 where there was none. By them one that knows an earlier run can
-/// tell whether a later one goes on from it, or from a copy of it that was made before.
-pub type Lineage = [u64; 16];
+/// The boot nonces of the earlier opens, the latest first; 0 where there was none. A node that
+/// knows an earlier boot of a member checks with them whether a later boot continues from it, or
+/// from a copy of the disk that was made before it.
+pub type FencingHistory = [u64; 16];
 
 /// The sizes of a data directory's files in bytes, each a multiple of 4 KiB, fixed by `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,22 +200,24 @@ pub struct Options {
     pub sync_interval: Duration,
     /// The most unsynced bytes before a background sync begins.
     pub sync_bytes: u64,
-    /// An operation of the device that is out for longer counts as failed.
+    /// A device operation that takes longer than this counts as failed.
     pub io_timeout: Duration,
     /// Entries' values kept in memory for replication and apply, in bytes.
     pub log_cache_bytes: u64,
     /// The running kernel.
-    pub boot: BootId,
-    /// A random number, fresh for each opening.
-    pub run: u64,
-    /// There are peers that hold what is damaged here, or may be since a sync failed: open with what can be verified, as
-    /// [`Standing::Recovering`], instead of refusing, or of trusting what can be read.
+    pub boot: KernelBootId,
+    /// A random number, fresh for each open.
+    pub boot_nonce: u64,
+    /// The node has peers. If data is damaged, or a sync failed, open keeps what it can verify and
+    /// returns as [`MemberState::Recovering`]. Without it, open refuses damaged data and, after a
+    /// failed sync, continues only if the journal reaches everything acknowledged.
     pub salvage: bool,
 }
 
 impl Options {
-    /// The defaults of the design: sync every second or 64 MiB, 30 s for an operation, 64 MiB of cached entries.
-    pub fn new(mode: Mode, boot: BootId, run: u64) -> Options {
+    /// The defaults of the design: sync every second or 64 MiB, 30 s for a device operation, 64 MiB
+    /// of cached entries.
+    pub fn new(mode: Mode, boot: KernelBootId, boot_nonce: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
@@ -216,7 +225,7 @@ impl Options {
             io_timeout: Duration::from_secs(30),
             log_cache_bytes: 64 << 20,
             boot,
-            run,
+            boot_nonce,
             salvage: false,
         }
     }
@@ -242,7 +251,7 @@ pub struct NewEntry {
     pub values: Vec<Bytes>,
 }
 
-/// An entry read back, each value checked against its hash.
+/// An entry read back, with each value checked against its hash.
 pub type Entry = NewEntry;
 
 /// Where a value is, and what its bytes must hash to.
@@ -265,26 +274,26 @@ pub struct KeyEntry {
     pub value: ValueRef,
 }
 
-/// A key of a snapshot on its way into an engine.
+/// A key of a snapshot that is being installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotKey {
     pub(crate) key: Bytes,
     pub(crate) version: LogId,
     pub(crate) length: u32,
     pub(crate) hash: u128,
-    /// `None` where the value may be held already.
+    /// `None`: the engine may hold the value already.
     pub(crate) value: Option<Bytes>,
 }
 
 impl SnapshotKey {
-    /// With its value, which entry `version` wrote.
+    /// A key with its value; entry `version` wrote it.
     pub fn with_value(key: Bytes, version: LogId, value: Bytes) -> SnapshotKey {
         let (length, hash) = (u32::try_from(value.len()).unwrap_or(u32::MAX), crate::codec::hash(&value));
         SnapshotKey { key, version, length, hash, value: Some(value) }
     }
 
-    /// With a value of this hash, or, for `None`, without its value, which has this length and hash and may be held already.
-    /// `None` if the value is not the one that the hash names.
+    /// A key whose value has this length and hash. `value` is `None` if the engine may hold the
+    /// value already. Returns `None` if the value does not match.
     pub fn checked(
         key: Bytes,
         version: LogId,
@@ -307,7 +316,7 @@ impl SnapshotKey {
         &self.key
     }
 
-    /// Whether an entry is of the same value, written by the same log entry.
+    /// Whether `entry` has the same value, written by the same log entry.
     pub(crate) fn is(&self, entry: &KeyEntry) -> bool {
         (entry.version, entry.value.len, entry.value.hash) == (self.version, self.length, self.hash)
     }
@@ -348,13 +357,13 @@ pub struct Transition {
     pub changes: Vec<Change>,
 }
 
-/// The part of the state machine that is not keys (membership, sessions), immutable once handed over; written into
-/// checkpoints.
+/// The part of the state machine that is not keys (membership, sessions), immutable once handed
+/// over; written into checkpoints.
 pub trait MachineImage: Send + Sync + 'static {
     /// Its bytes, as [`View::machine`](crate::View::machine) returns them after a restart.
     fn encode(&self) -> Vec<u8>;
 
-    /// How many bytes that is, or some more. Asked often.
+    /// Length of the encoding in bytes, or slightly more. Called often.
     fn encoded_bytes(&self) -> u64;
 }
 
@@ -406,10 +415,10 @@ pub struct ListPage {
     pub more: bool,
 }
 
-/// Where a scrubber is; kept in the superblock.
+/// How far the scrubber came; kept in the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubMark {
-    /// The offset in the data area up to which the present cycle has come.
+pub struct ScrubProgress {
+    /// The offset in the data area that the present cycle has reached.
     pub position: u64,
     /// Seconds of running time since the present cycle began.
     pub elapsed_s: u64,
@@ -417,18 +426,18 @@ pub struct ScrubMark {
     pub paused: bool,
 }
 
-/// What an engine can say of itself.
+/// The state of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
     /// `io_uring`, `threads` or `simulated`.
     pub backend: &'static str,
     /// The mode.
     pub mode: Mode,
-    /// Whether it remembers everything that it acknowledged.
-    pub standing: Standing,
-    /// Whether the `lazy` mark is set: what was acknowledged may not be synced.
-    pub lazy: bool,
-    /// The last journal sequence number that is written with all before it.
+    /// Whether the member is active or recovering.
+    pub member_state: MemberState,
+    /// The unsynced-ack flag: acknowledged writes may not be synced.
+    pub unsynced_acks: bool,
+    /// The last journal sequence number that is written, with all before it.
     pub written_sequence: u64,
     /// The last journal sequence number that is synced.
     pub synced_sequence: u64,
@@ -444,13 +453,13 @@ pub struct EngineStatus {
     pub keys: u64,
     /// Bytes of values and keys under live keys.
     pub live_bytes: u64,
-    /// What a checkpoint taken now needs, about.
+    /// Approximate bytes that a checkpoint taken now would need.
     pub index_bytes: u64,
     /// The log's part of that.
     pub index_log_bytes: u64,
     /// Bytes of a checkpoint area.
     pub index_capacity_bytes: u64,
-    /// How often something was refused since no checkpoint could have held it.
+    /// How many requests were refused because no checkpoint could have held the result.
     pub index_refusals: u64,
     /// Journal blocks in use.
     pub journal_used_blocks: u64,
@@ -460,7 +469,8 @@ pub struct EngineStatus {
     pub checkpoint_sequence: u64,
     /// Checkpoints written since the engine was opened.
     pub checkpoints: u64,
-    /// Bytes written to the device since the engine was opened: values with padding, journal, checkpoints, superblock.
+    /// Bytes written to the device since the engine was opened: values with padding, journal,
+    /// checkpoints, superblock.
     pub device_bytes_written: u64,
     /// Bytes of values accepted by append since the engine was opened.
     pub user_bytes_written: u64,
@@ -468,12 +478,13 @@ pub struct EngineStatus {
     pub syncs: u64,
     /// Values that did not match their hash.
     pub corrupt_values: u64,
-    /// Damaged values that were put right.
-    pub mended_values: u64,
+    /// Damaged values that were repaired.
+    pub repaired_values: u64,
     /// Why the engine stopped, if a write or sync failed.
     pub failed: Option<String>,
-    /// An operation of the device is out for a third of the time after which it counts as failed.
+    /// A device operation has taken longer than a third of `io_timeout`.
     pub stalled: bool,
-    /// A write or sync failed, and the directory remembers it: with peers it will not be taken for whole.
+    /// A write or sync failed, and the superblock records it. With peers, the next open will not
+    /// assume that the directory is complete.
     pub failed_sync_recorded: bool,
 }

@@ -1,10 +1,10 @@
 //! Reading values from the data area, each checked against the hash in the record that names it.
 //!
-//! A read that does not match, or fails, is done once more before anybody believes in damage: what went wrong on the way from
-//! the medium is then right, and costs nothing.
+//! If a value does not match, or a read fails, the read is repeated once before it counts as
+//! damage. That corrects errors on the way from the medium, and costs nothing otherwise.
 //!
-//! Many values are read in runs: a request to the device costs more than the bytes of a few blocks, and values that were
-//! appended together lie together.
+//! Many values are read in runs: a request to the device costs more than the bytes of a few blocks,
+//! and values that were appended together are stored together.
 
 use crate::codec::hash;
 use crate::error::{Corruption, CorruptionKind, Error, Result};
@@ -15,19 +15,21 @@ use futures::StreamExt;
 use std::ops::Range;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// A value up to this length is copied out of the blocks that it was read with, so that whoever keeps it does not keep them.
+/// A value up to this length is copied out of the blocks that it was read with, so that keeping the
+/// value does not keep the blocks in memory.
 const COPIED_BYTES: usize = 8 * BLOCK;
 /// Values that lie no further apart than this are read in one run.
 const GAP_BYTES: u64 = 4 * BLOCK_BYTES;
 /// The longest run, unless one value alone is longer.
 const RUN_BYTES: u64 = 512 << 10;
-/// Runs of one call that are being read at once. The device's queue is shared with everybody else's reads and writes.
+/// Runs of one call that are read at the same time. All other reads and writes share the device's
+/// queue.
 const RUNS_AT_ONCE: usize = 32;
 
 /// Reads and checks a value.
 ///
 /// # Errors
-/// `Corrupt` with the place and the entry; also where the device cannot read it.
+/// `Corrupt` with the location and the entry; also if the device cannot read it.
 pub(crate) async fn read_value(device: &dyn Device, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
     if at.len == 0 {
         return Ok(Bytes::new());
@@ -52,7 +54,8 @@ pub(crate) async fn read_value(device: &dyn Device, at: &ValueRef, log_id: LogId
     }
 }
 
-/// The value's bytes from the blocks that begin with the range; `Err` says what is there instead.
+/// Reads `range`, whose end is the value's end, and returns the value. `Err` says what was found
+/// instead.
 async fn read_matching(
     device: &dyn Device,
     range: Range<u64>,
@@ -70,17 +73,18 @@ async fn read_matching(
     }
 }
 
-/// A value to be read, by its number among those that were asked for.
+/// A value to read, with its index in the request.
 type Wanted = (usize, ValueRef, LogId);
 
-/// Blocks that are read at once, and the values in them.
-struct Run {
+/// Blocks that one request reads, and the values in them.
+struct ReadRun {
     range: Range<u64>,
     values: Vec<Wanted>,
 }
 
-/// Reads and checks many values. Returns what `take` makes of each, in the order in which they were asked for. Beside that, at most
-/// [`RUNS_AT_ONCE`] runs are in memory: 16 MiB, or more where values are longer than a run.
+/// Reads and checks many values. Returns what `take` makes of each, in the order of the request.
+/// Beside that, at most [`RUNS_AT_ONCE`] runs are in memory: 16 MiB, or more where values are
+/// longer than a run.
 ///
 /// # Errors
 /// As [`read_value`], for each.
@@ -96,18 +100,19 @@ pub(crate) async fn read_values<T: Send>(
     found.into_iter().map(|(_, value)| value).collect()
 }
 
-/// The runs that hold these values. A value that does not lie in the data area is a run without a range.
-fn runs(values: &[(ValueRef, LogId)], size: u64) -> Vec<Run> {
+/// Divides the values into runs. A value outside the data area, or an empty one, becomes a run with
+/// an empty range.
+fn runs(values: &[(ValueRef, LogId)], size: u64) -> Vec<ReadRun> {
     let mut wanted: Vec<Wanted> =
         values.iter().enumerate().map(|(number, (at, log_id))| (number, *at, *log_id)).collect();
     wanted.sort_by_key(|(_, at, _)| at.offset);
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ReadRun> = Vec::new();
     for value in wanted {
         let (_, at, _) = value;
         let start = at.offset / BLOCK_BYTES * BLOCK_BYTES;
         let end = at.offset.checked_add(u64::from(at.len)).filter(|end| at.len > 0 && *end <= size);
         let Some(end) = end.map(|end| end.next_multiple_of(BLOCK_BYTES)) else {
-            runs.push(Run { range: 0..0, values: vec![value] });
+            runs.push(ReadRun { range: 0..0, values: vec![value] });
             continue;
         };
         match runs.last_mut() {
@@ -119,14 +124,18 @@ fn runs(values: &[(ValueRef, LogId)], size: u64) -> Vec<Run> {
                 run.range.end = run.range.end.max(end);
                 run.values.push(value);
             }
-            _ => runs.push(Run { range: start..end, values: vec![value] }),
+            _ => runs.push(ReadRun { range: start..end, values: vec![value] }),
         }
     }
     runs
 }
 
-async fn read_run<T>(device: &dyn Device, run: Run, take: impl Fn(Result<Bytes>) -> T) -> Vec<(usize, T)> {
-    let Run { range, values } = run;
+async fn read_run<T>(
+    device: &dyn Device,
+    run: ReadRun,
+    take: impl Fn(Result<Bytes>) -> T,
+) -> Vec<(usize, T)> {
+    let ReadRun { range, values } = run;
     let mut found = Vec::with_capacity(values.len());
     let blocks = match range.is_empty() {
         true => Bytes::new(),
@@ -139,7 +148,7 @@ async fn read_run<T>(device: &dyn Device, run: Run, take: impl Fn(Result<Bytes>)
     for (number, at, log_id) in values {
         let value = match part(&blocks, range.start, &at) {
             Some(value) => Ok(value),
-            // Damaged, or misread: one more read tells.
+            // Damaged, or misread: read it once more alone.
             None => read_value(device, &at, log_id).await,
         };
         found.push((number, take(value)));
@@ -151,7 +160,7 @@ async fn read_run<T>(device: &dyn Device, run: Run, take: impl Fn(Result<Bytes>)
 fn part(blocks: &Bytes, start: u64, at: &ValueRef) -> Option<Bytes> {
     let from = usize::try_from(at.offset.checked_sub(start)?).ok()?;
     let bytes = blocks.get(from..)?.get(..at.len as usize).filter(|bytes| hash(bytes) == at.hash)?;
-    // A slice keeps all the blocks in memory for as long as it is used.
+    // A slice keeps all the blocks in memory while it is used.
     match bytes.len() > COPIED_BYTES && bytes.len() > blocks.len() / 2 {
         true => Some(blocks.slice_ref(bytes)),
         false => Some(Bytes::copy_from_slice(bytes)),

@@ -1,8 +1,9 @@
-//! The mode that a node runs in: the one that is configured, if the doctor does not refuse it, or else the strongest that
-//! the doctor justifies for the directory and the number of voters.
+//! The mode that a node runs in: the configured one if the doctor does not refuse it, or else the
+//! strongest mode that the doctor justifies for the directory and the number of voters.
 //!
-//! What holds here: a node never runs in a mode that the doctor refuses; the operator's statement of the device contract
-//! is used only where the machine does not show it, and is then said to be a statement.
+//! What holds here: a node never runs in a mode that the doctor refuses. The operator's assertion
+//! of the device contract is used only if the machine does not show the contract, and is then
+//! reported as an assertion.
 
 use crate::config::NodeConfig;
 use crate::doctor::{self, Contract, MODES, Plan, Reason, Report};
@@ -10,7 +11,7 @@ use crate::error::Error;
 use cairn_engine::Mode;
 use std::fmt::Write;
 
-/// The mode, and how the node came to it.
+/// The mode, and how it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durability {
     /// What an acknowledgement promises.
@@ -19,9 +20,10 @@ pub struct Durability {
     pub chosen: Chosen,
     /// In mode `device`, how its contract is known to hold.
     pub contract: Option<Contract>,
-    /// What the promise rests on without its being shown.
+    /// What the promise relies on although the machine does not show it.
     pub warnings: Vec<Reason>,
-    /// The stronger modes that the doctor passed over, with what refuses each; empty where the operator chose.
+    /// The stronger modes that the doctor refused, with the reasons; empty if the operator chose
+    /// the mode.
     pub passed_over: Vec<(Mode, Vec<Reason>)>,
 }
 
@@ -30,7 +32,7 @@ pub struct Durability {
 pub enum Chosen {
     /// The operator.
     Configured,
-    /// The doctor, as `mode = "auto"` says.
+    /// The doctor, because of `mode = "auto"`.
     Auto,
 }
 
@@ -48,8 +50,8 @@ impl Durability {
     /// The mode of this configuration on this machine.
     ///
     /// # Errors
-    /// `ModeRefused` and `NothingJustified`, with the reasons and the way out; `Doctor`, where the place of the data
-    /// directory is no directory.
+    /// `ModeRefused` and `NothingJustified`, with the reasons and what to do; `Doctor`, if the path
+    /// of the data directory is not a directory.
     pub fn of(config: &NodeConfig) -> Result<Durability, Error> {
         let plan = Plan {
             voters: config.members.len(),
@@ -60,8 +62,8 @@ impl Durability {
         Durability::judged(config.mode, &report)
     }
 
-    /// The mode where nothing is there to be examined, as in the simulation: the one that is configured, or else the one
-    /// that the number of voters allows.
+    /// The mode if there is no machine to examine, as in the simulation: the configured one, or
+    /// else the one that the number of voters allows.
     pub fn unexamined(config: &NodeConfig) -> Durability {
         let (mode, chosen) = match config.mode {
             Some(mode) => (mode, Chosen::Configured),
@@ -73,15 +75,15 @@ impl Durability {
 
     fn judged(asked: Option<Mode>, report: &Report) -> Result<Durability, Error> {
         let verdict = &report.verdict;
-        let directory = report.facts.place.asked.display().to_string();
+        let directory = report.facts.location.asked.display().to_string();
         let Some(strongest) = verdict.mode else {
-            let reasons = told(&verdict.of(Mode::Sync).refusals, true);
+            let reasons = sentences(&verdict.of(Mode::Sync).refusals, true);
             return Err(Error::NothingJustified { directory, reasons });
         };
         let mode = asked.unwrap_or(strongest);
         let judgement = verdict.of(mode);
         if !judgement.justified() {
-            let reasons = told(&judgement.refusals, mode != Mode::Device);
+            let reasons = sentences(&judgement.refusals, mode != Mode::Device);
             let way_out = way_out(mode, strongest, &judgement.refusals);
             return Err(Error::ModeRefused { mode, directory, reasons, way_out });
         }
@@ -95,21 +97,21 @@ impl Durability {
         })
     }
 
-    /// What a log should say of it, a line each.
+    /// The log lines about the modes that were refused.
     pub fn remarks(&self) -> Vec<String> {
         let passed_over = self.passed_over.iter();
         passed_over
-            .map(|(mode, reasons)| format!("`{mode}` is not justified here: {}", told(reasons, false)))
+            .map(|(mode, reasons)| format!("`{mode}` is not justified here: {}", sentences(reasons, false)))
             .collect()
     }
 
-    /// The mode with how it was chosen and, for `device`, how its contract is known, in a few words.
+    /// The mode, how it was chosen and, for `device`, how its contract is known, in a few words.
     pub fn words(&self) -> String {
         words(self.mode.name(), self.chosen.name(), self.contract.map(Contract::words))
     }
 }
 
-/// The same from the names of a status.
+/// The same, from the names in a status.
 pub fn words(mode: &str, chosen: &str, contract: Option<&str>) -> String {
     match contract {
         Some(contract) => format!("{mode}, {chosen}, {contract}"),
@@ -117,7 +119,7 @@ pub fn words(mode: &str, chosen: &str, contract: Option<&str>) -> String {
     }
 }
 
-fn told(reasons: &[Reason], with_ways_out: bool) -> String {
+fn sentences(reasons: &[Reason], with_ways_out: bool) -> String {
     let mut text = String::new();
     for reason in reasons {
         let separator = if text.is_empty() { "" } else { "; " };
@@ -129,13 +131,13 @@ fn told(reasons: &[Reason], with_ways_out: bool) -> String {
     text
 }
 
-/// What an operator can do about a mode that was asked for and is refused.
+/// What an operator can do about a configured mode that is refused.
 fn way_out(mode: Mode, strongest: Mode, refusals: &[Reason]) -> String {
     let here = format!("use mode = \"auto\", which runs `{strongest}` here");
     if mode == Mode::Device && refusals.iter().all(|reason| reason.can_be_asserted_away()) {
         return format!(
             "{here}, or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
-             whole, state it with storage.assert_device_contract = true"
+             atomically, assert it with storage.assert_device_contract = true"
         );
     }
     here
@@ -145,7 +147,7 @@ fn way_out(mode: Mode, strongest: Mode, refusals: &[Reason]) -> String {
 mod tests {
     use super::*;
 
-    /// A report on a machine of which everything is good but for one change.
+    /// A report on a machine on which everything is good, except for one change.
     fn report(voters: usize, contract_asserted: bool, change: impl Fn(&mut doctor::Aspects)) -> Report {
         let directory = tempfile::tempdir().expect("a folder");
         let plan = Plan { voters, size_bytes: None, contract_asserted };
@@ -232,12 +234,12 @@ mod tests {
 
     #[test]
     fn what_could_not_be_seen_is_warned_of_and_runs() {
-        let veiled = report(3, false, |aspects| {
+        let opaque = report(3, false, |aspects| {
             aspects.medium = doctor::Medium::Unknown;
             aspects.cache = doctor::Cache::Unknown;
             aspects.mapping = doctor::Mapping::Unknown;
         });
-        let found = Durability::judged(Some(Mode::Replicated), &veiled).expect("warned of only");
+        let found = Durability::judged(Some(Mode::Replicated), &opaque).expect("warned of only");
         assert_eq!(found.warnings, [Reason::DeviceUnknown, Reason::ExtentsUnknown]);
     }
 }

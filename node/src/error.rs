@@ -13,7 +13,7 @@ pub enum Error {
     /// The data directory cannot be used.
     #[error(transparent)]
     Engine(#[from] cairn_engine::Error),
-    /// The data directory is damaged in a way that nothing on this machine mends.
+    /// The data directory is damaged in a way that nothing on this machine repairs.
     #[error("data directory {directory} is damaged: {damage}; {way_out}")]
     Damaged {
         /// The data directory.
@@ -31,54 +31,54 @@ pub enum Error {
     Listen {
         /// The address, as configured.
         address: String,
-        /// Who is served there: clients, members, HTTP.
+        /// Who connects to it: clients, members, HTTP.
         purpose: &'static str,
         /// The configuration key.
         key: &'static str,
-        /// What the system said, and the way out.
+        /// The system's message, and what to do.
         reason: String,
     },
-    /// The mode that was asked for is not justified where the data directory is.
+    /// The configured mode is not justified for the data directory.
     #[error(
-        "mode `{mode}` is refused for {directory}: {reasons}; {way_out}. `cairn doctor {directory}` shows all that was found"
+        "mode `{mode}` is refused for {directory}: {reasons}; {way_out}. `cairn doctor {directory}` shows every finding"
     )]
     ModeRefused {
         /// The mode.
         mode: Mode,
         /// The data directory.
         directory: String,
-        /// What speaks against it.
+        /// The findings against the mode.
         reasons: String,
         /// What can be done.
         way_out: String,
     },
-    /// No mode is justified where the data directory is.
+    /// No mode is justified for the data directory.
     #[error(
-        "no mode's promise can be kept in {directory}: {reasons}. `cairn doctor {directory}` shows all that was found"
+        "no mode's promise can be kept in {directory}: {reasons}. `cairn doctor {directory}` shows every finding"
     )]
     NothingJustified {
         /// The data directory.
         directory: String,
-        /// What speaks against all, each with the way out.
+        /// The findings against every mode, each with what would change it.
         reasons: String,
     },
-    /// The place of the data directory cannot be examined.
+    /// The data directory's location cannot be examined.
     #[error(transparent)]
     Doctor(#[from] crate::doctor::Error),
-    /// The system is too old, or not Linux.
+    /// The kernel is too old, or this is not Linux.
     #[error("{0}")]
     Platform(String),
 }
 
-/// What to do about a damaged directory whose data other members have.
-const REPLACED: &str = "the other members have its data: move it away and run `cairn format`, and the node takes its place again \
-                        by itself";
-/// The same of a cluster of one.
-const ONLY: &str = "nobody else has its data: keep it as it is and restore a copy of it, or give up what it held with `cairn format` \
-                    in another place";
+/// What to do about a damaged directory if other members have its data.
+const REPLACED: &str = "the other members have its data: move the directory away and run `cairn format`; the node then joins \
+                        again in its slot";
+/// What to do in a cluster of one.
+const ONLY: &str = "no other member has its data: keep the directory and restore a copy of it, or discard its data and run \
+                    `cairn format` for another directory";
 
 impl Error {
-    /// Why an engine did not open, told to whoever has to act.
+    /// Converts an error of opening the engine, and says what the operator can do about damage.
     pub(crate) fn of_open(error: cairn_engine::Error, directory: String, others: bool) -> Error {
         use cairn_engine::Error::{Corrupt, Invalid};
         match error {

@@ -1,15 +1,15 @@
-//! Cairn's node: one member of a cluster, put together from engine, replica and services.
+//! Cairn's node: one member of a cluster, assembled from engine, replica and services.
 //!
 //! ```text
-//!   clients ──► client address ──► service ──┐ write, read_barrier    ┌──────────┐ append, apply ┌────────┐
-//!                                            ├──────────────────────► │ Replica  ├─────────────► │ Engine │
-//!   members ──► peer address ────────────────┘                        └──────────┘               └───▲────┘
-//!   scrapers ─► http address ──► /live /ready /metrics                    reads after a barrier ─────┘
+//! clients ─► client address ─► service ─┐ write, read_barrier ┌─────────┐ append, apply ┌────────┐
+//!                                       ├───────────────────► │ Replica ├─────────────► │ Engine │
+//! members ─► peer address ──────────────┘                     └─────────┘               └───▲────┘
+//! scrapers ─► http address ─► /live /ready /metrics               reads after a barrier ────┘
 //! ```
 //!
-//! [`Node::start`] is the only place where the parts meet: the binary and the simulation both call it, so the
-//! simulation runs the shipped code. The file `compose/world/mod.rs` is the only one here that knows which of the two
-//! it is in.
+//! [`Node::start`] is the only place that assembles these parts. The binary and the simulation both
+//! call it, so the simulation runs the shipped code. Only `compose/world/mod.rs` knows whether it
+//! is part of the binary or of the simulation.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

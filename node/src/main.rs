@@ -1,12 +1,13 @@
-//! The binary `cairn`: the server and its command line. Everything happens in [`cli`] and in the library.
+//! The binary `cairn`: the server and its command line. Everything happens in [`cli`] and in the
+//! library.
 #![forbid(unsafe_code)]
 
 mod cli;
 
 use std::process::ExitCode;
 
-/// Requests and log entries come and go on different threads, where the system's allocator spends a tenth of a busy
-/// leader's processor time.
+/// Requests and log entries come and go on different threads, where the system's allocator spends a
+/// tenth of a busy leader's processor time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,10 +1,11 @@
 //! Every metric of a node. Names end in `_seconds`, `_bytes` or `_total`, or are plain gauges.
 //!
-//! What holds here: counting never fails and never waits on I/O; gauges are read from engine and replica at scrape time.
+//! What holds here: counting never fails and never waits for I/O. Gauges are read from engine and
+//! replica at scrape time.
 
 use crate::admission::memory::Reads;
-use crate::outage::Outlook;
-use cairn_engine::{Engine, LogId, Standing};
+use crate::outage::ElectionBlockedState;
+use cairn_engine::{Engine, LogId, MemberState};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
@@ -25,7 +26,7 @@ pub(crate) enum Method {
     Get,
     List,
     Status,
-    Mandate,
+    UnsafeRecovery,
     Scrub,
 }
 
@@ -48,8 +49,13 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a node with this replica and its engine, what it says of an outage, and its budget for reads.
-    pub(crate) fn new(replica: Replica, outlook: Outlook, reads: Reads) -> Metrics {
+    /// Metrics of a node with this replica and its engine, the state of blocked elections, and the
+    /// budget for reads.
+    pub(crate) fn new(
+        replica: Replica,
+        election_blocked_state: ElectionBlockedState,
+        reads: Reads,
+    ) -> Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::<OutcomeLabels, Counter>::default();
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
@@ -65,7 +71,7 @@ impl Metrics {
         registry.register_collector(Box::new(NodeGauges {
             engine: replica.engine().clone(),
             replica,
-            outlook,
+            election_blocked_state,
             reads,
         }));
         Metrics { registry, requests, duration }
@@ -89,7 +95,7 @@ impl Metrics {
 struct NodeGauges {
     engine: Engine,
     replica: Replica,
-    outlook: Outlook,
+    election_blocked_state: ElectionBlockedState,
     reads: Reads,
 }
 
@@ -107,13 +113,13 @@ impl Collector for NodeGauges {
         let mut out = Out(&mut encoder);
 
         out.gauge("leader", "1 on the leader", None, u64::from(replica.role == Role::Leader))?;
-        out.gauge("has_leader", "1 where a leader is known", None, u64::from(replica.leader.is_some()))?;
-        let waits = u64::from(self.outlook.of(&self.replica).is_some());
+        out.gauge("has_leader", "1 while a leader is known", None, u64::from(replica.leader.is_some()))?;
+        let blocked = u64::from(self.election_blocked_state.of(&self.replica).is_some());
         out.gauge(
-            "waits",
-            "1 while too many members may have forgotten for a leader to be elected",
+            "election_blocked",
+            "1 while no leader can be elected because too many members may have lost acknowledged writes",
             None,
-            waits,
+            blocked,
         )?;
         out.gauge("term", "The highest term seen", None, replica.term)?;
         out.gauge("last_log_index", "Index of the last log entry", None, index(replica.last_log))?;
@@ -126,21 +132,21 @@ impl Collector for NodeGauges {
         out.gauge("applied_index", "Index of the last applied entry", None, index(replica.applied))?;
         out.gauge("purged_index", "Index of the last purged entry", None, index(replica.purged))?;
         let stopped = replica.stopped_reason.is_some() || engine.failed.is_some();
-        out.gauge("stopped", "1 once this node serves no more", None, u64::from(stopped))?;
+        out.gauge("stopped", "1 once this node has stopped serving", None, u64::from(stopped))?;
 
         out.gauge("keys", "Keys stored", None, engine.keys)?;
         out.gauge("live", "Bytes of live keys and values", Some(Unit::Bytes), engine.live_bytes)?;
-        out.gauge(
-            "data_free",
-            "Bytes of the data area that can be used",
-            Some(Unit::Bytes),
-            engine.free_bytes,
-        )?;
+        out.gauge("data_free", "Bytes of the data area that are free", Some(Unit::Bytes), engine.free_bytes)?;
         out.gauge("data_capacity", "Bytes of the data area", Some(Unit::Bytes), engine.data_bytes)?;
-        out.gauge("index", "Bytes that a checkpoint taken now needs", Some(Unit::Bytes), engine.index_bytes)?;
+        out.gauge(
+            "index",
+            "Bytes that a checkpoint of the present index needs",
+            Some(Unit::Bytes),
+            engine.index_bytes,
+        )?;
         out.gauge(
             "index_capacity",
-            "Bytes that a checkpoint can have",
+            "Most bytes of a checkpoint",
             Some(Unit::Bytes),
             engine.index_capacity_bytes,
         )?;
@@ -149,13 +155,23 @@ impl Collector for NodeGauges {
         out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;
         out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
         out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
-        let recovering = u64::from(replica.standing == Standing::Recovering);
-        out.gauge("recovering", "1 while it may have forgotten what it acknowledged", None, recovering)?;
+        let recovering = u64::from(replica.member_state == MemberState::Recovering);
+        out.gauge(
+            "recovering",
+            "1 while this node recovers because it may have lost acknowledged writes",
+            None,
+            recovering,
+        )?;
         let joining = u64::from(!self.replica.votes());
-        out.gauge("joining", "1 while it is not a voter of the cluster", None, joining)?;
-        let retired = u64::from(self.replica.outcast().is_some());
-        out.gauge("retired", "1 once another identity has taken its slot", None, retired)?;
-        out.gauge("lazy", "1 while acknowledgements may run ahead of syncs", None, u64::from(engine.lazy))?;
+        out.gauge("joining", "1 while this node is not a voter of the cluster", None, joining)?;
+        let removed = u64::from(self.replica.removed_reason().is_some());
+        out.gauge("removed", "1 once another identity has taken the slot of this node", None, removed)?;
+        out.gauge(
+            "unsynced_acks",
+            "1 while acknowledged writes may be unsynced",
+            None,
+            u64::from(engine.unsynced_acks),
+        )?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;
         out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
@@ -166,17 +182,23 @@ impl Collector for NodeGauges {
         self.reads(&mut out)?;
         let device = engine.device_bytes_written;
         out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
-        out.counter("user_written", "Bytes of values accepted", Some(Unit::Bytes), engine.user_bytes_written)
+        out.counter(
+            "user_written",
+            "Bytes of values written by clients",
+            Some(Unit::Bytes),
+            engine.user_bytes_written,
+        )
     }
 }
 
 impl NodeGauges {
     fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let reads = self.reads.status();
-        let held = "Bytes of values being read and of answers that clients have not taken";
+        let held = "Bytes of values being read and of answers not yet sent to clients";
         out.gauge("reads_held", held, Some(Unit::Bytes), reads.held_bytes)?;
         out.gauge("reads_waiting", "Reads that wait for memory", None, reads.waiting)?;
-        let closed = "Connections closed since their clients took answers too slowly while others waited";
+        let closed =
+            "Connections closed because their clients took answers too slowly while other reads waited";
         out.counter("slow_readers_closed", closed, None, reads.slow_closed)
     }
 
@@ -184,13 +206,23 @@ impl NodeGauges {
         let scrub = self.replica.scrub_status();
         out.gauge("scrub_running", "1 while the scrubber reads", None, u64::from(scrub.running))?;
         out.gauge("scrub_paused", "1 while the scrubber is paused", None, u64::from(scrub.paused))?;
-        out.gauge("scrub_position", "How far the scrubber has come", Some(Unit::Bytes), scrub.position)?;
+        out.gauge(
+            "scrub_position",
+            "Position of the scrubber in the data area",
+            Some(Unit::Bytes),
+            scrub.position,
+        )?;
         out.counter("scrub_cycles", "Scrubs completed", None, scrub.cycles)?;
         out.counter("scrub_blocks", "Blocks of 4 KiB read by the scrubber", None, scrub.blocks_checked)?;
         out.counter("scrub_values", "Values compared by the scrubber", None, scrub.values_checked)?;
         out.counter("scrub_damaged", "Damage found by the scrubber", None, scrub.damaged)?;
-        out.counter("mended", "Damage put right, met by reads or the scrubber", None, scrub.mended)?;
-        out.counter("unmendable", "Damage that could not be put right when met", None, scrub.unmendable)
+        out.counter(
+            "repaired",
+            "Damaged values that were repaired, found by reads or by the scrubber",
+            None,
+            scrub.repaired,
+        )?;
+        out.counter("unrepairable", "Failed attempts to repair a damaged value", None, scrub.unrepairable)
     }
 }
 

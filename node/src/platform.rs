@@ -1,4 +1,5 @@
-//! What the server needs of the machine: Linux 5.15 or newer. The client library has no such need.
+//! What the server needs from the machine: Linux 5.15 or newer. The client library does not need
+//! it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -18,8 +19,8 @@ pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Raises the number of descriptors that this process may open as far as the system lets it: each connection takes one, and
-/// the limit that a process begins with is meant for other programs.
+/// Raises the limit of open descriptors of this process as far as the system allows. Each
+/// connection takes one, and the initial soft limit is made for other programs.
 pub fn raise_descriptors() {
     let before = descriptors();
     let limit = getrlimit(Resource::Nofile);
@@ -47,7 +48,7 @@ fn check_release(os: &str, release: &str) -> Result<(), String> {
         Some(found) if found < KERNEL_MIN => Err(format!(
             "the Cairn server needs Linux {major}.{minor} or newer, and this kernel is {release}; use a newer kernel"
         )),
-        // A release that cannot be read is not a reason to refuse a kernel that may well do.
+        // An unreadable release is no reason to refuse a kernel that may well be new enough.
         _ => Ok(()),
     }
 }

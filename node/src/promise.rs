@@ -1,5 +1,5 @@
-//! What each mode promises, in one sentence each: the only place where these sentences are written. `cairn doctor` and
-//! `cairn status` say them, and the documents are held to them.
+//! What each mode promises, in one sentence each. `cairn doctor` and `cairn status` print these
+//! sentences, and a test compares the documents with them. They are written nowhere else.
 
 use cairn_engine::Mode;
 

@@ -1,23 +1,24 @@
-//! Loopback ports that are held from their choice to the end of their use.
+//! Loopback ports that stay reserved from their choice to the end of their use.
 //!
-//! The addresses of a cluster stand in every member's configuration before the first member listens, and a member that was
-//! killed listens on its old port again. A port that was free when it was chosen can be taken by then: by a process that asks
-//! the system for a free one, or by the local end of any connection.
+//! Every member's configuration has the addresses of the cluster before the first member listens,
+//! and a killed member listens on its old port again. A port that was free when it was chosen can
+//! be in use by then: by a process that asks the system for a free port, or as the local end of any
+//! connection.
 //!
 //! ```text
-//! HeldPort   bound, does not listen   the system gives its port to nobody else
-//! server     bound, listens           may do so beside it: both have SO_REUSEADDR, which std, tokio and Go set
+//! HeldPort  bound, does not listen  the system gives its port to no other process
+//! server    bound, listens          may use it too: both have SO_REUSEADDR, set by std, tokio and Go
 //! ```
 //!
-//! What holds here: while a [`HeldPort`] lives, its port belongs to whoever is told of it, and a connection to it is refused
-//! while none of them listens. This is how Linux treats `SO_REUSEADDR`.
+//! What holds here: while a [`HeldPort`] lives, only servers that know its port listen on it. While
+//! none does, a connection to it is refused. This is how Linux treats `SO_REUSEADDR`.
 #![forbid(unsafe_code)]
 
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// A port that is held until this is dropped. Processes that are started meanwhile do not inherit it.
+/// A port that is held until this is dropped. Child processes do not inherit it.
 #[derive(Debug)]
 pub struct HeldPort {
     address: SocketAddr,
@@ -25,18 +26,19 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    /// A port of 127.0.0.1 that nobody uses.
+    /// A port of 127.0.0.1 that is not in use.
     ///
     /// # Errors
-    /// Where the system has none left.
+    /// If the system has none left.
     pub fn any() -> io::Result<HeldPort> {
         HeldPort::alone_at((Ipv4Addr::LOCALHOST, 0).into())
     }
 
-    /// This address, if nobody uses or holds it. A connection that was closed counts as a use for a minute.
+    /// This address, if it is neither in use nor held. A closed connection counts as a use for a
+    /// minute.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`], and what else binding may meet.
+    /// [`io::ErrorKind::AddrInUse`], and other errors of binding.
     pub fn alone_at(address: SocketAddr) -> io::Result<HeldPort> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.bind(&address.into())?;
@@ -44,10 +46,11 @@ impl HeldPort {
         HeldPort::of(socket)
     }
 
-    /// This address, if nobody listens there and no connection has it as its local end. Others may hold it too.
+    /// This address, if no socket listens there and no connection has it as its local end. Others
+    /// may hold it too.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`], and what else binding may meet.
+    /// [`io::ErrorKind::AddrInUse`], and other errors of binding.
     pub fn at(address: SocketAddr) -> io::Result<HeldPort> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
@@ -61,13 +64,13 @@ impl HeldPort {
         Ok(HeldPort { address, _socket: socket })
     }
 
-    /// Where a server may listen.
+    /// The address on which a server may listen.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// So many ports of 127.0.0.1 that nobody uses.
+/// This many ports of 127.0.0.1 that are not in use.
 ///
 /// # Errors
 /// As [`HeldPort::any`].
@@ -82,7 +85,8 @@ mod tests {
     use std::io::ErrorKind::{AddrInUse, ConnectionRefused};
     use std::net::{TcpListener, TcpStream};
 
-    /// The story: a member was killed and started again, and its port was the local end of somebody's connection by then.
+    /// The story: a member was killed and started again, but by then its port was the local end of
+    /// another process's connection.
     #[test]
     fn a_server_listens_on_a_held_port_and_again_after_it_ended_with_open_connections() {
         let held = HeldPort::any().unwrap();
@@ -96,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_to_a_held_port_is_refused_while_nobody_listens() {
+    fn a_connection_to_a_held_port_is_refused_while_no_server_listens() {
         let held = HeldPort::any().unwrap();
         assert_eq!(TcpStream::connect(held.address()).unwrap_err().kind(), ConnectionRefused);
         drop(TcpListener::bind(held.address()).unwrap());
@@ -104,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_a_port_alone_gets_none_that_is_held_or_used() {
+    fn a_port_that_is_held_or_used_cannot_be_held_alone() {
         let held = HeldPort::any().unwrap();
         assert_eq!(HeldPort::alone_at(held.address()).unwrap_err().kind(), AddrInUse);
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -112,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_held_can_be_held_by_another_too_but_not_one_where_somebody_listens_or_speaks() {
+    fn a_held_port_can_be_held_again_but_not_one_that_listens_or_has_a_connection() {
         let held = HeldPort::any().unwrap();
         assert_eq!(HeldPort::at(held.address()).unwrap().address(), held.address());
         let server = TcpListener::bind(held.address()).unwrap();

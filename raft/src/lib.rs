@@ -1,24 +1,27 @@
-//! Cairn's replication: openraft over [`cairn_engine`], which is both the log and the state machine.
+//! Cairn's replication: openraft over [`cairn_engine`], which is both the log and the state
+//! machine.
 //!
-//! Six floors; each names only those below it:
+//! Six floors; each uses only those below it:
 //!
 //! ```text
-//! replica      the handle: start, write, read, status; the service that members call; upkeep, scrub
-//! membership   who belongs: forming the cluster, joining it, taking another's place
-//! durability   who may speak: gate, recovery, redundancy, handing leadership over
-//! transport    the peer protocol: connections, append streams, snapshots in and out, checks of the sender
+//! replica      the handle: start, write, read, status; what members call; maintenance, scrub
+//! membership   who belongs: forming the cluster, joining it, replacing a lost identity
+//! durability   who may vote and acknowledge: gate, recovery, ack modes, handing leadership over
+//! transport    the peer protocol: connections, append streams, snapshots in and out, the fence
 //! storage      openraft's log and state machine over the engine; repair of damaged values
 //! core         ids, commands, errors, messages, openraft's types, runtime
 //! ```
 //!
-//! openraft runs between them: it asks `storage` and `transport`, and is asked by those above.
+//! openraft runs between them: it calls `storage` and `transport`, and the floors above call it.
 //!
 //! What holds here:
-//! - votes, membership entries and the first append of each leader's term are synced before they are answered;
+//! - votes, membership entries and the first append of each leader's term are synced before they
+//!   are answered;
 //! - a restarted leader never resumes its old term;
 //! - a replica serves nothing before it has re-applied what it had applied before its restart;
-//! - a read is served only after a quorum confirmed the leader in a round that began after the read did;
-//! - a command of a session is applied at most once, however often it is repeated;
+//! - a read is served only after a quorum confirmed the leader in a round that began after the read
+//!   did;
+//! - a command of a session is applied at most once, however often it is retried;
 //! - a message between peers names cluster, sender and receiver, and both sides check.
 //!
 //! openraft's types stay inside this crate.
@@ -39,8 +42,8 @@ pub use crate::core::error::{Error, ReadError, WriteError};
 pub use crate::core::ids::{GROUP, MemberAddress, NodeId};
 #[allow(unused_imports, reason = "the simulation alone has a hold on the runtime")]
 pub use crate::core::runtime::exports::*;
-pub use durability::Mandate;
-pub use membership::await_vacancy;
+pub use durability::UnsafeRecovery;
+pub use membership::await_replaceable;
 pub use replica::{Member, PeerServer, PeerService, Replica, ReplicaStatus, Role, ScrubStatus};
 pub use storage::log_store::vote_of;
-pub use storage::state_machine::Losses;
+pub use storage::state_machine::UnsafeRecoveries;

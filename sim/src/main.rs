@@ -1,11 +1,11 @@
-//! The simulation's command line: `cargo sim --seed 7` replays one run with its trace, `cargo sim --seeds 0..200` runs
-//! many. See `--help`.
+//! The simulation's command line: `cargo sim --seed 7` replays one run with its trace, `cargo sim
+//! --seeds 0..200` runs many. See `--help`.
 #![forbid(unsafe_code)]
 
 #[cfg(madsim)]
 mod cli;
 
-/// A tenth of a run's time went into the system's allocator.
+/// The system's allocator took a tenth of a run's time.
 #[cfg(madsim)]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

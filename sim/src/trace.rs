@@ -1,7 +1,7 @@
 //! The trace of a run: events with their virtual times, and a hash over all of them.
 //!
-//! Two runs of one seed have the same trace, line by line. What would be too much to print (each disk operation, each
-//! scheduling step) enters as a digest.
+//! Two runs of one seed have the same trace, line by line. What is too long to print (each disk
+//! operation, each scheduling step) is in the trace as a digest.
 
 use cairn_clients::Timeline;
 use parking_lot::Mutex;

@@ -1,7 +1,8 @@
 //! A seed is one run: the same trace, line by line, disk operation by disk operation, every time.
 //!
-//! Exists only in the simulation's build: `cargo test --config .cargo/sim.toml --profile sim -p cairn-sim`. The traces'
-//! last lines carry digests of all disk operations and of the scheduler's state, so equal traces are equal runs.
+//! Exists only in the simulation's build: `cargo test --config .cargo/sim.toml --profile sim -p
+//! cairn-sim`. The last lines of a trace carry digests of all disk operations and of the
+//! scheduler's state, so equal traces mean equal runs.
 #![cfg(madsim)]
 
 use cairn_sim::harness::{RunOptions, run_scenario, run_seed, scenarios};

@@ -1,4 +1,4 @@
-//! Bytes written to the device per user byte: what the engine counts, and what the kernel counts.
+//! Bytes written to the device per user byte, by the engine's count and by the kernel's.
 
 use crate::engine_log::{EngineLog, Putter};
 use crate::load::{Limit, drive};
@@ -13,7 +13,7 @@ use cairn_engine::Mode;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of a value, and the most device bytes per user byte that `--assert` accepts.
+/// Value sizes in bytes, each with the most device bytes per user byte that `--assert` accepts.
 const SIZES: [(usize, f64); 2] = [(4 << 10, 1.3), (64 << 10, 1.1)];
 /// The engine counts a checkpoint when it is complete, the kernel while it is written.
 const MOST_DISAGREEMENT: f64 = 0.05;
@@ -23,13 +23,13 @@ const MOST_DISAGREEMENT: f64 = 0.05;
 pub struct Arguments {
     #[command(flatten)]
     disk: DiskArguments,
-    /// How to reach the disk.
+    /// I/O backend.
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendArgument,
-    /// MiB of values to write of each size.
+    /// MiB of values to write for each value size.
     #[arg(long, default_value_t = 1024)]
     user_mib: u64,
-    /// Requests under way.
+    /// Concurrent requests.
     #[arg(long, default_value_t = 100)]
     depth: usize,
     /// Also measure each replica of a cluster of three `cairn serve` processes.
@@ -69,7 +69,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         }
     }
     report.notes.push(
-        "device bytes hold values with padding, journal, checkpoints and superblock; formatting is not counted"
+        "device bytes are values with padding, journal, checkpoints and superblock; formatting is not counted"
             .to_owned(),
     );
     Ok(report)
@@ -111,7 +111,7 @@ async fn engine_alone(arguments: &Arguments, path: &Path, value_bytes: usize) ->
     })
 }
 
-/// So many keys that each is overwritten about four times: space is freed and used again.
+/// A number of keys such that each is written about four times, so that space is freed and reused.
 fn keys_for(user_bytes: u64, value_bytes: usize) -> u64 {
     (user_bytes / value_bytes as u64 / 4).max(1)
 }
@@ -125,7 +125,7 @@ async fn of_cluster(arguments: &Arguments, path: &Path, value_bytes: usize) -> R
     let payloads = Payloads::new(keys_for(user_bytes, value_bytes), 1);
     let clients = cluster.putters(&payloads, value_bytes, arguments.depth, 1, 1).await?;
     drive(clients, Limit::Operations(user_bytes / value_bytes as u64)).await?;
-    // Followers hear of the last entries with the next heartbeat.
+    // Followers may learn of the last entries only with the next heartbeat.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = counters(&cluster).await?;
     cluster.stop().await?;
@@ -139,7 +139,7 @@ async fn of_cluster(arguments: &Arguments, path: &Path, value_bytes: usize) -> R
         .collect())
 }
 
-/// Per node: what its status says it wrote, and what the kernel says.
+/// The bytes that each node wrote: by its status, and by the kernel's count.
 async fn counters(cluster: &CairnCluster) -> Result<Vec<(u64, u64)>> {
     let mut counters = Vec::new();
     for node in cluster.nodes() {

@@ -1,8 +1,8 @@
 //! Three Cairn nodes against three etcd members, one after the other in alternating rounds.
 //!
-//! Both are driven by the same load generator, in their own protocol, with the same clients and connections, keys and
-//! values; each round starts from empty data directories on the same disk, and the system that is not measured is not
-//! running.
+//! The same load generator drives both, each in its own protocol, with the same numbers of clients
+//! and connections, keys and values. Each round starts with empty data directories on the same
+//! disk. The system that is not measured does not run.
 
 use crate::load::{Limit, Samples, drive};
 use crate::payload::Payloads;
@@ -20,10 +20,10 @@ use std::time::Duration;
 pub struct Arguments {
     #[command(flatten)]
     disk: DiskArguments,
-    /// Clients, each with one request under way.
+    /// Clients, each with one request at a time.
     #[arg(long, default_value_t = 100)]
     clients: usize,
-    /// Connections that the clients share, to the leader of either system.
+    /// Connections that the clients share, to the leader of each system.
     #[arg(long, default_value_t = 10)]
     connections: usize,
     /// Bytes of a value.
@@ -35,19 +35,20 @@ pub struct Arguments {
     /// Rounds of each system.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Seconds measured in each round, after two of warm-up.
+    /// Seconds measured in each round, after two seconds of warm-up.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// What an acknowledgement of Cairn promises: device, replicated or sync.
+    /// Durability mode of Cairn: device, replicated or sync.
     #[arg(long, default_value = "replicated")]
     mode: String,
-    /// MiB of each Cairn data directory.
+    /// Size in MiB of each Cairn data directory.
     #[arg(long, default_value_t = 3072)]
     size_mib: u64,
-    /// Measure also what more safety costs: mode `sync`, and mode `replicated` while one of three nodes is away.
+    /// Also measure what more safety costs: mode `sync`, and mode `replicated` with one of three
+    /// nodes down.
     #[arg(long)]
     costs: bool,
-    /// Measure Cairn alone.
+    /// Measure only Cairn.
     #[arg(long, conflicts_with = "assert_ratio")]
     without_etcd: bool,
     /// Fail if Cairn's rate over etcd's is below this.
@@ -66,7 +67,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let mut sides = vec![Side::new("cairn, three nodes", &arguments.mode, false)];
     if arguments.costs {
         sides.push(Side::new("cairn, mode sync", "sync", false));
-        sides.push(Side::new("cairn, mode replicated, one away", "replicated", true));
+        sides.push(Side::new("cairn, mode replicated, one down", "replicated", true));
     }
     let Arguments { clients, connections, value_bytes, .. } = arguments;
     let mut report = Report::new("cluster");
@@ -99,11 +100,14 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
     report.set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
     report.notes.push(
-        "each system is spoken to as its own client library does it: etcd's sends one call for each put; Cairn's gathers \
-         what its callers have ready and sends it together"
+        "each system is driven as by its own client library: etcd's sends one call for each put; Cairn's sends \
+         the puts that its callers have ready in one batch"
             .to_owned(),
     );
-    report.notes.push("servers and load generator share this machine; only the ratio travels".to_owned());
+    report.notes.push(
+        "servers and load generator share this machine: only the ratio can be compared with other machines"
+            .to_owned(),
+    );
     if !etcd_rounds.is_empty() {
         report.lines.push(Line::new("etcd, three members", &merged(&etcd_rounds)?, clients));
     }
@@ -135,22 +139,23 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     Ok(report)
 }
 
-/// Cairn in one of its ways to keep what it acknowledged.
+/// Cairn in one durability mode.
 struct Side {
     name: &'static str,
     mode: String,
-    /// With a bare majority of the members: what is acknowledged is synced first.
-    thin: bool,
+    /// Whether one node is down, so that the quorum is degraded: members sync before they
+    /// acknowledge.
+    degraded: bool,
     rounds: Vec<Samples>,
     cost: Cost,
 }
 
 impl Side {
-    fn new(name: &'static str, mode: &str, thin: bool) -> Side {
-        Side { name, mode: mode.to_owned(), thin, rounds: Vec::new(), cost: Cost::default() }
+    fn new(name: &'static str, mode: &str, degraded: bool) -> Side {
+        Side { name, mode: mode.to_owned(), degraded, rounds: Vec::new(), cost: Cost::default() }
     }
 
-    /// Measures a round with a cluster of its own. Returns how the disk is driven, and the rate.
+    /// Measures a round with a new cluster. Returns the I/O backend and the rate.
     async fn measure(
         &mut self,
         arguments: &Arguments,
@@ -166,17 +171,17 @@ impl Side {
             ..ClusterOptions::default()
         };
         let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
-        let ahead = self.mode == "replicated" && !self.thin;
-        if ahead {
-            cluster.run_ahead(payloads, value_bytes, clients).await?;
+        let fast = self.mode == "replicated" && !self.degraded;
+        if fast {
+            cluster.wait_for_fast_mode(payloads, value_bytes, clients).await?;
         }
-        if self.thin {
-            cluster.thin_out(payloads, value_bytes, clients).await?;
+        if self.degraded {
+            cluster.degrade(payloads, value_bytes, clients).await?;
         }
         let putters = cluster.putters(payloads, value_bytes, clients, connections, seed).await?;
         let samples = self.cost.over(&cluster.pids(), drive(putters, limit)).await?;
-        if self.mode == "replicated" && !cluster.all_lazy(ahead).await? {
-            bail!("{}: a node changed between syncing first and syncing later", self.name);
+        if self.mode == "replicated" && !cluster.all_have_unsynced_acks(fast).await? {
+            bail!("{}: a node switched between the safe and the fast ack mode", self.name);
         }
         let backend = match cluster.nodes().first() {
             Some(node) => node.status().await?.backend,
@@ -189,7 +194,8 @@ impl Side {
     }
 }
 
-/// Processor time of the servers and of the load generator: where all share one machine, this decides the rate.
+/// Processor time of the servers and of the load generator. They share one machine, so this decides
+/// the rate.
 #[derive(Default)]
 struct Cost {
     servers_us: u64,
@@ -198,7 +204,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Adds what a load costs.
+    /// Runs a load and adds its processor time.
     async fn over(
         &mut self,
         servers: &[u32],

@@ -1,7 +1,7 @@
 //! The engine alone against the disk's raw 4 KiB random writes.
 //!
-//! Both lines go through the same device code to files of the same size on the same disk, in alternating rounds. fio,
-//! where it is installed, writes the raw file once more as an outside opinion.
+//! Both lines use the same device code on files of the same size on the same disk, in alternating
+//! rounds. If fio is installed, it then writes the raw file too, as an independent check.
 
 use crate::engine_log::{EngineLog, Putter};
 use crate::load::{Limit, Samples, drive};
@@ -21,13 +21,13 @@ use tokio::process::Command;
 pub struct Arguments {
     #[command(flatten)]
     disk: DiskArguments,
-    /// How to reach the disk, for both lines.
+    /// I/O backend of both lines.
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendArgument,
-    /// What an acknowledgement of the engine promises: device, replicated or sync.
+    /// Durability mode of the engine: device, replicated or sync.
     #[arg(long, default_value = "replicated")]
     mode: Mode,
-    /// Requests under way.
+    /// Concurrent requests.
     #[arg(long, default_value_t = 100)]
     depth: usize,
     /// Bytes of a value.
@@ -36,13 +36,14 @@ pub struct Arguments {
     /// Different keys.
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
-    /// Rounds of each line. Many short ones, since a disk's mood changes within seconds and the ratio is the median.
+    /// Rounds of each line. Many short ones: a disk's speed changes within seconds, and the ratio
+    /// is the median.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Seconds measured in each round, after half a second of warm-up.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// MiB of the engine's directory and of the raw file.
+    /// Size in MiB of the engine's directory, and of the raw file.
     #[arg(long, default_value_t = 4096)]
     size_mib: u64,
     /// Fail if the engine's rate over the raw rate is below this.
@@ -105,7 +106,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let raw_file = raw_path.join(FileKind::Data.name());
     match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
         Ok(rate) => report.figure("fio: the same raw writes, io_uring", rate, "per s"),
-        Err(reason) => report.notes.push(format!("no line from fio: {reason:#}")),
+        Err(reason) => report.notes.push(format!("not measured with fio: {reason:#}")),
     }
     Ok(report)
 }
@@ -115,7 +116,7 @@ fn push_line(report: &mut Report, name: &str, rounds: &[Samples], depth: usize) 
     Ok(())
 }
 
-/// What fio makes of the same file.
+/// The rate at which fio writes the same file.
 async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
     let _step = Step::new("fio");
     let output = Command::new("fio")

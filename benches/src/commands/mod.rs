@@ -1,4 +1,4 @@
-//! One file per command: its arguments, the two sides that it measures, and what it asserts.
+//! One file per command: its arguments, the sides that it measures, and its assertions.
 
 pub mod amplification;
 pub mod cluster;

@@ -1,9 +1,10 @@
 //! Sync-like system calls of each node during puts.
 //!
-//! The claim: the write path of `replicated` asks for no fsync, fdatasync, sync_file_range, ftruncate or fallocate;
-//! what remains are the background syncs, one per interval or per so many bytes, and the always-synced records of an
-//! election. Syncs that go through io_uring are not system calls, so strace cannot see them: the run is made with
-//! io_uring and with threads, and the engine's own count of its syncs stands beside strace's.
+//! The claim: in mode `replicated` the write path calls no fsync, fdatasync, sync_file_range,
+//! ftruncate or fallocate. What remains are the background syncs, one per interval or per number of
+//! bytes, and the records of an election, which are always synced. Syncs through io_uring are not
+//! system calls, so strace cannot see them. So the command runs with io_uring and with threads, and
+//! compares the engine's own count of syncs too.
 
 use crate::load::{Limit, drive};
 use crate::payload::Payloads;
@@ -21,12 +22,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const FORBIDDEN: [&str; 6] = ["fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
 const COUNTED: [&str; 7] =
     ["fdatasync", "fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
-/// The node's defaults, which the run does not change.
+/// The node's defaults. The run does not change them.
 const SYNC_INTERVAL_S: f64 = 1.0;
 const SYNC_BYTES: f64 = (64 << 20) as f64;
 /// One background sync covers the data file and the journal.
 const FILES_PER_SYNC: f64 = 2.0;
-/// A checkpoint syncs its area, header and what it covers.
+/// A checkpoint syncs what it covers, its area and its header.
 const SYNCS_PER_CHECKPOINT: f64 = 6.0;
 /// An election inside the window would sync votes and a first append.
 const ELECTION_ALLOWANCE: f64 = 12.0;
@@ -36,13 +37,13 @@ const ELECTION_ALLOWANCE: f64 = 12.0;
 pub struct Arguments {
     #[command(flatten)]
     disk: DiskArguments,
-    /// Puts to count over.
+    /// Puts during which system calls are counted.
     #[arg(long, default_value_t = 20_000)]
     puts: u64,
     /// Bytes of a value.
     #[arg(long, default_value_t = 4096)]
     value_bytes: usize,
-    /// Clients, each with one request under way.
+    /// Clients, each with one request at a time.
     #[arg(long, default_value_t = 100)]
     clients: usize,
 }
@@ -58,7 +59,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     for backend in ["auto", "threads"] {
         measure(&arguments, backend, &mut report).await.with_context(|| format!("backend {backend}"))?;
     }
-    report.notes.push("rates under strace say nothing about speed".to_owned());
+    report.notes.push("rates under strace do not show how fast the cluster is".to_owned());
     Ok(report)
 }
 
@@ -72,7 +73,7 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     };
     let cluster = CairnCluster::start(scratch.path(), &options).await?;
     let payloads = Payloads::new(10_000, 1);
-    cluster.run_ahead(&payloads, arguments.value_bytes, arguments.clients).await?;
+    cluster.wait_for_fast_mode(&payloads, arguments.value_bytes, arguments.clients).await?;
     let putters = cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
     let step = Step::new("putting under strace");
     let mut before = Vec::new();
@@ -132,7 +133,8 @@ fn since_epoch() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
-/// Counts calls that began inside a window: lines of `PID SECONDS call(…`; a call's resumption is not counted again.
+/// Counts the calls that began inside a window: lines like `PID SECONDS call(…`. The line of a
+/// resumed call does not count.
 fn count(trace: &str, begin: f64, end: f64) -> BTreeMap<&'static str, u64> {
     let mut counts: BTreeMap<&'static str, u64> = COUNTED.iter().map(|call| (*call, 0)).collect();
     for line in trace.lines() {

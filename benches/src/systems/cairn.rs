@@ -20,20 +20,21 @@ use std::time::{Duration, Instant};
 const MEMBERS: usize = 3;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-/// A cluster changes within seconds between syncing first and syncing later; these puts make it show.
-const REGIME_WITHIN: Duration = Duration::from_secs(30);
-const REGIME_PUTS: u64 = 500;
+/// A cluster switches between the safe and the fast ack mode within seconds. These puts show the
+/// switch.
+const ACK_MODE_WITHIN: Duration = Duration::from_secs(30);
+const ACK_MODE_PUTS: u64 = 500;
 
 /// How the cluster runs.
 #[derive(Clone)]
 pub struct ClusterOptions {
-    /// Bytes of each data directory.
+    /// Size of each data directory in bytes.
     pub size_bytes: u64,
-    /// What an acknowledgement promises.
+    /// The durability mode: device, replicated or sync.
     pub mode: String,
-    /// How the disk is driven: auto, io_uring or threads.
+    /// The I/O backend: auto, io_uring or threads.
     pub backend: &'static str,
-    /// Program and arguments put before `cairn serve`, for each slot: a tracer.
+    /// A tracer: the program and arguments to put before `cairn serve`, for each slot.
     pub wrapper: fn(&Path, usize) -> Option<Command>,
 }
 
@@ -57,7 +58,7 @@ pub struct CairnNode {
 }
 
 impl CairnNode {
-    /// The process id of `cairn serve`, also where a tracer started it.
+    /// The process id of `cairn serve`, also if a tracer started it.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -70,7 +71,7 @@ impl CairnNode {
         Ok(())
     }
 
-    /// What the node says of its storage.
+    /// The storage part of the node's status.
     pub async fn status(&self) -> Result<Storage> {
         status(&self.client_address).await?.storage.context("the node's status has no storage")
     }
@@ -83,7 +84,8 @@ pub struct CairnCluster {
 }
 
 impl CairnCluster {
-    /// Formats three directories below `path`, starts three processes and waits until a put succeeds.
+    /// Formats three directories below `path`, starts three processes and waits until a put
+    /// succeeds.
     pub async fn start(path: &Path, options: &ClusterOptions) -> Result<CairnCluster> {
         let program = program().await?;
         let step = Step::new("starting three cairn nodes");
@@ -103,7 +105,8 @@ impl CairnCluster {
                 options.mode,
                 options.size_bytes,
                 options.backend,
-                // What the mode costs is measured here, not whether this disk keeps its promise.
+                // The benchmark measures what the mode costs, not whether this disk keeps its
+                // promise.
                 options.mode == "device",
             );
             for (other, (client, peer)) in client.iter().zip(peer).enumerate() {
@@ -154,17 +157,17 @@ impl CairnCluster {
         Ok(())
     }
 
-    /// The three nodes, by slot.
+    /// The nodes, by slot.
     pub fn nodes(&self) -> &[CairnNode] {
         &self.nodes
     }
 
-    /// The nodes' processes.
+    /// The process ids of the nodes.
     pub fn pids(&self) -> Vec<u32> {
         self.nodes.iter().map(CairnNode::pid).collect()
     }
 
-    /// A client of its own, with connections of its own.
+    /// A new client with its own connections.
     pub async fn client(&self) -> Result<Client> {
         let endpoints: Vec<String> = self.nodes.iter().map(|node| node.client_address.clone()).collect();
         Client::connect(endpoints).await.context("connecting to cairn")
@@ -196,14 +199,21 @@ impl CairnCluster {
             .collect())
     }
 
-    /// Puts until acknowledgements run ahead of syncs on every node: a cluster that has just formed syncs first, until its
-    /// leader has found everybody healthy for a while, and each node sets its `lazy` mark once.
-    pub async fn run_ahead(&self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
-        self.put_until_lazy(true, payloads, value_bytes, clients).await
+    /// Puts until every node acknowledges before it syncs. A new cluster begins in the safe ack
+    /// mode; its leader switches to the fast mode when all members were healthy for a while, and
+    /// then each node sets its unsynced-ack flag.
+    pub async fn wait_for_fast_mode(
+        &self,
+        payloads: &Payloads,
+        value_bytes: usize,
+        clients: usize,
+    ) -> Result<()> {
+        self.put_until_unsynced_acks(true, payloads, value_bytes, clients).await
     }
 
-    /// Stops one follower, and puts until the others have noticed and sync before they acknowledge.
-    pub async fn thin_out(&mut self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
+    /// Stops one follower, and puts until the quorum is degraded and the others sync before they
+    /// acknowledge.
+    pub async fn degrade(&mut self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
         let mut follower = None;
         for (number, node) in self.nodes.iter().enumerate() {
             if status(&node.client_address).await?.role == "follower" {
@@ -212,35 +222,35 @@ impl CairnCluster {
         }
         let node = self.nodes.remove(follower.context("the cluster has no follower")?);
         node.stop().await?;
-        self.put_until_lazy(false, payloads, value_bytes, clients).await
+        self.put_until_unsynced_acks(false, payloads, value_bytes, clients).await
     }
 
-    async fn put_until_lazy(
+    async fn put_until_unsynced_acks(
         &self,
-        lazy: bool,
+        unsynced_acks: bool,
         payloads: &Payloads,
         value_bytes: usize,
         clients: usize,
     ) -> Result<()> {
-        let until = Instant::now() + REGIME_WITHIN;
+        let until = Instant::now() + ACK_MODE_WITHIN;
         while Instant::now() < until {
             let putters = self.putters(payloads, value_bytes, clients, 1, 1).await?;
-            drive(putters, Limit::Operations(REGIME_PUTS)).await?;
-            if self.all_lazy(lazy).await? {
+            drive(putters, Limit::Operations(ACK_MODE_PUTS)).await?;
+            if self.all_have_unsynced_acks(unsynced_acks).await? {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         bail!(
-            "after {REGIME_WITHIN:?} of puts not all nodes have their `lazy` mark {}",
-            if lazy { "set" } else { "clear" }
+            "after {ACK_MODE_WITHIN:?} of puts not all nodes have their unsynced-ack flag {}",
+            if unsynced_acks { "set" } else { "clear" }
         )
     }
 
-    /// Whether the mark of every node is so.
-    pub async fn all_lazy(&self, lazy: bool) -> Result<bool> {
+    /// Whether the unsynced-ack flag of every node has this value.
+    pub async fn all_have_unsynced_acks(&self, unsynced_acks: bool) -> Result<bool> {
         for node in &self.nodes {
-            if node.status().await?.lazy != lazy {
+            if node.status().await?.unsynced_acks != unsynced_acks {
                 return Ok(false);
             }
         }
@@ -280,17 +290,19 @@ async fn status(address: &str) -> Result<StatusResponse> {
             stub.status(StatusRequest {}).await.map_err(|s| anyhow!("status: {s}"))?.into_inner(),
         )
     };
-    tokio::time::timeout(Duration::from_secs(5), ask).await.context("a node's status took too long")?
+    tokio::time::timeout(Duration::from_secs(5), ask)
+        .await
+        .context("a node did not send its status in time")?
 }
 
-/// The only child of a tracer.
+/// The tracer's only child.
 fn traced_child(pid: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// The program to measure: `CAIRN_BIN`, or the release build of this source tree, built now so that it is never an
-/// older one.
+/// The program to measure: `CAIRN_BIN`, or else the release build of this source tree. It is built
+/// now, so that it is never out of date.
 async fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CAIRN_BIN") {
         return Ok(PathBuf::from(program));

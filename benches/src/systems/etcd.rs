@@ -1,7 +1,7 @@
-//! Three members of etcd, as its packages ship it, spoken to in its own protocol.
+//! Three members of etcd as its packages ship it, driven in its own protocol.
 //!
-//! The load goes to the leader only, over as many connections as Cairn's, like etcd's own `benchmark put
-//! --target-leader --conns --clients`: its fastest way.
+//! The load goes only to the leader, over as many connections as with Cairn, like etcd's own
+//! `benchmark put --target-leader --conns --clients`: the fastest way to drive etcd.
 
 use super::process::{Server, find_program};
 use crate::load::Worker;
@@ -36,7 +36,7 @@ pub struct EtcdCluster {
     _ports: Vec<HeldPort>,
 }
 
-/// The program, or how to get it.
+/// The program. The error says how to get it.
 pub fn program() -> Result<PathBuf> {
     find_program("etcd").context(
         "etcd is not on the search path; install it to be compared with (Debian, Ubuntu: `apt-get install \
@@ -82,12 +82,12 @@ impl EtcdCluster {
         }
     }
 
-    /// What etcd says it is.
+    /// The version that etcd reports.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The members' processes.
+    /// The process ids of the members.
     pub fn pids(&self) -> Vec<u32> {
         self.members.iter().map(|(server, _)| server.pid()).collect()
     }
@@ -124,7 +124,7 @@ impl EtcdCluster {
     pub async fn stop(self) -> Result<()> {
         for (server, _) in self.members {
             let pid = server.pid();
-            // etcd ends by the signal it was sent, so its status says nothing.
+            // etcd ends by the signal that stops it, so its exit status means nothing.
             server.stop(pid, STOP_WITHIN).await?;
         }
         Ok(())

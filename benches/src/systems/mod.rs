@@ -1,4 +1,5 @@
-//! The systems under load: real processes on this machine, stopped with the run that started them.
+//! The systems under load: real processes on this machine. They stop with the measurement that
+//! started them.
 
 pub mod cairn;
 pub mod etcd;

@@ -1,7 +1,7 @@
-//! A server process that does not outlive the run.
+//! A server process that ends with the measurement.
 //!
-//! What holds here: a server runs in a process group of its own, and the whole group is killed when the guard is
-//! dropped, also where a tracer stands between us and the server.
+//! A server runs in its own process group. The whole group is killed when the guard is dropped,
+//! also if the server runs under a tracer.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A started server, its output in a file.
+/// A started server, with its output in a file.
 pub struct Server {
     child: Child,
     name: String,
@@ -19,7 +19,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `command` with its output in `log`. Variables that configure a Cairn node are not handed down.
+    /// Starts `command` with its output in `log`, without environment variables that configure a
+    /// Cairn node.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Server> {
         use std::os::unix::process::CommandExt;
         without_configuration(&mut command);
@@ -47,16 +48,17 @@ impl Server {
         }
     }
 
-    /// Asks `pid` (the server, where it is not the process that was started) to stop, and waits for the end of both.
-    pub async fn stop(mut self, pid: u32, patience: Duration) -> Result<ExitStatus> {
+    /// Sends SIGTERM to `pid`, and waits until the started process has ended. `pid` is the server,
+    /// which a tracer may have started.
+    pub async fn stop(mut self, pid: u32, timeout: Duration) -> Result<ExitStatus> {
         kill_process(as_pid(pid)?, Signal::TERM).with_context(|| format!("stopping {}", self.name))?;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
             if Instant::now() > until {
-                bail!("{} did not stop within {patience:?}:\n{}", self.name, self.log_tail());
+                bail!("{} did not stop within {timeout:?}:\n{}", self.name, self.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -82,10 +84,11 @@ impl Drop for Server {
 }
 
 fn as_pid(pid: u32) -> Result<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is no process id"))
+    i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is not a process id"))
 }
 
-/// Keeps this shell's `CAIRN_…` variables away from a node: its configuration is the file that we wrote.
+/// Removes this shell's `CAIRN_…` variables from the node's environment: the file that we wrote is
+/// its configuration.
 pub fn without_configuration(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CAIRN_") {
@@ -94,7 +97,7 @@ pub fn without_configuration(command: &mut Command) {
     }
 }
 
-/// Runs a command to its end; its output is part of the error.
+/// Runs a command to its end. An error contains its output.
 pub async fn run_to_end(program: &OsStr, arguments: &[&OsStr]) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -119,7 +122,7 @@ pub async fn run_to_end(program: &OsStr, arguments: &[&OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// The first file of that name on the search path.
+/// The first file with this name on the search path.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())

@@ -1,6 +1,6 @@
-//! The client library against a server that answers as it is told.
+//! The client library against a scripted server.
 //!
-//! One binary: what each test needs of the crate is compiled once.
+//! One binary, so that the crate's dependencies are compiled only once.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Reads, lists and what nodes say of themselves.
+//! Reads, lists and node statuses.
 use std::time::Duration;
 
 use crate::fake::{Cluster, Node, Step, dead, not_leader, options, refuse};
@@ -23,7 +23,7 @@ async fn a_read_goes_to_the_leader_and_a_stale_one_to_any_node() {
 }
 
 #[tokio::test]
-async fn a_read_is_repeated_until_it_is_answered() {
+async fn a_read_is_retried_until_it_is_answered() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let client = options(&[&node]).connect().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_damaged_value_is_an_error_and_a_stale_read_finds_an_intact_one() {
 }
 
 #[tokio::test]
-async fn lists_go_page_by_page_in_both_directions() {
+async fn lists_are_read_page_by_page_in_both_directions() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let client = options(&[&node]).connect().await.unwrap();
@@ -78,7 +78,7 @@ async fn lists_go_page_by_page_in_both_directions() {
 
     let mut pages = client.pages(ListOptions::prefix("a/").limit(2));
     let mut sizes = Vec::new();
-    // A page whose answer is lost is asked for again, by the client or by its caller.
+    // The client, or else its caller, asks again for a page whose answer is lost.
     node.plays([Step::Serve, Step::Break]);
     while let Some(page) = pages.next().await.unwrap() {
         sizes.push(page.items.len());
@@ -134,7 +134,7 @@ async fn other_members_are_learnt_and_asked_when_the_first_one_fails() {
 }
 
 #[tokio::test]
-async fn each_node_says_what_it_is_and_a_dead_one_is_an_error() {
+async fn each_node_reports_its_status_and_a_dead_one_is_an_error() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let (_held, dead) = dead();
@@ -147,7 +147,7 @@ async fn each_node_says_what_it_is_and_a_dead_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn options_that_make_no_sense_are_refused_without_a_connection() {
+async fn invalid_options_are_refused_without_a_connection() {
     let none: [&str; 0] = [];
     for endpoints in [&none[..], &["localhost"], &["https://localhost:1"], &["not an address:1"], &[""]] {
         let error = Options::new(endpoints.iter().copied()).build().unwrap_err();

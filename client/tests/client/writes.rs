@@ -1,11 +1,12 @@
-//! Writes find their way to the leader and are applied once, or say that their outcome is unknown.
+//! Writes find the leader and are applied once, or their outcome is reported as unknown.
 use std::time::Duration;
 
-use crate::fake::{Cluster, Node, PATIENCE, Step, dead, not_leader, options, refuse};
+use crate::fake::{Cluster, Node, Step, WAIT_LIMIT, dead, not_leader, options, refuse};
 use cairn_client::proto::{self, error_detail::Reason};
 use cairn_client::{Client, Condition, Error, Options, Version, WriteInfo};
 
-/// Gives up soon, and not before it has sent something: for what can only end at the deadline.
+/// A deadline that is short, but long enough to send something: for tests that can only end at the
+/// deadline.
 fn hasty(nodes: &[&Node]) -> Options {
     options(nodes).deadline(Duration::from_secs(1)).attempt_timeout(Duration::from_millis(40))
 }
@@ -17,7 +18,7 @@ async fn one() -> (Cluster, Node, Client) {
     (cluster, node, client)
 }
 
-/// A put on its way.
+/// A put in a task of its own.
 fn send(client: &Client, key: &'static str) -> tokio::task::JoinHandle<Result<WriteInfo, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.put(key, "1").await })
@@ -31,7 +32,7 @@ async fn received(node: &Node, writes: usize) {
 }
 
 #[tokio::test]
-async fn a_put_says_its_version_and_the_one_before() {
+async fn a_put_reports_its_version_and_the_previous_one() {
     let (_, node, client) = one().await;
     let first = client.put("a", "1").await.unwrap();
     let second = client.put("a", "2").await.unwrap();
@@ -70,7 +71,7 @@ async fn a_hint_to_a_dead_node_does_not_keep_the_new_leader_from_being_found() {
 }
 
 #[tokio::test]
-async fn dead_endpoints_in_the_list_do_not_matter_wherever_they_stand() {
+async fn dead_endpoints_do_not_matter_at_any_position_of_the_list() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let [(_first, first), (_last, last)] = [dead(), dead()];
@@ -83,20 +84,20 @@ async fn dead_endpoints_in_the_list_do_not_matter_wherever_they_stand() {
 }
 
 #[tokio::test]
-async fn a_process_that_accepts_connections_and_never_answers_is_passed_over() {
+async fn a_process_that_accepts_connections_and_never_answers_is_skipped() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     for seed in 0..4 {
         let endpoints = [silent.local_addr().unwrap().to_string(), node.address.clone()];
-        let options = Options::new(endpoints).seed(seed).deadline(PATIENCE);
+        let options = Options::new(endpoints).seed(seed).deadline(WAIT_LIMIT);
         options.connect_timeout(Duration::from_millis(50)).build().unwrap().put("a", "1").await.unwrap();
     }
     assert_eq!(cluster.applied(), 4);
 }
 
 #[tokio::test]
-async fn a_write_goes_on_until_there_is_a_leader_again() {
+async fn a_write_is_retried_until_there_is_a_leader_again() {
     let (cluster, node, client) = one().await;
     node.plays([
         refuse(Reason::NoLeader),
@@ -110,11 +111,11 @@ async fn a_write_goes_on_until_there_is_a_leader_again() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_was_lost_is_repeated_under_its_number_and_applied_once() {
+async fn a_write_whose_answer_was_lost_is_retried_under_its_number_and_applied_once() {
     let (cluster, node, client) = one().await;
     node.plays([Step::ApplyAndBreak, Step::ApplyAndBreak]);
     let written = client.put_if_absent("a", "1").await.unwrap();
-    assert_eq!(written.version, Version(11), "the first result, though the key exists at the repeats");
+    assert_eq!(written.version, Version(11), "the first result, although the key exists at the retries");
     assert_eq!(cluster.applied(), 1);
     let sessions = node.sessions();
     assert_eq!(sessions.len(), 3);
@@ -130,10 +131,7 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
     let client = options(&[&a, &b]).attempt_timeout(Duration::from_millis(50)).connect().await.unwrap();
     client.put("a", "1").await.unwrap();
     assert_eq!(cluster.applied(), 1);
-    assert!(
-        a.timeouts.lock().unwrap().iter().all(Option::is_some),
-        "the server knows when the client gives up"
-    );
+    assert!(a.timeouts.lock().unwrap().iter().all(Option::is_some), "the server knows the client's timeout");
 }
 
 #[tokio::test]
@@ -157,14 +155,14 @@ async fn a_forgotten_session_leaves_the_outcome_unknown_if_an_attempt_may_have_b
     let error = client.put("a", "1").await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error}");
     assert_eq!((cluster.applied(), node.writes.lock().unwrap().len()), (1, 2));
-    // The next write finds the session forgotten too, and begins a new one.
+    // The next write finds the session forgotten too, and starts a new one.
     node.plays([refuse(Reason::SessionExpired)]);
     client.put("a", "2").await.unwrap();
     assert_eq!(cluster.applied(), 2);
 }
 
 #[tokio::test]
-async fn a_session_refused_again_and_again_is_replaced_each_time() {
+async fn a_session_that_is_refused_repeatedly_is_replaced_each_time() {
     let (cluster, node, client) = one().await;
     node.plays(vec![refuse(Reason::SessionExpired); 5]);
     client.put("a", "1").await.unwrap();
@@ -188,7 +186,11 @@ async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_i
     node.always(Step::Refuse(later));
     let patient = options(&[&node]).seed(8).connect().await.unwrap();
     let overloaded = Error::Overloaded { retry_after: Duration::from_secs(60) };
-    assert_eq!(patient.put("a", "1").await, Err(overloaded), "nothing is sent only to be given up");
+    assert_eq!(
+        patient.put("a", "1").await,
+        Err(overloaded),
+        "nothing is sent that cannot be answered in time"
+    );
     node.plays([Step::Break]);
     assert!(client.put("a", "1").await.unwrap_err().is_outcome_unknown(), "one attempt is enough");
 
@@ -201,7 +203,7 @@ async fn at_the_deadline_a_write_that_was_sent_is_unknown_and_one_that_was_not_i
 }
 
 #[tokio::test]
-async fn what_passes_a_limit_is_refused_before_it_is_sent() {
+async fn a_request_over_a_limit_is_refused_before_it_is_sent() {
     let (_, node, client) = one().await;
     let error = client.put("a", vec![0; 1025]).await.unwrap_err();
     assert_eq!(error, Error::ValueTooLarge { limit: 1024, actual: 1025 });
@@ -247,7 +249,7 @@ async fn a_condition_that_does_not_hold_is_an_error_with_the_version_found() {
 }
 
 #[tokio::test]
-async fn a_batch_is_applied_as_a_whole_or_says_which_conditions_failed() {
+async fn a_batch_is_applied_completely_or_reports_which_conditions_failed() {
     let (_, _, client) = one().await;
     let first = client.put("a", "1").await.unwrap();
     let batch = client.batch().check_version("a", first.version).put("b", "2").delete("a").put("c", "3");
@@ -270,7 +272,7 @@ async fn a_batch_is_applied_as_a_whole_or_says_which_conditions_failed() {
 }
 
 #[tokio::test]
-async fn a_full_storage_is_said_at_once_unless_an_attempt_is_in_doubt() {
+async fn a_full_storage_is_reported_at_once_unless_an_attempt_is_in_doubt() {
     let (cluster, node, client) = one().await;
     node.plays([refuse(Reason::StorageFull)]);
     assert!(matches!(client.put("a", "1").await, Err(Error::StorageFull { .. })));
@@ -280,20 +282,20 @@ async fn a_full_storage_is_said_at_once_unless_an_attempt_is_in_doubt() {
 }
 
 #[tokio::test]
-async fn a_write_that_was_given_up_by_its_caller_does_not_stay_pending() {
+async fn a_write_that_its_caller_cancelled_does_not_stay_pending() {
     let (_, node, client) = one().await;
     node.plays([Step::Hang]);
-    let given_up = send(&client, "a");
+    let cancelled = send(&client, "a");
     received(&node, 1).await;
-    given_up.abort();
-    assert!(given_up.await.unwrap_err().is_cancelled());
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
     client.put("a", "2").await.unwrap();
     let sessions = node.sessions();
     assert_eq!((sessions[1].sequence, sessions[1].lowest_pending), (2, 2));
 }
 
 #[tokio::test]
-async fn writes_past_the_most_in_flight_wait_and_are_not_sent() {
+async fn writes_beyond_the_bound_in_flight_wait_and_are_not_sent() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     node.always(Step::Hang);
@@ -303,7 +305,7 @@ async fn writes_past_the_most_in_flight_wait_and_are_not_sent() {
     let hasty = client.with_deadline(Duration::from_millis(30));
     assert!(matches!(hasty.put("c", "1").await, Err(Error::DeadlineExceeded { .. })));
     assert_eq!(node.writes.lock().unwrap().len(), 2);
-    // Room again once one is given up.
+    // There is capacity again after one is cancelled.
     node.always(Step::Serve);
     first_two[0].abort();
     client.put("c", "1").await.unwrap();

@@ -1,5 +1,6 @@
-//! The engine's own sources under a scheduler that stops a thread wherever a lock is taken or let go: what several threads share
-//! keeps its promises in whatever order they go on, and nobody waits for ever.
+//! The engine's own sources under a scheduler that may stop a thread wherever a lock is taken or
+//! released. Shared state keeps its promises in any order of the threads, and no caller waits
+//! forever.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
@@ -40,8 +41,9 @@ async fn put_key(installer: &mut Installer, key: Bytes, version: LogId, value: B
     assert!(missing.is_empty());
 }
 
-/// Outside the reserve so many blocks are free beside the ballast, of which each entry takes one: of the last of the `keyed` ones
-/// only key `k` still knows, of the `logged` ones only the log.
+/// A nearly full area. Outside the reserve, `free` blocks are free beside the ballast, and each
+/// entry takes one of them. Of the `keyed` entries, only the last is still referenced, by key `k`.
+/// Only the log refers to the `logged` entries.
 fn nearly_full(free: usize, keyed: u64, logged: u64) -> Disk {
     prepared(move |engine| async move {
         append(&engine, 0, vec![filled((960 - free) << 12, 1)]).await.unwrap();
@@ -62,7 +64,7 @@ fn nearly_full(free: usize, keyed: u64, logged: u64) -> Disk {
     })
 }
 
-/// What died is recorded, and its space is free.
+/// Records what was freed, and frees its space.
 async fn reclaim(engine: &Engine) {
     for _ in 0..2 {
         engine.barrier().await.unwrap();
@@ -71,7 +73,7 @@ async fn reclaim(engine: &Engine) {
 }
 
 #[test]
-fn a_view_reads_what_it_was_made_of_whatever_becomes_of_its_space() {
+fn a_view_reads_its_state_while_space_is_freed_and_reused() {
     explore(nearly_full(2, 1, 0), 250, |disk| async move {
         let engine = open(&disk, options(Mode::Device)).await;
         let writes = engine.clone();
@@ -91,10 +93,10 @@ fn a_view_reads_what_it_was_made_of_whatever_becomes_of_its_space() {
     });
 }
 
-/// The story: entries were read for a follower while the log was purged. Their space went to newer values before they were read,
-/// and what was found there was reported as damage.
+/// The story: entries were read for a follower while the log was purged. Their space went to newer
+/// values before they were read, and the bytes found there were reported as damage.
 #[test]
-fn a_read_of_the_log_that_a_purge_overtakes_finds_no_damage() {
+fn a_log_read_concurrent_with_a_purge_finds_no_damage() {
     explore(nearly_full(3, 0, 2), 250, |disk| async move {
         let engine = open(&disk, options(Mode::Device)).await;
         let writes = engine.clone();
@@ -114,8 +116,8 @@ fn a_read_of_the_log_that_a_purge_overtakes_finds_no_damage() {
     });
 }
 
-/// What ends as it should, or because the engine failed meanwhile.
-fn answered<T>(result: raced_engine::Result<T>, may_fail: bool) {
+/// Accepts success, and with `may_fail` a failure of the engine.
+fn expect_answer<T>(result: raced_engine::Result<T>, may_fail: bool) {
     match result {
         Ok(_) => {}
         Err(Error::Failed { .. }) if may_fail => {}
@@ -123,9 +125,9 @@ fn answered<T>(result: raced_engine::Result<T>, may_fail: bool) {
     }
 }
 
-/// Everything that waits for the writer, the syncer, a checkpoint or the superblock, at once. Nobody may wait for ever: whoever
-/// has what another waits for must not have told it before that one listened.
-async fn everybody_at_once(engine: Engine, may_fail: bool) {
+/// All operations that wait for the writer, the syncer, a checkpoint or the superblock, at once.
+/// None may wait forever: a wake-up must not be lost because it came before its waiter listened.
+async fn all_at_once(engine: Engine, may_fail: bool) {
     let mut waiting = Vec::new();
     type Act = fn(Engine) -> IoFuture<raced_engine::Result<()>>;
     let each: [Act; 6] = [
@@ -138,10 +140,10 @@ async fn everybody_at_once(engine: Engine, may_fail: bool) {
     ];
     for ask in each {
         let engine = engine.clone();
-        waiting.push(spawn(async move { answered(ask(engine).await, may_fail) }));
+        waiting.push(spawn(async move { expect_answer(ask(engine).await, may_fail) }));
     }
     if may_fail {
-        engine.give_device_up("the test gives up");
+        engine.fail_device("the test fails the device");
     }
     for one in waiting {
         one.await.unwrap();
@@ -149,35 +151,36 @@ async fn everybody_at_once(engine: Engine, may_fail: bool) {
 }
 
 #[test]
-fn nobody_waits_for_ever_in_whatever_order_threads_go_on() {
+fn no_caller_waits_forever_in_any_order_of_threads() {
     for mode in [Mode::Sync, Mode::Replicated] {
         explore(three_entries(), 60, move |disk| async move {
             let engine = open(&disk, options(mode)).await;
-            everybody_at_once(engine.clone(), false).await;
+            all_at_once(engine.clone(), false).await;
             engine.close().await.unwrap();
         });
     }
 }
 
 #[test]
-fn everybody_is_told_when_the_engine_fails_in_whatever_order_threads_go_on() {
+fn all_callers_return_when_the_engine_fails_in_any_order_of_threads() {
     explore(three_entries(), 60, |disk| async move {
         let engine = open(&disk, options(Mode::Replicated)).await;
-        everybody_at_once(engine.clone(), true).await;
+        all_at_once(engine.clone(), true).await;
         assert!(matches!(engine.barrier().await, Err(Error::Failed { .. })));
     });
 }
 
-/// A write never returns: whoever waits is told once the limit is over, whenever its tick comes.
+/// A write never returns: every waiting caller gets an error once the limit is over, whenever the
+/// tick comes.
 #[test]
-fn everybody_is_told_when_the_device_hangs_in_whatever_order_threads_go_on() {
+fn all_callers_return_when_the_device_hangs_in_any_order_of_threads() {
     explore(three_entries(), 60, |mut disk| async move {
         disk.hangs = Some(FileKind::Data);
         let engine = open(&disk, options(Mode::Replicated)).await;
-        let (told, all) = oneshot::channel();
+        let (sender, all) = oneshot::channel();
         let asked = spawn(async move {
-            everybody_at_once(engine, true).await;
-            told.send(()).unwrap();
+            all_at_once(engine, true).await;
+            sender.send(()).unwrap();
         });
         let mut all = std::pin::pin!(all);
         while (&mut all).now_or_never().is_none() {
@@ -188,10 +191,10 @@ fn everybody_is_told_when_the_device_hangs_in_whatever_order_threads_go_on() {
     });
 }
 
-/// While the caller holds the mark clear and lets it go again, and its time runs out: whatever is acknowledged is synced, or the
-/// mark is.
+/// The caller switches safe acknowledgements on and off while the sync interval passes. Each
+/// acknowledged entry is synced, or the unsynced-ack flag is set and synced.
 #[test]
-fn nothing_is_acknowledged_ahead_of_its_sync_without_the_mark_in_whatever_order_threads_go_on() {
+fn nothing_is_acknowledged_ahead_of_its_sync_without_the_flag_in_any_order_of_threads() {
     explore(three_entries(), 60, |disk| async move {
         let engine =
             open(&disk, Options { sync_interval: Duration::from_secs(1), ..options(Mode::Replicated) }).await;
@@ -209,8 +212,8 @@ fn nothing_is_acknowledged_ahead_of_its_sync_without_the_mark_in_whatever_order_
                         result.unwrap();
                         if !disk.is_synced(&record) {
                             assert!(
-                                disk.mark_is_synced(),
-                                "entry {index} may be forgotten, and nothing tells so"
+                                disk.flag_is_synced(),
+                                "entry {index} may be lost, and the flag does not say so"
                             );
                             ahead.fetch_add(1, Ordering::SeqCst);
                         }
@@ -232,7 +235,7 @@ fn nothing_is_acknowledged_ahead_of_its_sync_without_the_mark_in_whatever_order_
         let holder = spawn(async move {
             for held in [true, false, true, false] {
                 shuttle::future::yield_now().await;
-                holds.hold_synced(held);
+                holds.set_safe_acks(held);
             }
         });
         let ticks = spawn(async {
@@ -245,13 +248,13 @@ fn nothing_is_acknowledged_ahead_of_its_sync_without_the_mark_in_whatever_order_
         holder.await.unwrap();
         ticks.await.unwrap();
         engine.close().await.unwrap();
-        assert!(!disk.mark_is_synced(), "a clean end clears it");
+        assert!(!disk.flag_is_synced(), "a clean end clears it");
     });
 }
 
-/// A snapshot takes the place of everything while others append, read and take checkpoints.
+/// A snapshot replaces everything while others append, read and take checkpoints.
 #[test]
-fn an_install_among_readers_and_writers_ends_in_whatever_order_threads_go_on() {
+fn an_install_beside_readers_and_writers_ends_in_any_order_of_threads() {
     explore(three_entries(), 60, |disk| async move {
         let engine = open(&disk, options(Mode::Sync)).await;
         let at = LogId { term: 2, index: 100 };
@@ -266,7 +269,7 @@ fn an_install_among_readers_and_writers_ends_in_whatever_order_threads_go_on() {
             assert_eq!(installs.log_bounds(GROUP).purged, Some(at));
         });
         let writes = engine.clone();
-        // Its entry is what the log needs next, or was, before the snapshot.
+        // Its entry follows the log only before the snapshot; later the append may fail.
         let writer = spawn(async move { drop(append(&writes, 3, vec![filled(100, 3)]).await) });
         let checkpoints = engine.clone();
         let checkpoint = spawn(async move { checkpoints.checkpoint().await.unwrap() });

@@ -1,12 +1,13 @@
-//! The picture of the state that a checkpoint is written from.
+//! The capture of the state from which a checkpoint is written.
 
 use crate::group::{Group, Keys, LogEntry};
 use crate::types::{GroupId, LogId, SharedImage};
 use std::sync::Arc;
 
-/// A consistent picture of everything, taken when the queue was empty.
+/// A consistent capture of everything, taken when the queue was empty.
 pub(crate) struct Capture {
-    /// It is the first to hold a snapshot that replaced the state: older checkpoints do not lead here.
+    /// It is the first to hold a snapshot that replaced the state: older checkpoints do not lead to
+    /// it.
     pub replaces: bool,
     pub groups: Vec<CapturedGroup>,
 }
@@ -23,7 +24,7 @@ pub(crate) struct CapturedGroup {
 }
 
 impl CapturedGroup {
-    /// O(1) for the keys, one reference an entry for the log.
+    /// O(1) for the keys, one reference per entry for the log.
     pub(crate) fn of((id, group): (&GroupId, &Group)) -> CapturedGroup {
         let (purged, log) = group.checkpoint_log();
         CapturedGroup {

@@ -15,20 +15,20 @@ pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes of one hash in the chunk table.
 pub(crate) const HASH_BYTES: u64 = 16;
 
-/// What a checkpoint says of itself.
+/// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub incarnation: u64,
     /// Counts checkpoints; the highest intact one is the state.
     pub number: u64,
-    /// Every journal block up to here is covered.
+    /// The checkpoint covers every journal block up to here.
     pub sequence: u64,
-    /// The checksum of that block, where the chain goes on.
+    /// The checksum of that block, where the chain continues.
     pub chain: u128,
     pub body_bytes: u64,
     /// The hash of the chunk table, which holds the hash of every chunk of the body.
     pub table_hash: u128,
-    /// It is the first to hold a snapshot that replaced the state: no older checkpoint leads here.
+    /// It is the first to hold a snapshot that replaced the state: no older checkpoint leads to it.
     pub replaces: bool,
 }
 
@@ -87,11 +87,11 @@ impl Header {
     }
 }
 
-/// The area's header, from whichever copy is intact.
+/// The area's header: the newest intact copy.
 pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Option<Header> {
     let mut newest: Option<Header> = None;
     for copy in 0..COPIES {
-        // Each by itself: one that cannot be read must not hide the other.
+        // One read for each: a copy that cannot be read must not hide the other.
         let (result, block) = device.read(copy * BLOCK as u64, AlignedBuf::zeroed(BLOCK)).await;
         let intact =
             Header::decode(&block, device.size()).filter(|h| result.is_ok() && h.incarnation == incarnation);

@@ -1,5 +1,6 @@
-//! Reading a checkpoint: every chunk is checked against the table before a byte of it is believed. The data area is not
-//! read: what the checkpoint refers to may have been replaced since, by steps that the journal has yet to tell.
+//! Reading a checkpoint: every chunk is compared with the table before any byte of it is used. The
+//! data area is not read: extents that the checkpoint refers to may have been reused since, which
+//! only the journal shows.
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
@@ -60,7 +61,8 @@ async fn read_group(body: &mut BodyReader<'_>) -> std::result::Result<(GroupId, 
     }
     for number in 0..entries {
         let entry = read_entry(body).await?;
-        // Entries below it are there where they were not applied yet: then the purge is due.
+        // Entries below the purge position are present if they were not applied yet: then the purge
+        // is due.
         if let Some(purged) = purged.filter(|purged| number == 0 && purged.index < entry.id.index) {
             group.log.purge(purged);
         }

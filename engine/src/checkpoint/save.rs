@@ -5,14 +5,14 @@ use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
 use crate::codec::{Writer, hash};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind, give_way};
+use crate::io::{AlignedBuf, BLOCK, Device, FileKind, yield_once};
 use crate::journal::{encode_body, put_value_ref};
 use crate::types::{LogId, ValueRef};
 use std::io;
 
-/// Where a checkpoint stands in history.
+/// Identifies a checkpoint: its number, and the journal block that it covers.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct CheckpointPosition {
     pub incarnation: u64,
     pub number: u64,
     pub sequence: u64,
@@ -24,21 +24,21 @@ pub(crate) fn file_of(area: usize) -> FileKind {
     if area == 0 { FileKind::Checkpoint0 } else { FileKind::Checkpoint1 }
 }
 
-/// Writes a whole checkpoint into an area; `synced_first` runs before the header makes it count. Returns the bytes
-/// written.
+/// Writes a complete checkpoint into an area. `synced_first` runs before the header is written,
+/// which makes the checkpoint count. Returns the bytes written.
 pub(crate) async fn write(
     device: &dyn Device,
     file: FileKind,
     location: &str,
     capture: &Capture,
-    place: Place,
+    place: CheckpointPosition,
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<u64> {
     let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     let mut body = BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
-    let Place { incarnation, number, sequence, chain } = place;
+    let CheckpointPosition { incarnation, number, sequence, chain } = place;
     let header = Header {
         incarnation,
         number,
@@ -101,13 +101,13 @@ struct BodyWriter<'a> {
 }
 
 impl BodyWriter<'_> {
-    /// Writes out whole chunks; the buffer then holds less than one.
+    /// Writes out complete chunks. Afterwards the buffer holds less than one.
     async fn drain(&mut self) -> io::Result<()> {
         while self.buffer.len() >= CHUNK_BYTES {
             let rest = self.buffer.split_off(CHUNK_BYTES);
             self.chunk().await?;
             self.buffer = rest;
-            give_way().await;
+            yield_once().await;
         }
         Ok(())
     }
@@ -173,8 +173,8 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Re
     Ok(())
 }
 
-/// An entry with its body, even where the journal keeps that in an extent: the extent may be another's by the time
-/// that a recovery starts here and replays the entry's removal.
+/// An entry with its body, even if the journal keeps the body in an extent: when a recovery starts
+/// from this checkpoint and replays the entry's removal, the extent may belong to another value.
 fn put_entry(out: &mut Vec<u8>, entry: &LogEntry) {
     let content = encode_body(&entry.values, &entry.meta);
     out.put_u32(content.len() as u32);

@@ -1,13 +1,13 @@
-//! Whether a checkpoint at rest is still whole: both headers, the chunk table, every chunk. Nothing is decoded.
+//! Verifies a stored checkpoint: both headers, the chunk table, every chunk. Decodes nothing.
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
 use crate::io::{AlignedBuf, BLOCK, Device, Pace};
 
-/// A damaged place: offset, length, what is wrong.
+/// A damaged range: offset, length, what is wrong.
 pub(crate) type Damage = (u64, u64, String);
 
-/// Reads the whole of an area's checkpoint. `Ok(None)` where the area holds none.
+/// Reads all of an area's checkpoint. `Ok(None)` if the area holds none.
 pub(crate) async fn verify(
     device: &dyn Device,
     incarnation: u64,

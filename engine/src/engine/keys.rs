@@ -1,26 +1,26 @@
-//! Requests to the keys: applying entries, and reading.
+//! Requests to the keys: applying entries and reading.
 
 use crate::error::{Error, Result};
 use crate::state::{Engine, State, View};
 use crate::types::{Change, GroupId, KeyEntry, LogId, SharedImage, Transition};
 use bytes::Bytes;
 
-/// How often a read is tried again because its key changed under it.
+/// How often a read is retried because its key changed meanwhile.
 const READ_ATTEMPTS: usize = 8;
 
 impl Engine {
-    /// The highest position that this node is known to have applied before it was restarted. Until the log has been
-    /// re-applied to here the key space is older than what was served before.
+    /// The highest position that this node is known to have applied before its restart. Until the
+    /// log is re-applied up to here, the key space is older than what the node served before.
     pub fn applied_before_restart(&self, group: GroupId) -> Option<LogId> {
         self.shared.state.lock().groups.get(&group).and_then(|g| g.applied_before)
     }
 
-    /// Applies entries in order; `image` is the rest of the state machine after the last of them. All of it becomes
-    /// visible at once. Values are linked, not copied.
+    /// Applies entries in order. `image` is the rest of the state machine after the last of them.
+    /// All changes become visible at once. Values are linked, not copied.
     ///
     /// # Errors
-    /// `Invalid` for an entry that is already applied, or that changes something and is not in the log; then nothing was
-    /// applied.
+    /// `Invalid` for an entry that is already applied, or that changes keys and is not in the log.
+    /// Nothing is applied then.
     pub fn apply(&self, group: GroupId, transitions: Vec<Transition>, image: SharedImage) -> Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(error) = &state.failed {
@@ -85,7 +85,7 @@ impl Engine {
     /// A key's state and value, checked.
     ///
     /// # Errors
-    /// `Corrupt` where the value's bytes do not match the record that names it; `Io`.
+    /// `Corrupt` if the value's bytes do not match the record that names it; `Io`.
     pub async fn get(&self, group: GroupId, key: &[u8]) -> Result<Option<(KeyEntry, Bytes)>> {
         let mut attempt = 0;
         loop {
@@ -94,14 +94,14 @@ impl Engine {
             };
             match self.shared.read_quietly(&entry.value, entry.version).await {
                 Ok(value) => return Ok(Some((entry, value))),
-                // Overwritten meanwhile, so the extent may be another value's by now.
+                // The key was overwritten meanwhile, so its extent may belong to another value now.
                 Err(_) if attempt < READ_ATTEMPTS && self.lookup(group, key) != Some(entry) => attempt += 1,
                 Err(error) => return Err(self.shared.counted(error)),
             }
         }
     }
 
-    /// A consistent picture of a group in O(1). While it lives, none of its extents is reused.
+    /// A consistent view of a group, in O(1). While it lives, none of its extents is reused.
     pub fn view(&self, group: GroupId) -> View {
         View::new(&self.shared, group)
     }

@@ -3,20 +3,22 @@
 use crate::error::{Error, Result};
 use crate::state::{Done, Engine, Op, Queued, State, View};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
-use crate::write::Batches;
+use crate::write::PreparedAppends;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 impl Engine {
-    /// Appends entries that follow the log's last one without a hole. When this returns they can be read; `done` is
-    /// called once, in append order across all appends, when the promise holds or the engine failed. It must not call
-    /// back into the engine. Waits while the queue to the device is full.
+    /// Appends entries that follow the log's last one without a hole. When this returns, the
+    /// entries can be read. `done` is called once, in append order across all appends: when the
+    /// promise holds, or when the engine fails. It must not call back into the engine. Waits while
+    /// the queue to the device is full.
     ///
     /// # Errors
-    /// `Full`, `Invalid` (a hole, a meta too long), `Failed`, `Closed`; `done` is then dropped uncalled, and a prefix
-    /// of the entries may have been appended. Cancelling has the same effect.
+    /// `Full`, `Invalid` (a hole, a meta too long), `Failed`, `Closed`. Then `done` is dropped
+    /// without a call, and a prefix of the entries may have been appended. Cancelling has the same
+    /// effect.
     pub async fn append(
         &self,
         group: GroupId,
@@ -25,11 +27,11 @@ impl Engine {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) -> Result<()> {
         let mut done = Some(done);
-        let mut batches = Batches::prepare(entries)?;
+        let mut batches = PreparedAppends::prepare(entries)?;
         while let Some(batch) = batches.next() {
             let last = batches.is_empty();
             let mut batch = Some(batch);
-            self.when_queue_has_room(|state| {
+            self.when_queue_has_space(|state| {
                 let Some(batch) = batch.take() else { return Ok(()) };
                 let (record_bytes, value_bytes) = (batch.record_bytes, batch.value_bytes);
                 let op = batch.insert(state, group, self.shared.facts.options.log_cache_bytes)?;
@@ -44,8 +46,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs `push` under the lock once the queue has room, then wakes the writer.
-    async fn when_queue_has_room<T>(&self, mut push: impl FnMut(&mut State) -> Result<T>) -> Result<T> {
+    /// Runs `push` under the lock once the queue has space, then wakes the writer.
+    async fn when_queue_has_space<T>(&self, mut push: impl FnMut(&mut State) -> Result<T>) -> Result<T> {
         let pushed = self
             .shared
             .wait_until(|shared| {
@@ -60,9 +62,10 @@ impl Engine {
         Ok(pushed)
     }
 
-    /// Through where the log was purged before the restart, if more of it had to be kept: the newest checkpoint was damaged,
-    /// and the older one needs it. To be purged again once a checkpoint covers it. The extents of its entries were freed, so
-    /// their values need not be there, and are never put back.
+    /// The position through which the log was purged before the restart, if open had to keep more
+    /// of it: the newest checkpoint was damaged, and the older one needs those entries. The caller
+    /// purges again once a checkpoint covers them. The extents of these entries were freed, so
+    /// their values may be missing, and are never repaired.
     pub fn purge_due(&self, group: GroupId) -> Option<LogId> {
         self.shared.state.lock().groups.get(&group)?.purge_due()
     }
@@ -87,13 +90,15 @@ impl Engine {
         self.shared.state.lock().groups.get(&group).map_or(0, |g| g.log.bytes())
     }
 
-    /// Entries from `range.start` on, without a hole, ending at `range.end` (exclusive), at the log's end, or before
-    /// `max_bytes` would be exceeded (never before the first). Cached ones cost no read.
+    /// Entries from `range.start` on, without a hole. Ends at `range.end` (exclusive), at the log's
+    /// end, or before `max_bytes` would be exceeded, but returns at least one. Cached entries cost
+    /// no read.
     ///
     /// # Errors
     /// `Corrupt` for a value that does not match its record; `Io`.
     pub async fn read_log(&self, group: GroupId, range: Range<u64>, max_bytes: u64) -> Result<Vec<Entry>> {
-        // A purge or a truncation may overtake the read: what it frees is not reused before the read has ended.
+        // A purge or truncation may happen during the read. The view keeps the freed extents from
+        // being reused before the read has ended.
         let _pinned = View::new(&self.shared, group);
         let mut found = Vec::new();
         {
@@ -126,8 +131,8 @@ impl Engine {
         Ok(entries)
     }
 
-    /// The ids and metas of at most `limit` entries from `range.start` on, without a hole. No I/O: values stay where they
-    /// are, which is all that applying an entry needs.
+    /// The ids and metas of at most `limit` entries from `range.start` on, without a hole. No I/O:
+    /// to apply an entry, its values need not be read.
     pub fn read_metas(&self, group: GroupId, range: Range<u64>, limit: usize) -> Vec<(LogId, Bytes)> {
         let state = self.shared.state.lock();
         let Some(group) = state.groups.get(&group) else {
@@ -142,7 +147,7 @@ impl Engine {
         Some(self.shared.state.lock().groups.get(&group)?.log.get(index)?.values.to_vec())
     }
 
-    /// Removes every entry above `last` (all, for `None`). Resolves when written.
+    /// Removes every entry above `last` (all entries for `None`). Resolves when written.
     ///
     /// # Errors
     /// `Invalid` for an entry that is already applied, `Failed`, `Closed`.
@@ -162,7 +167,8 @@ impl Engine {
         .await
     }
 
-    /// Removes every entry up to `through`. Takes a checkpoint first where recovery would still need them.
+    /// Removes every entry up to `through`. Takes a checkpoint first if recovery would still need
+    /// them.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
@@ -182,7 +188,7 @@ impl Engine {
             let applied = g.applied.map(|a| a.index);
             assert!(
                 applied.is_none_or(|a| covered.is_some_and(|c| c >= through.index.min(a))),
-                "purging through {through} what no checkpoint covers ({covered:?} of {applied:?})"
+                "purge through {through}, which no checkpoint covers ({covered:?} of {applied:?})"
             );
             for value in g.log.purge(through).iter().flat_map(|e| e.extents()) {
                 state.space.unlink(value);
@@ -192,7 +198,7 @@ impl Engine {
         .await
     }
 
-    /// Returns when every earlier append has kept its promise and been told so.
+    /// Returns when every earlier append has kept its promise and its `done` was called.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
@@ -204,7 +210,7 @@ impl Engine {
     async fn step(&self, mut change: impl FnMut(&mut State) -> Result<Op>) -> Result<()> {
         let (done, written) = oneshot::channel();
         let mut done = Some(done);
-        self.when_queue_has_room(|state| {
+        self.when_queue_has_space(|state| {
             let op = change(state)?;
             let done = done.take().map(|done| -> Done {
                 Box::new(move |result| {

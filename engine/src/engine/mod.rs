@@ -1,12 +1,14 @@
-//! What callers may ask of the engine, and the rules that each request is held to.
+//! The methods of an engine, and the rules for each request.
 
 use crate::error::{Error, Result};
-use crate::io::{Directory, FileKind, Watch, Watched};
+use crate::io::{BoundedDirectory, Directory, FileKind, IoDeadlines};
 use crate::maintain::Installer;
 use crate::open;
 use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
-use crate::types::{EngineStatus, Geometry, GroupId, Identity, Lineage, Mode, Options, Run, Standing};
+use crate::types::{
+    BootEpoch, EngineStatus, FencingHistory, Geometry, GroupId, Identity, MemberState, Mode, Options,
+};
 use crate::write::{Writer, syncer};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,35 +18,40 @@ mod keys;
 mod log;
 
 impl Engine {
-    /// Makes an engine's directory of five zeroed files of this geometry. Ends synced; the superblock comes last.
+    /// Formats a directory: five zeroed files of this geometry. Ends synced. The superblock is
+    /// written last.
     ///
     /// # Errors
-    /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing file, `Failed`.
+    /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing
+    /// file, `Failed`.
     pub async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
         open::format(directory, geometry, identity).await
     }
 
-    /// Whether the identity of a directory can be read. To be asked again where it could not: the storage may have been away. No other
-    /// process is kept out meanwhile, and nothing is changed.
+    /// Whether the identity of a directory can be read. If it could not, callers ask again, since
+    /// the storage may have been away. Does not lock out other processes, and changes nothing.
     pub async fn reads_identity(directory: &dyn Directory) -> bool {
         open::is_readable(directory).await
     }
 
-    /// Makes a directory whose identity cannot be read ([`Error::is_identity_lost`]) an empty one of another identity. To be
-    /// called only where the cluster does without it: what it holds is gone with the first write. A directory whose identity
-    /// can be read after all is left as it is. Ends synced.
+    /// Formats a directory whose identity cannot be read ([`Error::is_identity_lost`]) as an empty
+    /// one of another identity. Call this only if the cluster does not need what the directory
+    /// holds: the first write destroys it. If the identity turns out to be readable, the directory
+    /// is left as it is. Ends synced.
     ///
     /// # After a crash
-    /// During this call: the old state; or no identity, and the next call goes on; or the new identity, with nothing.
+    /// During this call: the old state; or no identity, and the next call continues; or the new
+    /// identity with no data.
     ///
     /// # Errors
-    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, `Failed`.
+    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`,
+    /// `InUse`, `Io`, `Failed`.
     pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
         open::format_again(directory, identity).await
     }
 
-    /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written, and a directory that is
-    /// refused is left as it was.
+    /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written. A
+    /// directory that is refused is left as it was.
     ///
     /// # Errors
     /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
@@ -53,36 +60,37 @@ impl Engine {
         expected: Option<(String, u16)>,
         options: Options,
     ) -> Result<Engine> {
-        let watch = Watch::start(options.io_timeout);
-        let directory = Watched { directory, watch };
+        let deadlines = IoDeadlines::start(options.io_timeout);
+        let directory = BoundedDirectory { directory, deadlines };
         let shared = open::open(&directory, expected, options).await?;
         shared.spawn(Writer::new(shared.clone()).run());
         shared.spawn(syncer::run(shared.clone()));
         Ok(Engine::new(shared))
     }
 
-    /// Who this is.
+    /// The identity of the directory.
     pub fn identity(&self) -> &Identity {
         &self.shared.facts.identity
     }
 
-    /// This opening of the directory.
-    pub fn run(&self) -> Run {
-        Run { start: self.shared.facts.epoch, nonce: self.shared.facts.options.run }
+    /// The boot epoch of this open.
+    pub fn boot_epoch(&self) -> BootEpoch {
+        BootEpoch { number: self.shared.facts.epoch, nonce: self.shared.facts.options.boot_nonce }
     }
 
-    /// The openings before this one.
-    pub fn lineage(&self) -> Lineage {
-        self.shared.facts.lineage
+    /// The boot nonces of the earlier opens.
+    pub fn fencing_history(&self) -> FencingHistory {
+        self.shared.facts.fencing_history
     }
 
-    /// Whether it remembers everything that it acknowledged.
-    pub fn standing(&self) -> Standing {
-        *self.shared.standing.lock()
+    /// Whether the member is active or recovering.
+    pub fn member_state(&self) -> MemberState {
+        *self.shared.member_state.lock()
     }
 
-    /// The caller knows that whatever was forgotten is here again. That is synced first, since what came back may not
-    /// be lost a second time by a node that thinks itself whole; then the standing is.
+    /// Sets the member active. The caller knows that everything lost has been restored. The
+    /// restored data is synced before the state changes, because a member that counts as active
+    /// must not lose it a second time.
     ///
     /// # After a crash
     /// During this call: recovering or active.
@@ -91,16 +99,16 @@ impl Engine {
     /// `Failed`, `Closed`.
     pub async fn set_active(&self) -> Result<()> {
         self.shared.state.lock().check_open()?;
-        // What was applied may still be on its way to the device.
+        // Applied entries may still be on their way to the device.
         self.barrier().await?;
         self.shared.sync_now().await?;
-        self.shared.update_superblock(|s| s.standing = Standing::Active).await?;
-        *self.shared.standing.lock() = Standing::Active;
+        self.shared.update_superblock(|s| s.member_state = MemberState::Active).await?;
+        *self.shared.member_state.lock() = MemberState::Active;
         Ok(())
     }
 
-    /// What this member acknowledged turned out not to be here: until [`Engine::set_active`] it is recovering, over restarts
-    /// too. Synced before this returns.
+    /// Acknowledged entries turned out to be missing. Until [`Engine::set_active`] the member is
+    /// recovering, also after restarts. Synced before this returns.
     ///
     /// # After a crash
     /// During this call: active or recovering.
@@ -109,29 +117,33 @@ impl Engine {
     /// `Failed`, `Closed`.
     pub async fn set_recovering(&self) -> Result<()> {
         self.shared.state.lock().check_open()?;
-        *self.shared.standing.lock() = Standing::Recovering;
-        self.shared.update_superblock(|s| s.standing = Standing::Recovering).await
+        *self.shared.member_state.lock() = MemberState::Recovering;
+        self.shared.update_superblock(|s| s.member_state = MemberState::Recovering).await
     }
 
-    /// The device keeps completed writes through a power cut no longer: from now on, whatever the mode was, it is `sync`.
-    /// Returns when everything that was acknowledged is synced, and the directory says so.
+    /// The device no longer keeps completed writes through a power cut. From now on the mode is
+    /// `sync`, whatever it was. Returns when everything acknowledged is synced and the superblock
+    /// says `sync`.
     ///
     /// # After a crash
-    /// During this call: what completed and is gone counts as damage, as long as the directory still says `device`.
+    /// During this call: while the superblock still says `device`, a completed write that is lost
+    /// counts as damage.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
-    pub async fn distrust_device(&self) -> Result<()> {
+    pub async fn require_syncs(&self) -> Result<()> {
         {
             let state = self.shared.state.lock();
             state.check_open()?;
-            // Within the lock, under which each append is told what it promises.
-            self.shared.distrusted.store(true, Ordering::SeqCst);
+            // Under the lock: each append reads the mode under it.
+            self.shared.syncs_required.store(true, Ordering::SeqCst);
         }
-        // Whoever asks may end first, and a failed sync is told only once.
+        // In a task of its own: the caller may be cancelled, and the kernel reports a failed sync
+        // only once.
         let engine = self.clone();
         let syncing = tokio::spawn(async move {
-            // What was acknowledged without a sync is either written by now, or waits for its turn with the rest.
+            // Each write acknowledged without a sync is completed by now, or the barrier waits for
+            // it.
             engine.barrier().await?;
             engine.shared.sync_now().await?;
             engine.shared.update_superblock(|s| s.mode = Some(Mode::Sync)).await
@@ -139,16 +151,18 @@ impl Engine {
         syncing.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Neither completed writes nor syncs of this device are worth anything any more: the engine fails, as after a failed sync.
-    pub fn give_device_up(&self, reason: &str) {
+    /// Neither completed writes nor syncs of this device can be trusted: the engine fails, as after
+    /// a failed sync.
+    pub fn fail_device(&self, reason: &str) {
         self.shared.fail_device(FileKind::Data, "sync", reason);
     }
 
-    /// While `held`, nothing is acknowledged before it is synced, and the `lazy` mark is clear as soon as everything
-    /// acknowledged before is synced: for times when too few others hold what a power cut here would take. Has no
-    /// effect in other modes than `replicated`.
-    pub fn hold_synced(&self, held: bool) {
-        self.shared.hold(held);
+    /// While `safe`, writes are acknowledged only after a sync, and the unsynced-ack flag is
+    /// cleared as soon as everything acknowledged before is synced. The caller uses this while too
+    /// few other members hold what a power cut here would lose. Has an effect only in mode
+    /// `replicated`.
+    pub fn set_safe_acks(&self, safe: bool) {
+        self.shared.set_safe(safe);
     }
 
     /// Stores up to 248 bytes for the group, synced before this returns.
@@ -157,7 +171,7 @@ impl Engine {
     /// During this call: the old vote or the new one.
     ///
     /// # Errors
-    /// `Invalid` for a vote that is too long or a group too many, `Failed`, `Closed`.
+    /// `Invalid` for a vote that is too long, or for too many groups; `Failed`, `Closed`.
     pub async fn save_vote(&self, group: GroupId, vote: &[u8]) -> Result<()> {
         self.shared.state.lock().check_open()?;
         let superblock = self.shared.superblock.lock().await;
@@ -176,7 +190,7 @@ impl Engine {
         self.shared.votes.lock().get(&group).cloned()
     }
 
-    /// Writes a checkpoint of everything up to now. Resolves when it is synced.
+    /// Writes a checkpoint of the present state. Resolves when it is synced.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
@@ -208,15 +222,16 @@ impl Engine {
         self.shared.sync_now().await.map(drop)
     }
 
-    /// What it can say of itself.
+    /// The engine's status.
     pub fn status(&self) -> EngineStatus {
         self.shared.status()
     }
 
-    /// Waits for writes under way, syncs, and marks a clean shutdown. Later requests return `Closed`; reads go on.
+    /// Waits for writes in flight, syncs, and records a clean shutdown. Later requests return
+    /// `Closed`; reads continue.
     ///
     /// # Errors
-    /// `Failed`: the shutdown is then not marked as clean.
+    /// `Failed`: the clean shutdown is then not recorded.
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
         shared.state.lock().closing = true;
@@ -230,10 +245,10 @@ impl Engine {
         let closed = async {
             shared.sync_now().await?;
             shared.signals.syncer.notify_one();
-            shared.clear_mark_at_end().await
+            shared.clear_flag_at_end().await
         };
         let result = closed.await;
-        shared.remember_failed_sync().await;
+        shared.record_failed_io().await;
         result
     }
 }

@@ -1,4 +1,5 @@
-//! The key namespace: an ordered map whose copy costs O(1), so that views and checkpoints never stop writers.
+//! The key namespace: an ordered map with an O(1) copy, so that views and checkpoints never stop
+//! writers.
 
 use crate::types::{KeyEntry, ListItem, ListPage, ListQuery};
 use bytes::Bytes;
@@ -36,7 +37,7 @@ impl Keys {
         self.map.get(key).copied()
     }
 
-    /// Sets a key; returns what it held.
+    /// Sets a key. Returns its old state.
     pub(crate) fn insert(&mut self, key: &[u8], entry: KeyEntry) -> Option<KeyEntry> {
         let old = self.map.insert(Arc::from(key), entry);
         self.value_bytes += u64::from(entry.value.len);
@@ -47,7 +48,7 @@ impl Keys {
         old
     }
 
-    /// Removes a key; returns what it held.
+    /// Removes a key. Returns its old state.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<KeyEntry> {
         let old = self.map.remove(key)?;
         self.key_bytes -= key.len() as u64;
@@ -171,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pages chained by their last key give exactly the keys of a plain scan, in both directions.
+        /// Pages chained by their last key equal a plain scan, in both directions.
         #[test]
         fn chained_pages_are_a_scan(
             names in prop::collection::btree_set(prop::collection::vec(prop::sample::select(vec![0u8, 1, 254, 255]), 0..4), 0..40),

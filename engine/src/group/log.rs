@@ -1,4 +1,5 @@
-//! The log namespace: entries without holes, the newest ones' values cached for replication and apply.
+//! The log namespace: entries without holes. The values of the newest ones are cached for
+//! replication and apply.
 
 use crate::journal::{Body, VALUE_REF_BYTES, decode_body, encode_body};
 use crate::types::{LogBounds, LogId, ValueRef};
@@ -6,7 +7,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of an entry in a checkpoint beside its values' references and its meta.
+/// Bytes of an entry in a checkpoint, without its value references and its meta.
 const ENTRY_RECORD_BYTES: usize = 4 + 16 + 1 + VALUE_REF_BYTES + 2;
 
 /// An entry's record in memory.
@@ -50,12 +51,12 @@ impl LogEntry {
     }
 }
 
-/// Bytes that a checkpoint needs for an entry of so many values and such a meta.
+/// Bytes that a checkpoint needs for an entry with this many values and such a meta.
 pub(crate) fn checkpoint_bytes(values: usize, meta_len: usize) -> u64 {
     (ENTRY_RECORD_BYTES + values * VALUE_REF_BYTES + meta_len) as u64
 }
 
-/// A group's log. Index arithmetic stays in here.
+/// A group's log. No other type computes positions from indexes.
 #[derive(Default)]
 pub(crate) struct Log {
     purged: Option<LogId>,
@@ -83,7 +84,7 @@ impl Log {
         self.checkpoint_bytes
     }
 
-    /// The index that the next entry must have; `None` if any will do.
+    /// The index that the next entry must have; `None` if any index will do.
     pub(crate) fn next_index(&self) -> Option<u64> {
         self.bounds().last.map(|id| id.index + 1)
     }
@@ -106,7 +107,7 @@ impl Log {
         self.cache.get(self.cache.len().checked_sub(from_end)?).cloned()
     }
 
-    /// Appends the entry at [`Log::next_index`]; the first entry ever may have any index.
+    /// Appends the entry at [`Log::next_index`]. The first entry of all may have any index.
     pub(crate) fn push(&mut self, entry: Arc<LogEntry>, values: Option<Arc<[Bytes]>>, cache_limit: u64) {
         match self.next_index() {
             Some(next) => assert_eq!(next, entry.id.index, "a hole in the log"),
@@ -147,7 +148,7 @@ impl Log {
         removed
     }
 
-    /// Removes entries up to `through`, oldest first, and remembers the position.
+    /// Removes entries up to `through`, oldest first, and records the position.
     pub(crate) fn purge(&mut self, through: LogId) -> Vec<Arc<LogEntry>> {
         let mut removed = Vec::new();
         while self.entries.front().is_some_and(|e| e.id.index <= through.index) {

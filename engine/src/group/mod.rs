@@ -1,4 +1,4 @@
-//! One replicated group in memory: its log, its keys, and how far the first was applied to the second.
+//! One replicated group in memory: its log, its keys, and how far the log is applied to the keys.
 
 mod keys;
 mod log;
@@ -9,49 +9,51 @@ pub(crate) use log::{Log, LogEntry, checkpoint_bytes};
 use crate::types::{LogId, SharedImage};
 use std::sync::Arc;
 
-/// A group's state. Everything in it is also on the device, or in the queue to it.
+/// A group's state. All of it is also on the device, or in the queue to it.
 #[derive(Default)]
 pub(crate) struct Group {
     pub log: Log,
     pub keys: Keys,
     pub applied: Option<LogId>,
-    /// What the journal says was applied.
+    /// The applied position that the journal has recorded.
     pub applied_recorded: Option<LogId>,
-    /// Through where the log was purged before the restart. See [`Group::purge_due`].
+    /// The position through which the log was purged before the restart. See [`Group::purge_due`].
     pub purged_before: Option<LogId>,
-    /// What was applied before the restart.
+    /// The position that was applied before the restart.
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,
 }
 
 impl Group {
-    /// Purges through `through`, as the journal or a checkpoint tells. What is not applied is kept until it is, and the purge
-    /// stays due.
+    /// Purges through `through`, as the journal or a checkpoint recorded. Entries that are not
+    /// applied are kept until they are; their purge stays due.
     pub(crate) fn purge_applied(&mut self, through: LogId) -> Vec<Arc<LogEntry>> {
         self.purged_before = self.purged_before.max(Some(through));
         let now = self.applied.map(|applied| if applied.index < through.index { applied } else { through });
         now.map(|now| self.log.purge(now)).unwrap_or_default()
     }
 
-    /// Through where the log was purged before the restart, if more of it had to be kept.
+    /// The position through which the log was purged before the restart, if open had to keep more
+    /// of it.
     pub(crate) fn purge_due(&self) -> Option<LogId> {
         let purged = self.log.bounds().purged.map(|purged| purged.index);
         self.purged_before.filter(|due| purged.is_none_or(|purged| purged < due.index))
     }
 
-    /// Whether the extents of the entry at `index` are its own. Those of an entry that was purged before the restart were
-    /// freed then, and may be another's by now.
+    /// Whether the extents of the entry at `index` belong to it. A purge before the restart freed
+    /// the extents of the entries below it, which may belong to other values now.
     pub(crate) fn keeps_extents_of(&self, index: u64) -> bool {
         self.purge_due().is_none_or(|due| due.index < index)
     }
 
-    /// Whether the keys are as new as they were before the restart. Until then a key may refer to a value that was
-    /// overwritten then, and whose extent may be another's by now.
+    /// Whether the keys are as new as before the restart. Until then a key may refer to a value
+    /// that was overwritten before the restart, and whose extent may belong to another value now.
     pub(crate) fn is_reapplied(&self) -> bool {
         self.applied.map(|applied| applied.index) >= self.applied_before.map(|before| before.index)
     }
 
-    /// Ends a recovered log before the entry at `index`, and forgets what was known of the rest.
+    /// Ends a recovered log before the entry at `index`, and limits the recorded positions to the
+    /// new end.
     pub(crate) fn cut_before(&mut self, index: u64) {
         self.log.truncate_after(index.checked_sub(1));
         let last = self.log.bounds().last;
@@ -59,7 +61,7 @@ impl Group {
         self.purged_before = self.purged_before.min(last);
     }
 
-    /// A snapshot takes the place of everything. Gives what it replaces: the keys, and the log's entries.
+    /// A snapshot replaces everything. Returns the keys and the log entries that it replaced.
     pub(crate) fn replace(
         &mut self,
         keys: Keys,
@@ -76,8 +78,9 @@ impl Group {
         (std::mem::replace(&mut self.keys, keys), entries)
     }
 
-    /// What a checkpoint holds of the log: through where it is purged, and the entries. A due purge is done there as far as
-    /// what it removes is applied, and stays due for the rest.
+    /// What a checkpoint holds of the log: the position through which it is purged, and the
+    /// entries. A due purge is applied there as far as its entries are applied, and stays due for
+    /// the rest.
     pub(crate) fn checkpoint_log(&self) -> (Option<LogId>, Vec<Arc<LogEntry>>) {
         let due = self.purge_due();
         let gone = self.applied.min(due).map(|gone| gone.index);

@@ -1,6 +1,6 @@
-//! Memory that direct I/O accepts: aligned to 4 KiB, a multiple of 4 KiB long, zeroed when made.
+//! Memory for direct I/O: aligned to 4 KiB, a multiple of 4 KiB long, zeroed at creation.
 //!
-//! Made of whole blocks, so no `unsafe` is needed to get the alignment.
+//! It consists of whole aligned blocks, so the alignment needs no `unsafe`.
 
 use super::BLOCK;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ impl AlignedBuf {
         AlignedBuf { blocks: vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)] }
     }
 
-    /// A buffer with `bytes` at its start and zeros behind them, up to the end of the last block.
+    /// A buffer that begins with `bytes`, followed by zeros up to the end of the last block.
     pub fn copied_from(bytes: &[u8]) -> AlignedBuf {
         let mut buf = AlignedBuf::zeroed(bytes.len());
         if let Some(head) = buf.get_mut(..bytes.len()) {
@@ -35,15 +35,16 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `Block` is `repr(C)` around a byte array whose size equals its alignment, so the vector's elements
-        // are contiguous initialised bytes; the lifetime is that of `self`.
+        // SAFETY: `Block` is `repr(C)` around a byte array whose size equals its alignment, so the
+        // vector's elements are contiguous initialised bytes; the lifetime is that of `self`.
         unsafe { std::slice::from_raw_parts(self.blocks.as_ptr().cast::<u8>(), self.blocks.len() * BLOCK) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes the slice unique, and every byte pattern is a valid `Block`.
+        // SAFETY: as in `deref`; `&mut self` makes the slice unique, and every byte pattern is a
+        // valid `Block`.
         unsafe {
             std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast::<u8>(), self.blocks.len() * BLOCK)
         }

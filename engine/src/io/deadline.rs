@@ -1,12 +1,15 @@
-//! A bound on the time that an operation may be out: a device may take one and never answer, not even with an error.
+//! A time limit for device operations. A device may accept an operation and never answer, not even
+//! with an error.
 //!
-//! What holds here, whatever stands behind [`Device`]:
-//! - an operation that is out for longer than the limit ends with an error for whoever waits for it. Nothing cancels it: its file,
-//!   its lock and its buffer stay with the backend until the device is done with them;
-//! - the time is counted in ticks of one task. While the process is stopped, or gets no processor, no time passes, so that a
-//!   device is not blamed for that;
-//! - once an operation was out for so long the others have a fifth of the limit, so that the end of the process is bounded;
-//! - no operation has a timer or a thread of its own. It costs an entry in a table.
+//! What holds here, whatever the implementation of [`Device`]:
+//! - An operation that takes longer than the limit ends with an error for its caller. Nothing
+//!   cancels the operation itself: its file, its lock and its buffer stay with the backend until
+//!   the device has finished.
+//! - One task counts the time in ticks. While the process is stopped or gets no processor, no time
+//!   passes, so that the device is not blamed for that.
+//! - After the first operation that timed out, the others get a fifth of the limit, so that the
+//!   process ends in bounded time.
+//! - No operation has a timer or a thread of its own. It costs one entry in a table.
 
 use super::{AlignedBuf, Device, Directory, FileKind, IoFuture};
 use crate::error::{Error, Result};
@@ -20,19 +23,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Ticks in the limit.
+/// The limit, in ticks.
 const TICKS: u64 = 10;
-/// So many for the others, once one was out for the limit.
+/// The limit for the others after the first timeout, in ticks.
 const TICKS_ONCE_HUNG: u64 = 2;
-/// An operation that is out for so many is worth a change of the leader.
+/// If an operation takes longer than this many ticks, leadership should move to another member.
 const TICKS_STALLED: u64 = 3;
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
 
-/// The operations of one directory that are out.
-pub(crate) struct Watch {
+/// The operations of one directory that are in flight, and their time limit.
+pub(crate) struct IoDeadlines {
     limit: Duration,
     table: Mutex<Table>,
-    /// The first one was out for too long.
+    /// Notifies when the first operation has timed out.
     hung: Notify,
 }
 
@@ -41,11 +44,12 @@ struct Table {
     ticks: u64,
     next: u64,
     /// In the order in which they began.
-    out: BTreeMap<u64, Out>,
+    in_flight: BTreeMap<u64, InFlight>,
     hung: Option<Hung>,
 }
 
-struct Out {
+/// An operation in flight.
+struct InFlight {
     /// When it began, in ticks.
     since: u64,
     what: Hung,
@@ -53,22 +57,22 @@ struct Out {
     waiting: Option<Waker>,
 }
 
-/// An operation that was out for longer than the limit.
+/// An operation that took longer than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hung {
     pub file: FileKind,
     pub operation: &'static str,
 }
 
-impl Watch {
-    /// Nothing is out. The limit is counted from here on, until the last handle is gone.
-    pub(crate) fn start(limit: Duration) -> Arc<Watch> {
-        let watch = Arc::new(Watch { limit, table: Mutex::default(), hung: Notify::new() });
-        tokio::spawn(run(Arc::downgrade(&watch), (limit / TICKS as u32).max(SHORTEST_TICK)));
-        watch
+impl IoDeadlines {
+    /// Starts with an empty table. Time counts from here on, until the last handle is dropped.
+    pub(crate) fn start(limit: Duration) -> Arc<IoDeadlines> {
+        let deadlines = Arc::new(IoDeadlines { limit, table: Mutex::default(), hung: Notify::new() });
+        tokio::spawn(run(Arc::downgrade(&deadlines), (limit / TICKS as u32).max(SHORTEST_TICK)));
+        deadlines
     }
 
-    /// Resolves with the first operation that was out for too long.
+    /// Resolves with the first operation that timed out.
     pub(crate) async fn hung(&self) -> Hung {
         loop {
             let mut changed = pin!(self.hung.notified());
@@ -80,20 +84,21 @@ impl Watch {
         }
     }
 
-    /// Refuses what was read, if an operation was out for too long: what looks unreadable then may be whole.
+    /// Refuses the results of reads if an operation has timed out: data that looks unreadable then
+    /// may be intact.
     pub(crate) fn check(&self, location: &str) -> Result<()> {
         let Some(Hung { file, operation }) = self.table.lock().hung else { return Ok(()) };
         Err(Error::failed(location, file, operation, self.late()))
     }
 
-    /// Whether an operation is out for a third of the limit.
+    /// Whether an operation has taken a third of the limit.
     pub(crate) fn stalled(&self) -> bool {
         let table = self.table.lock();
-        let oldest = table.out.first_key_value();
-        oldest.is_some_and(|(_, out)| table.ticks.saturating_sub(out.since) > TICKS_STALLED)
+        let oldest = table.in_flight.first_key_value();
+        oldest.is_some_and(|(_, entry)| table.ticks.saturating_sub(entry.since) > TICKS_STALLED)
     }
 
-    /// The error of an operation that was out for too long.
+    /// The error of an operation that timed out.
     pub(crate) fn late(&self) -> io::Error {
         let text = format!("the device did not return within {:?} (storage.io_timeout)", self.limit);
         io::Error::new(io::ErrorKind::TimedOut, text)
@@ -103,10 +108,10 @@ impl Watch {
         let mut table = self.table.lock();
         let (id, since) = (table.next, table.ticks);
         table.next += 1;
-        let out = Out { since, what: Hung { file, operation }, expired: false, waiting: None };
-        table.out.insert(id, out);
+        let entry = InFlight { since, what: Hung { file, operation }, expired: false, waiting: None };
+        table.in_flight.insert(id, entry);
         drop(table);
-        Ticket { watch: Arc::clone(self), id }
+        Ticket { deadlines: Arc::clone(self), id }
     }
 
     fn tick(&self) {
@@ -115,12 +120,12 @@ impl Watch {
             let mut table = self.table.lock();
             table.ticks += 1;
             let limit = if table.hung.is_some() { TICKS_ONCE_HUNG } else { TICKS };
-            let Table { ticks, out, hung, .. } = &mut *table;
-            let late = out.values_mut().take_while(|out| ticks.saturating_sub(out.since) > limit);
-            for out in late.filter(|out| !out.expired) {
-                out.expired = true;
-                hung.get_or_insert(out.what);
-                wake.extend(out.waiting.take());
+            let Table { ticks, in_flight, hung, .. } = &mut *table;
+            let late = in_flight.values_mut().take_while(|entry| ticks.saturating_sub(entry.since) > limit);
+            for entry in late.filter(|entry| !entry.expired) {
+                entry.expired = true;
+                hung.get_or_insert(entry.what);
+                wake.extend(entry.waiting.take());
             }
         }
         if !wake.is_empty() {
@@ -130,25 +135,25 @@ impl Watch {
     }
 }
 
-/// Counts until nobody uses the directory any more.
-async fn run(watch: Weak<Watch>, tick: Duration) {
+/// Ticks until the last handle on the directory is dropped.
+async fn run(deadlines: Weak<IoDeadlines>, tick: Duration) {
     loop {
         tokio::time::sleep(tick).await;
-        match watch.upgrade() {
-            Some(watch) => watch.tick(),
+        match deadlines.upgrade() {
+            Some(deadlines) => deadlines.tick(),
             None => return,
         }
     }
 }
 
-/// An operation that is out, as long as somebody may wait for it.
+/// An operation in flight. Dropped when its caller stops waiting.
 struct Ticket {
-    watch: Arc<Watch>,
+    deadlines: Arc<IoDeadlines>,
     id: u64,
 }
 
 impl Ticket {
-    /// What the operation comes to, or that it was out for too long.
+    /// The operation's result, or the error that it timed out.
     async fn result<T>(self, mut operation: IoFuture<T>) -> io::Result<T> {
         poll_fn(|context| match operation.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(Ok(result)),
@@ -158,11 +163,11 @@ impl Ticket {
     }
 
     fn wait<T>(&self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let mut table = self.watch.table.lock();
-        match table.out.get_mut(&self.id) {
-            Some(out) if out.expired => Poll::Ready(Err(self.watch.late())),
-            Some(out) => {
-                match &mut out.waiting {
+        let mut table = self.deadlines.table.lock();
+        match table.in_flight.get_mut(&self.id) {
+            Some(entry) if entry.expired => Poll::Ready(Err(self.deadlines.late())),
+            Some(entry) => {
+                match &mut entry.waiting {
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
                 }
@@ -175,20 +180,20 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.watch.table.lock().out.remove(&self.id);
+        self.deadlines.table.lock().in_flight.remove(&self.id);
     }
 }
 
-/// A directory whose operations are bounded in time.
-pub(crate) struct Watched {
+/// A directory whose operations have a time limit.
+pub(crate) struct BoundedDirectory {
     pub directory: Arc<dyn Directory>,
-    pub watch: Arc<Watch>,
+    pub deadlines: Arc<IoDeadlines>,
 }
 
-impl Directory for Watched {
+impl Directory for BoundedDirectory {
     fn open(&self, kind: FileKind) -> io::Result<Arc<dyn Device>> {
         let device = self.directory.open(kind)?;
-        Ok(Arc::new(WatchedDevice { device, kind, watch: Arc::clone(&self.watch) }))
+        Ok(Arc::new(BoundedDevice { device, kind, deadlines: Arc::clone(&self.deadlines) }))
     }
 
     fn location(&self) -> String {
@@ -200,25 +205,25 @@ impl Directory for Watched {
     }
 }
 
-struct WatchedDevice {
+struct BoundedDevice {
     device: Arc<dyn Device>,
     kind: FileKind,
-    watch: Arc<Watch>,
+    deadlines: Arc<IoDeadlines>,
 }
 
 type Transfer = (io::Result<()>, AlignedBuf);
 
-impl WatchedDevice {
+impl BoundedDevice {
     fn transfer(&self, operation: &'static str, begun: IoFuture<Transfer>) -> IoFuture<Transfer> {
-        let ticket = self.watch.begin(self.kind, operation);
-        // The buffer is the device's, who knows for how long.
+        let ticket = self.deadlines.begin(self.kind, operation);
+        // After a timeout the device keeps the buffer, for an unknown time.
         Box::pin(async move {
             ticket.result(begun).await.unwrap_or_else(|late| (Err(late), AlignedBuf::zeroed(0)))
         })
     }
 }
 
-impl Device for WatchedDevice {
+impl Device for BoundedDevice {
     fn size(&self) -> u64 {
         self.device.size()
     }
@@ -232,7 +237,7 @@ impl Device for WatchedDevice {
     }
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
-        let ticket = self.watch.begin(self.kind, "sync");
+        let ticket = self.deadlines.begin(self.kind, "sync");
         let begun = self.device.sync();
         Box::pin(async move { ticket.result(begun).await.and_then(|synced| synced) })
     }
@@ -243,32 +248,36 @@ mod tests {
     use super::*;
     use futures::FutureExt;
 
-    fn watch() -> Arc<Watch> {
-        Arc::new(Watch { limit: Duration::from_secs(30), table: Mutex::default(), hung: Notify::new() })
+    fn deadlines() -> Arc<IoDeadlines> {
+        Arc::new(IoDeadlines { limit: Duration::from_secs(30), table: Mutex::default(), hung: Notify::new() })
     }
 
-    fn never(watch: &Arc<Watch>, file: FileKind, operation: &'static str) -> IoFuture<io::Result<()>> {
-        let ticket = watch.begin(file, operation);
+    fn never(
+        deadlines: &Arc<IoDeadlines>,
+        file: FileKind,
+        operation: &'static str,
+    ) -> IoFuture<io::Result<()>> {
+        let ticket = deadlines.begin(file, operation);
         Box::pin(async move { ticket.result(Box::pin(std::future::pending::<()>())).await })
     }
 
-    fn ticks(watch: &Watch, count: u64) {
-        (0..count).for_each(|_| watch.tick());
+    fn ticks(deadlines: &IoDeadlines, count: u64) {
+        (0..count).for_each(|_| deadlines.tick());
     }
 
     #[test]
     fn an_operation_that_never_returns_ends_after_the_limit_and_no_earlier() {
-        let watch = watch();
-        let mut sync = never(&watch, FileKind::Journal, "sync");
-        ticks(&watch, TICKS);
-        assert!((&mut sync).now_or_never().is_none() && watch.stalled());
-        assert!(watch.check("d").is_ok() && watch.hung().now_or_never().is_none());
-        watch.tick();
+        let deadlines = deadlines();
+        let mut sync = never(&deadlines, FileKind::Journal, "sync");
+        ticks(&deadlines, TICKS);
+        assert!((&mut sync).now_or_never().is_none() && deadlines.stalled());
+        assert!(deadlines.check("d").is_ok() && deadlines.hung().now_or_never().is_none());
+        deadlines.tick();
         let error = (&mut sync).now_or_never().expect("it ended").expect_err("late");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let hung = Hung { file: FileKind::Journal, operation: "sync" };
-        assert_eq!(watch.hung().now_or_never(), Some(hung));
-        let error = watch.check("d").expect_err("refused").to_string();
+        assert_eq!(deadlines.hung().now_or_never(), Some(hung));
+        let error = deadlines.check("d").expect_err("refused").to_string();
         assert!(
             error.contains("d: sync failed on file `journal`: the device did not return within 30s"),
             "{error}"
@@ -276,17 +285,17 @@ mod tests {
     }
 
     #[test]
-    fn after_the_first_the_others_end_sooner_so_that_the_process_can() {
-        let watch = watch();
-        let first = never(&watch, FileKind::Data, "write");
-        ticks(&watch, TICKS + 1);
-        let mut second = never(&watch, FileKind::Superblock, "write");
-        ticks(&watch, TICKS_ONCE_HUNG);
+    fn after_the_first_timeout_the_others_end_sooner() {
+        let deadlines = deadlines();
+        let first = never(&deadlines, FileKind::Data, "write");
+        ticks(&deadlines, TICKS + 1);
+        let mut second = never(&deadlines, FileKind::Superblock, "write");
+        ticks(&deadlines, TICKS_ONCE_HUNG);
         assert!((&mut second).now_or_never().is_none());
-        watch.tick();
+        deadlines.tick();
         assert!(second.now_or_never().expect("it ended").is_err());
         assert_eq!(
-            watch.hung().now_or_never().map(|hung| hung.file),
+            deadlines.hung().now_or_never().map(|hung| hung.file),
             Some(FileKind::Data),
             "the first is named"
         );
@@ -294,24 +303,28 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_or_was_left_is_not_waited_for() {
-        let watch = watch();
-        let ticket = watch.begin(FileKind::Data, "read");
+    fn finished_and_dropped_operations_leave_the_table() {
+        let deadlines = deadlines();
+        let ticket = deadlines.begin(FileKind::Data, "read");
         assert!(ticket.result(Box::pin(async {})).now_or_never().expect("it ended").is_ok());
-        drop(never(&watch, FileKind::Data, "read"));
-        ticks(&watch, 10 * TICKS);
-        assert!(watch.table.lock().out.is_empty() && watch.check("d").is_ok() && !watch.stalled());
+        drop(never(&deadlines, FileKind::Data, "read"));
+        ticks(&deadlines, 10 * TICKS);
+        assert!(
+            deadlines.table.lock().in_flight.is_empty()
+                && deadlines.check("d").is_ok()
+                && !deadlines.stalled()
+        );
     }
 
     #[test]
-    fn whoever_waits_is_woken() {
-        let watch = watch();
-        let waits = never(&watch, FileKind::Data, "read");
+    fn a_waiting_caller_is_woken() {
+        let deadlines = deadlines();
+        let waits = never(&deadlines, FileKind::Data, "read");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let result = runtime.block_on(async {
             let waits = tokio::spawn(waits);
             tokio::task::yield_now().await;
-            ticks(&watch, TICKS + 1);
+            ticks(&deadlines, TICKS + 1);
             waits.await.expect("no panic")
         });
         assert!(result.is_err());

@@ -10,12 +10,12 @@ const HEADER_BYTES: usize = 96;
 /// Bytes of records that fit into one block.
 pub(crate) const PAYLOAD_BYTES: usize = BLOCK - HEADER_BYTES;
 
-/// What a commit block says of itself and of those before it.
+/// The header of a commit block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The directory's incarnation: a block of another directory is not ours.
     pub incarnation: u64,
-    /// Which opening of the directory wrote it.
+    /// The boot epoch that wrote it.
     pub epoch: u64,
     pub sequence: u64,
     /// The checksum of block `sequence - 1`.
@@ -78,7 +78,7 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> 
     sealed::seal(block, CHECKSUM_AT)
 }
 
-/// Gathers records into the payloads of consecutive blocks. A record never spans two.
+/// Packs records into the payloads of consecutive blocks. A record never spans two.
 #[derive(Default)]
 pub(crate) struct Packer {
     payloads: Vec<Vec<u8>>,
@@ -98,7 +98,7 @@ impl Packer {
         }
     }
 
-    /// Makes sure that there is at least one block.
+    /// Ensures at least one block.
     pub(crate) fn at_least_one(&mut self) {
         if self.payloads.is_empty() {
             self.payloads.push(Vec::new());
@@ -168,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 24..BLOCK)) {
+        fn untrusted_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 24..BLOCK)) {
             block.splice(..6, [b'C', b'R', b'N', b'J', 1, 0]);
             sealed::seal(&mut block, CHECKSUM_AT);
             let _ = Block::decode(&block);

@@ -1,8 +1,8 @@
 //! The journal: a ring of 4 KiB commit blocks, each written once a lap.
 //!
-//! A block carries whole records, its sequence number, the checksum of the block before it (the chain), and how far
-//! the writer knew everything before it to be written and synced. That last pair is what tells a torn tail from
-//! corruption after a crash.
+//! A block holds whole records, its sequence number, the checksum of the block before it (the
+//! chain), and how far the writer knew everything before it to be written and synced. After a crash
+//! those two numbers distinguish a torn tail from corruption.
 
 mod block;
 mod record;

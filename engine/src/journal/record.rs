@@ -1,7 +1,7 @@
 //! The records of a commit block.
 //!
-//! A record is self-contained: recovery may stop after any of them and what it holds is a prefix of history. That is
-//! why a gathering of several blocks needs no begin and end marks.
+//! A record is self-contained: if recovery stops after any record, the result is a prefix of
+//! history. So a group commit of several blocks needs no begin and end marks.
 
 use crate::codec::{Reader, Writer};
 use crate::types::{GroupId, LogId, ValueRef};
@@ -13,7 +13,8 @@ const TRUNCATE: u8 = 3;
 const PURGE: u8 = 4;
 const APPLIED: u8 = 5;
 
-/// The longest body kept in the record; a longer one goes into an extent, so that blocks stay well packed.
+/// The longest body kept in the record; a longer one goes into an extent, so that blocks stay well
+/// packed.
 const MAX_INLINE_BODY: usize = 1024;
 /// Bytes of an encoded [`ValueRef`].
 pub(crate) const VALUE_REF_BYTES: usize = 28;
@@ -41,7 +42,8 @@ pub(crate) enum Record {
     Truncate { group: GroupId, last: Option<u64> },
     /// Every entry up to `through` was removed.
     Purge { group: GroupId, through: LogId },
-    /// Entries up to `through` were applied; the extents which that freed may be reused once this is synced.
+    /// Entries up to `through` were applied. Extents that this freed may be reused once this record
+    /// is synced.
     Applied { group: GroupId, through: LogId },
 }
 
@@ -209,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn untrusted_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut reader = Reader::new(&bytes);
             while Record::decode(&mut reader).is_some() {}
             let _ = decode_body(&bytes);

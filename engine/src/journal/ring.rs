@@ -1,4 +1,4 @@
-//! Where a sequence number stands in the ring, and how much of the ring is free.
+//! Where a sequence number lies in the ring, and how much of the ring is free.
 
 use crate::io::BLOCK;
 

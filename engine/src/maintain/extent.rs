@@ -1,21 +1,26 @@
-//! The live extents of a group, and rewriting one that is damaged.
+//! The live extents of a group, and the repair of a damaged one.
 //!
-//! Why a mended block does not break "between two syncs no block is written twice". The rule is there because a power cut
-//! may leave each sector of a block old or new: what was intact in the block must not be at stake. A mended block is
-//! written with the bytes that were read from it, but for those of the damaged value:
-//! - the sectors of its neighbours are the same before and after, so a torn rewrite leaves them as they are; two reads must
-//!   agree on them, so that a misread is not made permanent;
-//! - the damaged value ends as it was, as it should be, or as a mixture: unreadable, or right, never something else;
-//! - no other write can be under way to the block: the values of one gathering share blocks with no other gathering, a
-//!   value whose gathering is not yet written is never mended, and mending is done by one at a time;
-//! - the extent cannot be given to another value meanwhile: a view is taken before it is looked up;
-//! - it was not given to another one before the restart: nothing is mended for an entry whose purge is due, nor for a key
-//!   before the log is applied again as far as it was. Both may refer to an extent that was freed.
+//! Repair writes a block a second time, although the rule is "between two syncs no block is written
+//! twice". The rule exists because a power cut may leave each sector of a block old or new, which
+//! would endanger intact data in the block. A repair writes back the bytes that it read from the
+//! block, except those of the damaged value. This is safe:
+//! - The sectors of the neighbours are the same before and after, so a torn rewrite leaves them as
+//!   they are. Two reads must agree on them, so that a misread is not made permanent.
+//! - The damaged value ends as it was, as it should be, or as a mixture: either right, or still
+//!   detected as damaged.
+//! - No other write to the block can be in flight. The values of one group commit share no block
+//!   with another one's, a value whose group commit is not yet written is not repaired, and one
+//!   repair runs at a time.
+//! - The extent cannot be given to another value meanwhile: the repair takes a view before it looks
+//!   the extent up.
+//! - The extent was not given to another value before the restart: nothing is repaired for an entry
+//!   whose purge is due, nor for a key before the log is re-applied to its old position. Both may
+//!   refer to an extent that was freed.
 
 use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, FileKind, give_way};
+use crate::io::{AlignedBuf, BLOCK, FileKind, yield_once};
 use crate::journal::encode_body;
 use crate::state::{Engine, Shared, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
@@ -25,19 +30,19 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Keys or entries looked at before other tasks are let run.
+/// Keys or entries visited before the task yields.
 const STRIDE: usize = 4096;
 /// How often the blocks of a damaged value are read until two reads agree.
 const AGREEMENTS: usize = 4;
 
-/// Who refers to an extent.
+/// What refers to an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// This key, and perhaps the log entry that wrote it.
     Key(Bytes),
-    /// A log entry has it as a value.
+    /// A log entry, as one of its values.
     Entry,
-    /// It is a log entry's own body, too long for its journal record.
+    /// A log entry: the extent is its body, too long for the journal record.
     Body,
 }
 
@@ -46,9 +51,9 @@ pub enum Owner {
 pub struct Extent {
     /// Where, and what its bytes must hash to.
     pub at: ValueRef,
-    /// The entry that brought it.
+    /// The entry that wrote it.
     pub log_id: LogId,
-    /// Who refers to it.
+    /// What refers to it.
     pub owner: Owner,
 }
 
@@ -58,7 +63,8 @@ impl Extent {
         Extent { at: entry.value, log_id: entry.version, owner: Owner::Key(key) }
     }
 
-    /// Whether somebody refers to it whose extents cannot be another's.
+    /// Whether it has a live reference: a log entry that still owns its extents, or a key of a
+    /// state that is re-applied.
     fn is_live(&self, state: &State, group: GroupId) -> bool {
         let Some(group) = state.groups.get(&group) else {
             return false;
@@ -86,8 +92,9 @@ impl Extent {
 }
 
 impl Engine {
-    /// The live extents that begin in `range` of the data area, in order of their offset; none that may be another's by now:
-    /// of an entry whose purge is due, or of keys that are older than before the restart. Looks at every key; other tasks run
+    /// The live extents that begin in `range` of the data area, in order of their offset. Leaves
+    /// out those that may belong to another value now: of an entry whose purge is due, or of keys
+    /// that are older than before the restart. Visits every key, and yields to other tasks
     /// meanwhile.
     pub async fn extents(&self, id: GroupId, range: Range<u64>) -> Vec<Extent> {
         let (reapplied, entries) = {
@@ -106,7 +113,7 @@ impl Engine {
                 found.push(Extent::of_key(Bytes::copy_from_slice(key), entry));
             }
             if number % STRIDE == STRIDE - 1 {
-                give_way().await;
+                yield_once().await;
             }
         }
         for entry in entries {
@@ -114,14 +121,14 @@ impl Engine {
             found.extend(entry.values.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Entry)));
             found.extend(entry.spilled.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Body)));
         }
-        // A key's value that the log refers to as well comes once, with its key: the sort is stable.
+        // If a key and the log refer to one value, it comes once, with its key: the sort is stable.
         found.sort_by_key(|extent| extent.at.offset);
         found.dedup_by_key(|extent| extent.at.offset);
         found
     }
 
-    /// Reads an extent from the device and checks it. `None` where nobody refers to it any more, where it may be another's by
-    /// now, or while its write is under way.
+    /// Reads an extent from the device and checks it. `None` if nothing refers to it any more, if
+    /// it may belong to another value now, or while its write is in flight.
     ///
     /// # Errors
     /// `Corrupt`; `Io`.
@@ -134,8 +141,8 @@ impl Engine {
         read_value(shared.devices.data.as_ref(), &extent.at, extent.log_id).await.map(Some)
     }
 
-    /// Reads extents that lie near one another, given in order, together. Returns the blocks read, and the extents that did
-    /// not match: damaged, or no longer live, or under way.
+    /// Reads adjacent extents, given in order, with one read. Returns the number of blocks read,
+    /// and the extents that did not match: damaged, no longer live, or with their write in flight.
     pub async fn check_extents(&self, extents: &[Extent]) -> (u64, Vec<Extent>) {
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else {
             return (0, Vec::new());
@@ -155,8 +162,8 @@ impl Engine {
         ((end - start) / BLOCK_BYTES, suspects)
     }
 
-    /// The bytes of the value that entry `log_id` wrote and that hashes to `hash`, from wherever they are intact: memory,
-    /// the log, or `key` if that entry wrote it.
+    /// The bytes of the value that entry `log_id` wrote and that hashes to `hash`, from any intact
+    /// source: memory, the log, or `key` if that entry wrote it.
     pub async fn find_value(
         &self,
         group: GroupId,
@@ -168,7 +175,7 @@ impl Engine {
         let shared = &self.shared;
         let _pinned = View::new(shared, group);
         let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
-        let right = |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
+        let matches = |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
         let (cached, places) = {
             let state = shared.state.lock();
             let group = state.groups.get(&group)?;
@@ -180,12 +187,12 @@ impl Engine {
             let keyed = group.keys.get(key).filter(|entry| entry.version == log_id && wanted(&entry.value));
             (cached, [keyed.map(|entry| entry.value), in_log])
         };
-        if let Some(bytes) = cached.filter(right) {
+        if let Some(bytes) = cached.filter(matches) {
             return Some(bytes);
         }
         for at in places.into_iter().flatten() {
             if let Ok(bytes) = shared.read_quietly(&at, log_id).await
-                && right(&bytes)
+                && matches(&bytes)
             {
                 return Some(bytes);
             }
@@ -193,7 +200,7 @@ impl Engine {
         None
     }
 
-    /// It is live, nobody else's, and on the device.
+    /// Whether it is live, cannot belong to another value, and is on the device.
     fn can_be_read(&self, group: GroupId, extent: &Extent) -> bool {
         let state = self.shared.state.lock();
         extent.at.len > 0
@@ -209,32 +216,33 @@ impl Engine {
         Some(encode_body(&entry.values, &entry.meta).into())
     }
 
-    /// Puts the right bytes of a damaged extent back in its place, synced, and reads them again. `false` where nobody
-    /// refers to it any more, it may be another's by now, its write is still under way, or it is intact: then nothing was
-    /// written.
+    /// Writes the right bytes into a damaged extent, synced, and reads them again. Returns `false`
+    /// without a write if nothing refers to the extent any more, if it may belong to another value
+    /// now, if its write is in flight, or if it is intact.
     ///
     /// # After a crash
-    /// During this call: the extent is damaged or mended; nothing else has changed.
+    /// During this call: the extent is damaged or repaired; nothing else has changed.
     ///
     /// # Errors
-    /// `Invalid` for other bytes than the extent's; `Corrupt` or `Io` where the device does not keep what was written;
-    /// `Failed`, `Closed`.
-    pub async fn mend(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
+    /// `Invalid` for bytes other than the extent's; `Corrupt` or `Io` if the device does not keep
+    /// what was written; `Failed`, `Closed`.
+    pub async fn repair(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
         if bytes.len() != extent.at.len as usize || hash(bytes) != extent.at.hash {
             return Err(Error::Invalid(format!(
-                "a value of entry {} is to be mended with other bytes",
+                "a value of entry {} is to be repaired with other bytes",
                 extent.log_id
             )));
         }
-        // Whoever asks may give up waiting, and a failed sync is told only once: this goes on.
+        // In a task of its own: the caller may be cancelled, and the kernel reports a failed sync
+        // only once.
         let (engine, extent, bytes) = (self.clone(), extent.clone(), Bytes::copy_from_slice(bytes));
-        let mending = tokio::spawn(async move { engine.mend_with(group, &extent, &bytes).await });
-        mending.await.unwrap_or(Err(Error::Closed))
+        let repairing = tokio::spawn(async move { engine.repair_with(group, &extent, &bytes).await });
+        repairing.await.unwrap_or(Err(Error::Closed))
     }
 
-    async fn mend_with(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
+    async fn repair_with(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
         let shared = &self.shared;
-        let _one_at_a_time = shared.mending.lock().await;
+        let _one_at_a_time = shared.repairing.lock().await;
         let _pinned = View::new(shared, group);
         if !self.can_be_read(group, extent) {
             return Ok(false);
@@ -244,7 +252,7 @@ impl Engine {
         if read().await.is_ok() {
             return Ok(false);
         }
-        let (from, mut buf) = shared.settled_blocks_of(extent).await?;
+        let (from, mut buf) = shared.stable_blocks_of(extent).await?;
         let start = (extent.at.offset - from) as usize;
         if let Some(place) = buf.get_mut(start..start + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -254,15 +262,15 @@ impl Engine {
         result.map_err(|error| shared.fail_device(FileKind::Data, "write", error))?;
         shared.sync_now().await?;
         read().await?;
-        shared.counters.mended_values.fetch_add(1, Ordering::Relaxed);
+        shared.counters.repaired_values.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 }
 
 impl Shared {
-    /// The blocks of an extent as two reads agree that they are. The neighbours' bytes in them are written back, so what is
-    /// wrong with a single read must not become wrong on the device.
-    async fn settled_blocks_of(&self, extent: &Extent) -> Result<(u64, AlignedBuf)> {
+    /// The blocks of an extent, read until two reads agree. The repair writes the neighbours' bytes
+    /// back, so an error of a single read must not reach the device.
+    async fn stable_blocks_of(&self, extent: &Extent) -> Result<(u64, AlignedBuf)> {
         let (start, mut buf) = self.blocks_of(extent).await;
         for _ in 0..AGREEMENTS {
             let (_, again) = self.blocks_of(extent).await;
@@ -278,7 +286,7 @@ impl Shared {
         })
     }
 
-    /// The blocks of an extent as they are; those that cannot be read are zeros.
+    /// The blocks of an extent as read. Blocks that cannot be read are zeros.
     async fn blocks_of(&self, extent: &Extent) -> (u64, AlignedBuf) {
         let range = extent.blocks();
         let device = self.devices.data.as_ref();

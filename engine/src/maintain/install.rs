@@ -1,7 +1,8 @@
-//! Replacing a group's whole state by a peer's snapshot.
+//! Replacing all of a group's state by a peer's snapshot.
 //!
-//! Values go into extents of their own while the old state goes on serving. The swap is one step in memory, and a
-//! checkpoint makes it durable before anything else is written; a crash before that leaves the old state.
+//! Values go into extents of their own while the old state continues to serve. The swap is one step
+//! in memory, and a checkpoint makes it durable before anything else is written. A crash before
+//! that leaves the old state.
 
 use crate::error::{Error, Result};
 use crate::group::Keys;
@@ -12,33 +13,35 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Values gathered into one write, in bytes.
+/// The most bytes of values in one write.
 const BATCH_BYTES: usize = 1 << 20;
-/// Keys of such a batch, at most.
+/// The most keys in one write.
 const BATCH_KEYS: usize = 4096;
-/// Keys taken over from the old state before others may look at it.
+/// Keys taken over from the old state before the lock is released.
 const KEEP_KEYS: usize = 128;
 
-/// A snapshot being installed. Nothing is visible, and a crash leaves the old state, until [`Installer::finish`].
-/// Dropping it gives its space back, once a write that is still under way has ended.
+/// A snapshot being installed. Until [`Installer::finish`], nothing of it is visible and a crash
+/// leaves the old state. Dropping the installer frees its space, after the end of any write in
+/// flight.
 pub struct Installer {
     shared: Arc<Shared>,
     group: GroupId,
-    /// What was put so far. A write under way has it; if nobody waited for the write's end, it is gone.
+    /// The keys put so far. A write in flight owns them; if `put` was cancelled during the write,
+    /// they are gone.
     claimed: Option<Claimed>,
 }
 
-/// A key of the snapshot, and where the old state has its value.
+/// A key of the snapshot, and the old state's entry that has its value.
 type Held = (SnapshotKey, KeyEntry);
 
-/// Keys whose values have a reference each, which is given back on drop.
+/// Keys whose values hold one reference each. Drop releases the references.
 struct Claimed {
     shared: Arc<Shared>,
     keys: Keys,
 }
 
 impl Claimed {
-    /// Gives a key its value, whose reference is counted here.
+    /// Adds a key with its value and counts the reference.
     fn insert(&mut self, state: &mut State, key: &Bytes, entry: KeyEntry) {
         state.space.link(&entry.value);
         if let Some(old) = self.keys.insert(key, entry) {
@@ -61,14 +64,16 @@ impl Installer {
         Installer { claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }), shared, group }
     }
 
-    /// Adds keys, each once. A value that was put before, or that the old state holds, is not written again; one that is here and in the
-    /// old state is read there first, and replaces what is damaged. A key that came without its value takes over what the old state
-    /// names: damage there is met by reads and the scrubber, as before. Returns the keys that came without their value and that the
-    /// old state does not hold: they are not added.
+    /// Adds keys, each once. A value that was put before or that the old state holds is not written
+    /// again. If a key comes with its value and the old state has it too, `put` reads the old
+    /// state's copy and writes the value if that copy is damaged. If a key comes without its value,
+    /// it takes over the old state's extent unread; reads and the scrubber find damage there, as
+    /// before. Returns the keys that came without a value and that the old state does not hold:
+    /// they are not added.
     ///
     /// # Errors
-    /// `Invalid` for 4 GiB of values, `Full`, `Failed`; the installer must then be dropped. May be cancelled; the installer is then of
-    /// no more use: whatever it is asked is refused with `Closed`.
+    /// `Invalid` for 4 GiB of values, `Full`, `Failed`; the installer must then be dropped. May be
+    /// cancelled; then every later call of the installer returns `Closed`.
     pub async fn put(&mut self, keys: Vec<SnapshotKey>) -> Result<Vec<Bytes>> {
         let old = View::new(&self.shared, self.group);
         let (mut held, mut rest) = (Vec::new(), Vec::new());
@@ -101,15 +106,16 @@ impl Installer {
         Ok(missing)
     }
 
-    /// Takes over the extents of values that the old state holds, unless there is a better one for what is damaged. Returns the keys of
-    /// the others.
+    /// Takes over the extents of values that the old state holds. If a key came with its value and
+    /// the old extent is damaged, the key is returned instead. Returns the keys that were not taken
+    /// over.
     async fn keep(&mut self, old: &View, held: Vec<Held>) -> Result<Vec<SnapshotKey>> {
-        let (doubtful, mut kept): (Vec<Held>, Vec<Held>) =
+        let (with_value, mut kept): (Vec<Held>, Vec<Held>) =
             held.into_iter().partition(|(key, _)| key.value.is_some());
-        let entries: Vec<KeyEntry> = doubtful.iter().map(|(_, entry)| *entry).collect();
+        let entries: Vec<KeyEntry> = with_value.iter().map(|(_, entry)| *entry).collect();
         let intact = old.are_intact(&entries).await;
         let mut rest = Vec::new();
-        for (held, intact) in doubtful.into_iter().zip(intact) {
+        for (held, intact) in with_value.into_iter().zip(intact) {
             match intact {
                 true => kept.push(held),
                 false => rest.push(held.0),
@@ -120,8 +126,10 @@ impl Installer {
         while kept.peek().is_some() {
             let mut state = self.shared.state.lock();
             for (key, entry) in kept.by_ref().take(KEEP_KEYS) {
-                // It may have been overwritten since somebody looked. Before the log is applied again up to where it was before a
-                // restart, a key may name what is another's by now: then only bytes that were read tell.
+                // The key may have been overwritten since the view was made. Before the log is
+                // re-applied to its position before the restart, a key may name an extent that
+                // belongs to another value now; then only a value that was read and matched is
+                // taken over.
                 let group = state.groups.get(&self.group);
                 let group = group.filter(|group| key.value.is_some() || group.is_reapplied());
                 let now = group.and_then(|group| group.keys.get(&key.key));
@@ -138,7 +146,7 @@ impl Installer {
         let mut rest = vec![keys];
         while let Some(mut batch) = rest.pop() {
             match self.write(&batch).await {
-                // Room in one piece is rarer than room.
+                // One large free run is rarer than several small ones.
                 Err(Error::Full { .. }) if batch.len() > 1 => {
                     rest.push(batch.split_off(batch.len() / 2));
                     rest.push(batch);
@@ -161,13 +169,14 @@ impl Installer {
             values.extend_from_slice(bytes);
             entries.push((key.key.clone(), KeyEntry { version: key.version, value: at }));
         }
-        let base = self.place(len, entries)?;
+        let base = self.allocate(len, entries)?;
         if len == 0 {
             return Ok(());
         }
         let buf = AlignedBuf::copied_from(&values);
         self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        // Whoever waits may give up, and the write goes on: its space stays taken until it has ended.
+        // In a task of its own: the caller may be cancelled, and the write continues. Its space
+        // stays allocated until the write has ended.
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
             let (result, _) = claimed.shared.devices.data.write(base, buf).await;
@@ -179,8 +188,8 @@ impl Installer {
         result
     }
 
-    /// Gives a batch of `len` bytes its place and the keys their values in it.
-    fn place(&mut self, len: u32, entries: Vec<(Bytes, KeyEntry)>) -> Result<u64> {
+    /// Allocates an extent of `len` bytes for a batch, and adds the keys with their values in it.
+    fn allocate(&mut self, len: u32, entries: Vec<(Bytes, KeyEntry)>) -> Result<u64> {
         let claimed = self.claimed.as_mut().ok_or(Error::Closed)?;
         let mut state = self.shared.state.lock();
         state.check_open()?;
@@ -194,7 +203,7 @@ impl Installer {
         Ok(base)
     }
 
-    /// Whether a checkpoint can hold what was put, with a machine image of so many bytes.
+    /// Whether a checkpoint can hold the keys put so far, with a machine image of so many bytes.
     ///
     /// # Errors
     /// `IndexFull`, `Closed`.
@@ -204,11 +213,12 @@ impl Installer {
         fits_state(bytes, self.shared.facts.checkpoint_capacity)
     }
 
-    /// Replaces the group's keys by what was put, its log by nothing (purged through `applied`), and its machine image.
+    /// Replaces the group's keys by those put, its log by an empty one purged through `applied`,
+    /// and its machine image.
     ///
     /// # After a crash
-    /// During this call: the old state or the new one, whole. After it: the new one; a checkpoint holds it, synced.
-    /// To be asked before: [`Installer::fits`].
+    /// During this call: all of the old state, or all of the new one. After it: the new one, held
+    /// by a synced checkpoint. Call [`Installer::fits`] before.
     ///
     /// # Errors
     /// `Full`, `Failed`, `Closed`.

@@ -1,5 +1,5 @@
-//! What keeps a directory whole while it is in use: checks of what is at rest, repair, and a peer's
-//! snapshot in place of the state.
+//! Maintenance of a directory in use: checks of stored data, repair, and replacing the state by a
+//! peer's snapshot.
 
 mod extent;
 mod install;

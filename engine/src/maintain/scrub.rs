@@ -1,19 +1,20 @@
-//! What a scrubber asks of the engine beside the extents: the journal, the checkpoints, the superblock, and a place to keep
-//! its position. The scrubber itself, which knows the peers, is the caller's.
+//! What a scrubber needs beside the extents: checks of the journal, the checkpoints and the
+//! superblock, and storage for its progress. The scrubber itself knows the peers and belongs to the
+//! caller.
 
 use crate::checkpoint::{file_of, verify};
 use crate::error::{Corruption, CorruptionKind, Result};
 use crate::io::{AlignedBuf, BLOCK, FileKind, Pace};
 use crate::journal::Block;
 use crate::state::Engine;
-use crate::types::ScrubMark;
+use crate::types::ScrubProgress;
 
 /// Journal blocks checked at once.
 const JOURNAL_BLOCKS: u64 = 256;
-/// How often a checkpoint is looked at again that was replaced meanwhile.
+/// How often the check of a checkpoint is repeated because a new one was written meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// What a check of a part found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// 4 KiB blocks read.
@@ -71,8 +72,8 @@ impl Engine {
         }
     }
 
-    /// Checks the checkpoints of both areas. One that a crash cut short may still lie in an area until two were written
-    /// since the engine was opened.
+    /// Checks the checkpoints of both areas. A checkpoint that a crash interrupted may remain in an
+    /// area until two checkpoints were written after the open.
     pub async fn check_checkpoints(&self, pace: Pace<'_>) -> Checked {
         let mut checked = Checked::default();
         for area in 0..2 {
@@ -85,7 +86,7 @@ impl Engine {
         checked
     }
 
-    /// `false` where a checkpoint was being written meanwhile, so that nothing is known.
+    /// Returns `false` if a checkpoint was begun meanwhile, so that the result means nothing.
     async fn check_area(&self, area: usize, pace: Pace<'_>, checked: &mut Checked) -> bool {
         let shared = &self.shared;
         let begun = shared
@@ -126,29 +127,29 @@ impl Engine {
         true
     }
 
-    /// Checks the four copies of the superblock and rewrites those that are not as they should be. Returns how many were
-    /// damaged.
+    /// Checks the four copies of the superblock and rewrites damaged and old ones. Returns how many
+    /// were damaged.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn check_superblock(&self) -> Result<u64> {
         let shared = &self.shared;
         shared.state.lock().check_open()?;
-        let healed = shared.superblock.lock().await.heal().await;
-        healed.map(|healed| healed.damaged).inspect_err(|error| shared.fail(error.clone()))
+        let repaired = shared.superblock.lock().await.repair_copies().await;
+        repaired.map(|repaired| repaired.damaged).inspect_err(|error| shared.fail(error.clone()))
     }
 
-    /// What [`Engine::save_scrub_mark`] last stored.
-    pub async fn scrub_mark(&self) -> ScrubMark {
+    /// What [`Engine::save_scrub_progress`] last stored.
+    pub async fn scrub_progress(&self) -> ScrubProgress {
         self.shared.superblock.lock().await.current().scrub
     }
 
-    /// Stores a scrubber's place, synced.
+    /// Stores the scrubber's progress, synced.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
-    pub async fn save_scrub_mark(&self, mark: ScrubMark) -> Result<()> {
+    pub async fn save_scrub_progress(&self, progress: ScrubProgress) -> Result<()> {
         self.shared.state.lock().check_open()?;
-        self.shared.update_superblock(|s| s.scrub = mark).await
+        self.shared.update_superblock(|s| s.scrub = progress).await
     }
 }

@@ -1,30 +1,34 @@
-//! What a directory may lack, by how it was left.
+//! What an open may assume about a directory, from how its last process ended.
 
-use super::recovery::Left;
+use super::recovery::ShutdownEvidence;
 use crate::superblock::Superblock;
-use crate::types::{Mode, Standing};
+use crate::types::{MemberState, Mode};
 
-/// Whether the node still remembers what it acknowledged. A restart of the process does not make a forgetful node
-/// whole, a power cut takes nothing where the mark says that everything acknowledged was synced, and what can be read
-/// after a failed write or sync is no proof where peers can tell what is missing. Nor is it if the boot id is another one by
-/// then: that may have changed for less than a power cut.
-pub(super) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Standing {
-    let doubtful = power_cut && known.lazy || known.failed_sync.is_some() && peers;
-    match known.standing {
-        Standing::Active if !doubtful => Standing::Active,
-        _ => Standing::Recovering,
+/// The member state after this open.
+/// - A recovering member stays recovering: a restart of its process does not change that.
+/// - A power cut lost nothing acknowledged if the unsynced-ack flag is clear.
+/// - After a failed write or sync, readable data is no proof that it is synced, and with peers the
+///   member recovers. This holds under another kernel boot id too, since the id may change for less
+///   than a power cut.
+pub(super) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> MemberState {
+    let may_lack_acks = power_cut && known.unsynced_acks || known.failed_sync.is_some() && peers;
+    match known.member_state {
+        MemberState::Active if !may_lack_acks => MemberState::Active,
+        _ => MemberState::Recovering,
     }
 }
 
-/// What the journal may lack. A failed sync under the running kernel counts as a power cut that was survived: blocks may
-/// have fallen back one by one, but with no peers what was acknowledged must be there.
-pub(super) fn how_it_was_left(known: &Superblock, power_cut: bool, peers: bool) -> Left {
+/// What recovery may assume about the journal. A failed sync under the running kernel counts as a
+/// power cut: single blocks may have reverted to older content. But without peers everything
+/// acknowledged must be there.
+pub(super) fn shutdown_evidence(known: &Superblock, power_cut: bool, peers: bool) -> ShutdownEvidence {
     let keeps = known.mode == Some(Mode::Device);
     let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
-    Left {
+    ShutdownEvidence {
         power_cut: power_cut || failed_sync.is_some(),
         kept_written: match failed_sync {
-            // What a failed sync covered may be gone whatever the device promises; where peers hold it, nothing is taken for granted.
+            // A failed sync may have lost completed writes, whatever the device promises. With
+            // peers, no completed write is assumed to be there.
             Some(_) => keeps && !peers,
             None => keeps || !power_cut,
         },

@@ -1,4 +1,4 @@
-//! Opening the files of a directory, each of the size that it must have.
+//! Opening the files of a directory and checking their sizes.
 
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};

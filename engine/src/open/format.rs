@@ -1,7 +1,7 @@
-//! Making a directory an engine's, and whose it is then.
+//! Formatting a directory, and checking its identity.
 
 use super::files::{open_devices, open_file};
-use crate::checkpoint::{self, Capture, Place};
+use crate::checkpoint::{self, Capture, CheckpointPosition};
 use crate::error::{Error, Result};
 use crate::io::{Directory, FileKind};
 use crate::superblock::{Superblock, SuperblockStore};
@@ -9,7 +9,8 @@ use crate::types::{Geometry, Identity};
 
 const MAX_CLUSTER_BYTES: usize = 64;
 
-/// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends synced.
+/// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends
+/// synced.
 pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
     geometry.check()?;
     check_identity(identity)?;
@@ -17,7 +18,7 @@ pub(crate) async fn format(directory: &dyn Directory, geometry: Geometry, identi
     let superblock = open_file(directory, FileKind::Superblock)?;
     let devices = open_devices(directory, &geometry)?;
     let capture = Capture { replaces: false, groups: Vec::new() };
-    let place = Place { incarnation: identity.incarnation, number: 1, sequence: 0, chain: 0 };
+    let place = CheckpointPosition { incarnation: identity.incarnation, number: 1, sequence: 0, chain: 0 };
     let [first, _] = &devices.checkpoints;
     checkpoint::write(first.as_ref(), FileKind::Checkpoint0, &location, &capture, place, async { Ok(()) })
         .await?;
@@ -29,7 +30,7 @@ pub(super) fn check_identity(identity: &Identity) -> Result<()> {
     let len = identity.cluster.len();
     if len == 0 || len > MAX_CLUSTER_BYTES {
         return Err(Error::Invalid(format!(
-            "a cluster name of {len} bytes: 1 to {MAX_CLUSTER_BYTES} are allowed"
+            "a cluster name of {len} bytes: 1 to {MAX_CLUSTER_BYTES} bytes are allowed"
         )));
     }
     if identity.slot == 0 || identity.incarnation == 0 || identity.incarnation > Identity::MAX_INCARNATION {

@@ -1,7 +1,7 @@
-//! A look at a directory that nobody has open: what can be read there, what verifies, and what an opening would make of it.
-//! Nothing is written.
+//! Inspects a directory that no process has open: what can be read, what verifies, and what an open
+//! would make of it. Writes nothing.
 
-use super::classify::{classify, how_it_was_left};
+use super::classify::{classify, shutdown_evidence};
 use super::files::{open_devices, open_file, open_superblock};
 use super::recovery::{is_written, recover};
 use crate::checkpoint::{file_of, verify};
@@ -11,22 +11,25 @@ use crate::io::{Directory, FileKind};
 use crate::journal::Ring;
 use crate::state::Devices;
 use crate::superblock::{Superblock, SuperblockStore, copies};
-use crate::types::{BootId, Geometry, GroupId, Identity, LogBounds, LogId, Mode, Run, Standing, ValueRef};
+use crate::types::{
+    BootEpoch, Geometry, GroupId, Identity, KernelBootId, LogBounds, LogId, MemberState, Mode, ValueRef,
+};
 use crate::values::read_value;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Damaged values that are named; all are counted.
-const NAMED: usize = 100;
+/// The most damaged values to name; all are counted.
+const MAX_NAMED: usize = 100;
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The superblock's copies: the revision of each, or why it cannot be used.
     pub copies: Vec<std::result::Result<u64, String>>,
-    /// What two of them agree on; else why the directory has no identity.
+    /// What two of the copies agree on; else why the directory has no identity.
     pub known: std::result::Result<Known, String>,
-    /// What the rest holds; nothing where there is no identity, by which it is told from what others wrote.
+    /// What the other files hold; `None` without an identity, since only the identity tells their
+    /// content from another directory's.
     pub contents: Option<Contents>,
 }
 
@@ -37,17 +40,17 @@ pub struct Known {
     pub identity: Identity,
     /// The sizes of its files.
     pub geometry: Geometry,
-    /// Its last opening.
-    pub run: Run,
-    /// The mode of that opening.
+    /// Its last open.
+    pub boot_epoch: BootEpoch,
+    /// The mode of that open.
     pub mode: Option<Mode>,
-    /// What is recorded of what it remembers. See [`Contents::standing`].
-    pub standing: Standing,
-    /// Whether what was acknowledged may not have been synced.
-    pub lazy: bool,
-    /// Whether it was last opened under the running kernel, on devices with the same history.
+    /// The recorded member state. See [`Contents::member_state`].
+    pub member_state: MemberState,
+    /// The unsynced-ack flag: acknowledged writes may not be synced.
+    pub unsynced_acks: bool,
+    /// Whether the last open was under the running kernel, on devices with the same history.
     pub same_boot: bool,
-    /// A write or sync failed: the journal's end by then.
+    /// A write or sync failed: the journal's end at that time.
     pub failed_sync: Option<u64>,
     /// Each group's vote, as the caller stored it.
     pub votes: BTreeMap<GroupId, Bytes>,
@@ -62,10 +65,10 @@ pub struct Contents {
     pub journal_end: u64,
     /// The journal is known to have been synced through this block.
     pub synced: u64,
-    /// What ended the verified prefix before its time. A member with peers keeps that prefix and recovers.
+    /// What ended the verified prefix early. A member with peers keeps that prefix and recovers.
     pub damage: Option<Corruption>,
-    /// What an opening with peers would take the member for.
-    pub standing: Standing,
+    /// The member state that an open with peers would give it.
+    pub member_state: MemberState,
     /// Each group.
     pub groups: Vec<GroupContents>,
 }
@@ -75,7 +78,7 @@ pub struct Contents {
 pub struct CheckpointArea {
     /// The file.
     pub file: FileKind,
-    /// Its checkpoint's number, and the journal block up to which it reaches, if it holds an intact one.
+    /// Its checkpoint's number and the journal block that it reaches, if it holds an intact one.
     pub holds: Option<(u64, u64)>,
     /// What is wrong: byte offset, length, and the finding.
     pub damage: Option<(u64, u64, String)>,
@@ -88,17 +91,17 @@ pub struct GroupContents {
     pub group: GroupId,
     /// The log's first and last position.
     pub log: LogBounds,
-    /// What the newest checkpoint has applied: the log behind it is applied by an opening.
+    /// The position that the newest checkpoint has applied. An open applies the log behind it.
     pub applied: Option<LogId>,
-    /// What was applied before, as far as the log reaches.
+    /// The position applied before, as far as the log reaches.
     pub applied_before: Option<LogId>,
     /// Keys of that checkpoint.
     pub keys: u64,
-    /// The values, where they were asked for.
+    /// The values, if they were asked for.
     pub values: Option<Values>,
 }
 
-/// What became of values that keys and log entries refer to.
+/// The check of the values that keys and log entries refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     /// Values read and compared with their hash.
@@ -109,12 +112,13 @@ pub struct Values {
     pub named: Vec<String>,
 }
 
-/// Looks at a directory; `boot` is the running kernel's. With `values` every value is read, which takes as long as reading what is
-/// stored.
+/// Inspects a directory. `boot` is the running kernel's id. With `values` every value is read,
+/// which takes as long as reading all stored data.
 ///
 /// # Errors
-/// `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, where there is nothing to look at. Damage is no error.
-pub async fn inspect(directory: &dyn Directory, boot: BootId, values: bool) -> Result<Inspection> {
+/// `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, if there is nothing to inspect.
+/// Damage is not an error.
+pub async fn inspect(directory: &dyn Directory, boot: KernelBootId, values: bool) -> Result<Inspection> {
     let device = open_superblock(directory)?;
     let copies = copies(device.as_ref()).await;
     let known = match SuperblockStore::read(device, directory.location()).await {
@@ -132,14 +136,25 @@ pub async fn inspect(directory: &dyn Directory, boot: BootId, values: bool) -> R
         Err(error) => return Err(error),
     };
     let contents = contents(directory, &known, boot, values).await?;
-    let Superblock { identity, geometry, epoch, run, mode, standing, lazy, failed_sync, votes, .. } = known;
+    let Superblock {
+        identity,
+        geometry,
+        epoch,
+        boot_nonce,
+        mode,
+        member_state,
+        unsynced_acks,
+        failed_sync,
+        votes,
+        ..
+    } = known;
     let known = Known {
         identity,
         geometry,
-        run: Run { start: epoch, nonce: run },
+        boot_epoch: BootEpoch { number: epoch, nonce: boot_nonce },
         mode,
-        standing,
-        lazy,
+        member_state,
+        unsynced_acks,
         same_boot: known.boot == boot,
         failed_sync,
         votes: votes.into_iter().map(|(group, vote)| (group, vote.into())).collect(),
@@ -150,7 +165,7 @@ pub async fn inspect(directory: &dyn Directory, boot: BootId, values: bool) -> R
 async fn contents(
     directory: &dyn Directory,
     known: &Superblock,
-    boot: BootId,
+    boot: KernelBootId,
     values: bool,
 ) -> Result<Contents> {
     let devices = open_devices(directory, &known.geometry)?;
@@ -164,10 +179,11 @@ async fn contents(
         checkpoints.push(CheckpointArea { file: file_of(area), holds, damage });
     }
     let power_cut = known.boot != boot;
-    let left = how_it_was_left(known, power_cut, true);
-    let recovered = recover(&devices, known, Ring::new(known.geometry.journal_blocks()), left, true).await?;
-    let standing = match &recovered.damage {
-        Some(_) => Standing::Recovering,
+    let evidence = shutdown_evidence(known, power_cut, true);
+    let recovered =
+        recover(&devices, known, Ring::new(known.geometry.journal_blocks()), evidence, true).await?;
+    let member_state = match &recovered.damage {
+        Some(_) => MemberState::Recovering,
         None => classify(known, power_cut, true),
     };
     let mut groups = Vec::new();
@@ -186,12 +202,13 @@ async fn contents(
         journal_end: recovered.end,
         synced: recovered.synced,
         damage: recovered.damage,
-        standing,
+        member_state,
         groups,
     })
 }
 
-/// Reads each value once, whoever refers to it. Of entries whose purge is due the values may be others' by now.
+/// Reads each value once, however many refer to it. Skips values of entries whose purge is due, and
+/// of keys that are not re-applied: their extents may belong to other values now.
 async fn check_values(devices: &Devices, group: &Group) -> Values {
     let keys =
         group.keys.iter().filter(|_| group.is_reapplied()).map(|(_, entry)| (entry.value, entry.version));
@@ -207,7 +224,7 @@ async fn check_values(devices: &Devices, group: &Group) -> Values {
         found.checked += 1;
         if let Err(error) = read_value(devices.data.as_ref(), &value, log_id).await {
             found.damaged += 1;
-            if found.named.len() < NAMED {
+            if found.named.len() < MAX_NAMED {
                 found.named.push(error.to_string());
             }
         }

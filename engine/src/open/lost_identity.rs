@@ -1,12 +1,17 @@
-//! A directory whose identity cannot be read any more: it is as good as a lost disk.
+//! A directory whose identity cannot be read any more. It counts as a lost disk.
 //!
-//! The superblock holds the votes. With no two of its copies left nobody knows what this member promised, so nobody may
-//! speak for it, and what else it holds is not looked at. Once a leader has said that the cluster does without it, the
-//! directory becomes an empty one of another identity.
+//! The superblock holds the votes. When no two of its copies agree, the votes of this member are
+//! unknown. So the member's old identity must not be used again, and nothing else in the directory
+//! is read. Once a leader has confirmed that the cluster does not need it, the directory becomes an
+//! empty one of another identity.
 //!
-//! What holds here: an identity that can be read is never replaced, nor one of another cluster or slot; the first thing
-//! written makes every copy of the superblock unusable, synced, so that the old identity does not come back with less than
-//! it had. A crash from there on leaves a directory without an identity, to which the same is done again.
+//! What holds here: An identity that can be read is never replaced, nor a directory of another
+//! cluster or slot. The first write makes every copy of the superblock unusable, synced, so that
+//! the old identity cannot come back with less than it had. A crash from there on leaves a
+//! directory without an identity, on which the same steps are repeated. written makes every copy of
+//! the superblock unusable, synced, so that the old identity does not come back with less than it
+//! had. A crash from there on leaves a directory without an identity, to which the same is done
+//! again.
 
 use super::files::{open_file, open_superblock};
 use super::format::{check_expected, check_identity, format};
@@ -16,12 +21,13 @@ use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES
 use crate::superblock::{SuperblockStore, readable_copies, void_copies};
 use crate::types::{Geometry, Identity};
 
-/// Zeroed at once.
+/// Bytes zeroed by one write.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Why a directory without a readable superblock cannot be opened. One copy suffices to tell a directory of somebody else,
-/// and a journal that was written to tells an erased superblock from a format that did not end.
-pub(super) async fn judge(
+/// The error for a directory without a readable superblock. One intact copy suffices to recognise a
+/// directory of another cluster or slot. A journal with content distinguishes an erased superblock
+/// from a format that did not finish.
+pub(super) async fn open_error(
     directory: &dyn Directory,
     superblock: &dyn Device,
     expected: Option<&(String, u16)>,
@@ -54,13 +60,14 @@ pub(super) async fn judge(
     }
 }
 
-/// Whether an identity can be read: nothing else is looked at, and nothing is changed.
+/// Whether an identity can be read. Reads nothing else, and changes nothing.
 pub(crate) async fn is_readable(directory: &dyn Directory) -> bool {
     let Ok(superblock) = open_superblock(directory) else { return false };
     SuperblockStore::read(superblock, directory.location()).await.is_ok()
 }
 
-/// Makes the directory an empty one of `identity`. Leaves it as it is where its identity can be read after all. Ends synced.
+/// Formats the directory as an empty one of `identity`. Leaves it as it is if its identity turns
+/// out to be readable. Ends synced.
 pub(crate) async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
     check_identity(identity)?;
     let location = directory.location();
@@ -70,25 +77,25 @@ pub(crate) async fn format_again(directory: &dyn Directory, identity: &Identity)
             return Ok(());
         };
         let expected = (identity.cluster.clone(), identity.slot);
-        let lost = judge(directory, superblock.as_ref(), Some(&expected), error).await;
+        let lost = open_error(directory, superblock.as_ref(), Some(&expected), error).await;
         if !lost.is_identity_lost() {
             return Err(lost);
         }
         void_copies(superblock.as_ref(), &location).await?;
     }
     let geometry = geometry_of(directory)?;
-    // Blocks of another identity are damage to whoever reads the ring.
+    // Recovery takes journal blocks of another identity for damage.
     zero(directory, FileKind::Journal).await?;
     format(directory, geometry, identity).await?;
     tracing::warn!(
         location,
-        now = format!("{:012x}", identity.incarnation),
-        "the identity of this directory could not be read: it is empty now, under another one"
+        new_incarnation = format!("{:012x}", identity.incarnation),
+        "the identity of this directory could not be read; the directory was formatted under a new one and is empty"
     );
     Ok(())
 }
 
-/// As the files are: no copy of the superblock says how they should be.
+/// The sizes of the files as they are: no copy of the superblock says how they should be.
 fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
     let size = |kind| open_file(directory, kind).map(|device| device.size());
     let geometry = Geometry {

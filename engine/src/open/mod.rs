@@ -1,13 +1,14 @@
-//! Opening a directory: whose it is, what it stands for, and what must be safe before it is used.
+//! Opening a directory: check whose it is, recover its state, and make that state safe before it is
+//! used.
 
 mod classify;
 mod files;
+mod finish_recovery;
 mod format;
 mod inspect;
 mod lost_identity;
 mod recovery;
 mod rewrite;
-mod settle;
 
 pub(crate) use format::format;
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
@@ -15,78 +16,78 @@ pub(crate) use lost_identity::{format_again, is_readable};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{Directory, Watch, Watched};
+use crate::io::{BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
-    Checkpoints, Counters, Devices, Facts, LazyMark, Progress, Queue, Shared, Signals, State,
+    Checkpoints, Counters, Devices, Facts, Queue, Shared, Signals, State, UnsyncedAckFlag, WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, Mode, Options, Standing};
+use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
 use bytes::Bytes;
-use classify::{classify, how_it_was_left};
+use classify::{classify, shutdown_evidence};
 use files::{open_devices, open_superblock};
+use finish_recovery::{begin_epoch, finish_recovery};
 use format::check_expected;
 use parking_lot::Mutex;
 use recovery::{Recovered, recover};
-use settle::{begin_epoch, settle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Reads the directory, decides whether it may be used, recovers it, and only then writes.
+/// Reads the directory, decides whether it may be used, recovers it, and writes only after that.
 pub(crate) async fn open(
-    directory: &Watched,
+    directory: &BoundedDirectory,
     expected: Option<(String, u16)>,
     options: Options,
 ) -> Result<Arc<Shared>> {
     let mut opening = Opening::identify(directory, expected.as_ref(), options).await?;
-    let (mut recovered, standing, space) = opening.recover().await?;
-    opening.make_safe(&mut recovered, standing).await?;
-    opening.begin_run(&recovered, standing).await?;
-    opening.tell(&recovered, standing);
+    let (mut recovered, member_state, space) = opening.recover().await?;
+    opening.make_safe(&mut recovered, member_state).await?;
+    opening.record_boot(&recovered, member_state).await?;
+    opening.log_findings(&recovered, member_state);
     let (written, chain) = opening.begin_epoch(&recovered).await?;
-    let progress = Progress::new(written, chain, opening.facts.options.mode);
+    let progress = WriteProgress::new(written, chain, opening.facts.options.mode);
     let state = state(recovered, space, opening.facts.ring);
-    Ok(Arc::new(opening.into_shared(standing, state, progress)))
+    Ok(Arc::new(opening.into_shared(member_state, state, progress)))
 }
 
-/// A directory that is being opened: what is known of it before anything is recovered.
+/// A directory that is being opened: what is known before recovery.
 struct Opening {
     facts: Facts,
     devices: Devices,
-    watch: Arc<Watch>,
+    deadlines: Arc<IoDeadlines>,
     superblock: SuperblockStore,
-    /// What the superblock says until this opening changes it.
+    /// The superblock as read, before this open changes it.
     known: Superblock,
     power_cut: bool,
 }
 
 impl Opening {
-    /// Whose the directory is, and whether all its files are there.
+    /// Checks whose directory it is, and that all its files are there.
     async fn identify(
-        directory: &Watched,
+        directory: &BoundedDirectory,
         expected: Option<&(String, u16)>,
         options: Options,
     ) -> Result<Opening> {
         let location = directory.location();
         let device = open_superblock(directory)?;
         let read = SuperblockStore::read(device.clone(), location.clone()).await;
-        directory.watch.check(&location)?;
+        directory.deadlines.check(&location)?;
         let superblock = match read {
             Ok(superblock) => superblock,
             Err(error) => {
-                return Err(lost_identity::judge(directory, device.as_ref(), expected, error).await);
+                return Err(lost_identity::open_error(directory, device.as_ref(), expected, error).await);
             }
         };
         let known = superblock.current().clone();
         check_expected(&location, &known.identity, expected)?;
         let devices = open_devices(directory, &known.geometry)?;
         let power_cut = known.boot != options.boot;
-        let mut lineage = known.lineage;
-        lineage.rotate_right(1);
-        if let Some(latest) = lineage.first_mut() {
-            *latest = known.run;
+        let mut fencing_history = known.fencing_history;
+        fencing_history.rotate_right(1);
+        if let Some(latest) = fencing_history.first_mut() {
+            *latest = known.boot_nonce;
         }
         let facts = Facts {
             location,
@@ -95,116 +96,126 @@ impl Opening {
             identity: known.identity.clone(),
             ring: Ring::new(known.geometry.journal_blocks()),
             epoch: known.epoch + 1,
-            lineage,
+            fencing_history,
             checkpoint_capacity: known.geometry.checkpoint_bytes,
         };
-        Ok(Opening { facts, devices, watch: Arc::clone(&directory.watch), superblock, known, power_cut })
+        Ok(Opening {
+            facts,
+            devices,
+            deadlines: Arc::clone(&directory.deadlines),
+            superblock,
+            known,
+            power_cut,
+        })
     }
 
-    /// What the files stand for, and whether the node still remembers what it acknowledged. Writes
-    /// nothing.
-    async fn recover(&self) -> Result<(Recovered, Standing, SpaceMap)> {
+    /// Recovers the state from the files, and decides whether the member is active or recovering.
+    /// Writes nothing.
+    async fn recover(&self) -> Result<(Recovered, MemberState, SpaceMap)> {
         let Opening { facts, devices, known, power_cut, .. } = self;
         let salvage = facts.options.salvage;
-        let left = how_it_was_left(known, *power_cut, salvage);
-        let recovered = recover(devices, known, facts.ring, left, salvage).await;
-        self.watch.check(&facts.location)?;
+        let evidence = shutdown_evidence(known, *power_cut, salvage);
+        let recovered = recover(devices, known, facts.ring, evidence, salvage).await;
+        self.deadlines.check(&facts.location)?;
         let recovered = recovered?;
-        let standing = match &recovered.damage {
-            Some(_) => Standing::Recovering,
+        let member_state = match &recovered.damage {
+            Some(_) => MemberState::Recovering,
             None => classify(known, *power_cut, salvage),
         };
         let space = rebuild_space(&known.geometry, &recovered.groups)?;
-        Ok((recovered, standing, space))
+        Ok((recovered, member_state, space))
     }
 
-    /// What was read is on the medium when this returns, and nothing behind it could pass for more.
-    async fn make_safe(&mut self, recovered: &mut Recovered, standing: Standing) -> Result<()> {
+    /// When this returns, the recovered state is on the medium, and nothing behind its end can be
+    /// mistaken for a part of it.
+    async fn make_safe(&mut self, recovered: &mut Recovered, member_state: MemberState) -> Result<()> {
         let Opening { facts: Facts { location, ring, .. }, devices, superblock, known, power_cut, .. } = self;
-        let doubtful = known.failed_sync.is_some();
-        let healed = match *power_cut && !doubtful {
-            true => superblock.heal().await?,
-            false => superblock.reaffirm().await?,
+        let after_failed_sync = known.failed_sync.is_some();
+        let repaired = match *power_cut && !after_failed_sync {
+            true => superblock.repair_copies().await?,
+            false => superblock.rewrite_copies().await?,
         };
-        if healed.damaged > 0 {
+        if repaired.damaged > 0 {
             tracing::warn!(
                 location,
-                copies = healed.damaged,
+                copies = repaired.damaged,
                 "damaged copies of the superblock were rewritten"
             );
         }
-        if recovered.damage.is_some() || (doubtful && standing == Standing::Recovering) {
-            // Before a byte of the damage is overwritten: what is left then could pass for whole.
-            superblock.update(|s| s.standing = Standing::Recovering).await?;
+        if recovered.damage.is_some() || (after_failed_sync && member_state == MemberState::Recovering) {
+            // Before a byte of the damage is overwritten: the remainder could later look complete.
+            superblock.update(|s| s.member_state = MemberState::Recovering).await?;
         }
         let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
         let incarnation = known.identity.incarnation;
-        let settled = settle(devices, *ring, location, recovered, doubtful, incarnation).await;
-        if let Err(error) = &settled
+        let finished =
+            finish_recovery(devices, *ring, location, recovered, after_failed_sync, incarnation).await;
+        if let Err(error) = &finished
             && error.is_failed_io()
             && !*power_cut
         {
-            // What this opening has read may be gone at the next one.
+            // What this open has read may be missing at the next one.
             let _ = superblock.record_failed_sync(known.failed_sync.unwrap_or(reached)).await;
         }
-        settled
+        finished
     }
 
-    /// From here on the directory is this opening's.
-    async fn begin_run(&mut self, recovered: &Recovered, standing: Standing) -> Result<()> {
-        let Facts { options, epoch, lineage, .. } = &self.facts;
-        // All that was recovered is synced by now, so the mark is clear until the first acknowledgement that is not.
+    /// Records this open in the superblock. From here on the directory belongs to it.
+    async fn record_boot(&mut self, recovered: &Recovered, member_state: MemberState) -> Result<()> {
+        let Facts { options, epoch, fencing_history, .. } = &self.facts;
+        // Everything recovered is synced by now, so the flag is clear until the first
+        // acknowledgement that is not.
         let clean = Clean { sequence: recovered.end, checksum: recovered.chain };
         self.superblock
             .update(|s| {
                 s.epoch = *epoch;
                 s.boot = options.boot;
-                s.lazy = false;
+                s.unsynced_acks = false;
                 s.clean = clean;
                 s.mode = Some(options.mode);
-                s.standing = standing;
-                s.run = options.run;
-                s.lineage = *lineage;
+                s.member_state = member_state;
+                s.boot_nonce = options.boot_nonce;
+                s.fencing_history = *fencing_history;
                 s.failed_sync = None;
             })
             .await
     }
 
-    /// Says what a person should know of how the directory was found.
-    fn tell(&self, recovered: &Recovered, standing: Standing) {
+    /// Logs what an operator should know about the state in which the directory was found.
+    fn log_findings(&self, recovered: &Recovered, member_state: MemberState) {
         let Opening { facts: Facts { location, epoch, .. }, known, .. } = self;
         if let Some(damage) = &recovered.damage {
             tracing::warn!(
                 location,
                 %damage,
-                start = epoch,
+                boot_epoch = epoch,
                 journal_end = recovered.end,
                 last_entries = ?recovered.groups.values().map(|g| g.log.bounds().last).collect::<Vec<_>>(),
-                "the data directory is damaged: what could be verified is kept, what lay behind the damage is dropped, and the \
-                 node recovers it from its peers before it votes or serves"
+                "the data directory is damaged: the node keeps what it could verify and drops what lies behind \
+                 the damage. It recovers the rest from its peers before it votes or serves"
             );
         } else if let Some(acknowledged) = known.failed_sync {
             tracing::warn!(
                 location,
                 acknowledged,
-                start = epoch,
+                boot_epoch = epoch,
                 journal_end = recovered.end,
-                %standing,
-                "a write or sync of this disk failed before: replace the disk. What no sync covered was written anew and synced; with \
-                 peers the node recovers before it votes or serves, alone it goes on, since all that was acknowledged is there"
+                %member_state,
+                "a write or sync of this disk failed before: replace the disk. Data that no sync covered was rewritten and synced. With \
+                 peers the node recovers before it votes or serves. Alone it continues, because everything acknowledged is there"
             );
-        } else if standing == Standing::Recovering && known.standing == Standing::Active {
+        } else if member_state == MemberState::Recovering && known.member_state == MemberState::Active {
             tracing::warn!(
                 location,
-                start = epoch,
+                boot_epoch = epoch,
                 journal_end = recovered.end,
-                "this machine, or its disk alone, lost power while acknowledged writes were not yet synced: the newest of \
-                 them may be gone, and the node recovers before it votes or serves"
+                "this machine, or its disk alone, lost power while acknowledged writes were not yet synced. The newest of \
+                 them may be lost; the node recovers before it votes or serves"
             );
         }
     }
 
-    /// Writes the first block of this opening. Returns its sequence and checksum.
+    /// Writes the first journal block of this open. Returns its sequence and checksum.
     async fn begin_epoch(&mut self, recovered: &Recovered) -> Result<(u64, u128)> {
         let facts = &self.facts;
         let written = recovered.end + 1;
@@ -218,29 +229,30 @@ impl Opening {
         };
         let chain = begin_epoch(self.devices.journal.as_ref(), facts.ring, &facts.location, &header).await?;
         if recovered.end == 0 {
-            // No checkpoint covers any of the journal: without this an empty one would pass for it.
+            // No checkpoint covers any of the journal: without this record an erased journal would
+            // pass for this one.
             self.superblock.update(|s| s.clean = Clean { sequence: written, checksum: chain }).await?;
         }
         Ok((written, chain))
     }
 
-    fn into_shared(self, standing: Standing, state: State, progress: Progress) -> Shared {
+    fn into_shared(self, member_state: MemberState, state: State, progress: WriteProgress) -> Shared {
         let votes = &self.superblock.current().votes;
         let votes = votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
         Shared {
             facts: self.facts,
             devices: self.devices,
-            watch: self.watch,
+            deadlines: self.deadlines,
             superblock: tokio::sync::Mutex::new(self.superblock),
             votes: Mutex::new(votes),
-            standing: Mutex::new(standing),
+            member_state: Mutex::new(member_state),
             state: Mutex::new(state),
             progress: Mutex::new(progress),
-            lazy: LazyMark::default(),
-            distrusted: AtomicBool::new(false),
+            unsynced_acks: UnsyncedAckFlag::default(),
+            syncs_required: AtomicBool::new(false),
             counters: Counters::default(),
             signals: Signals::default(),
-            mending: tokio::sync::Mutex::new(()),
+            repairing: tokio::sync::Mutex::new(()),
             syncing: tokio::sync::Mutex::new(()),
         }
     }
@@ -267,7 +279,7 @@ fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
     }
 }
 
-/// Counts every reference of index and log.
+/// Counts every reference of keys and log.
 fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
     let mut space = SpaceMap::new(geometry.data_blocks());
     for group in groups.values() {

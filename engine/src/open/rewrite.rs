@@ -1,4 +1,5 @@
-//! What is in doubt after a failed write or sync is written again before anything is built on it.
+//! After a failed write or sync: rewrites the data that no sync is known to cover, before anything
+//! is built on it.
 
 use super::recovery::Recovered;
 use crate::checkpoint::{self, file_of};
@@ -10,12 +11,13 @@ use crate::types::ValueRef;
 use std::ops::Range;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Blocks of values written again at once.
+/// Blocks of values rewritten by one request.
 const BATCH_BLOCKS: u64 = 256;
 
-/// Writes again what was recovered and no sync is known to have covered: the newest checkpoint's header, which is synced
-/// when this returns, since the other checkpoint is overwritten next; and values, which are not.
-pub(super) async fn write_again(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
+/// Rewrites what was recovered and no sync is known to have covered. That is the newest
+/// checkpoint's header, which is synced when this returns, because the other checkpoint is
+/// overwritten next; and values, which are not synced here.
+pub(super) async fn rewrite_unsynced(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
     if let Some(device) =
         devices.checkpoints.get(recovered.area).filter(|_| recovered.checkpoint.incarnation != 0)
     {
@@ -28,7 +30,8 @@ pub(super) async fn write_again(devices: &Devices, location: &str, recovered: &R
     write_values(devices.data.as_ref(), location, &recovered.unsynced_values).await
 }
 
-/// Values lie in blocks with others: whole blocks are read, the values in them are checked, and all is written back.
+/// Values share blocks with others: this reads whole blocks, checks the values in them, and writes
+/// all of it back.
 async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) -> Result<()> {
     let mut values: Vec<&ValueRef> = values.iter().filter(|value| value.len > 0).collect();
     values.sort_unstable_by_key(|value| value.offset);
@@ -47,7 +50,7 @@ async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) ->
         let (now, later) = rest.split_at(count);
         rest = later;
         if !write_run(data, location, now, start..end).await? {
-            // What is damaged among them is left to whoever reads it.
+            // Retry one value at a time. The damaged ones are left for the reads to report.
             for value in now {
                 let blocks = value.offset / BLOCK_BYTES * BLOCK_BYTES..end_of(value);
                 write_run(data, location, std::slice::from_ref(value), blocks).await?;
@@ -57,7 +60,7 @@ async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) ->
     Ok(())
 }
 
-/// Reads these blocks and writes them back, if the values in them are right.
+/// Reads these blocks and writes them back if the values in them match. Returns whether they did.
 async fn write_run(
     data: &dyn Device,
     location: &str,
@@ -66,11 +69,11 @@ async fn write_run(
 ) -> Result<bool> {
     let start = blocks.start;
     let (result, buf) = data.read(start, AlignedBuf::zeroed((blocks.end - start) as usize)).await;
-    let right = |value: &&ValueRef| {
+    let matches = |value: &&ValueRef| {
         let at = (value.offset - start) as usize;
         buf.get(at..at + value.len as usize).is_some_and(|bytes| hash(bytes) == value.hash)
     };
-    if result.is_err() || !values.iter().all(right) {
+    if result.is_err() || !values.iter().all(matches) {
         return Ok(false);
     }
     let (result, _) = data.write(start, buf).await;

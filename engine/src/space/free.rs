@@ -1,23 +1,24 @@
-//! Which blocks of the data area are taken, and where the next value goes.
+//! Which blocks of the data area are allocated, and where the next value goes.
 //!
-//! A value lies in one piece, and members pack differently: what has a place on a leader may have none on a follower, and
-//! replication that waits for it waits for ever, deletes with it. So the end of the area is a reserve that stays in one piece:
-//! a value is put there only if it has no place elsewhere, and a leader takes none of a client that only the reserve has
-//! room for.
+//! A value needs one free run, and members pack values differently. A value that fits on a leader
+//! may not fit on a follower. Replication that waits for space would then wait forever, and the
+//! deletes that would free space would wait behind it. So the end of the area is a reserve that
+//! stays in one piece. A value goes there only if it fits nowhere else, and a leader accepts no
+//! client's write that would fit only into the reserve.
 
 use crate::io::BLOCK;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 /// The longest run opened for small values, in blocks.
 const RUN_BLOCKS: u32 = 256;
-/// The part of the data area that is the reserve, and its most blocks.
+/// The fraction of the data area that is the reserve, and its maximum in blocks.
 const RESERVE_PART: u32 = 16;
 const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
 
-/// A gathering place in the data area: values are packed into it one after another.
+/// A free run into which values are packed one after another.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    /// The first byte not yet given out.
+struct BlockRun {
+    /// The first byte not yet allocated.
     cursor: u64,
     /// The end of the run, in bytes.
     end: u64,
@@ -25,7 +26,7 @@ struct Run {
 
 #[derive(Clone)]
 pub(super) struct Free {
-    /// One bit a block: allocated, live or dead.
+    /// One bit per block: allocated, whether live or dead.
     taken: Vec<u64>,
     blocks: u32,
     /// Where the reserve begins.
@@ -33,11 +34,12 @@ pub(super) struct Free {
     /// Free blocks of the reserve.
     reserve_free: u32,
     free: u32,
-    /// So many blocks in one piece are not free outside the reserve, and none was freed since that was found.
+    /// No free run of this many blocks exists outside the reserve, and none was freed since that
+    /// was found.
     unfit: u32,
     /// Where the search for the next run begins.
     hint: u32,
-    run: Option<Run>,
+    run: Option<BlockRun>,
 }
 
 impl Free {
@@ -67,16 +69,16 @@ impl Free {
         u64::from(self.blocks - self.reserve) * BLOCK_BYTES
     }
 
-    /// Whether `len` bytes go into the open run.
-    pub(super) fn runs_on(&self, len: u32) -> bool {
+    /// Whether `len` bytes fit into the open run.
+    pub(super) fn fits_open_run(&self, len: u32) -> bool {
         self.run.is_some_and(|run| run.end - run.cursor >= u64::from(len))
     }
 
-    /// Room for `len` bytes, more than none, in the open run or at the beginning of a new one: whoever asks has closed one
-    /// that is too short.
+    /// Allocates `len` bytes, more than zero, in the open run or at the beginning of a new one. The
+    /// caller has closed an open run that is too short.
     pub(super) fn allocate(&mut self, len: u32) -> Option<u64> {
-        if !self.runs_on(len) {
-            assert!(self.run.is_none(), "a run is given up that may have a block half given out");
+        if !self.fits_open_run(len) {
+            assert!(self.run.is_none(), "a run is abandoned whose last block may be partly allocated");
             self.run = Some(self.find_run(len.div_ceil(BLOCK as u32))?);
         }
         let run = self.run.as_mut()?;
@@ -86,7 +88,7 @@ impl Free {
         Some(offset)
     }
 
-    /// Whole blocks of their own for `len` bytes. No run is open.
+    /// Allocates whole blocks for `len` bytes. No run is open.
     pub(super) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
         let run = self.find_run(len.div_ceil(BLOCK as u32))?;
         self.take(run.cursor, len);
@@ -94,22 +96,22 @@ impl Free {
         Some(run.cursor)
     }
 
-    /// Ends the open run. Gives its last block, if that is not full.
+    /// Closes the open run. Returns its last block if that is not full.
     pub(super) fn close_run(&mut self) -> Option<u32> {
         let open = self.open_block();
         let run = self.run.take()?;
-        // The rest of the run was never taken: the next one begins right here.
+        // The rest of the run was never allocated: the next run begins right here.
         self.hint = blocks_before(run.cursor);
         open
     }
 
-    /// The block into which the next value of the open run goes, if it has others already.
+    /// The block of the next value in the open run, if it already holds other values.
     pub(super) fn open_block(&self) -> Option<u32> {
         let run = self.run.filter(|run| run.cursor % BLOCK_BYTES != 0)?;
         Some((run.cursor / BLOCK_BYTES) as u32)
     }
 
-    /// The blocks under these bytes are taken.
+    /// Marks the blocks under these bytes as allocated.
     pub(super) fn take(&mut self, offset: u64, len: u32) {
         for block in (offset / BLOCK_BYTES) as u32..blocks_before(offset + u64::from(len)) {
             if !self.is_taken(block) {
@@ -119,17 +121,18 @@ impl Free {
         }
     }
 
-    /// A block is free again.
+    /// Marks a block as free again.
     pub(super) fn release(&mut self, block: u32) {
         assert!(self.is_taken(block), "block {block} is freed twice");
         self.set_taken(block, false);
         self.free += 1;
     }
 
-    /// Whether values of these lengths all find room, put one after another. `blocks` is what they take if each begins one.
+    /// Whether values of these lengths all fit, allocated one after another. `blocks` is what they
+    /// take if each begins a block.
     ///
-    /// Mostly a look at the reserve tells; where it is in use, or too small, a long run does, and else they are put where
-    /// they would go, in a copy of the map.
+    /// Fast path: the reserve is free and large enough. Else look for one long run. Else simulate
+    /// the allocation on a copy of the map.
     pub(super) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
         let reserve = self.blocks - self.reserve;
         if self.reserve_free == reserve && blocks <= u64::from(reserve) {
@@ -150,11 +153,11 @@ impl Free {
         let mut trial = self.clone();
         trial.close_run();
         lengths.into_iter().all(|len| {
-            // A gathering may end before and behind any value. What that costs short ones is left to chance, since most
-            // of them come in one.
+            // A group commit may begin before and end after any value. The padding that this costs
+            // short values is not counted, since most of them come in one group commit.
             let apart = len > BLOCK_BYTES / 2;
             let found = u32::try_from(len).is_ok_and(|len| {
-                if apart || !trial.runs_on(len) {
+                if apart || !trial.fits_open_run(len) {
                     trial.close_run();
                 }
                 len == 0 || trial.allocate(len).is_some()
@@ -166,13 +169,14 @@ impl Free {
         })
     }
 
-    /// Whether a value of this length would find room in one piece without the reserve.
+    /// Whether one value of this length would fit outside the reserve.
     pub(super) fn fits_unreserved(&mut self, len: u64) -> bool {
         u32::try_from(len.div_ceil(BLOCK_BYTES))
             .is_ok_and(|needed| needed == 0 || self.unreserved(needed, needed).is_some())
     }
 
-    /// A free run outside the reserve of `needed` blocks; looked at no further than `enough`.
+    /// A free run outside the reserve of at least `needed` blocks. The search for a longer one
+    /// stops at `enough`.
     fn unreserved(&mut self, needed: u32, enough: u32) -> Option<(u32, u32)> {
         if needed >= self.unfit {
             return None;
@@ -186,9 +190,9 @@ impl Free {
         found
     }
 
-    /// The next free run: at least `needed` blocks, at most [`RUN_BLOCKS`] where that is enough. If it reaches into the
-    /// reserve, no more than needed.
-    fn find_run(&mut self, needed: u32) -> Option<Run> {
+    /// The next free run: at least `needed` blocks, and at most [`RUN_BLOCKS`] if that is enough.
+    /// If it reaches into the reserve, no more than needed.
+    fn find_run(&mut self, needed: u32) -> Option<BlockRun> {
         if needed > self.free {
             return None;
         }
@@ -203,7 +207,7 @@ impl Free {
                 (self.scan(self.reserve - before, self.blocks, needed, needed)?.0, needed)
             }
         };
-        Some(Run { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
+        Some(BlockRun { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
     }
 
     /// The first free run of at least `needed` blocks, and at most `enough`.
@@ -250,7 +254,7 @@ impl Free {
     }
 }
 
-/// How many blocks lie before this offset, a half one counted.
+/// How many blocks lie before this offset, a partial one included.
 fn blocks_before(offset: u64) -> u32 {
     offset.div_ceil(BLOCK_BYTES) as u32
 }

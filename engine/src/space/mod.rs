@@ -1,12 +1,14 @@
-//! The space map: which 4 KiB blocks of the data area hold live bytes, and when a dead block may be used again.
+//! The space map: which 4 KiB blocks of the data area hold live bytes, and when a dead block may be
+//! used again.
 //!
-//! A block's life: **free** → allocated into the open run → **live** (its count of referenced bytes is above zero) →
-//! **dead** (the count fell to zero) → free again, and that only when the journal block that recorded its death is
-//! synced, a synced block says so, and no view made before its death is left. Until then an older state of the disk,
-//! or a reader, may still need the bytes.
+//! A block's life: **free** → allocated into the open run → **live** (its count of referenced bytes
+//! is above zero) → **dead** (the count fell to zero) → free again. The last step happens only when
+//! the journal block that recorded its death is synced, a synced block says so, and no view made
+//! before its death is left. Until then an older state of the disk, or a reader, may still need the
+//! bytes.
 //!
-//! A reference is counted in bytes, once for the log entry and once for the key: an extent lives while either refers
-//! to it. The map is not on disk; it is rebuilt from the index and the log.
+//! References are counted in bytes, once for the log entry and once for the key: an extent lives
+//! while either refers to it. The map is not on disk. Open rebuilds it from the keys and the log.
 
 mod free;
 
@@ -19,13 +21,13 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Block numbers in the data area.
 type Blocks = Vec<u32>;
 
-/// Blocks that died before a gathering was closed.
-pub(crate) struct Dying {
+/// Blocks that died before a group commit was closed.
+pub(crate) struct NewlyDead {
     view: u64,
     blocks: Blocks,
 }
 
-impl Dying {
+impl NewlyDead {
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -42,11 +44,12 @@ pub(crate) struct SpaceMap {
     /// Referenced bytes in each block.
     live: Vec<u32>,
     free: Free,
-    /// Died since the last gathering; no record covers them yet.
+    /// Died since the last group commit; no record covers them yet.
     unrecorded: Blocks,
     dead: VecDeque<Dead>,
-    said_synced: u64,
-    /// Views alive, by the clock at which they were made.
+    /// Synced journal blocks say that everything up to this sequence is synced.
+    synced_stamp: u64,
+    /// Live views, by the clock at which they were made.
     views: BTreeMap<u64, usize>,
     view_clock: u64,
 }
@@ -58,7 +61,7 @@ impl SpaceMap {
             free: Free::new(blocks),
             unrecorded: Vec::new(),
             dead: VecDeque::new(),
-            said_synced: 0,
+            synced_stamp: 0,
             views: BTreeMap::new(),
             view_clock: 0,
         }
@@ -86,17 +89,19 @@ impl SpaceMap {
         self.free.fits_unreserved(len)
     }
 
-    /// Whether dead blocks wait for a journal block: to record them, or to say that their record is synced.
+    /// Whether dead blocks wait for a journal block: to record them, or to say that their record is
+    /// synced.
     pub(crate) fn waits_for_journal(&self) -> bool {
-        !self.unrecorded.is_empty() || self.dead.iter().any(|dead| dead.sequence > self.said_synced)
+        !self.unrecorded.is_empty() || self.dead.iter().any(|dead| dead.sequence > self.synced_stamp)
     }
 
-    /// Room for `len` bytes in one piece, behind the last allocation where possible; counts one reference.
+    /// Allocates `len` bytes in one run, behind the last allocation if possible, and counts one
+    /// reference.
     pub(crate) fn allocate(&mut self, len: u32) -> Option<u64> {
         if len == 0 {
             return Some(0);
         }
-        if !self.free.runs_on(len) {
+        if !self.free.fits_open_run(len) {
             self.close_run();
         }
         let offset = self.free.allocate(len)?;
@@ -104,13 +109,14 @@ impl SpaceMap {
         Some(offset)
     }
 
-    /// Whole blocks of their own for `len` bytes, apart from the open run; no reference is counted.
+    /// Allocates whole blocks for `len` bytes, apart from the open run. Counts no reference.
     pub(crate) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
         self.close_run();
         self.free.allocate_apart(len)
     }
 
-    /// Ends the open run: no later allocation shares a block with an earlier one, so that no block is written twice.
+    /// Closes the open run: no later allocation shares a block with an earlier one, so that no
+    /// block is written twice.
     pub(crate) fn close_run(&mut self) {
         if let Some(last) = self.free.close_run()
             && self.live_in(last) == 0
@@ -124,12 +130,13 @@ impl SpaceMap {
         self.count(value.offset, value.len, true);
     }
 
-    /// Counts one reference less; blocks without any die.
+    /// Counts one reference less. Blocks without a reference die.
     pub(crate) fn unlink(&mut self, value: &ValueRef) {
         self.count(value.offset, value.len, false);
     }
 
-    /// Marks a value found at recovery as allocated and counts one reference. `false` if it lies outside the area.
+    /// Marks a value found at recovery as allocated and counts one reference. `false` if it lies
+    /// outside the area.
     pub(crate) fn restore(&mut self, value: &ValueRef) -> bool {
         if !self.contains(value) {
             return false;
@@ -146,30 +153,32 @@ impl SpaceMap {
         value.offset.checked_add(u64::from(value.len)).is_some_and(|end| end <= self.capacity_bytes())
     }
 
-    /// The deaths so far, to be handed to [`SpaceMap::recorded`] once the journal block that tells of them is known.
-    pub(crate) fn take_dying(&mut self) -> Dying {
+    /// The deaths so far. Pass them to [`SpaceMap::recorded`] once the journal block that records
+    /// them is known.
+    pub(crate) fn take_newly_dead(&mut self) -> NewlyDead {
         let view = self.view_clock;
         let blocks = std::mem::take(&mut self.unrecorded);
         self.view_clock += u64::from(!blocks.is_empty());
-        Dying { view, blocks }
+        NewlyDead { view, blocks }
     }
 
     /// These deaths are recorded in journal block `sequence`.
-    pub(crate) fn recorded(&mut self, sequence: u64, dying: Dying) {
-        let Dying { view, blocks } = dying;
+    pub(crate) fn recorded(&mut self, sequence: u64, newly_dead: NewlyDead) {
+        let NewlyDead { view, blocks } = newly_dead;
         if !blocks.is_empty() {
             self.dead.push_back(Dead { sequence, view, blocks });
         }
     }
 
-    /// Frees the blocks whose death is recorded at or below `said_synced` and which no view can reach: synced journal
-    /// blocks say that everything up to there is synced.
-    pub(crate) fn release(&mut self, said_synced: u64) {
-        self.said_synced = self.said_synced.max(said_synced);
+    /// Frees the blocks whose death is recorded at or below `synced_stamp` and that no view can
+    /// reach. Synced journal blocks say that everything up to `synced_stamp` is synced.
+    pub(crate) fn release(&mut self, synced_stamp: u64) {
+        self.synced_stamp = self.synced_stamp.max(synced_stamp);
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
         while let Some(dead) = self.dead.front() {
-            // A view made at clock c sees what lived then: deaths recorded at c or later.
-            if dead.sequence > self.said_synced || dead.view >= oldest_view {
+            // A view made at clock c sees the blocks that lived then: those whose deaths were
+            // recorded at c or later.
+            if dead.sequence > self.synced_stamp || dead.view >= oldest_view {
                 break;
             }
             let Some(dead) = self.dead.pop_front() else { break };
@@ -180,7 +189,7 @@ impl SpaceMap {
         }
     }
 
-    /// A view begins; hand its number back to [`SpaceMap::view_ends`].
+    /// Begins a view. Pass its number to [`SpaceMap::view_ends`].
     pub(crate) fn view_begins(&mut self) -> u64 {
         *self.views.entry(self.view_clock).or_default() += 1;
         self.view_clock
@@ -233,8 +242,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn record(map: &mut SpaceMap, sequence: u64) {
-        let dying = map.take_dying();
-        map.recorded(sequence, dying);
+        let newly_dead = map.take_newly_dead();
+        map.recorded(sequence, newly_dead);
     }
 
     fn at(offset: u64, len: u32) -> ValueRef {
@@ -246,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn room_in_pieces_is_no_room_for_a_value_in_one() {
+    fn fragmented_free_space_does_not_fit_a_value() {
         let block = BLOCK_BYTES;
         let mut map = SpaceMap::new(1024);
         assert!(fits(&map, &[1024 * block]) && !fits(&map, &[1024 * block + 1]));
@@ -262,7 +271,7 @@ mod tests {
         let behind = map.allocate(7 * BLOCK as u32).unwrap();
         map.close_run();
         assert!(behind < 16 * block && fits(&map, &[7 * block; 127]) && !fits(&map, &[7 * block; 128]));
-        // The last allocation ended where the area does.
+        // The last allocation ended at the end of the area.
         let mut full = SpaceMap::new(64);
         assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
         full.close_run();
@@ -275,7 +284,7 @@ mod tests {
         let block = BLOCK as u32;
         let mut map = SpaceMap::new(64);
         assert_eq!(map.reserve_bytes(), 4 * BLOCK_BYTES);
-        // Holes of one block, one after another, in all but the reserve.
+        // Holes of one block, one after another, everywhere except in the reserve.
         let values: Vec<ValueRef> = (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
         map.close_run();
         assert!(!map.fits_unreserved(1) && fits(&map, &[4 * BLOCK_BYTES]));
@@ -289,7 +298,7 @@ mod tests {
         let short = |map: &mut SpaceMap| map.allocate(100).map(|offset| offset / BLOCK_BYTES);
         assert_eq!(short(&mut map), Some(0));
         assert_eq!(map.allocate(block * 3), Some(60 * BLOCK_BYTES));
-        // A short one does not go on where the long one ended.
+        // A short value does not continue where the long one ended.
         assert_eq!(short(&mut map), Some(2));
         map.close_run();
         assert!(
@@ -297,8 +306,8 @@ mod tests {
                 && fits(&map, &[BLOCK_BYTES; 29])
                 && !fits(&map, &[BLOCK_BYTES; 30])
         );
-        assert!(!map.fits_unreserved(2 * BLOCK_BYTES), "the reserve is nobody's but a follower's");
-        // What is longer than half a block takes one.
+        assert!(!map.fits_unreserved(2 * BLOCK_BYTES), "only a follower may use the reserve");
+        // A value longer than half a block takes a whole one.
         assert!(fits(&map, &[2100; 29]) && !fits(&map, &[2100; 30]) && fits(&map, &[2000; 58]));
     }
 
@@ -374,7 +383,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is allocated and freed in whatever order, live extents never overlap and all space comes back.
+        /// Allocations and frees in any order: live extents never overlap, and all space comes
+        /// back.
         #[test]
         fn live_extents_never_overlap_and_nothing_leaks(steps in prop::collection::vec((0u8..4, 1u32..20_000, any::<prop::sample::Index>()), 1..200)) {
             let mut map = SpaceMap::new(300);

@@ -1,9 +1,11 @@
-//! Whether there is room, asked before anything is begun that cannot be undone.
+//! Capacity checks, made before anything begins that cannot be undone.
 //!
-//! In the data area a value lies in one piece, so bytes that are free in pieces are no room for it. In a checkpoint area all
-//! keys, the log's records and the machine's image must fit at any time: without a checkpoint nothing can be purged. A leader
-//! asks for a client's write and keeps reserves; a follower asks for what the leader sends, down to the last block, and takes
-//! it later if it must: an append that meets a full data area, and a checkpoint that does not fit, end replication.
+//! A value in the data area needs one free run; fragmented free bytes are not enough. In a
+//! checkpoint area all keys, the log's records and the machine image must fit at any time: without
+//! a checkpoint nothing can be purged. A leader checks a client's write and keeps reserves. A
+//! follower checks what the leader sends, down to the last block, and rejects it for now if it does
+//! not fit: an append into a full data area, or a checkpoint that does not fit, would end
+//! replication.
 
 use super::Engine;
 use crate::error::{Error, Result};
@@ -11,39 +13,42 @@ use crate::group::{KEY_RECORD_BYTES, checkpoint_bytes};
 use crate::io::BLOCK;
 use std::sync::atomic::Ordering;
 
-/// The parts of a checkpoint area, in hundredths, beyond which is refused: puts, by the state alone, and by the state with the
-/// log; clients' other writes; what a leader sends. The rest is for what those that come later are asked to carry: an entry is
-/// counted with what it leaves in the state only until it is applied, and a follower may hold more of the log than its leader.
+/// Limits for the use of a checkpoint area, in percent. Beyond them these are refused: puts, by the
+/// state alone and by the state with the log; other writes of clients; what a leader sends. Each
+/// limit leaves a margin for the later ones: an entry counts with what it will leave in the state
+/// only until it is applied, and a follower may hold more of the log than its leader.
 const STATE_PERCENT: u64 = 60;
 const PUT_PERCENT: u64 = 85;
 const CLIENT_PERCENT: u64 = 92;
 const LEADER_PERCENT: u64 = 98;
 
-/// What a write takes.
+/// The capacity that a write needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Bytes of its values and keys.
     pub bytes: u64,
     /// The longest value, if it has any.
     pub longest: Option<u64>,
-    /// Bytes of its record in a checkpoint, [`Engine::index_bytes`], and of what it leaves there when it is applied:
-    /// [`Engine::applied_bytes`], and what is remembered of its client.
+    /// Bytes of its record in a checkpoint, [`Engine::index_bytes`], and of what it leaves there
+    /// when it is applied: [`Engine::applied_bytes`] and the client's session.
     pub index_bytes: u64,
 }
 
 impl Engine {
-    /// Whether a client's write should be taken. Of the data area a reserve is kept for the log itself, so that deletes,
-    /// membership and purging always find room, and for followers that pack worse; of a checkpoint area, for the log.
+    /// Checks whether a client's write can be accepted. A reserve of the data area stays free for
+    /// the log itself, so that deletes, membership changes and purges always have space, and for
+    /// followers whose values are packed less densely. A part of the checkpoint area stays free for
+    /// the log.
     ///
     /// # Errors
     /// `Full`, `IndexFull`, `Failed`, `Closed`.
-    pub fn admit(&self, need: Need) -> Result<()> {
-        let admitted = self.judge(need);
+    pub fn check_capacity(&self, need: Need) -> Result<()> {
+        let admitted = self.check_client_write(need);
         self.count_refusal(&admitted);
         admitted
     }
 
-    fn judge(&self, need: Need) -> Result<()> {
+    fn check_client_write(&self, need: Need) -> Result<()> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         state.check_open()?;
@@ -64,13 +69,19 @@ impl Engine {
         fits_index(state.index_bytes(), need.index_bytes, area, CLIENT_PERCENT)
     }
 
-    /// Whether what a leader sends has room: its records in a checkpoint, and values of these lengths, put one after another.
-    /// `bytes`: what they take if each begins a block, as [`Engine::bytes_in_blocks`] adds it up; the lengths are asked for
-    /// only where that does not tell.
+    /// Checks whether what a leader sends fits: its records into a checkpoint, and values of these
+    /// lengths, written one after another, into the data area. `bytes` is what the values take if
+    /// each begins a block ([`Engine::bytes_in_blocks`]); `lengths` is called only if `bytes` alone
+    /// does not decide.
     ///
     /// # Errors
     /// `Full`, `IndexFull`.
-    pub fn has_room(&self, bytes: u64, index_bytes: u64, lengths: impl FnOnce() -> Vec<u64>) -> Result<()> {
+    pub fn has_capacity(
+        &self,
+        bytes: u64,
+        index_bytes: u64,
+        lengths: impl FnOnce() -> Vec<u64>,
+    ) -> Result<()> {
         let shared = &self.shared;
         let state = shared.state.lock();
         let fits =
@@ -86,34 +97,35 @@ impl Engine {
         }
     }
 
-    /// Whoever looks after the log hears of it: with less log there may be room.
+    /// The log's maintenance watches this counter: purging the log may free the space.
     fn count_refusal(&self, result: &Result<()>) {
         if matches!(result, Err(Error::IndexFull { .. })) {
             self.shared.counters.index_refusals.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What values of these lengths take, in bytes, if each begins a block.
+    /// The bytes that values of these lengths take if each begins a block.
     #[must_use]
     pub fn bytes_in_blocks(lengths: &[u64]) -> u64 {
         let block = BLOCK as u64;
         lengths.iter().fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
     }
 
-    /// What an entry with so many values and such a meta takes in a checkpoint.
+    /// The bytes that an entry with this many values and such a meta takes in a checkpoint.
     #[must_use]
     pub fn index_bytes(values: usize, meta_len: usize) -> u64 {
         checkpoint_bytes(values, meta_len)
     }
 
-    /// What an entry that puts so many keys, which its meta names, leaves in a checkpoint at most.
+    /// The most bytes that an entry leaves in a checkpoint if it puts `puts` keys, which its meta
+    /// names.
     #[must_use]
     pub fn applied_bytes(puts: usize, meta_len: usize) -> u64 {
         puts as u64 * KEY_RECORD_BYTES + meta_len as u64
     }
 }
 
-/// Whether a state of so many bytes, received whole, fits into a checkpoint area.
+/// Whether a complete received state of `bytes` fits into a checkpoint area.
 pub(crate) fn fits_state(bytes: u64, capacity: u64) -> Result<()> {
     fits_index(0, bytes, capacity, LEADER_PERCENT)
 }

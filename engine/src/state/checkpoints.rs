@@ -1,33 +1,34 @@
-//! Which checkpoints there are, and which are asked for.
+//! Which checkpoints exist, and which are requested.
 
 use super::Shared;
 use crate::error::{Error, Result};
 use crate::types::{GroupId, LogId};
 use std::collections::BTreeMap;
 
-/// The checkpoint machinery's state.
+/// The state of taking checkpoints.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
-    /// Somebody asked for one that begins from now on.
+    /// A caller requested a checkpoint that begins from now on.
     pub requested: bool,
     pub running: bool,
-    /// Captures taken, and how many of them ended as checkpoints.
+    /// Captures taken, and how many of them became checkpoints.
     pub begun: u64,
     pub completed: u64,
     /// The number and area of the newest checkpoint on the device.
     pub number: u64,
     pub area: usize,
-    /// The sequence that the newest checkpoint covers, and the one before it.
+    /// The sequence that the newest checkpoint covers, and the sequence of the one before it.
     pub sequence: u64,
     pub previous: u64,
-    /// What each group had applied in the newest one.
+    /// The position that each group had applied in the newest one.
     pub applied: BTreeMap<GroupId, LogId>,
-    /// A snapshot was swapped in: nothing more is written until a checkpoint holds it, and older ones are void.
+    /// A snapshot was swapped in: nothing more is written until a checkpoint holds it, and older
+    /// ones are void.
     pub hold: bool,
 }
 
 impl Shared {
-    /// Waits until checkpoint number `target` of this run has ended.
+    /// Waits until checkpoint number `target`, counted since the open, has ended.
     pub(crate) async fn wait_for_checkpoint(&self, target: u64) -> Result<()> {
         self.wait_until(|shared| {
             let state = shared.state.lock();

@@ -1,10 +1,10 @@
-//! The handle by which an engine is held. Each floor above adds what it can be asked.
+//! The handle of an engine. The floors above add its methods.
 
 use super::Shared;
 use std::sync::Arc;
 
-/// An open data directory. Clones share it; dropping the last one ends it like a crash of the process, without the
-/// clean shutdown of [`Engine::close`].
+/// An open data directory. Clones share it. Dropping the last clone ends the engine like a crash of
+/// the process, without the clean shutdown of [`Engine::close`].
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,

@@ -1,34 +1,34 @@
-//! What the engine's tasks and callers share, by what guards it: what is fixed at open needs no lock,
-//! the state is under one, the progress of writes under another.
+//! What the engine's tasks and callers share, by the lock that guards it: what is fixed at open
+//! needs no lock, the state is under one lock, the progress of writes under another.
 //!
 //! The two locks are never held together. Neither is held across an await.
 
 mod capacity;
 mod checkpoints;
 mod handle;
-mod mark;
 mod progress;
 mod queue;
 mod read;
 mod status;
+mod unsynced_ack_flag;
 mod view;
 
 pub use capacity::Need;
 pub(crate) use capacity::fits_state;
 pub(crate) use checkpoints::Checkpoints;
 pub use handle::Engine;
-pub(crate) use mark::LazyMark;
-pub(crate) use progress::{Progress, Waiting};
+pub(crate) use progress::{PendingAck, WriteProgress};
 pub(crate) use queue::{Done, Op, Pending, Queue, Queued};
+pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
 pub use view::View;
 
 use crate::error::{Error, Result};
 use crate::group::Group;
-use crate::io::{Device, FileKind, Watch};
+use crate::io::{Device, FileKind, IoDeadlines};
 use crate::journal::Ring;
 use crate::space::SpaceMap;
 use crate::superblock::SuperblockStore;
-use crate::types::{GroupId, Identity, Lineage, Mode, Options, Standing};
+use crate::types::{FencingHistory, GroupId, Identity, MemberState, Mode, Options};
 use bytes::Bytes;
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -46,17 +46,17 @@ pub(crate) struct State {
     pub unwritten: BTreeMap<u64, Bytes>,
     pub closing: bool,
     pub failed: Option<Error>,
-    /// A write or sync failed, and what became of telling the next opening so.
-    pub failed_sync: Option<Remembered>,
+    /// A write or sync failed; says whether the superblock records it.
+    pub failed_sync: Option<FailureRecord>,
     pub checkpoints: Checkpoints,
 }
 
-/// Whether the directory remembers that a write or sync failed.
+/// Whether the superblock records that a write or sync failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remembered {
+pub(crate) enum FailureRecord {
     NotYet,
     Yes,
-    /// That could not be written either.
+    /// The record could not be written either.
     No,
 }
 
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    /// Whether something was applied, or died, that no journal block tells of.
+    /// Whether something was applied or freed that no journal block records yet.
     pub(crate) fn unrecorded(&self) -> bool {
         self.space.waits_for_journal() || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
@@ -98,7 +98,7 @@ pub(crate) struct Counters {
     pub user_bytes: AtomicU64,
     pub syncs: AtomicU64,
     pub corrupt_values: AtomicU64,
-    pub mended_values: AtomicU64,
+    pub repaired_values: AtomicU64,
     pub index_refusals: AtomicU64,
 }
 
@@ -115,39 +115,39 @@ pub(crate) struct Facts {
     pub options: Options,
     pub identity: Identity,
     pub ring: Ring,
-    /// This opening, and those before it.
+    /// The boot epoch of this open, and the nonces of those before it.
     pub epoch: u64,
-    pub lineage: Lineage,
+    pub fencing_history: FencingHistory,
     pub checkpoint_capacity: u64,
 }
 
-/// Who is to look again.
+/// Wake-ups for the engine's tasks.
 #[derive(Default)]
 pub(crate) struct Signals {
     pub writer: Notify,
     pub syncer: Notify,
-    /// All that wait for something to change.
+    /// For every task that waits for a change.
     pub changed: Notify,
 }
 
 pub(crate) struct Shared {
     pub facts: Facts,
     pub devices: Devices,
-    /// The operations that are out.
-    pub watch: Arc<Watch>,
-    /// The directory's record of itself, and copies that are read without waiting for a write of it.
+    /// The device operations in flight.
+    pub deadlines: Arc<IoDeadlines>,
+    /// The superblock, and copies of parts of it that are read without waiting for a write of it.
     pub superblock: tokio::sync::Mutex<SuperblockStore>,
     pub votes: Mutex<BTreeMap<GroupId, Bytes>>,
-    pub standing: Mutex<Standing>,
+    pub member_state: Mutex<MemberState>,
     pub state: Mutex<State>,
-    pub progress: Mutex<Progress>,
-    pub lazy: LazyMark,
-    /// Completed writes count for nothing any more: whatever the mode was, it is `sync` now.
-    pub distrusted: AtomicBool,
+    pub progress: Mutex<WriteProgress>,
+    pub unsynced_acks: UnsyncedAckFlag,
+    /// Completed writes can no longer be trusted: whatever the mode was, it is `sync` now.
+    pub syncs_required: AtomicBool,
     pub counters: Counters,
     pub signals: Signals,
-    /// One value is mended at a time.
-    pub mending: tokio::sync::Mutex<()>,
+    /// One value is repaired at a time.
+    pub repairing: tokio::sync::Mutex<()>,
     /// One sync at a time.
     pub syncing: tokio::sync::Mutex<()>,
 }
@@ -155,13 +155,14 @@ pub(crate) struct Shared {
 impl Shared {
     /// What an acknowledgement promises now.
     pub(crate) fn mode(&self) -> Mode {
-        match self.distrusted.load(Ordering::SeqCst) {
+        match self.syncs_required.load(Ordering::SeqCst) {
             true => Mode::Sync,
             false => self.facts.options.mode,
         }
     }
 
-    /// Runs a task of the engine. If it panics the engine fails, so that nobody waits for it without an end.
+    /// Spawns a task of the engine. If it panics, the engine fails, so that no caller waits
+    /// forever.
     pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let shared = self.clone();
         tokio::spawn(async move {
@@ -172,7 +173,7 @@ impl Shared {
         });
     }
 
-    /// Ends the engine: nothing is written any more, and everybody who waits is told why.
+    /// Ends the engine: nothing is written any more, and every waiting caller gets the error.
     pub(crate) fn fail(&self, error: Error) {
         let queue = {
             let mut state = self.state.lock();
@@ -181,7 +182,7 @@ impl Shared {
                 state.failed = Some(error.clone());
             }
             if error.is_failed_io() {
-                state.failed_sync.get_or_insert(Remembered::NotYet);
+                state.failed_sync.get_or_insert(FailureRecord::NotYet);
             }
             state.queue.take()
         };
@@ -195,7 +196,7 @@ impl Shared {
         self.signals.syncer.notify_one();
     }
 
-    /// A device failed an operation, which ends the engine. Returns the error.
+    /// An operation of a device failed, which ends the engine. Returns the error.
     pub(crate) fn fail_device(
         &self,
         file: FileKind,
@@ -211,7 +212,7 @@ impl Shared {
         self.state.lock().failed.clone()
     }
 
-    /// Waits until `ready` answers, looking again after every change.
+    /// Waits until `ready` returns a value. Calls it again after every change.
     pub(crate) async fn wait_until<T>(&self, mut ready: impl FnMut(&Shared) -> Option<T>) -> T {
         if let Some(answer) = ready(self) {
             return answer;

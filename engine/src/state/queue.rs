@@ -1,4 +1,4 @@
-//! What waits for the writer.
+//! The queue of the writer.
 
 use crate::error::Result;
 use crate::group::LogEntry;
@@ -7,13 +7,13 @@ use crate::types::{GroupId, LogId};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Values in a queue that is full, in bytes.
+/// The most bytes of values in the queue.
 const MAX_VALUE_BYTES: u64 = 32 << 20;
 
 /// Called once when an operation's promise holds, or with the error that ended the engine.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A step waiting to be written.
+/// An operation waiting to be written.
 pub(crate) enum Op {
     Append {
         group: GroupId,
@@ -27,7 +27,7 @@ pub(crate) enum Op {
         group: GroupId,
         through: LogId,
     },
-    /// Changes nothing; it is done when everything before it is.
+    /// Changes nothing. It is done when everything before it is.
     Barrier,
 }
 
@@ -39,14 +39,14 @@ pub(crate) struct Pending {
     pub body: Option<Bytes>,
 }
 
-/// A step, how it is promised, and who waits for it.
+/// An operation, whether its acknowledgement needs a sync, and the callback.
 pub(crate) struct Queued {
     pub op: Op,
     pub synced: bool,
     pub done: Option<Done>,
 }
 
-/// Steps in the order of the journal. Appends wait while it is full.
+/// Operations in journal order. Appends wait while it is full.
 #[derive(Default)]
 pub(crate) struct Queue {
     steps: Vec<Queued>,
@@ -58,7 +58,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// For a ring of so many blocks, of which the queued records take an eighth.
+    /// For a ring of `blocks` blocks, of which the queued records take at most an eighth.
     pub(crate) fn new(blocks: u64) -> Queue {
         Queue { most_record_bytes: blocks as usize / 8 * BLOCK, ..Queue::default() }
     }

@@ -1,4 +1,4 @@
-//! Reading values, from memory while their write is under way.
+//! Reading values: from memory while their write is in flight.
 
 use super::Shared;
 use crate::codec::hash;
@@ -9,9 +9,9 @@ use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
 impl Shared {
-    /// Reads a value, from memory while its write is under way.
+    /// Reads a value, from memory while its write is in flight. Does not count damage.
     pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        // The caller looked the place up before, and it may be another value's by now.
+        // The caller looked up the extent earlier; it may belong to another value now.
         let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
         if let Some(value) =
             unwritten.filter(|value| value.len() == at.len as usize && hash(value) == at.hash)
@@ -26,7 +26,8 @@ impl Shared {
         self.read_quietly(at, log_id).await.map_err(|error| self.counted(error))
     }
 
-    /// Reads many values, those that lie near one another together. Returns what `take` makes of each; damage is not counted.
+    /// Reads many values, with adjacent ones in one read. Returns what `take` makes of each. Does
+    /// not count damage.
     pub(crate) async fn read_all_quietly<T: Send>(
         &self,
         values: &[(ValueRef, LogId)],
@@ -50,7 +51,7 @@ impl Shared {
         found.collect()
     }
 
-    /// The values themselves, each with its own result. Damage is counted.
+    /// Reads many values, each with its own result. Counts damage.
     pub(crate) async fn read_all(&self, values: &[(ValueRef, LogId)]) -> Vec<Result<Bytes>> {
         self.read_all_quietly(values, |read| read.map_err(|error| self.counted(error))).await
     }

@@ -1,6 +1,6 @@
-//! What an engine can say of itself.
+//! The status of an engine.
 
-use super::{Remembered, Shared};
+use super::{FailureRecord, Shared};
 use crate::types::EngineStatus;
 use std::sync::atomic::Ordering;
 
@@ -11,13 +11,13 @@ impl Shared {
             let ms = progress.oldest_unsynced.map_or(0, |since| since.elapsed().as_millis() as u64);
             (progress.written, progress.synced, progress.unsynced_bytes, ms)
         };
-        let standing = *self.standing.lock();
+        let member_state = *self.member_state.lock();
         let state = self.state.lock();
         EngineStatus {
             backend: self.facts.backend,
             mode: self.mode(),
-            standing,
-            lazy: self.lazy.is_set(),
+            member_state,
+            unsynced_acks: self.unsynced_acks.is_set(),
             written_sequence: written,
             synced_sequence: synced,
             unsynced_bytes,
@@ -38,10 +38,10 @@ impl Shared {
             user_bytes_written: self.counters.user_bytes.load(Ordering::Relaxed),
             syncs: self.counters.syncs.load(Ordering::Relaxed),
             corrupt_values: self.counters.corrupt_values.load(Ordering::Relaxed),
-            mended_values: self.counters.mended_values.load(Ordering::Relaxed),
+            repaired_values: self.counters.repaired_values.load(Ordering::Relaxed),
             failed: state.failed.as_ref().map(ToString::to_string),
-            stalled: self.watch.stalled(),
-            failed_sync_recorded: state.failed_sync == Some(Remembered::Yes),
+            stalled: self.deadlines.stalled(),
+            failed_sync_recorded: state.failed_sync == Some(FailureRecord::Yes),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A consistent picture of a group's keys.
+//! A consistent view of a group's keys.
 
 use super::Shared;
 use crate::error::Result;
@@ -7,8 +7,8 @@ use crate::types::{GroupId, KeyEntry, ListPage, ListQuery, LogId, SharedImage};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A consistent picture of one group's keys, made in O(1). While it lives, none of the extents that it can reach is
-/// reused, so it should not live longer than a read, a page or a snapshot needs it.
+/// A consistent view of one group's keys, made in O(1). While it lives, no extent that it can reach
+/// is reused, so keep it no longer than a read, a page or a snapshot needs it.
 #[derive(Clone)]
 pub struct View {
     keys: Keys,
@@ -41,7 +41,7 @@ impl View {
         }
     }
 
-    /// The position up to which it is applied.
+    /// The applied position of this view.
     pub fn applied(&self) -> Option<LogId> {
         self.applied
     }
@@ -83,13 +83,13 @@ impl View {
     /// Reads a value of this view and checks it against its hash.
     ///
     /// # Errors
-    /// `Corrupt`, naming the place and the entry; `Io`.
+    /// `Corrupt`, with the location and the entry; `Io`.
     pub async fn read(&self, entry: &KeyEntry) -> Result<Bytes> {
         self.pin.shared.read(&entry.value, entry.version).await
     }
 
-    /// Reads many values of this view, those that lie near one another together. Each has its own result, in the order of
-    /// the entries.
+    /// Reads many values of this view, with adjacent ones in one read. Each has its own result, in
+    /// the order of the entries.
     ///
     /// # Errors
     /// As [`View::read`], for each.
@@ -98,7 +98,8 @@ impl View {
         self.pin.shared.read_all(&values).await
     }
 
-    /// Whether each of these values is intact, read in the same way. Damage is not counted.
+    /// Whether each of these values is intact. Adjacent ones are read together. Damage is not
+    /// counted.
     pub(crate) async fn are_intact(&self, entries: &[KeyEntry]) -> Vec<bool> {
         let values: Vec<_> = entries.iter().map(|entry| (entry.value, entry.version)).collect();
         self.pin.shared.read_all_quietly(&values, |read| read.is_ok()).await

@@ -1,8 +1,11 @@
-//! The bytes of one superblock copy. The table is in `docs/format.md`; a golden test holds the two together.
+//! The bytes of one superblock copy. The table is in `docs/format.md`; a golden test compares the
+//! two.
 
 use crate::codec::{Reader, Writer, sealed};
 use crate::io::BLOCK;
-use crate::types::{BootId, Geometry, GroupId, Identity, Lineage, Mode, ScrubMark, Standing};
+use crate::types::{
+    FencingHistory, Geometry, GroupId, Identity, KernelBootId, MemberState, Mode, ScrubProgress,
+};
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
@@ -12,50 +15,51 @@ const CLUSTER_BYTES: usize = 64;
 const VOTES_AT: usize = 256;
 /// Votes that one superblock holds, each for one group.
 pub(crate) const MAX_VOTES: usize = 14;
-const LINEAGE_AT: usize = VOTES_AT + MAX_VOTES * (8 + MAX_VOTE_BYTES);
+const FENCING_HISTORY_AT: usize = VOTES_AT + MAX_VOTES * (8 + MAX_VOTE_BYTES);
 /// The longest vote, in bytes.
 pub(crate) const MAX_VOTE_BYTES: usize = 248;
 
-/// Where the journal ended when the `lazy` mark was last cleared.
+/// The journal's end when the unsynced-ack flag was last cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clean {
     pub sequence: u64,
     pub checksum: u128,
 }
 
-/// Everything that must be known, and true, before the journal is read.
+/// Everything that must be known before the journal is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     /// Counts updates.
     pub revision: u64,
     pub identity: Identity,
     pub geometry: Geometry,
-    /// The machine may have acknowledged what is not synced.
-    pub lazy: bool,
-    /// The mode in which the directory was last opened: whether a completed write counts after a power cut.
+    /// The unsynced-ack flag: this machine may have acknowledged writes that are not synced.
+    pub unsynced_acks: bool,
+    /// The mode of the last open. It decides whether completed writes survive a power cut.
     pub mode: Option<Mode>,
     /// The kernel under which the directory was last opened.
-    pub boot: BootId,
+    pub boot: KernelBootId,
     /// Counts opens; every journal block carries it.
     pub epoch: u64,
-    /// The journal's end when `lazy` was last cleared.
+    /// The journal's end when the unsynced-ack flag was last cleared.
     pub clean: Clean,
-    pub standing: Standing,
-    /// Random, drawn at each opening.
-    pub run: u64,
-    pub scrub: ScrubMark,
-    /// A write or sync failed since the directory was opened, under the kernel `boot`: journal blocks up to this sequence may
-    /// have been acknowledged by then. What no sync covered may be gone, or go with the power.
+    pub member_state: MemberState,
+    /// Random, drawn at each open.
+    pub boot_nonce: u64,
+    pub scrub: ScrubProgress,
+    /// A write or sync failed since the last open, under the kernel `boot`. Journal blocks up to
+    /// this sequence may have been acknowledged by then. Unsynced data may be lost already, or be
+    /// lost at the next power cut.
     pub failed_sync: Option<u64>,
     pub votes: BTreeMap<GroupId, Vec<u8>>,
-    /// The runs before this one, the latest first.
-    pub lineage: Lineage,
+    /// The boot nonces of the earlier opens, the latest first.
+    pub fencing_history: FencingHistory,
 }
 
 /// Why a copy cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unusable {
-    /// Not our magic.
+    /// The magic is missing.
     Absent,
     /// Our magic, a matching checksum, a version above [`VERSION`].
     Newer(u32),
@@ -64,27 +68,27 @@ pub(crate) enum Unusable {
 }
 
 impl Superblock {
-    /// Of a directory that was never opened under this identity.
+    /// The superblock of a directory that was never opened under this identity.
     pub(crate) fn first(identity: Identity, geometry: Geometry) -> Superblock {
         Superblock {
             revision: 1,
             identity,
             geometry,
-            lazy: false,
+            unsynced_acks: false,
             mode: None,
-            boot: BootId::default(),
+            boot: KernelBootId::default(),
             epoch: 0,
             clean: Clean::default(),
-            standing: Standing::Active,
-            run: 0,
-            scrub: ScrubMark::default(),
+            member_state: MemberState::Active,
+            boot_nonce: 0,
+            scrub: ScrubProgress::default(),
             failed_sync: None,
             votes: BTreeMap::new(),
-            lineage: Lineage::default(),
+            fencing_history: FencingHistory::default(),
         }
     }
 
-    /// A block that is no copy any more, and tells that there was one.
+    /// A block that is not a copy, but shows that there was one.
     pub(crate) fn void() -> Vec<u8> {
         let mut block = MAGIC.to_vec();
         block.resize(BLOCK, 0);
@@ -110,16 +114,16 @@ impl Superblock {
         out.put_u64(self.geometry.journal_bytes);
         out.put_u64(self.geometry.checkpoint_bytes);
         out.put_u64(self.geometry.data_bytes);
-        out.put_u32(u32::from(self.lazy));
+        out.put_u32(u32::from(self.unsynced_acks));
         out.put_u32(mode_number(self.mode));
         out.put_u128(self.boot.0);
         out.put_u64(self.epoch);
         out.put_u64(self.clean.sequence);
         out.put_u128(self.clean.checksum);
         out.put_u64(self.votes.len() as u64);
-        out.put_u32(standing_number(self.standing));
+        out.put_u32(member_state_number(self.member_state));
         out.put_u32(0);
-        out.put_u64(self.run);
+        out.put_u64(self.boot_nonce);
         out.put_u64(self.scrub.position);
         out.put_u64(self.scrub.elapsed_s);
         out.put_u32(u32::from(self.scrub.paused));
@@ -133,9 +137,9 @@ impl Superblock {
             out.put_bytes(vote);
             out.resize(end, 0);
         }
-        out.resize(LINEAGE_AT, 0);
-        for run in self.lineage {
-            out.put_u64(run);
+        out.resize(FENCING_HISTORY_AT, 0);
+        for nonce in self.fencing_history {
+            out.put_u64(nonce);
         }
         out.resize(BLOCK, 0);
         sealed::seal(&mut out, CHECKSUM_AT);
@@ -166,20 +170,20 @@ impl Superblock {
         let incarnation = r.u64()?;
         let geometry = Geometry { journal_bytes: r.u64()?, checkpoint_bytes: r.u64()?, data_bytes: r.u64()? };
         geometry.check().ok()?;
-        let lazy = match r.u32()? {
+        let unsynced_acks = match r.u32()? {
             0 => false,
             1 => true,
             _ => return None,
         };
         let mode = mode_of(r.u32()?)?;
-        let boot = BootId(r.u128()?);
+        let boot = KernelBootId(r.u128()?);
         let epoch = r.u64()?;
         let clean = Clean { sequence: r.u64()?, checksum: r.u128()? };
         let count = usize::try_from(r.u64()?).ok().filter(|n| *n <= MAX_VOTES)?;
-        let standing = standing_of(r.u32()?)?;
+        let member_state = member_state_of(r.u32()?)?;
         r.u32()?;
-        let run = r.u64()?;
-        let scrub = ScrubMark { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
+        let boot_nonce = r.u64()?;
+        let scrub = ScrubProgress { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
         let failed = r.u32()? == 1;
         let failed_sync = Some(r.u64()?).filter(|_| failed);
         let mut votes = BTreeMap::new();
@@ -189,27 +193,27 @@ impl Superblock {
             let len = usize::try_from(r.u32()?).ok()?;
             votes.insert(group, r.bytes(MAX_VOTE_BYTES)?.get(..len)?.to_vec());
         }
-        let mut r = Reader::new(block.get(LINEAGE_AT..)?);
-        let mut lineage = Lineage::default();
-        for run in &mut lineage {
-            *run = r.u64()?;
+        let mut r = Reader::new(block.get(FENCING_HISTORY_AT..)?);
+        let mut fencing_history = FencingHistory::default();
+        for nonce in &mut fencing_history {
+            *nonce = r.u64()?;
         }
         let identity = Identity { cluster, slot, incarnation };
         Some(Superblock {
             revision,
             identity,
             geometry,
-            lazy,
+            unsynced_acks,
             mode,
             boot,
             epoch,
             clean,
-            standing,
-            run,
+            member_state,
+            boot_nonce,
             scrub,
             failed_sync,
             votes,
-            lineage,
+            fencing_history,
         })
     }
 }
@@ -228,15 +232,17 @@ fn mode_of(number: u32) -> Option<Option<Mode>> {
     modes.into_iter().find(|mode| mode_number(*mode) == number)
 }
 
-const fn standing_number(standing: Standing) -> u32 {
-    match standing {
-        Standing::Active => 0,
-        Standing::Recovering => 1,
+const fn member_state_number(member_state: MemberState) -> u32 {
+    match member_state {
+        MemberState::Active => 0,
+        MemberState::Recovering => 1,
     }
 }
 
-fn standing_of(number: u32) -> Option<Standing> {
-    [Standing::Active, Standing::Recovering].into_iter().find(|standing| standing_number(*standing) == number)
+fn member_state_of(number: u32) -> Option<MemberState> {
+    [MemberState::Active, MemberState::Recovering]
+        .into_iter()
+        .find(|member_state| member_state_number(*member_state) == number)
 }
 
 #[cfg(test)]
@@ -249,17 +255,17 @@ pub(crate) mod tests {
             revision: 7,
             identity: Identity { cluster: "prod".into(), slot: 2, incarnation: 0xabcdef },
             geometry: Geometry::for_total(64 << 20).unwrap(),
-            lazy: true,
+            unsynced_acks: true,
             mode: Some(Mode::Replicated),
-            boot: BootId(0x0123_4567_89ab_cdef),
+            boot: KernelBootId(0x0123_4567_89ab_cdef),
             epoch: 3,
             clean: Clean { sequence: 41, checksum: 99 },
-            standing: Standing::Recovering,
-            run: 0x7777,
-            scrub: ScrubMark { position: 0x5555, elapsed_s: 0x66, paused: true },
+            member_state: MemberState::Recovering,
+            boot_nonce: 0x7777,
+            scrub: ScrubProgress { position: 0x5555, elapsed_s: 0x66, paused: true },
             failed_sync: Some(0x88),
             votes: BTreeMap::from([(GroupId(0), vec![1, 2, 3])]),
-            lineage: std::array::from_fn(|at| 0x9900 + at as u64),
+            fencing_history: std::array::from_fn(|at| 0x9900 + at as u64),
         }
     }
 
@@ -275,15 +281,15 @@ pub(crate) mod tests {
         assert_eq!(&block[48..52], b"prod");
         assert_eq!(block[112..120], 0xabcdefu64.to_le_bytes(), "incarnation");
         assert_eq!(block[120..128], (4u64 << 20).to_le_bytes(), "journal bytes");
-        assert_eq!(block[144..148], 1u32.to_le_bytes(), "lazy");
+        assert_eq!(block[144..148], 1u32.to_le_bytes(), "unsynced_acks");
         assert_eq!(block[148..152], 2u32.to_le_bytes(), "mode");
         assert_eq!(block[152..168], 0x0123_4567_89ab_cdefu128.to_le_bytes(), "boot id");
         assert_eq!(block[168..176], 3u64.to_le_bytes(), "epoch");
         assert_eq!(block[176..184], 41u64.to_le_bytes(), "clean sequence");
         assert_eq!(block[184..200], 99u128.to_le_bytes(), "clean checksum");
         assert_eq!(block[200..208], 1u64.to_le_bytes(), "votes");
-        assert_eq!(block[208..212], 1u32.to_le_bytes(), "standing");
-        assert_eq!(block[216..224], 0x7777u64.to_le_bytes(), "run");
+        assert_eq!(block[208..212], 1u32.to_le_bytes(), "member_state");
+        assert_eq!(block[216..224], 0x7777u64.to_le_bytes(), "boot_nonce");
         assert_eq!(block[224..232], 0x5555u64.to_le_bytes(), "scrub position");
         assert_eq!(block[232..240], 0x66u64.to_le_bytes(), "scrub time");
         assert_eq!(block[240..244], 1u32.to_le_bytes(), "scrub paused");
@@ -292,12 +298,12 @@ pub(crate) mod tests {
         assert_eq!(block[256..260], 0u32.to_le_bytes(), "group");
         assert_eq!(block[260..264], 3u32.to_le_bytes(), "vote length");
         assert_eq!(&block[264..267], &[1, 2, 3]);
-        assert_eq!(block[3840..3848], 0x9900u64.to_le_bytes(), "the run before");
-        assert_eq!(block[3960..3968], 0x990fu64.to_le_bytes(), "the earliest run");
+        assert_eq!(block[3840..3848], 0x9900u64.to_le_bytes(), "the latest boot nonce");
+        assert_eq!(block[3960..3968], 0x990fu64.to_le_bytes(), "the earliest boot nonce");
     }
 
     #[test]
-    fn a_newer_version_is_told_from_damage() {
+    fn a_newer_version_is_not_taken_for_damage() {
         let mut block = example().encode();
         block[8] = 2;
         assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));
@@ -308,8 +314,8 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(revision: u64, lazy: bool, epoch: u64, vote in prop::collection::vec(any::<u8>(), 0..MAX_VOTE_BYTES)) {
-            let block = Superblock { revision, lazy, epoch, votes: BTreeMap::from([(GroupId(9), vote)]), ..example() };
+        fn what_is_encoded_is_decoded(revision: u64, unsynced_acks: bool, epoch: u64, vote in prop::collection::vec(any::<u8>(), 0..MAX_VOTE_BYTES)) {
+            let block = Superblock { revision, unsynced_acks, epoch, votes: BTreeMap::from([(GroupId(9), vote)]), ..example() };
             prop_assert_eq!(Superblock::decode(&block.encode()), Ok(block));
         }
 
@@ -321,7 +327,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn hostile_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 0..BLOCK), seal: bool) {
+        fn untrusted_bytes_never_panic(mut block in prop::collection::vec(any::<u8>(), 0..BLOCK), seal: bool) {
             block.splice(..0, MAGIC);
             if seal { sealed::seal(&mut block, CHECKSUM_AT); }
             let _ = Superblock::decode(&block);

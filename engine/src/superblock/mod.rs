@@ -1,8 +1,8 @@
-//! Identity, state and votes: the small record that is always synced.
+//! Identity, member state and votes: the small record that is always synced.
 //!
-//! Four copies, each in a block of its own. An update writes two copies and syncs, then the other two and syncs, so at
-//! every moment two copies are untouched by any write under way: a torn update cannot take the identity away. The
-//! truth is the newest content held by at least two copies.
+//! There are four copies, each in a block of its own. An update writes two copies and syncs, then
+//! writes the other two and syncs. At every moment two copies are not being written, so a torn
+//! update cannot lose the identity. The newest content that at least two copies hold counts.
 
 mod layout;
 mod store;

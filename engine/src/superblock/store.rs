@@ -16,28 +16,28 @@ pub(crate) struct SuperblockStore {
     device: Arc<dyn Device>,
     location: String,
     current: Superblock,
-    /// Which copies may not be on the medium as they read.
-    doubt: Doubt,
-    /// Why nothing is written any more.
+    /// Which copies may read back but not be on the medium.
+    unsynced: UnsyncedCopies,
+    /// The failure after which nothing is written any more.
     failed: Option<Error>,
 }
 
 /// Copies whose last write no sync is known to have covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
+enum UnsyncedCopies {
     None,
-    /// The first half or the second; the other one is on the medium.
+    /// The first half or the second. The other one is on the medium.
     Half(usize),
     /// Any of them.
     Any,
 }
 
-/// What rewriting the copies found.
+/// The result of rewriting copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Healed {
+pub(crate) struct RepairedCopies {
     /// Copies that could not be read or did not match their checksum.
     pub damaged: u64,
-    /// Copies that were left behind by an update that was cut short.
+    /// Copies that an interrupted update left behind.
     pub old: u64,
 }
 
@@ -48,8 +48,13 @@ impl SuperblockStore {
         location: String,
         first: Superblock,
     ) -> Result<SuperblockStore> {
-        let mut store =
-            SuperblockStore { device, location, current: first, doubt: Doubt::None, failed: None };
+        let mut store = SuperblockStore {
+            device,
+            location,
+            current: first,
+            unsynced: UnsyncedCopies::None,
+            failed: None,
+        };
         store.write().await?;
         Ok(store)
     }
@@ -57,25 +62,26 @@ impl SuperblockStore {
     /// Reads the newest content held by at least two copies.
     ///
     /// # Errors
-    /// `NotFormatted`, `NewerFormat`, or `Corrupt` where no two copies agree.
+    /// `NotFormatted`, `NewerFormat`, or `Corrupt` if no two copies agree.
     pub(crate) async fn read(device: Arc<dyn Device>, location: String) -> Result<SuperblockStore> {
         let current = match elect(&location, &read_copies(device.as_ref()).await) {
-            // Read once more before anything is believed to be lost.
+            // Read once more before believing the loss.
             Err(Error::Corrupt(_)) => elect(&location, &read_copies(device.as_ref()).await)?,
             elected => elected?,
         };
-        Ok(SuperblockStore { device, location, current, doubt: Doubt::Any, failed: None })
+        Ok(SuperblockStore { device, location, current, unsynced: UnsyncedCopies::Any, failed: None })
     }
 
-    /// Writes all four copies again: a sync of an earlier process may have failed, and then the copies that it should have
-    /// covered only look as if they were on the medium. To be done before an update, which overwrites two copies at once and
-    /// relies on the other two.
+    /// Writes all four copies again. A sync of an earlier process may have failed; then the copies
+    /// that it should have covered can be read, but may not be on the medium. Call this before an
+    /// update, which overwrites two copies at once and relies on the other two.
     ///
     /// # After a crash
-    /// During this call: the same content, or where that was never on the medium, the one before it. Damaged copies are
-    /// written first, since there is nothing to lose; then those that hold the truth already, one by one, each of which
-    /// three others outlive; then older ones, which are of use until the newer ones are synced.
-    pub(crate) async fn reaffirm(&mut self) -> Result<Healed> {
+    /// During this call: the same content, or, if that never reached the medium, the one before it.
+    /// Copies are written one by one. Damaged copies come first, since they hold nothing to lose.
+    /// Then come the current ones: three other copies survive each such write. Old copies come
+    /// last, because they are needed until the newer ones are synced.
+    pub(crate) async fn rewrite_copies(&mut self) -> Result<RepairedCopies> {
         let (mut damaged, mut same, mut old) = (Vec::new(), Vec::new(), Vec::new());
         for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
             match copy {
@@ -84,33 +90,33 @@ impl SuperblockStore {
                 Err(_) => damaged.push(offset),
             }
         }
-        let healed = Healed { damaged: damaged.len() as u64, old: old.len() as u64 };
+        let repaired = RepairedCopies { damaged: damaged.len() as u64, old: old.len() as u64 };
         for offset in damaged.into_iter().chain(same).chain(old) {
             self.write_copies(&[offset]).await?;
         }
-        self.doubt = Doubt::None;
-        Ok(healed)
+        self.unsynced = UnsyncedCopies::None;
+        Ok(repaired)
     }
 
-    /// Makes all four copies equal again; synced when this returns. Only copies that are not the truth are written, so a
-    /// cut during this leaves those that are.
-    pub(crate) async fn heal(&mut self) -> Result<Healed> {
-        let mut healed = Healed::default();
+    /// Makes all four copies equal again; synced when this returns. Writes only copies that are not
+    /// current, so a power cut during this call leaves the current ones.
+    pub(crate) async fn repair_copies(&mut self) -> Result<RepairedCopies> {
+        let mut repaired = RepairedCopies::default();
         let mut wrong = Vec::new();
         for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
             match copy {
                 Ok(copy) if copy == self.current => continue,
-                Ok(_) => healed.old += 1,
-                Err(_) => healed.damaged += 1,
+                Ok(_) => repaired.old += 1,
+                Err(_) => repaired.damaged += 1,
             }
             wrong.push(offset);
         }
         if !wrong.is_empty() {
-            self.doubt = Doubt::Any;
+            self.unsynced = UnsyncedCopies::Any;
             self.write_copies(&wrong).await?;
         }
-        self.doubt = Doubt::None;
-        Ok(healed)
+        self.unsynced = UnsyncedCopies::None;
+        Ok(repaired)
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -120,7 +126,7 @@ impl SuperblockStore {
     /// Changes the superblock; synced when this returns.
     ///
     /// # After a crash
-    /// During this call: either the old content or the new. The caller has told nobody yet.
+    /// During this call: the old content or the new one. No caller has relied on the new one yet.
     pub(crate) async fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -131,13 +137,14 @@ impl SuperblockStore {
     }
 
     async fn write(&mut self) -> Result<()> {
-        // Where the last update was given up half-way, it goes on with the half that is in doubt already.
-        let first = usize::from(self.doubt == Doubt::Half(1));
+        // If the last update stopped half-way, continue with the half that is already not known to
+        // be synced.
+        let first = usize::from(self.unsynced == UnsyncedCopies::Half(1));
         for half in [first, 1 - first] {
-            self.doubt = Doubt::Half(half);
+            self.unsynced = UnsyncedCopies::Half(half);
             self.write_half(half).await?;
         }
-        self.doubt = Doubt::None;
+        self.unsynced = UnsyncedCopies::None;
         Ok(())
     }
 
@@ -146,7 +153,8 @@ impl SuperblockStore {
         self.write_copies(&offsets).await
     }
 
-    /// Writes what is current to these copies, at once, and syncs: a vote waits for it.
+    /// Writes the current content to these copies at once, and syncs. At once, because a vote waits
+    /// for it.
     async fn write_copies(&mut self, offsets: &[u64]) -> Result<()> {
         let bytes = self.current.encode();
         let write = |offset: &u64| self.device.write(*offset, AlignedBuf::copied_from(&bytes));
@@ -162,24 +170,25 @@ impl SuperblockStore {
         error
     }
 
-    /// Tries to leave word that a sync failed, of this file or another one: the last thing that is written. It is written
-    /// where it can do no harm, to the half of the copies that may be in doubt already; the other half follows only if
-    /// that was synced. Without a sync it lasts as long as the machine runs, which is as long as it is needed.
+    /// Tries to record that a write or sync failed, of this file or another one. It is the last
+    /// thing written. It goes to the half of the copies that may already be unsynced, where it can
+    /// do no harm. The other half follows only if that sync succeeded. Without a sync the record
+    /// lasts as long as the machine runs, which is as long as it is needed.
     ///
     /// # Errors
-    /// `Failed`: nobody will know.
+    /// `Failed`: the next open will not see the record.
     pub(crate) async fn record_failed_sync(&mut self, acknowledged: u64) -> Result<()> {
-        let half = match self.doubt {
-            Doubt::None => 0,
-            Doubt::Half(half) => half,
-            Doubt::Any => {
+        let half = match self.unsynced {
+            UnsyncedCopies::None => 0,
+            UnsyncedCopies::Half(half) => half,
+            UnsyncedCopies::Any => {
                 let reason = "no copy is known to be safe";
                 return Err(Error::failed(&self.location, FileKind::Superblock, "write", reason));
             }
         };
         self.current.failed_sync = Some(acknowledged);
         self.current.revision += 1;
-        self.doubt = Doubt::Half(half);
+        self.unsynced = UnsyncedCopies::Half(half);
         match self.write_half(half).await {
             Ok(()) => self.write_half(1 - half).await.or(Ok(())),
             Err(error) if error.is_failed_sync() => Ok(()),
@@ -191,7 +200,7 @@ impl SuperblockStore {
 /// Makes all copies unusable, synced.
 ///
 /// # After a crash
-/// During this call: the old content, or none that can be used.
+/// During this call: the old content, or no usable content.
 pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<()> {
     let failed =
         |operation, error: std::io::Error| Error::failed(location, FileKind::Superblock, operation, error);
@@ -202,20 +211,21 @@ pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<(
     device.sync().await.map_err(|error| failed("sync", error))
 }
 
-/// For whoever looks at it: the revision of each copy, or why it cannot be used.
+/// For inspection: the revision of each copy, or why it cannot be used.
 pub(crate) async fn copies(device: &dyn Device) -> Vec<std::result::Result<u64, String>> {
     let copies = read_copies(device).await.into_iter();
-    let told = copies.map(|copy| {
+    let described = copies.map(|copy| {
         copy.map(|superblock| superblock.revision).map_err(|unusable| match unusable {
             Unusable::Absent => "empty, or never written".to_owned(),
             Unusable::Newer(version) => format!("of format {version}"),
             Unusable::Damaged => "damaged, void or unreadable".to_owned(),
         })
     });
-    told.collect()
+    described.collect()
 }
 
-/// The copies that can be read, where no two of them need agree: no identity, but word of one.
+/// The copies that can be read, also if no two of them agree: that is no identity, but shows whose
+/// directory it was.
 pub(crate) async fn readable_copies(device: &dyn Device) -> Vec<Superblock> {
     read_copies(device).await.into_iter().flatten().collect()
 }
@@ -255,8 +265,7 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
-            "its superblock is empty, as a format leaves it that did not end; if so, remove its files"
-                .to_owned();
+            "its superblock is empty, as an unfinished format leaves it; if so, remove its files".to_owned();
         return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }
     Err(Error::Corrupt(Corruption {
@@ -282,7 +291,8 @@ mod tests {
     #[test]
     fn the_newest_content_held_twice_wins_over_every_mixture_of_copies() {
         use Unusable::{Absent, Damaged};
-        // (copies, revision elected); the states that a torn update or two damaged copies can leave.
+        // (copies, revision elected); the states that a torn update or two damaged copies can
+        // leave.
         let table = [
             (vec![revision(1), revision(1), revision(1), revision(1)], Some(1)),
             (vec![revision(2), revision(1), revision(1), revision(1)], Some(1)),

@@ -1,4 +1,5 @@
-//! Preparing entries for the log: hashing outside the lock, space and journal order inside it.
+//! Preparing entries for the log: hashing outside the lock, allocating space and assigning journal
+//! order inside it.
 
 use crate::codec::hash;
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// The longest meta, in bytes.
 const MAX_META_BYTES: usize = 1 << 20;
-/// One operation in the queue holds about this much, so that the queue's bounds mean something.
+/// The approximate limit for one operation in the queue, so that the queue's bounds are effective.
 const BATCH_RECORD_BYTES: usize = 32 << 10;
 const BATCH_VALUE_BYTES: u64 = 4 << 20;
 /// Bytes of a record beside meta and values.
@@ -39,7 +40,7 @@ impl Prepared {
             )));
         }
         let hashes = values.iter().map(|v| hash(v)).collect();
-        // A slice of a larger buffer would keep all of it in memory for as long as the log keeps the entry.
+        // A slice of a larger buffer would keep all of it in memory while the log keeps the entry.
         Ok(Prepared { id, meta: Bytes::copy_from_slice(&meta), values: values.into(), hashes })
     }
 
@@ -53,28 +54,32 @@ impl Prepared {
 }
 
 /// Entries cut into operations of bounded size.
-pub(crate) struct Batches {
-    rest: VecDeque<Batch>,
+pub(crate) struct PreparedAppends {
+    rest: VecDeque<PreparedAppend>,
 }
 
 /// The entries of one operation.
-pub(crate) struct Batch {
+pub(crate) struct PreparedAppend {
     entries: Vec<Prepared>,
     pub record_bytes: usize,
     pub value_bytes: u64,
 }
 
-impl Batches {
-    pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<Batches> {
-        let mut rest: VecDeque<Batch> = VecDeque::new();
-        rest.push_back(Batch { entries: Vec::with_capacity(entries.len()), record_bytes: 0, value_bytes: 0 });
+impl PreparedAppends {
+    pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<PreparedAppends> {
+        let mut rest: VecDeque<PreparedAppend> = VecDeque::new();
+        rest.push_back(PreparedAppend {
+            entries: Vec::with_capacity(entries.len()),
+            record_bytes: 0,
+            value_bytes: 0,
+        });
         for entry in entries {
             let entry = Prepared::new(entry)?;
             if rest
                 .back()
                 .is_none_or(|b| b.record_bytes >= BATCH_RECORD_BYTES || b.value_bytes >= BATCH_VALUE_BYTES)
             {
-                rest.push_back(Batch { entries: Vec::new(), record_bytes: 0, value_bytes: 0 });
+                rest.push_back(PreparedAppend { entries: Vec::new(), record_bytes: 0, value_bytes: 0 });
             }
             if let Some(batch) = rest.back_mut() {
                 batch.record_bytes += entry.record_bytes();
@@ -82,10 +87,10 @@ impl Batches {
                 batch.entries.push(entry);
             }
         }
-        Ok(Batches { rest })
+        Ok(PreparedAppends { rest })
     }
 
-    pub(crate) fn next(&mut self) -> Option<Batch> {
+    pub(crate) fn next(&mut self) -> Option<PreparedAppend> {
         self.rest.pop_front()
     }
 
@@ -94,13 +99,13 @@ impl Batches {
     }
 }
 
-impl Batch {
-    /// Gives every value its place and makes the entries readable. All or nothing.
+impl PreparedAppend {
+    /// Allocates an extent for every value and makes the entries readable. All or nothing.
     pub(crate) fn insert(self, state: &mut State, group: GroupId, cache_limit: u64) -> Result<Op> {
         self.check_order(state, group)?;
         let mut placed: Vec<Pending> = Vec::with_capacity(self.entries.len());
         for entry in self.entries {
-            match place(state, entry) {
+            match allocate_extents(state, entry) {
                 Ok(pending) => placed.push(pending),
                 Err(error) => {
                     for value in placed.iter().flat_map(|p| p.entry.extents()) {
@@ -125,7 +130,10 @@ impl Batch {
         let mut due = state.groups.get(&group).and_then(|g| g.log.next_index());
         for entry in &self.entries {
             if let Some(next) = due.filter(|next| *next != entry.id.index) {
-                return Err(Error::Invalid(format!("entry {} where index {next} is due", entry.id)));
+                return Err(Error::Invalid(format!(
+                    "entry {} does not follow the log: index {next} is due",
+                    entry.id
+                )));
             }
             due = Some(entry.id.index + 1);
         }
@@ -133,7 +141,7 @@ impl Batch {
     }
 }
 
-fn place(state: &mut State, entry: Prepared) -> Result<Pending> {
+fn allocate_extents(state: &mut State, entry: Prepared) -> Result<Pending> {
     let Prepared { id, meta, values, hashes } = entry;
     let mut refs: Vec<ValueRef> = Vec::with_capacity(values.len());
     for (value, hash) in values.iter().zip(hashes) {

@@ -1,12 +1,12 @@
 //! Taking a checkpoint beside foreground work, and reclaiming the journal that it covers.
 
-use crate::checkpoint::{Capture, Place, file_of, void, write};
+use crate::checkpoint::{Capture, CheckpointPosition, file_of, void, write};
 use crate::error::{Error, Result};
 use crate::state::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Takes a captured state to the device, then reclaims the journal. Runs beside foreground work.
+/// Writes a captured state to the device, then reclaims the journal.
 pub(super) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
     if let Err(error) = save(&shared, capture, sequence, chain).await {
         shared.fail(error);
@@ -26,13 +26,14 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
         (1 - state.checkpoints.area, state.checkpoints.number + 1)
     };
     let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place = Place { incarnation: shared.facts.identity.incarnation, number, sequence, chain };
+    let place =
+        CheckpointPosition { incarnation: shared.facts.identity.incarnation, number, sequence, chain };
     let sync_all = async { shared.sync_now().await.map(|_| ()) };
     let bytes =
         write(device.as_ref(), file_of(area), &shared.facts.location, &capture, place, sync_all).await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
-        // A snapshot replaced the state: the older checkpoint and the journal no longer lead here.
+        // A snapshot replaced the state: the older checkpoint and the journal no longer lead to it.
         let other = shared.devices.checkpoints.get(1 - area).ok_or(Error::Closed)?;
         void(other.as_ref(), file_of(1 - area), &shared.facts.location).await?;
     }

@@ -1,45 +1,48 @@
-//! A failed write or sync, and what the next opening must know of it.
+//! Recording a failed write or sync for the next open.
 //!
-//! The kernel reports a failed sync once and may then show what it has dropped as if nothing had happened, or show what is
-//! only in a cache and let a later sync pass over it. A failed write may be all that is seen of a drive that lost its power
-//! alone, and its cache with it. So:
-//! - the engine writes nothing more but, if it can, word of the failure into the superblock, with how far acknowledgements
-//!   may have reached;
-//! - an opening that finds that word takes nothing for granted that was not synced: with peers it recovers, alone it holds
-//!   the journal against what was acknowledged;
-//! - what it goes on with is on the medium: values are written again, and two new checkpoints make the journal needless.
-//!   The journal itself is not written again: a power cut amid that could tear what was safe.
+//! The kernel reports a failed sync once. Afterwards reads may return the pages that it dropped as
+//! if nothing had happened, or return data that is only in the cache, and a later sync may skip it.
+//! A failed write may be the only sign that the drive alone lost its power, and with it its cache.
+//! So:
+//! - The engine writes nothing more except, if it can, a record of the failure in the superblock,
+//!   with the journal end that may have been acknowledged.
+//! - An open that finds this record assumes that only synced data is there. With peers the node
+//!   recovers. Alone it compares the journal with what was acknowledged.
+//! - That open puts what it keeps on the medium: it rewrites values and writes two new checkpoints,
+//!   which make the journal unnecessary. It does not rewrite the journal itself: a power cut during
+//!   that could tear blocks that were safe.
 //!
-//! Left open: a device that fails, does not keep even the word of it, and has dropped, or drops at the next power cut,
-//! the newest blocks of the journal without a trace.
+//! Not covered: a device fails, does not store the record either, and has dropped the newest blocks
+//! of the journal without a trace, or drops them at the next power cut.
 
-use crate::state::{Remembered, Shared};
+use crate::state::{FailureRecord, Shared};
 use crate::types::Mode;
 
 impl Shared {
-    /// Leaves word of a failed write or sync, if there was one and nobody did so before. Waits for one who is about it.
-    pub(crate) async fn remember_failed_sync(&self) {
+    /// Records a failed write or sync in the superblock, if there was one and it is not recorded
+    /// yet. Waits for a record in progress.
+    pub(crate) async fn record_failed_io(&self) {
         if self.state.lock().failed_sync.is_none() {
             return;
         }
         let mut superblock = self.superblock.lock().await;
-        if self.state.lock().failed_sync != Some(Remembered::NotYet) {
+        if self.state.lock().failed_sync != Some(FailureRecord::NotYet) {
             return;
         }
         let acknowledged = {
             let progress = self.progress.lock();
-            // By what the directory says: so the next opening takes it.
+            // By the mode in the superblock: the next open uses that mode too.
             if superblock.current().mode == Some(Mode::Sync) { progress.synced } else { progress.written }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {
             tracing::warn!(
                 %error,
-                "that a write or sync failed could not be recorded: do not start this node again before its disk is replaced or its \
-                 machine restarted"
+                "the failed write or sync could not be recorded: replace the disk or restart the machine \
+                 before this node starts again"
             );
         }
-        let remembered = if result.is_ok() { Remembered::Yes } else { Remembered::No };
+        let remembered = if result.is_ok() { FailureRecord::Yes } else { FailureRecord::No };
         self.state.lock().failed_sync = Some(remembered);
     }
 }

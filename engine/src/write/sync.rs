@@ -1,4 +1,4 @@
-//! Syncing what is written, and telling those who wait for either.
+//! Syncing what is written, and calling back those who wait for a write or a sync.
 
 use crate::error::Result;
 use crate::io::FileKind;
@@ -8,21 +8,23 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 impl Shared {
-    /// Everything up to `sequence` is written. Returns whether somebody waits for it to be synced.
-    pub(super) fn written(&self, sequence: u64, checksum: u128, claim: u64, bytes: u64) -> bool {
+    /// Everything up to `sequence` is written. Returns whether a sync is due: an acknowledgement
+    /// waits for one, or too many bytes are unsynced.
+    pub(super) fn written(&self, sequence: u64, checksum: u128, synced_stamp: u64, bytes: u64) -> bool {
         let mut progress = self.progress.lock();
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;
         progress.written_checksum = checksum;
-        progress.claims.push_back((sequence, claim));
+        progress.synced_stamps.push_back((sequence, synced_stamp));
         progress.unsynced_bytes += bytes;
         progress.oldest_unsynced.get_or_insert_with(Instant::now);
-        progress.settle();
+        progress.complete_ready();
         progress.wants_sync() || progress.unsynced_bytes >= self.facts.options.sync_bytes
     }
 
-    /// Syncs what is written and reports how far that reaches, with the checksum of the block there. A failure ends the
-    /// engine, and is told only once: never call this where the future may be dropped.
+    /// Syncs what is written. Returns the sequence that this reached, with the checksum of that
+    /// block. A failure ends the engine. The kernel reports it only once: never call this where the
+    /// future may be dropped.
     pub(crate) async fn sync_now(&self) -> Result<Clean> {
         let _one_at_a_time = self.syncing.lock().await;
         let (target, checksum, bytes, since) = {
@@ -45,14 +47,14 @@ impl Shared {
             drop(progress);
             return Err(self.fail_device(file, "sync", error));
         }
-        let claim = {
+        let synced_stamp = {
             let mut progress = self.progress.lock();
             progress.synced = progress.synced.max(target);
-            progress.settle();
-            progress.claim(target)
+            progress.complete_ready();
+            progress.take_synced_stamp(target)
         };
-        if let Some(claim) = claim {
-            self.state.lock().space.release(claim);
+        if let Some(synced_stamp) = synced_stamp {
+            self.state.lock().space.release(synced_stamp);
         }
         self.signals.changed.notify_waiters();
         Ok(Clean { sequence: target, checksum })

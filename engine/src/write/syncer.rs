@@ -1,5 +1,6 @@
-//! The background sync: by time, by bytes, and at once where somebody waits for it. It tends the `lazy` mark as well, and
-//! its last act after a failed write or sync is to leave word of it.
+//! The background sync: by time, by bytes, and at once if an acknowledgement waits for it. The task
+//! also updates the unsynced-ack flag. Its last act after a failed write or sync is to record the
+//! failure.
 
 use crate::io::Hung;
 use crate::state::Shared;
@@ -7,18 +8,19 @@ use std::sync::Arc;
 
 /// Runs until the engine is closed or fails.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    tend(&shared).await;
-    shared.remember_failed_sync().await;
+    run_until_end(&shared).await;
+    shared.record_failed_io().await;
 }
 
-async fn tend(shared: &Shared) {
+async fn run_until_end(shared: &Shared) {
     loop {
-        let interval = tokio::time::sleep(shared.until_next_look());
+        let interval = tokio::time::sleep(shared.until_next_check());
         let tick = tokio::select! {
             biased;
-            Hung { file, operation } = shared.watch.hung() => {
-                // Also a read, which nobody else takes for the end.
-                return drop(shared.fail_device(file, operation, shared.watch.late()));
+            Hung { file, operation } = shared.deadlines.hung() => {
+                // This includes reads: elsewhere a read that does not return does not end the
+                // engine.
+                return drop(shared.fail_device(file, operation, shared.deadlines.late()));
             }
             () = shared.signals.syncer.notified() => false,
             () = interval => true,
@@ -26,7 +28,7 @@ async fn tend(shared: &Shared) {
         if shared.progress.lock().writer_ended || shared.failed().is_some() {
             return;
         }
-        if shared.tend_mark().await.is_err() {
+        if shared.update_flag().await.is_err() {
             return;
         }
         let behind = {
@@ -38,11 +40,12 @@ async fn tend(shared: &Shared) {
                 return;
             }
         } else if tick {
-            // Views may have ended since the last sync.
+            // Views may have ended since the last sync, so space may be released.
             shared.state.lock().space.release(0);
         }
         if tick {
-            // What was applied or freed while nothing was appended is recorded now, so that space comes back.
+            // Record what was applied or freed while nothing was appended, so that the space is
+            // freed.
             let mut state = shared.state.lock();
             if state.queue.is_empty() && state.unrecorded() {
                 state.queue.flush = true;

@@ -1,52 +1,54 @@
-//! The writer: gathers what is queued into one run of values and as few journal blocks as hold the records, writes
-//! both at once, and reports completions in journal order.
+//! The writer task. It takes everything that is queued as one group commit: one run of values and
+//! as few journal blocks as hold the records. It writes both at once and reports completions in
+//! journal order.
 //!
-//! A few gatherings are in flight together. While they are, requests pile up for the next one: that is how many small
-//! puts become few large writes.
+//! A few group commits are in flight together. Meanwhile requests queue up for the next one: that
+//! is how many small puts become few large writes.
 
 use super::checkpointing;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
 use crate::journal::{self, Header, Packer, Record};
-use crate::space::Dying;
-use crate::state::{Op, Queued, Shared, State, Waiting};
+use crate::space::NewlyDead;
+use crate::state::{Op, PendingAck, Queued, Shared, State};
 use crate::types::{GroupId, LogId};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Gatherings in flight.
+/// Group commits in flight.
 const IN_FLIGHT: usize = 4;
-/// The largest write of values made of several, in bytes.
+/// The largest write that combines several values, in bytes.
 const MAX_WRITE: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// What two gatherings may take beside twice an eighth of the ring each, half of it unused: see the queue's bounds.
-const GATHERING_BLOCKS: u64 = 32;
+/// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
+/// unused (see the queue's bounds).
+const GROUP_COMMIT_BLOCKS: u64 = 32;
 
-/// A write under way.
+/// A write in flight.
 type Write = IoFuture<(std::io::Result<()>, AlignedBuf)>;
 
-/// What was queued, with what else the journal must be told.
-struct Gathering {
+/// What was queued, and what else the journal must record.
+struct GroupCommit {
     queue: Vec<Queued>,
     applied: Vec<(GroupId, LogId)>,
-    dying: Dying,
+    newly_dead: NewlyDead,
     capture: Option<Capture>,
-    /// A block is due even if there is nothing to record: to say what is synced.
+    /// A block is due even without records: to say what is synced.
     flush: bool,
 }
 
-/// A gathering in flight.
-struct Flight {
+/// A group commit in flight.
+struct InFlightCommit {
     sequence: u64,
     /// The checksum of that block.
     checksum: u128,
     /// What its blocks say was synced.
-    claim: u64,
+    synced_stamp: u64,
     bytes: u64,
-    /// Values to forget once they are written, by offset.
+    /// Offsets of the values to drop from memory once they are written.
     offsets: Vec<u64>,
     result: std::result::Result<(), (FileKind, std::io::Error)>,
 }
@@ -58,37 +60,37 @@ pub(crate) struct Writer {
     chain: u128,
     /// The sequence of the last capture.
     captured: u64,
-    flights: FuturesOrdered<IoFuture<Flight>>,
+    in_flight: FuturesOrdered<IoFuture<InFlightCommit>>,
 }
 
 impl Writer {
-    /// Goes on behind what is written.
+    /// Continues behind the last written block.
     pub(crate) fn new(shared: Arc<Shared>) -> Writer {
         let captured = shared.state.lock().checkpoints.sequence;
         let (written, chain) = {
             let progress = shared.progress.lock();
             (progress.written, progress.written_checksum)
         };
-        Writer { shared, next: written + 1, chain, captured, flights: FuturesOrdered::new() }
+        Writer { shared, next: written + 1, chain, captured, in_flight: FuturesOrdered::new() }
     }
 
     /// Runs until the engine is closed or fails.
     pub(crate) async fn run(mut self) {
         let shared = self.shared.clone();
         loop {
-            if self.flights.len() < IN_FLIGHT
-                && let Some(gathering) = self.gather()
+            if self.in_flight.len() < IN_FLIGHT
+                && let Some(group_commit) = self.next_group_commit()
             {
-                self.write(gathering).await;
+                self.write(group_commit).await;
                 continue;
             }
-            if self.flights.is_empty() && self.finished() {
+            if self.in_flight.is_empty() && self.finished() {
                 break;
             }
             tokio::select! {
                 biased;
-                Some(flight) = self.flights.next(), if !self.flights.is_empty() => self.complete(flight),
-                () = shared.signals.writer.notified(), if self.flights.len() < IN_FLIGHT => {}
+                Some(commit) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(commit),
+                () = shared.signals.writer.notified(), if self.in_flight.len() < IN_FLIGHT => {}
             }
         }
         shared.progress.lock().writer_ended = true;
@@ -100,17 +102,18 @@ impl Writer {
         state.failed.is_some() || (state.closing && state.queue.is_empty() && !state.checkpoints.hold)
     }
 
-    /// Takes the whole queue. Everything that is taken together shares no block with what comes later.
-    fn gather(&mut self) -> Option<Gathering> {
+    /// Takes the whole queue. A group commit shares no block with a later one.
+    fn next_group_commit(&mut self) -> Option<GroupCommit> {
         let mut state = self.shared.state.lock();
         let checkpoints = &state.checkpoints;
         if state.failed.is_some() || (checkpoints.hold && checkpoints.running) {
             return None;
         }
         let (blocks, since) = (self.shared.facts.ring.blocks(), self.next - 1 - self.captured);
-        if checkpoints.running && since >= blocks / 2 - GATHERING_BLOCKS {
-            // Only the checkpoint after the running one frees what is written now, and it begins with a gathering:
-            // there must be room left for that one, as large as the queue can be.
+        if checkpoints.running && since >= blocks / 2 - GROUP_COMMIT_BLOCKS {
+            // Only the checkpoint after the running one frees what is written now, and that one
+            // begins with a group commit. Leave space for that group commit at the queue's maximum
+            // size.
             return None;
         }
         let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
@@ -127,14 +130,14 @@ impl Writer {
             }
         }
         state.space.close_run();
-        let dying = state.space.take_dying();
+        let newly_dead = state.space.take_newly_dead();
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.signals.changed.notify_waiters();
-        Some(Gathering { queue, applied, dying, capture, flush })
+        Some(GroupCommit { queue, applied, newly_dead, capture, flush })
     }
 
-    async fn write(&mut self, mut gathering: Gathering) {
+    async fn write(&mut self, mut group_commit: GroupCommit) {
         let mut packer = Packer::default();
         let mut chunks: Vec<(u64, Bytes)> = Vec::new();
         let mut record = Vec::with_capacity(256);
@@ -143,9 +146,10 @@ impl Writer {
             r.encode(&mut record);
             packer.push(&record);
         };
-        // The sequence of each operation's last block, counted from the gathering's first.
-        let mut last_block = Vec::with_capacity(gathering.queue.len());
-        for queued in &gathering.queue {
+        // The sequence of each operation's last block, counted from the first block of the group
+        // commit.
+        let mut last_block = Vec::with_capacity(group_commit.queue.len());
+        for queued in &group_commit.queue {
             match &queued.op {
                 Op::Append { group, entries } => {
                     for pending in entries {
@@ -169,50 +173,50 @@ impl Writer {
             }
             last_block.push(packer.len() as u64);
         }
-        for (group, through) in &gathering.applied {
+        for (group, through) in &group_commit.applied {
             pushed(&mut packer, Record::Applied { group: *group, through: *through });
         }
-        if gathering.flush
-            || !gathering.queue.is_empty()
-            || !gathering.dying.is_empty()
-            || !gathering.applied.is_empty()
+        if group_commit.flush
+            || !group_commit.queue.is_empty()
+            || !group_commit.newly_dead.is_empty()
+            || !group_commit.applied.is_empty()
         {
             packer.at_least_one();
         }
-        let begins_checkpoint = gathering.capture.is_some();
-        if let Err(error) = self.wait_for_room(packer.len() as u64, begins_checkpoint).await {
-            for done in gathering.queue.into_iter().filter_map(|q| q.done) {
+        let begins_checkpoint = group_commit.capture.is_some();
+        if let Err(error) = self.wait_for_journal_space(packer.len() as u64, begins_checkpoint).await {
+            for done in group_commit.queue.into_iter().filter_map(|q| q.done) {
                 done(Err(error.clone()));
             }
             return;
         }
         let first = self.next;
-        self.submit(&packer, chunks, &gathering);
+        self.submit(&packer, chunks, &group_commit);
         let sequence = self.next - 1;
-        self.shared.state.lock().space.recorded(sequence, gathering.dying);
+        self.shared.state.lock().space.recorded(sequence, group_commit.newly_dead);
         let mut progress = self.shared.progress.lock();
-        for (queued, blocks) in gathering.queue.drain(..).zip(last_block) {
+        for (queued, blocks) in group_commit.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
                 let sequence = first + blocks.max(1) - 1;
                 let append = matches!(queued.op, Op::Append { .. });
-                progress.waiting.push_back(Waiting { sequence, append, synced: queued.synced, done });
+                progress.waiting.push_back(PendingAck { sequence, append, synced: queued.synced, done });
             }
         }
         drop(progress);
         if let Some(error) = self.shared.failed() {
-            // It may have failed before these waiters were listed.
+            // It may have failed before these acknowledgements were listed.
             self.shared.fail(error);
         }
-        if let Some(capture) = gathering.capture {
+        if let Some(capture) = group_commit.capture {
             self.captured = sequence;
             self.shared.spawn(checkpointing::run(self.shared.clone(), capture, sequence, self.chain));
         }
     }
 
-    /// Waits until the ring has `blocks` free, completing flights meanwhile. Where no checkpoint is being written that
-    /// could free any, the journal before the newest one is given up: the older checkpoint, which needs it, is what the
-    /// next one overwrites.
-    async fn wait_for_room(&mut self, blocks: u64, begins_checkpoint: bool) -> Result<()> {
+    /// Waits until the ring has `blocks` free, and completes group commits meanwhile. If no running
+    /// checkpoint could free any, it gives up the journal before the newest checkpoint. Only the
+    /// older checkpoint needs that part, and the next checkpoint overwrites the older one.
+    async fn wait_for_journal_space(&mut self, blocks: u64, begins_checkpoint: bool) -> Result<()> {
         let shared = self.shared.clone();
         loop {
             let changed = shared.signals.changed.notified();
@@ -235,14 +239,14 @@ impl Writer {
             }
             tokio::select! {
                 biased;
-                Some(flight) = self.flights.next(), if !self.flights.is_empty() => self.complete(flight),
+                Some(commit) = self.in_flight.next(), if !self.in_flight.is_empty() => self.complete(commit),
                 () = changed => {}
             }
         }
     }
 
-    /// Starts the writes of a gathering.
-    fn submit(&mut self, packer: &Packer, chunks: Vec<(u64, Bytes)>, gathering: &Gathering) {
+    /// Starts the writes of a group commit.
+    fn submit(&mut self, packer: &Packer, chunks: Vec<(u64, Bytes)>, group_commit: &GroupCommit) {
         let shared = &self.shared;
         let mut writes: Vec<(FileKind, Write)> = Vec::new();
         let mut bytes = 0;
@@ -273,23 +277,23 @@ impl Writer {
             writes.push((FileKind::Journal, shared.devices.journal.write(offset, buf)));
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (sequence, claim) = (self.next - 1, if packer.len() > 0 { synced } else { 0 });
+        let (sequence, synced_stamp) = (self.next - 1, if packer.len() > 0 { synced } else { 0 });
         let checksum = self.chain;
         let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
-        debug_assert!(gathering.queue.is_empty() || !writes.is_empty());
-        self.flights.push_back(Box::pin(async move {
+        debug_assert!(group_commit.queue.is_empty() || !writes.is_empty());
+        self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
             for (file, write) in writes {
                 if let (Err(error), _) = write.await {
                     result = Err((file, error));
                 }
             }
-            Flight { sequence, checksum, claim, bytes, offsets, result }
+            InFlightCommit { sequence, checksum, synced_stamp, bytes, offsets, result }
         }));
     }
 
-    fn complete(&mut self, flight: Flight) {
-        if let Err((file, error)) = flight.result {
+    fn complete(&mut self, commit: InFlightCommit) {
+        if let Err((file, error)) = commit.result {
             self.shared.fail_device(file, "write", error);
             return;
         }
@@ -297,18 +301,18 @@ impl Writer {
         if state.failed.is_some() {
             return;
         }
-        for offset in flight.offsets {
+        for offset in commit.offsets {
             state.unwritten.remove(&offset);
         }
         drop(state);
-        if self.shared.written(flight.sequence, flight.checksum, flight.claim, flight.bytes) {
+        if self.shared.written(commit.sequence, commit.checksum, commit.synced_stamp, commit.bytes) {
             self.shared.signals.syncer.notify_one();
         }
         self.shared.signals.changed.notify_waiters();
     }
 }
 
-/// A picture of everything, for a checkpoint. Nothing is queued when it is taken.
+/// Captures everything for a checkpoint. The queue is empty at that moment.
 fn capture(state: &mut State) -> Capture {
     state.checkpoints.requested = false;
     state.checkpoints.running = true;
@@ -317,8 +321,8 @@ fn capture(state: &mut State) -> Capture {
     Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
 }
 
-/// Packs values that lie behind one another into as few writes as possible. The chunks come in the order in which
-/// their space was given out.
+/// Packs adjacent values into as few writes as possible. The chunks come in the order in which
+/// their space was allocated.
 fn coalesce(chunks: &[(u64, Bytes)]) -> Vec<(u64, AlignedBuf)> {
     let mut groups: Vec<(u64, u64, usize)> = Vec::new();
     for (offset, bytes) in chunks {
@@ -362,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_a_write_and_strangers_do_not() {
+    fn adjacent_chunks_share_a_write_and_distant_ones_do_not() {
         let chunks = [chunk(0, 100), chunk(100, 4096), chunk(8192, 10), chunk(40960, 10)];
         let writes = coalesce(&chunks);
         let shape: Vec<(u64, usize)> = writes.iter().map(|(o, b)| (*o, b.len())).collect();

@@ -1,12 +1,13 @@
-//! What callers may rely on: snapshots installed whole, space that comes back, errors that stay.
+//! What callers may rely on: snapshots installed completely, space that comes back, errors that
+//! stay.
 
 use crate::support::store::{GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one};
 use crate::support::{Cache, Disk, Random, geometry, run, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    BootId, Change, CorruptionKind, Engine, Error, Installer, ListQuery, LogId, Mode, NewEntry, Options,
-    SnapshotKey, Transition,
+    Change, CorruptionKind, Engine, Error, Installer, KernelBootId, ListQuery, LogId, Mode, NewEntry,
+    Options, SnapshotKey, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,15 +65,15 @@ fn a_hole_in_the_log_is_refused_and_nothing_is_appended() {
 }
 
 #[test]
-fn overwriting_goes_on_for_many_laps_of_journal_and_data() {
+fn overwriting_continues_for_many_laps_of_journal_and_data() {
     run(async {
         let (disk, engine) = fresh(Mode::Replicated).await;
         // 40 MB through 4 MiB of data, 2000 blocks through 256 of journal.
         for i in 0..2000u64 {
-            let mut admitted = engine.admit(need(20_000, 20_000));
+            let mut admitted = engine.check_capacity(need(20_000, 20_000));
             while admitted.is_err() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                admitted = engine.admit(need(20_000, 20_000));
+                admitted = engine.check_capacity(need(20_000, 20_000));
             }
             put_one(&engine, i, &format!("k{}", i % 5), filled(20_000, i)).await.unwrap();
             if i % 20 == 19 {
@@ -131,9 +132,10 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
     });
 }
 
-/// The first checkpoint of a snapshot stands in one area, the state that it replaced in the other, until that one is made
-/// void. A power cut between the two left both, and an opening let the older one be: had the newer one been damaged then,
-/// the state from before the snapshot would have come back.
+/// The first checkpoint of a snapshot is in one area, the state that it replaced in the other until
+/// that one is voided. The story: a power cut between the two left both, and an open did not void
+/// the older one. If the newer one had then been damaged, the state from before the snapshot would
+/// have come back.
 #[test]
 fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_never_both() {
     run(async {
@@ -170,7 +172,7 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
             disk.reboot(Cache::Volatile, || random.next());
             let found =
                 [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| disk.bytes(kind)[0] == b'C');
-            let after = || Options { boot: BootId(2), ..options(Mode::Sync) };
+            let after = || Options { boot: KernelBootId(2), ..options(Mode::Sync) };
             let engine = Engine::open(Arc::new(disk.clone()), None, after()).await.unwrap();
             if engine.applied(GROUP) != Some(at) {
                 assert!(!ended, "cut {cut}");
@@ -189,7 +191,7 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
             }
             drop(engine);
             disk.kill(|| random.next());
-            // The newer checkpoint is damaged: nothing may pass for the state.
+            // The newer checkpoint is damaged: nothing else may pass for the state.
             let newer = [FileKind::Checkpoint0, FileKind::Checkpoint1]
                 .into_iter()
                 .find(|kind| disk.bytes(*kind)[0] == b'C')
@@ -205,10 +207,10 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
     });
 }
 
-/// The story: a member fell behind while its data area was more than half full. The snapshot that it needed was written
-/// beside the state that it replaces, found no room, and never would have.
+/// The story: a member fell behind while its data area was more than half full. The snapshot that
+/// it needed was written beside the state that it replaces, did not fit, and never would have.
 #[test]
-fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damaged_of_it() {
+fn a_snapshot_needs_no_space_for_values_already_held_and_replaces_damaged_ones() {
     run(async {
         let (disk, engine) = fresh(Mode::Sync).await;
         for i in 0..30 {
@@ -220,7 +222,7 @@ fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damage
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         for i in 0..30 {
             let key = Bytes::from(format!("k{i:02}"));
-            // One was overwritten meanwhile, one never came here.
+            // One was overwritten meanwhile, one was never here.
             let (version, value) = match i {
                 3 => (id(90), filled(90_000, 90)),
                 4 => continue,
@@ -239,16 +241,17 @@ fn a_snapshot_needs_no_room_for_what_is_held_already_and_replaces_what_is_damage
         assert_eq!(engine.get(GROUP, b"k99").await.unwrap().unwrap().1, filled(50_000, 99));
         drop(engine);
         disk.reboot(Cache::Volatile, || 0);
-        // A write may have been on its way when the power went.
-        let after = Options { boot: BootId(2), ..options(Mode::Sync) };
+        // A write may have been in flight when the power went.
+        let after = Options { boot: KernelBootId(2), ..options(Mode::Sync) };
         let engine = Engine::open(Arc::new(disk), None, after).await.unwrap();
         assert_eq!(engine.get(GROUP, b"k07").await.unwrap().unwrap().1, filled(100_000, 7));
         assert_eq!(engine.get(GROUP, b"k29").await.unwrap().unwrap().1, filled(100_000, 29));
     });
 }
 
-/// The story: a follower that was away for a minute asked for entries that were no longer in memory. Each was read by a request of
-/// its own, one after the other, and the leader took new writes faster than that.
+/// The story: a follower that was away for a minute needed entries that were no longer in memory.
+/// Each was read by a request of its own, one after the other, which was slower than the leader
+/// took new writes.
 #[test]
 fn entries_that_were_appended_together_are_read_together() {
     run(async {
@@ -269,7 +272,7 @@ fn entries_that_were_appended_together_are_read_together() {
 }
 
 #[test]
-fn a_snapshot_key_without_its_value_is_taken_from_what_is_held_and_is_asked_for_else() {
+fn a_snapshot_key_without_its_value_uses_the_held_one_or_is_reported_missing() {
     run(async {
         let (disk, engine) = fresh(Mode::Sync).await;
         for i in 0..20 {
@@ -294,12 +297,12 @@ fn a_snapshot_key_without_its_value_is_taken_from_what_is_held_and_is_asked_for_
             missing.into_iter().map(|key| String::from_utf8(key.to_vec()).unwrap()).collect();
         missing.sort();
         assert_eq!(missing, ["k03", "k21"]);
-        assert_eq!(disk.core.lock().unwrap().reads, reads, "what is held is not read for it");
-        // The same again, with those.
+        assert_eq!(disk.core.lock().unwrap().reads, reads, "a held value is not read for it");
+        // The same keys, with the missing values.
         let again = wanted().map(|i| key(i, [3, 21].contains(&i).then(|| filled(9000, i))));
         assert!(installer.put(again.collect()).await.unwrap().is_empty());
         installer.finish(LogId { term: 3, index: 1000 }, image(1)).await.unwrap();
-        assert_eq!(places(&engine), before, "what was held is where it was");
+        assert_eq!(places(&engine), before, "held values are where they were");
         for i in wanted() {
             let (entry, value) = engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
             assert_eq!((entry.version, value), (id(i), filled(9000, i)), "k{i:02}");
@@ -310,7 +313,7 @@ fn a_snapshot_key_without_its_value_is_taken_from_what_is_held_and_is_asked_for_
 }
 
 #[test]
-fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
+fn an_abandoned_snapshot_leaves_the_old_state_and_its_space_comes_back() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
         put_one(&engine, 0, "k", filled(10, 0)).await.unwrap();
@@ -327,10 +330,10 @@ fn a_snapshot_that_is_given_up_leaves_the_old_state_and_its_space_comes_back() {
     });
 }
 
-/// A member that fell behind asked for the same snapshot for ever: more than half of its data area was free, and no piece
-/// of it was as long as the values that were gathered into one write.
+/// The story: a member that fell behind requested the same snapshot forever. More than half of its
+/// data area was free, but no free run was as long as the values that were combined into one write.
 #[test]
-fn a_snapshot_finds_room_where_the_free_space_is_in_pieces() {
+fn a_snapshot_fits_into_fragmented_free_space() {
     run(async {
         let (_, engine) = fresh(Mode::Sync).await;
         let pairs = 48;
@@ -368,16 +371,16 @@ fn a_failed_sync_ends_the_engine_and_is_not_retried() {
         let error = append(&engine, vec![entry(2, filled(10, 1))]).await.unwrap_err();
         assert!(matches!(error, Error::Failed { operation: "sync", .. }), "{error}");
         assert!(engine.save_vote(GROUP, b"v").await.is_err());
-        assert!(engine.close().await.is_err(), "no clean shutdown is claimed");
+        assert!(engine.close().await.is_err(), "no clean shutdown is recorded");
         let status = engine.status();
         assert!(status.failed.unwrap().contains("sync failed"));
-        assert!(status.synced_sequence < status.written_sequence, "the watermark stays where it was");
-        assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0), "reads go on");
+        assert!(status.synced_sequence < status.written_sequence, "the synced sequence stays where it was");
+        assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0), "reads continue");
     });
 }
 
 #[test]
-fn a_flipped_bit_in_a_value_is_an_error_with_its_place_and_never_not_found() {
+fn a_flipped_bit_in_a_value_is_an_error_with_its_location_and_never_not_found() {
     run(async {
         let (disk, engine) = fresh(Mode::Replicated).await;
         put_one(&engine, 7, "k", filled(5000, 0)).await.unwrap();
@@ -414,8 +417,8 @@ fn a_wrong_truncated_or_foreign_directory_is_refused_and_left_alone() {
     });
 }
 
-/// Bits flipped anywhere while the process was down: the engine opens with the right state, or says what is damaged;
-/// it never serves something else.
+/// Bits flipped anywhere while the process was down: the engine opens with the right state, or
+/// reports what is damaged. It never serves wrong data.
 #[test]
 fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
     run(async {

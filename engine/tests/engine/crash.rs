@@ -1,16 +1,17 @@
-//! Power cuts and kills at every operation of a workload: what was acknowledged is there afterwards, and what is there
-//! is a prefix of what was asked.
+//! Power cuts and kills at every operation of a workload. Afterwards everything acknowledged is
+//! there, and the log is a prefix of the requested steps.
 
 use crate::support::workload::{GROUP, History, Step, entry, options, verify, workload};
 use crate::support::{Cache, Disk, Random, geometry, identity, run, until};
-use cairn_engine::{Engine, LogId, Mode, Promise, Standing};
+use cairn_engine::{Engine, LogId, MemberState, Mode, Promise};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Runs a workload, cuts the power (or kills the process) at operation `cut`, and verifies. Returns whether the cut
-/// came.
-fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bool, Standing) {
-    // Nobody runs mode `device` on such a disk, but one whose protection failed becomes one.
+/// Runs a workload, cuts the power (or kills the process) at operation `cut`, and verifies. Returns
+/// whether the cut came, and the member state after it.
+fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bool, MemberState) {
+    // No node starts in mode `device` on such a disk, but a disk whose protection failed becomes
+    // one.
     let protection_fails = mode == Mode::Device && cache == Cache::Volatile;
     run(async {
         let what = format!("{mode} {cache:?} power={power} cut={cut} seed={seed}");
@@ -21,7 +22,7 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
         let engine = Engine::open(Arc::new(disk.clone()), None, options(mode, 1)).await.unwrap();
         if protection_fails {
             assert_eq!(engine.status().mode, Mode::Device);
-            engine.distrust_device().await.unwrap();
+            engine.require_syncs().await.unwrap();
             assert_eq!(engine.status().mode, Mode::Sync);
         }
         let mode = if protection_fails { Mode::Sync } else { mode };
@@ -42,8 +43,8 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
             disk.kill(|| random.next());
         }
         let engine = verify(&disk, &history, options(mode, boot), &what).await;
-        let standing = engine.standing();
-        // What was recovered counts as acknowledged from now on: a second crash must not take it back.
+        let member_state = engine.member_state();
+        // What was recovered counts as acknowledged from now on: a second crash must not lose it.
         drop(engine);
         if power {
             disk.reboot(cache, || random.next());
@@ -51,26 +52,27 @@ fn crash_once(mode: Mode, cache: Cache, power: bool, cut: u64, seed: u64) -> (bo
             disk.kill(|| random.next());
         }
         verify(&disk, &history, options(mode, boot + u128::from(power)), &what).await;
-        (!ended, standing)
+        (!ended, member_state)
     })
 }
 
-/// Every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three workloads.
+/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set; 1 takes some minutes) of three
+/// workloads.
 fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
     let step = std::env::var("CAIRN_CRASH_STEP").map_or(13, |s| s.parse().unwrap());
     let (mut cuts, mut recovering, mut active) = (0, 0, 0);
     for seed in 0..3 {
         for cut in (1..400).step_by(step) {
-            let (came, standing) = crash_once(mode, cache, power, cut, seed * 1000 + cut);
+            let (came, member_state) = crash_once(mode, cache, power, cut, seed * 1000 + cut);
             cuts += u32::from(came);
-            recovering += u32::from(standing == Standing::Recovering);
-            active += u32::from(standing == Standing::Active);
+            recovering += u32::from(member_state == MemberState::Recovering);
+            active += u32::from(member_state == MemberState::Active);
         }
     }
     assert!(cuts > 50, "only {cuts} workloads met their cut");
-    let may_forget = mode == Mode::Replicated && power;
-    assert_eq!(recovering > 20, may_forget, "{recovering} of {cuts} cuts were taken for a lost tail");
-    assert!(active > 0, "a cut before the mark is set takes nothing");
+    let may_lose_acks = mode == Mode::Replicated && power;
+    assert_eq!(recovering > 20, may_lose_acks, "{recovering} of {cuts} cuts were taken for a lost tail");
+    assert!(active > 0, "a cut before the flag is set loses nothing");
 }
 
 #[test]
@@ -99,7 +101,7 @@ fn a_power_cut_at_any_operation_of_a_replicated_node_loses_nothing_acknowledged_
 }
 
 #[test]
-fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_told_otherwise() {
+fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_set_active() {
     run(async {
         let disk = Disk::new(geometry());
         Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -107,29 +109,37 @@ fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_told_otherw
         let mut random = Random(1);
         let open = |boot| Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, boot));
         let engine = open(1).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Active);
+        assert_eq!(engine.member_state(), MemberState::Active);
         workload(&engine, &history, &mut random, 60).await;
-        run_ahead(&engine, &history, &mut random).await;
-        let first = engine.run();
+        write_ahead_of_syncs(&engine, &history, &mut random).await;
+        let first = engine.boot_epoch();
         drop(engine);
         disk.reboot(Cache::Volatile, || random.next());
         let engine = open(2).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering);
-        assert!(engine.run().start > first.start);
+        assert_eq!(engine.member_state(), MemberState::Recovering);
+        assert!(engine.boot_epoch().number > first.number);
         engine.close().await.unwrap();
         drop(engine);
         let engine = open(2).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering, "neither a clean stop nor a restart heals it");
+        assert_eq!(
+            engine.member_state(),
+            MemberState::Recovering,
+            "neither a clean stop nor a restart ends the recovery"
+        );
         engine.set_active().await.unwrap();
         drop(engine);
         disk.reboot(Cache::Volatile, || random.next());
-        assert_eq!(open(3).await.unwrap().standing(), Standing::Active, "that it is active is synced");
+        assert_eq!(
+            open(3).await.unwrap().member_state(),
+            MemberState::Active,
+            "the state `active` is synced"
+        );
     });
 }
 
 #[test]
-fn a_power_cut_of_an_idle_or_cleanly_stopped_or_held_replicated_node_takes_nothing() {
-    for ending in ["idle", "closed", "held"] {
+fn a_power_cut_of_an_idle_or_cleanly_stopped_or_safe_replicated_node_loses_nothing() {
+    for ending in ["idle", "closed", "safe"] {
         run(async {
             let disk = Disk::new(geometry());
             Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -138,43 +148,44 @@ fn a_power_cut_of_an_idle_or_cleanly_stopped_or_held_replicated_node_takes_nothi
             let engine =
                 Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1)).await.unwrap();
             workload(&engine, &history, &mut random, 60).await;
-            run_ahead(&engine, &history, &mut random).await;
+            write_ahead_of_syncs(&engine, &history, &mut random).await;
             match ending {
                 "closed" => engine.close().await.unwrap(),
-                "held" => {
-                    engine.hold_synced(true);
+                "safe" => {
+                    engine.set_safe_acks(true);
                 }
                 _ => {}
             }
-            until("the mark is cleared on the device", || !mark_on(&disk)).await;
-            if ending == "held" {
+            until("the flag is cleared on the device", || !flag_on(&disk)).await;
+            if ending == "safe" {
                 workload_goes_on(&engine, &history, &mut random).await;
-                assert!(!mark_on(&disk), "held: it stays clear under load");
+                assert!(!flag_on(&disk), "with safe acknowledgements it stays clear under load");
             }
-            if ending != "held" {
+            if ending != "safe" {
                 let all = history.steps.lock().unwrap().len();
                 history.acknowledged.store(all, Ordering::SeqCst);
             }
             drop(engine);
             disk.reboot(Cache::Volatile, || random.next());
             let engine = verify(&disk, &history, options(Mode::Replicated, 2), ending).await;
-            assert_eq!(engine.standing(), Standing::Active, "{ending}");
+            assert_eq!(engine.member_state(), MemberState::Active, "{ending}");
         });
     }
 }
 
-/// Writes until what was acknowledged last is not synced: so the mark is set on the device, and nobody is about to clear it.
-async fn run_ahead(engine: &Engine, history: &Arc<History>, random: &mut Random) {
+/// Writes until the last acknowledged entry is not synced. Then the flag is set on the device, and
+/// is not about to be cleared.
+async fn write_ahead_of_syncs(engine: &Engine, history: &Arc<History>, random: &mut Random) {
     loop {
         workload_goes_on(engine, history, random).await;
         let status = engine.status();
-        if status.lazy && status.synced_sequence < status.written_sequence {
+        if status.unsynced_acks && status.synced_sequence < status.written_sequence {
             return;
         }
     }
 }
 
-/// Appends that are acknowledged one by one, with whatever promise the mode gives.
+/// Appends that are acknowledged one by one, with the promise of the mode.
 async fn workload_goes_on(engine: &Engine, history: &Arc<History>, random: &mut Random) {
     for _ in 0..50 {
         let last = engine.log_bounds(GROUP).last.unwrap();
@@ -192,7 +203,7 @@ async fn workload_goes_on(engine: &Engine, history: &Arc<History>, random: &mut 
     }
 }
 
-/// The `lazy` mark as the device has it.
-fn mark_on(disk: &Disk) -> bool {
+/// The unsynced-ack flag on the device.
+fn flag_on(disk: &Disk) -> bool {
     disk.bytes(cairn_engine::io::FileKind::Superblock)[144] == 1
 }

@@ -1,23 +1,23 @@
-//! A write or sync that fails or never returns, and the restart under the same kernel: the system may have dropped what no sync
-//! covered, or show what the next power cut takes.
+//! A write or sync that fails or never returns, and a restart under the same kernel. The kernel may
+//! have dropped what no sync covered, or show data that the next power cut loses.
 
 use crate::support::store::{append, entry as small, filled};
 use crate::support::workload::{GROUP, History, check, options, verify, workload};
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::FileKind;
-use cairn_engine::{BootId, CorruptionKind, Engine, Error, Mode, Options, Standing};
+use cairn_engine::{CorruptionKind, Engine, Error, KernelBootId, MemberState, Mode, Options};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What became of one failure.
+/// The outcome of one failure.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The workload ended before.
+    /// The workload ended before the failure.
     NotMet,
     Refused,
-    Told,
+    Reported,
     Opened {
-        standing: Standing,
+        member_state: MemberState,
         dropped: u64,
     },
 }
@@ -26,17 +26,18 @@ fn with(mode: Mode, peers: bool, boot: u128) -> Options {
     Options { salvage: peers, ..options(mode, boot) }
 }
 
-/// A disk whose process has ended over a failed sync.
+/// A disk whose process ended after a failed sync.
 struct Failed {
     disk: Disk,
     history: Arc<History>,
     random: Random,
-    /// Blocks that the system has dropped since.
+    /// Blocks that the kernel has dropped since.
     dropped: u64,
 }
 
-/// Runs a workload until sync number `nth` fails, and with `lasting` every later one; then the process ends, and the system
-/// drops some of what was not synced. `None` if the workload ended before.
+/// Runs a workload until sync number `nth` fails, and with `lasting` every later one too. Then the
+/// process ends, and the kernel drops some of what was not synced. `None` if the workload ended
+/// before.
 async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Option<Failed> {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -49,11 +50,11 @@ async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Op
         core.failing = first..if lasting { u64::MAX } else { first + 1 };
     }
     {
-        // It waits for ever once its device has failed.
+        // The workload waits forever once its device has failed.
         let mut work = Box::pin(workload(&engine, &history, &mut random, 120));
         let recorded = async {
             disk.sync_failed.notified().await;
-            until("word of it", || engine.status().failed_sync_recorded).await;
+            until("the failure is recorded", || engine.status().failed_sync_recorded).await;
         };
         tokio::select! {
             biased;
@@ -65,13 +66,15 @@ async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Op
     drop(engine);
     disk.core.lock().unwrap().failing = 0..0;
     disk.kill(|| random.next());
-    // Where no sync ends well any more, the word of it is itself in doubt: here it stays.
-    let dropped = disk
-        .drop_forsaken(|kind| !(lasting && kind == FileKind::Superblock) && random.next().is_multiple_of(2));
+    // If no sync succeeds any more, the kernel could drop the record of the failure too. In this
+    // test the record stays.
+    let dropped = disk.drop_failed_syncs(|kind| {
+        !(lasting && kind == FileKind::Superblock) && random.next().is_multiple_of(2)
+    });
     Some(Failed { disk, history, random, dropped })
 }
 
-/// A failure, the restart of the process under the same kernel, and then a power cut.
+/// A failure, a restart of the process under the same kernel, and then a power cut.
 fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Outcome {
     run(async {
         let what = format!("{mode} peers={peers} lasting={lasting} nth={nth} seed={seed}");
@@ -87,28 +90,24 @@ fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Out
             }
             Err(error) => panic!("{what}: {error}"),
         };
-        let (standing, bounds) = (engine.standing(), engine.log_bounds(GROUP));
+        let (member_state, bounds) = (engine.member_state(), engine.log_bounds(GROUP));
         let first = bounds.purged.map_or(0, |purged| purged.index + 1);
         if let Err(Error::Corrupt(damage)) = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await {
-            // A value that was acknowledged and is gone: whoever reads it is told.
+            // An acknowledged value is lost: a read reports it.
             assert!(!peers && dropped > 0 && damage.kind == CorruptionKind::Value, "{what}: {damage}");
-            return Outcome::Told;
+            return Outcome::Reported;
         }
         check(&engine, &history, &what).await;
         drop(engine);
         disk.reboot(Cache::Volatile, || random.next());
         let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
-        assert_eq!(
-            engine.log_bounds(GROUP).last,
-            bounds.last,
-            "{what}: what an opening found is on the medium"
-        );
-        assert_eq!(engine.standing(), standing, "{what}");
-        Outcome::Opened { standing, dropped }
+        assert_eq!(engine.log_bounds(GROUP).last, bounds.last, "{what}: what an open found is on the medium");
+        assert_eq!(engine.member_state(), member_state, "{what}");
+        Outcome::Opened { member_state, dropped }
     })
 }
 
-/// A failure of every third sync of some workloads.
+/// Fails every third sync of some workloads.
 fn fail_everywhere(mode: Mode, peers: bool, lasting: bool) -> Vec<Outcome> {
     let mut met = Vec::new();
     for seed in 0..3 {
@@ -119,7 +118,7 @@ fn fail_everywhere(mode: Mode, peers: bool, lasting: bool) -> Vec<Outcome> {
     assert!(met.len() > 20, "only {} syncs failed", met.len());
     let dropping =
         met.iter().filter(|outcome| matches!(outcome, Outcome::Opened { dropped: 1.., .. })).count();
-    assert!(dropping > 5, "only {dropping} lost something");
+    assert!(dropping > 5, "only {dropping} lost blocks");
     met
 }
 
@@ -129,36 +128,38 @@ fn with_peers_a_node_whose_sync_failed_recovers_when_its_process_comes_back() {
         [(Mode::Replicated, false), (Mode::Replicated, true), (Mode::Sync, false), (Mode::Device, false)];
     for (mode, lasting) in kinds {
         for outcome in fail_everywhere(mode, true, lasting) {
-            let recovering = matches!(outcome, Outcome::Opened { standing: Standing::Recovering, .. });
+            let recovering = matches!(outcome, Outcome::Opened { member_state: MemberState::Recovering, .. });
             assert!(recovering, "{mode} lasting={lasting}: {outcome:?}");
         }
     }
 }
 
 #[test]
-fn alone_in_mode_sync_it_goes_on_with_all_that_was_acknowledged() {
+fn without_peers_a_node_of_mode_sync_continues_with_all_that_was_acknowledged() {
     for lasting in [false, true] {
         for outcome in fail_everywhere(Mode::Sync, false, lasting) {
-            let active = matches!(outcome, Outcome::Opened { standing: Standing::Active, .. });
+            let active = matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. });
             assert!(active, "lasting={lasting}: {outcome:?}");
         }
     }
 }
 
 #[test]
-fn alone_in_mode_device_it_goes_on_with_all_that_was_acknowledged_or_says_what_is_gone() {
+fn without_peers_a_node_of_mode_device_continues_with_all_that_was_acknowledged_or_reports_the_loss() {
     let met = fail_everywhere(Mode::Device, false, false);
     let count = |wanted: fn(&Outcome) -> bool| met.iter().filter(|outcome| wanted(outcome)).count();
     let refused = count(|outcome| *outcome == Outcome::Refused);
-    let opened = count(|outcome| matches!(outcome, Outcome::Opened { standing: Standing::Active, .. }));
+    let opened =
+        count(|outcome| matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. }));
     assert!(refused > 5 && opened > 5, "{refused} refused, {opened} opened of {}", met.len());
 }
 
-/// The opening once wrote journal blocks again that no block was known to say were synced. They were, some of them, and
-/// acknowledged: a power cut tore one under the head, and the node took itself for whole without them. Later a cluster of one refused for ever
-/// after a power cut between the two checkpoints: the last block that the first of them covers had been in the cache only.
+/// Two stories. An open once rewrote journal blocks that no block said were synced. Some of them
+/// were synced and acknowledged: a power cut tore one during the rewrite, and the node counted as
+/// active without them. Later a cluster of one refused to start for good after a power cut between
+/// the two checkpoints: the last block that the first of them covers had been in the cache only.
 #[test]
-fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing_unnoticed() {
+fn a_power_cut_at_any_operation_of_the_open_after_a_failed_sync_loses_nothing_unnoticed() {
     let (mut recovering, mut active) = (0, 0);
     for (mode, peers) in [(Mode::Sync, true), (Mode::Sync, false), (Mode::Replicated, true)] {
         for cut in 1..45 {
@@ -180,9 +181,9 @@ fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing
                 }
                 disk.reboot(Cache::Volatile, || random.next());
                 let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
-                match engine.standing() {
-                    Standing::Active => active += 1,
-                    Standing::Recovering => recovering += 1,
+                match engine.member_state() {
+                    MemberState::Active => active += 1,
+                    MemberState::Recovering => recovering += 1,
                 }
             });
         }
@@ -190,10 +191,11 @@ fn a_power_cut_at_any_operation_of_the_opening_after_a_failed_sync_loses_nothing
     assert!(active > 10 && recovering > 10, "{active} active, {recovering} recovering");
 }
 
-/// The story: a sync of a device that promises to keep completed writes failed, and part of what it should have covered was gone when
-/// the process ended. Then the machine lost power, and the node took every completed write for kept.
+/// The story: a sync failed on a device that promises to keep completed writes, and part of what it
+/// should have covered was lost when the process ended. Then the machine lost power, and the node
+/// assumed that every completed write was there.
 #[test]
-fn after_a_power_cut_a_node_of_mode_device_that_has_peers_is_whole_or_knows_that_it_is_not() {
+fn after_a_power_cut_a_node_of_mode_device_with_peers_is_complete_or_recovers() {
     let (mut recovering, mut active, mut lost) = (0, 0, 0);
     for seed in 0..3 {
         for nth in (0..60).step_by(3) {
@@ -210,20 +212,20 @@ fn after_a_power_cut_a_node_of_mode_device_that_has_peers_is_whole_or_knows_that
                 let engine = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let first = engine.log_bounds(GROUP).purged.map_or(0, |purged| purged.index + 1);
                 let log = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
-                match engine.standing() {
-                    Standing::Active => {
+                match engine.member_state() {
+                    MemberState::Active => {
                         assert!(log.is_ok(), "{what}: {:?}", log.err());
                         active += 1;
                     }
-                    Standing::Recovering => recovering += 1,
+                    MemberState::Recovering => recovering += 1,
                 }
             });
         }
     }
-    assert!(lost > 5 && recovering > 5, "{lost} lost something: {active} active, {recovering} recovering");
+    assert!(lost > 5 && recovering > 5, "{lost} lost blocks: {active} active, {recovering} recovering");
 }
 
-/// A directory with ten entries of a node that has peers.
+/// The directory of a node, with ten entries.
 async fn ten_entries(options: Options) -> (Disk, Engine) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -234,7 +236,7 @@ async fn ten_entries(options: Options) -> (Disk, Engine) {
     (disk, engine)
 }
 
-/// Waits for what is certain to come.
+/// Waits for a condition that must come true.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waits = async {
         while !holds() {
@@ -244,40 +246,40 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), waits).await.is_ok(), "{what}");
 }
 
-/// The story: a drive lost its power alone, and its cache with it. The write failed, the process was started again under the same
-/// boot id, and what was lost passed for a torn tail.
+/// The story: a drive alone lost its power, and with it its cache. A write failed, the process
+/// restarted under the same kernel boot id, and recovery took the lost blocks for a torn tail.
 #[test]
-fn after_a_failed_write_a_node_that_has_peers_recovers_whatever_the_boot_id_is_by_then() {
+fn after_a_failed_write_a_node_with_peers_recovers_under_any_boot_id() {
     for (mode, boot) in [(Mode::Replicated, 1), (Mode::Device, 1), (Mode::Sync, 1), (Mode::Sync, 2)] {
         run(async {
             let (disk, engine) = ten_entries(with(mode, true, 1)).await;
             disk.core.lock().unwrap().fail_write = Some(FileKind::Journal);
             append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err();
-            until("word of it", || engine.status().failed_sync_recorded).await;
+            until("the failure is recorded", || engine.status().failed_sync_recorded).await;
             assert!(engine.close().await.is_err(), "no clean end");
             drop(engine);
             disk.reboot(Cache::Volatile, || 1);
             let engine = Engine::open(Arc::new(disk), None, with(mode, true, boot)).await.unwrap();
-            assert_eq!(engine.standing(), Standing::Recovering, "{mode}, boot {boot}");
+            assert_eq!(engine.member_state(), MemberState::Recovering, "{mode}, boot {boot}");
         });
     }
 }
 
 #[test]
-fn a_disk_that_tells_another_history_under_the_same_kernel_counts_as_a_power_cut() {
-    let history = |words: &str| BootId(1).with_devices(&[words.to_owned()]);
+fn a_disk_that_reports_another_history_under_the_same_kernel_counts_as_a_power_cut() {
+    let history = |words: &str| KernelBootId(1).with_devices(&[words.to_owned()]);
     let (before, after) = (history("power cycles 7"), history("power cycles 8"));
     assert_eq!(before, history("power cycles 7"));
-    for (then, expected) in [(before, Standing::Active), (after, Standing::Recovering)] {
+    for (then, expected) in [(before, MemberState::Active), (after, MemberState::Recovering)] {
         run(async {
             let options = Options { boot: before, ..with(Mode::Replicated, true, 1) };
             let slow = Options { sync_interval: Duration::from_secs(3600), ..options };
             let (disk, engine) = ten_entries(slow.clone()).await;
-            assert!(engine.status().lazy);
+            assert!(engine.status().unsynced_acks);
             drop(engine);
             disk.kill(|| 1);
             let engine = Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
-            assert_eq!(engine.standing(), expected);
+            assert_eq!(engine.member_state(), expected);
         });
     }
 }
@@ -296,7 +298,7 @@ fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_do
 }
 
 #[test]
-fn a_read_that_never_returns_ends_the_engine_too() {
+fn a_read_that_never_returns_also_ends_the_engine() {
     run(async {
         let options = Options {
             io_timeout: Duration::from_millis(200),
@@ -306,15 +308,16 @@ fn a_read_that_never_returns_ends_the_engine_too() {
         let (disk, engine) = ten_entries(options).await;
         disk.core.lock().unwrap().hang_reads = Some(FileKind::Data);
         engine.read_log(GROUP, 0..10, u64::MAX).await.unwrap_err();
-        until("the end", || engine.status().failed.is_some()).await;
+        until("the engine has failed", || engine.status().failed.is_some()).await;
         let reason = engine.status().failed.unwrap();
         assert!(reason.contains("read failed on file `data`"), "{reason}");
     });
 }
 
-/// What cannot be read for that reason must not pass for damage, which an opening would overwrite, nor for a lost identity.
+/// Data that could not be read for this reason must not pass for damage, which an open would
+/// overwrite, nor for a lost identity.
 #[test]
-fn an_opening_whose_disk_never_answers_refuses_and_changes_nothing() {
+fn an_open_whose_disk_never_answers_fails_and_changes_nothing() {
     for hanging in [FileKind::Superblock, FileKind::Journal, FileKind::Checkpoint0] {
         run(async {
             let options =
@@ -332,7 +335,7 @@ fn an_opening_whose_disk_never_answers_refuses_and_changes_nothing() {
             disk.core.lock().unwrap().hang_reads = None;
             disk.kill(|| 1);
             let engine = Engine::open(Arc::new(disk), None, options).await.unwrap();
-            assert_eq!(engine.standing(), Standing::Active);
+            assert_eq!(engine.member_state(), MemberState::Active);
         });
     }
 }

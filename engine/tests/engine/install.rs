@@ -1,9 +1,9 @@
-//! A snapshot that is installed over a log that is longer, that conflicts with it, or that has steps still queued, while readers
-//! look on: a power cut or a kill at any operation leaves the old state or the new one, whole, and the new one once it was
-//! reported.
+//! A snapshot that is installed over a log that is longer, that conflicts with it, or that has
+//! operations still queued, under concurrent readers. A power cut or a kill at any operation leaves
+//! all of the old state or all of the new one, and the new one once the install was reported.
 
 use crate::support::space::driver::{Driver, entry, value};
-use crate::support::space::{Asked, Keys, Round, World, check_recovered, check_space};
+use crate::support::space::{Keys, Requests, Round, World, check_recovered, check_space};
 use crate::support::workload::{GROUP, Step, image};
 use crate::support::{Disk, Random, geometry, identity, run};
 use bytes::Bytes;
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::yield_now;
 
-/// Where the snapshot ends.
+/// Where the snapshot ends relative to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
-    /// At an entry of the log, which goes on behind it.
+    /// At an entry of the log, which continues behind it.
     Inside,
-    /// At an index of the log, with another term.
+    /// At an index of the log, with a different term.
     InConflict,
     Beyond,
 }
@@ -29,24 +29,25 @@ async fn put(installer: &mut Installer, key: Bytes, version: LogId, value: Bytes
     assert!(missing.is_empty());
 }
 
-/// A directory whose log goes on for ten entries behind what is applied.
-async fn base(world: World, seed: u64) -> (Disk, Arc<Asked>) {
-    let (disk, asked) = (Disk::new(geometry()), Arc::new(Asked::default()));
+/// A directory whose log continues for ten entries behind what is applied.
+async fn base(world: World, seed: u64) -> (Disk, Arc<Requests>) {
+    let (disk, requests) = (Disk::new(geometry()), Arc::new(Requests::default()));
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
     let engine = world.open(&disk, 1, seed, "the base").await;
     let mut random = Random(seed);
-    let mut driver = Driver::new(&engine, &disk, &asked);
+    let mut driver = Driver::new(&engine, &disk, &requests);
     driver.fill(&mut random).await;
     engine.close().await.unwrap();
     drop((driver, engine));
     disk.kill(|| 0);
-    (disk, asked)
+    (disk, requests)
 }
 
-/// What the snapshot holds: some keys as they are, some overwritten, some gone, and many new ones.
-fn snapshot(asked: &Asked, ends: Ends, random: &mut Random) -> (LogId, Keys) {
-    let (_, log) = crate::support::workload::log_after(&asked.steps.lock().unwrap());
-    let applied = *asked.applied.lock().unwrap().last_key_value().unwrap().0;
+/// The snapshot's content: some keys as they are, some overwritten, some missing, and many new
+/// ones.
+fn snapshot(requests: &Requests, ends: Ends, random: &mut Random) -> (LogId, Keys) {
+    let (_, log) = crate::support::workload::log_after(&requests.steps.lock().unwrap());
+    let applied = *requests.applied.lock().unwrap().last_key_value().unwrap().0;
     let inside = log[&(applied + 4)].id;
     let at = match ends {
         Ends::Inside => inside,
@@ -54,7 +55,7 @@ fn snapshot(asked: &Asked, ends: Ends, random: &mut Random) -> (LogId, Keys) {
         Ends::Beyond => LogId { term: inside.term + 5, index: inside.index + 500 },
     };
     let mut keys = Keys::new();
-    for (number, (key, held)) in asked.keys().iter().enumerate() {
+    for (number, (key, held)) in requests.keys().iter().enumerate() {
         match number % 3 {
             0 => drop(keys.insert(key.clone(), held.clone())),
             1 => drop(keys.insert(key.clone(), (inside, value(random, 500 + number)))),
@@ -71,7 +72,7 @@ fn snapshot(asked: &Asked, ends: Ends, random: &mut Random) -> (LogId, Keys) {
     (at, keys)
 }
 
-/// Everything that the view shows is what one of the two states has.
+/// Checks that the view shows exactly one of the two states.
 async fn check_view(view: &View, old: &Keys, new: (LogId, &Keys)) {
     let keys = if view.applied() == Some(new.0) { new.1 } else { old };
     assert_eq!(view.len(), keys.len(), "a mixture at {:?}", view.applied());
@@ -82,16 +83,17 @@ async fn check_view(view: &View, old: &Keys, new: (LogId, &Keys)) {
     }
 }
 
-/// Installs, while others read and append what the snapshot takes the place of. `reported` is set when it is done.
+/// Installs, while readers read and while appends are queued that the snapshot replaces. Sets
+/// `reported` when it is done.
 async fn install(
     engine: &Engine,
     disk: &Disk,
-    asked: &Arc<Asked>,
+    requests: &Arc<Requests>,
     (at, keys): (LogId, Arc<Keys>),
     seed: u64,
     reported: &AtomicBool,
 ) {
-    let old = asked.keys();
+    let old = requests.keys();
     let (reader, views) = (engine.clone(), Arc::new(AtomicUsize::new(0)));
     let reading = {
         let (old, keys, views) = (old.clone(), keys.clone(), views.clone());
@@ -111,12 +113,12 @@ async fn install(
         for (key, (version, bytes)) in keys.iter() {
             put(&mut installer, key.clone(), *version, bytes.clone()).await;
         }
-        // Steps that are still queued when the snapshot takes their place.
+        // Operations that are still queued when the snapshot replaces them.
         let files = [FileKind::Journal, FileKind::Data, FileKind::Checkpoint0, FileKind::Checkpoint1];
         let held = files[(seed % 4) as usize];
         disk.hold(held);
         let mut random = Random(seed);
-        let mut driver = Driver::new(engine, disk, asked);
+        let mut driver = Driver::new(engine, disk, requests);
         for _ in 0..3 {
             let id = driver.next_id();
             driver.append(
@@ -139,7 +141,7 @@ async fn install(
         };
         tokio::join!(finish, release);
         drop(driver);
-        // What comes after it.
+        // Views made after the install.
         let views_then = views.load(Ordering::SeqCst);
         while views.load(Ordering::SeqCst) < views_then + 2 {
             yield_now().await;
@@ -148,7 +150,7 @@ async fn install(
         assert_eq!((engine.applied(GROUP), engine.log_bounds(GROUP).last), (Some(at), Some(at)));
         assert!(
             engine.read_log(GROUP, 0..u64::MAX, u64::MAX).await.unwrap().is_empty(),
-            "of the old log nothing is left"
+            "nothing of the old log is left"
         );
     };
     tokio::select! {
@@ -158,15 +160,15 @@ async fn install(
     }
 }
 
-/// `Some(new)` where the cut came: whether the new state was there afterwards.
-async fn round(world: World, base: &(Disk, Arc<Asked>), ends: Ends, seed: u64, cut: u64) -> Option<bool> {
+/// Returns `Some(new)` if the cut came: whether the new state was there afterwards.
+async fn round(world: World, base: &(Disk, Arc<Requests>), ends: Ends, seed: u64, cut: u64) -> Option<bool> {
     let what = format!("{world:?} {ends:?} seed={seed} cut={cut}");
-    let said = Round(what.clone());
-    let (disk, asked) = (base.0.copy(geometry()), base.1.copy());
+    let named = Round(what.clone());
+    let (disk, requests) = (base.0.copy(geometry()), base.1.copy());
     let engine = world.open(&disk, 2, seed, &what).await;
-    check_recovered(&engine, &disk, &asked, world, &what).await;
+    check_recovered(&engine, &disk, &requests, world, &what).await;
     let mut random = Random(seed);
-    let (at, keys) = snapshot(&asked, ends, &mut random);
+    let (at, keys) = snapshot(&requests, ends, &mut random);
     let keys = Arc::new(keys);
     {
         let mut core = disk.core.lock().unwrap();
@@ -176,15 +178,18 @@ async fn round(world: World, base: &(Disk, Arc<Asked>), ends: Ends, seed: u64, c
     let came = tokio::select! {
         biased;
         () = disk.died.notified() => true,
-        () = install(&engine, &disk, &asked, (at, keys.clone()), seed, &reported) => false,
+        () = install(&engine, &disk, &requests, (at, keys.clone()), seed, &reported) => false,
     };
     drop(engine);
     let mut chance = Random(seed ^ cut << 20);
     world.crash(&disk, &mut chance);
     let mut engine = world.open(&disk, 3, seed, &what).await;
     let new = engine.applied(GROUP) == Some(at);
-    assert!(new || !reported.load(Ordering::SeqCst), "{what}: it was reported, and the old state is there");
-    let replaced = Arc::new(Asked {
+    assert!(
+        new || !reported.load(Ordering::SeqCst),
+        "{what}: the install was reported, but the old state is there"
+    );
+    let replaced = Arc::new(Requests {
         steps: Mutex::new(vec![Step::Purge(at)]),
         acknowledged: AtomicUsize::new(1),
         synced: AtomicUsize::new(1),
@@ -193,24 +198,24 @@ async fn round(world: World, base: &(Disk, Arc<Asked>), ends: Ends, seed: u64, c
     if new {
         replaced.watch(&disk);
     }
-    let asked = if new { replaced } else { asked };
-    check_recovered(&engine, &disk, &asked, world, &what).await;
-    // Both go on, and whatever the other one had is free.
+    let requests = if new { replaced } else { requests };
+    check_recovered(&engine, &disk, &requests, world, &what).await;
+    // Either state can be used further, and everything else is free.
     for generation in [4, 5] {
-        let mut driver = Driver::new(&engine, &disk, &asked);
+        let mut driver = Driver::new(&engine, &disk, &requests);
         driver.run(&mut random, 20).await;
         drop(driver);
-        check_space(&engine, &disk, &asked, geometry(), &what).await;
+        check_space(&engine, &disk, &requests, geometry(), &what).await;
         drop(engine);
         world.crash(&disk, &mut chance);
         engine = world.open(&disk, generation, seed, &what).await;
-        check_recovered(&engine, &disk, &asked, world, &what).await;
+        check_recovered(&engine, &disk, &requests, world, &what).await;
     }
-    drop(said);
+    drop(named);
     came.then_some(new)
 }
 
-/// Every `CAIRN_INSTALL_STEP`-th operation (3 unless set) of an install.
+/// Cuts at every `CAIRN_INSTALL_STEP`-th operation (3 unless set) of an install.
 fn crash_everywhere(world: World) {
     let step = std::env::var("CAIRN_INSTALL_STEP").map_or(3, |set| set.parse().unwrap());
     let (mut old, mut new) = (0, 0);

@@ -1,9 +1,10 @@
-//! A directory whose identity cannot be read: it is a lost disk, and becomes an empty one of another identity.
+//! A directory whose identity cannot be read counts as a lost disk, and becomes an empty one of
+//! another identity.
 
 use crate::support::sixty::{GROUP, append, entry, filled, id, image, open, options, stopped, transition};
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Engine, Error, Identity, Standing};
+use cairn_engine::{Engine, Error, Identity, MemberState};
 use std::sync::Arc;
 
 const COPY: usize = 4 * BLOCK;
@@ -21,10 +22,10 @@ async fn is_lost(disk: &Disk) -> bool {
     matches!(open(disk, true).await, Err(error) if error.is_identity_lost())
 }
 
-/// It is the other identity's, holds nothing, and can be used.
+/// The directory belongs to the other identity, is empty, and can be used.
 async fn check_empty(disk: &Disk, what: &str) {
     let engine = open(disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!((engine.identity(), engine.standing()), (&other(), Standing::Active), "{what}");
+    assert_eq!((engine.identity(), engine.member_state()), (&other(), MemberState::Active), "{what}");
     let bounds = engine.log_bounds(GROUP);
     assert_eq!((bounds.last, engine.applied(GROUP), engine.vote(GROUP)), (None, None, None), "{what}");
     assert_eq!(engine.status().keys, 0, "{what}");
@@ -35,7 +36,7 @@ async fn check_empty(disk: &Disk, what: &str) {
     drop(engine);
     disk.kill(|| 0);
     let engine = open(disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!((engine.identity(), engine.standing()), (&other(), Standing::Active), "{what}");
+    assert_eq!((engine.identity(), engine.member_state()), (&other(), MemberState::Active), "{what}");
     assert_eq!(engine.log_bounds(GROUP).last, Some(id(2)), "{what}");
 }
 
@@ -53,7 +54,7 @@ fn a_directory_whose_identity_is_lost_becomes_an_empty_one_of_another() {
 }
 
 #[test]
-fn an_erased_superblock_is_told_from_a_format_that_did_not_end() {
+fn an_erased_superblock_is_not_taken_for_an_unfinished_format() {
     run(async {
         let disk = stopped().await;
         disk.damage(FileKind::Superblock, |bytes| bytes.fill(0));
@@ -113,7 +114,8 @@ fn disk_of(files: &Files) -> Disk {
     disk
 }
 
-/// A second format in which the power goes at its operation `cut`. Whether it was over by then.
+/// A second format in which the power goes at operation `cut`. Returns whether the format had
+/// finished.
 async fn cut_format(disk: &Disk, cut: u64) -> bool {
     {
         let mut core = disk.core.lock().unwrap();
@@ -130,22 +132,22 @@ async fn cut_format(disk: &Disk, cut: u64) -> bool {
 }
 
 #[test]
-fn a_cut_at_any_operation_leaves_no_identity_or_the_other_one_with_nothing() {
+fn a_cut_at_any_operation_leaves_no_identity_or_the_other_one_empty() {
     run(async {
         let flipped = stopped().await;
         flip(&flipped, &[0, 2, 3]);
         let erased = stopped().await;
         erased.damage(FileKind::Superblock, |bytes| bytes.fill(0));
         for (what, original) in [("flipped", files_of(&flipped)), ("erased", files_of(&erased))] {
-            let (mut again, mut whole, mut finished) = (0, 0, false);
+            let (mut unformatted, mut formatted, mut finished) = (0, 0, false);
             for cut in 1.. {
                 let disk = disk_of(&original);
                 finished |= cut_format(&disk, cut).await;
                 let what = format!("{what}, cut {cut}");
                 if is_lost(&disk).await {
                     assert!(!finished, "{what}");
-                    again += 1;
-                    // And again while it goes on.
+                    unformatted += 1;
+                    // Cut the repeated format too.
                     for second in [3, 9] {
                         if cut_format(&disk, second).await || !is_lost(&disk).await {
                             break;
@@ -153,7 +155,7 @@ fn a_cut_at_any_operation_leaves_no_identity_or_the_other_one_with_nothing() {
                     }
                     Engine::format_again(&disk, &other()).await.unwrap();
                 } else {
-                    whole += 1;
+                    formatted += 1;
                 }
                 check_empty(&disk, &what).await;
                 if finished {
@@ -161,18 +163,19 @@ fn a_cut_at_any_operation_leaves_no_identity_or_the_other_one_with_nothing() {
                 }
             }
             assert!(
-                again > 5 && whole > 1,
-                "{what}: {again} without an identity, {whole} with the other one"
+                unformatted > 5 && formatted > 1,
+                "{what}: {unformatted} without an identity, {formatted} with the other one"
             );
         }
     });
 }
 
-/// The story: a process was killed, its newest journal block rotted, and its superblock could not be read for a while. What was
-/// to replace it cleared the rotten block and was interrupted. Then the superblock could be read again, and the old
-/// identity took itself for whole, without what it had acknowledged last.
+/// The story: a process was killed, its newest journal block decayed, and its superblock could not
+/// be read for a while. The format of a replacement cleared the decayed block and was interrupted.
+/// Then the superblock could be read again, and the old identity counted as active although its
+/// last acknowledged entry was missing.
 #[test]
-fn an_identity_that_can_be_read_again_is_gone_or_still_knows_what_it_lacks() {
+fn an_identity_that_becomes_readable_again_is_void_or_still_recovering() {
     run(async {
         let (disk, engine) = filled().await;
         let newest = engine.status().written_sequence;
@@ -195,7 +198,7 @@ fn an_identity_that_can_be_read_again_is_gone_or_still_knows_what_it_lacks() {
                     gone += 1;
                 }
                 Ok(engine) if engine.identity() == &identity() => {
-                    assert_eq!(engine.standing(), Standing::Recovering, "cut {cut}");
+                    assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
                     itself += 1;
                 }
                 Ok(engine) => assert_eq!(engine.identity(), &other(), "cut {cut}"),

@@ -1,6 +1,6 @@
-//! The engine as its users see it, over a disk that loses, tears and damages what is not synced.
+//! The engine from its callers' view, on a disk that loses, tears and damages what is not synced.
 //!
-//! One binary: what each test needs of the crate is compiled once.
+//! One binary: the dependencies of all tests are compiled once.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +11,7 @@
 )]
 
 mod behaviour;
+mod capacity;
 mod crash;
 mod failed_sync;
 mod inspect;
@@ -18,7 +19,6 @@ mod install;
 mod lost_identity;
 mod misreads;
 mod reuse;
-mod room;
 mod salvage;
 mod space;
 mod support;

@@ -1,11 +1,12 @@
-//! Reads that go wrong: once, so that nothing may be lost by it, or for good, so that nothing else may be.
+//! Reads that fail once, by which nothing may be lost; and reads that fail for good, by which
+//! nothing else may be lost.
 
 use crate::support::{Disk, geometry, identity, run};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    BootId, Change, Engine, Error, Extent, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage,
-    Standing, Transition,
+    Change, Engine, Error, Extent, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options,
+    Promise, SharedImage, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const GROUP: GroupId = GroupId(0);
 const ENTRIES: u64 = 40;
 
 async fn open(disk: &Disk, boot: u128, salvage: bool) -> cairn_engine::Result<Engine> {
-    let options = Options::new(Mode::Sync, BootId(boot), 1);
+    let options = Options::new(Mode::Sync, KernelBootId(boot), 1);
     let sync_interval = Duration::from_millis(1);
     let options = Options { sync_interval, salvage, log_cache_bytes: 0, ..options };
     Engine::open(Arc::new(disk.clone()), None, options).await
@@ -39,7 +40,8 @@ async fn append(engine: &Engine, index: u64, meta: usize) {
     engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image).unwrap();
 }
 
-/// Entries 0 to 39, a checkpoint after 10 and after 20; then the process dies. Tells how many journal blocks there are.
+/// Writes entries 0 to 39, with checkpoints after 10 and 20; then the process dies. Returns the
+/// number of journal blocks.
 async fn killed(meta: usize) -> (Disk, u64) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -56,13 +58,13 @@ async fn killed(meta: usize) -> (Disk, u64) {
     (disk, blocks)
 }
 
-/// Whole and active, with every value.
-async fn check_whole(engine: &Engine, what: &str) {
-    assert_eq!(engine.standing(), Standing::Active, "{what}");
+/// Active and complete, with every value.
+async fn check_complete(engine: &Engine, what: &str) {
+    assert_eq!(engine.member_state(), MemberState::Active, "{what}");
     assert_eq!(engine.log_bounds(GROUP).last, Some(id(ENTRIES - 1)), "{what}");
     for index in 0..ENTRIES {
         let (_, bytes) = engine.get(GROUP, format!("k{index}").as_bytes()).await.unwrap().unwrap();
-        // What the checkpoint covers is there; the rest is in the log, and applied anew.
+        // The checkpoint covers keys up to here. The rest is in the log and not yet applied.
         assert_eq!(bytes, value(index), "{what}");
         if index == 20 {
             break;
@@ -70,11 +72,12 @@ async fn check_whole(engine: &Engine, what: &str) {
     }
 }
 
-/// The story: a start read one journal block wrongly, once, as over a bad cable. It took the block for damaged, gave up
-/// everything behind it and recovered from its peers; and had the power gone before, and the block been the newest, it
-/// would have been taken for torn, and what it held forgotten in silence.
+/// The story: an open misread one journal block, once, as over a bad cable. It took the block for
+/// damaged, dropped everything behind it and recovered from its peers. After a power cut it would
+/// have been worse: a misread newest block would have passed for a torn one, and its content would
+/// have been lost unnoticed.
 #[test]
-fn a_journal_block_misread_once_costs_nothing_whichever_it_is_and_however_the_machine_went_down() {
+fn a_journal_block_misread_once_costs_nothing_whichever_it_is_and_however_the_machine_stopped() {
     run(async {
         let (_, blocks) = killed(10).await;
         for block in 1..=blocks {
@@ -84,14 +87,14 @@ fn a_journal_block_misread_once_costs_nothing_whichever_it_is_and_however_the_ma
                 let what = format!("block {block} of {blocks}, boot {boot}, salvage {salvage}");
                 let engine =
                     open(&disk, boot, salvage).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-                check_whole(&engine, &what).await;
+                check_complete(&engine, &what).await;
             }
         }
     });
 }
 
-/// A power cut may leave two copies of the superblock that are not like the others; then a third one must not be lost to a
-/// misread.
+/// A power cut may leave two copies of the superblock that differ from the others. Then a misread
+/// must not cost a third one.
 #[test]
 fn a_superblock_copy_misread_once_costs_nothing() {
     run(async {
@@ -100,7 +103,7 @@ fn a_superblock_copy_misread_once_costs_nothing() {
             disk.damage(FileKind::Superblock, |bytes| bytes[copy * BLOCK + 50] ^= 1);
         }
         disk.core.lock().unwrap().misread.push((FileKind::Superblock, 8));
-        check_whole(&open(&disk, 1, false).await.unwrap(), "copy 2").await;
+        check_complete(&open(&disk, 1, false).await.unwrap(), "copy 2").await;
     });
 }
 
@@ -113,7 +116,7 @@ fn a_checkpoint_misread_once_costs_nothing() {
                 disk.core.lock().unwrap().misread.push((file, block));
             }
             let engine = open(&disk, 1, true).await.unwrap();
-            check_whole(&engine, &format!("block {block}")).await;
+            check_complete(&engine, &format!("block {block}")).await;
         }
     });
 }
@@ -125,13 +128,14 @@ fn a_value_misread_once_is_read_right_and_not_counted_as_damage() {
         let engine = open(&disk, 1, false).await.unwrap();
         let blocks = geometry().data_bytes / BLOCK as u64;
         disk.core.lock().unwrap().misread = (0..blocks).map(|block| (FileKind::Data, block)).collect();
-        check_whole(&engine, "misread").await;
+        check_complete(&engine, "misread").await;
         assert_eq!(engine.status().corrupt_values, 0);
     });
 }
 
-/// The story: the two copies of a checkpoint's header were read together, so one unreadable block hid both; with one such
-/// block in each area a directory had no checkpoint any more, and gave up everything.
+/// The story: both copies of a checkpoint's header were read by one request, so one unreadable
+/// block hid both. With one such block in each area a directory had no checkpoint any more, and
+/// dropped everything.
 #[test]
 fn an_unreadable_copy_of_a_checkpoints_header_does_not_hide_the_other() {
     run(async {
@@ -141,36 +145,38 @@ fn an_unreadable_copy_of_a_checkpoints_header_does_not_hide_the_other() {
                 disk.core.lock().unwrap().worn.insert((file, block));
             }
             let engine = open(&disk, 1, false).await.unwrap();
-            check_whole(&engine, &format!("copy {block}")).await;
+            check_complete(&engine, &format!("copy {block}")).await;
         }
     });
 }
 
 #[test]
-fn an_unreadable_journal_block_that_nobody_needs_costs_nothing_and_one_that_is_needed_is_damage() {
+fn an_unreadable_journal_block_that_is_not_needed_costs_nothing_and_one_that_is_needed_is_damage() {
     run(async {
         let (_, blocks) = killed(10).await;
-        // Behind the journal's end but for the very next slot, and before the checkpoint.
+        // Behind the journal's end, though not in the very next slot; and before the checkpoint.
         for block in [blocks + 2, 250, 1] {
             let (disk, _) = killed(10).await;
             disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));
             let engine = open(&disk, 1, false).await.unwrap();
-            check_whole(&engine, &format!("block {block}")).await;
+            check_complete(&engine, &format!("block {block}")).await;
         }
-        // The newest, too: without it nobody could tell whether it held something acknowledged.
+        // The newest block too: without it, it cannot be known whether it held something
+        // acknowledged.
         for (block, boot) in [(blocks, 1), (blocks, 2), (blocks - 3, 1), (blocks - 3, 2)] {
             let (disk, _) = killed(10).await;
             disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));
             let refused = open(&disk, boot, false).await.err().unwrap();
             assert!(matches!(&refused, Error::Corrupt(at) if at.file == FileKind::Journal), "{refused}");
             let engine = open(&disk, boot, true).await.unwrap();
-            assert_eq!(engine.standing(), Standing::Recovering, "block {block}");
+            assert_eq!(engine.member_state(), MemberState::Recovering, "block {block}");
         }
     });
 }
 
-/// The story: an entry too long for its journal record lies in the data area. When the device could not read it at a
-/// start, a member with peers refused to start, though damage of the same bytes only made it recover from them.
+/// The story: the body of a long entry is stored in the data area. When the device could not read
+/// it at open, a member with peers refused to start, although damage of the same bytes only made it
+/// recover from them.
 #[test]
 fn an_unreadable_body_is_damage_like_any_other() {
     run(async {
@@ -184,12 +190,12 @@ fn an_unreadable_body_is_damage_like_any_other() {
         disk.core.lock().unwrap().worn.insert((FileKind::Data, body / BLOCK as u64));
         assert!(matches!(open(&disk, 1, false).await, Err(Error::Corrupt(_))));
         let engine = open(&disk, 1, true).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering);
+        assert_eq!(engine.member_state(), MemberState::Recovering);
         assert!(engine.log_bounds(GROUP).last < Some(id(35)));
     });
 }
 
-/// Values that share blocks, and the process dies.
+/// Writes values that share blocks; then the process dies.
 async fn neighbours() -> Disk {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -204,10 +210,10 @@ async fn neighbours() -> Disk {
     disk
 }
 
-/// The story: mending a value writes its whole blocks back, and with them what was read of its neighbours. A neighbour
-/// that was misread in that moment was made wrong for good.
+/// The story: repairing a value writes its whole blocks back, including the neighbours' bytes as
+/// read. If one of them was misread at that moment, the repair made the neighbour wrong for good.
 #[test]
-fn a_neighbour_that_is_misread_while_a_value_is_mended_is_not_made_wrong() {
+fn a_neighbour_misread_during_a_repair_is_not_damaged() {
     run(async {
         let disk = neighbours().await;
         let engine = open(&disk, 1, false).await.unwrap();
@@ -215,13 +221,13 @@ fn a_neighbour_that_is_misread_while_a_value_is_mended_is_not_made_wrong() {
         let extents = engine.extents(GROUP, 0..u64::MAX).await;
         assert!(
             extents.iter().any(|one| one.at.offset % BLOCK as u64 != 0),
-            "none has a neighbour: {extents:?}"
+            "no extent shares a block: {extents:?}"
         );
         for extent in extents {
             let at = extent.at.offset as usize;
             let right = clean[at..at + extent.at.len as usize].to_vec();
             let blocks = at / BLOCK..=(at + right.len() - 1) / BLOCK;
-            // The first reads find the value damaged, the next ones are for the rewrite.
+            // The first reads find the value damaged; the next ones are for the rewrite.
             for (block, reads_before) in
                 blocks.flat_map(|block| (0..6).map(move |before| (block as u64, before)))
             {
@@ -230,7 +236,7 @@ fn a_neighbour_that_is_misread_while_a_value_is_mended_is_not_made_wrong() {
                     let mut core = disk.core.lock().unwrap();
                     (core.misread, core.misread_after) = (vec![(FileKind::Data, block)], reads_before);
                 }
-                assert!(engine.mend(GROUP, &extent, &right).await.unwrap());
+                assert!(engine.repair(GROUP, &extent, &right).await.unwrap());
                 let what = format!("{extent:?}, block {block} after {reads_before} reads");
                 assert!(disk.bytes(FileKind::Data) == clean, "{what}");
             }

@@ -1,4 +1,4 @@
-//! Space that is used again: what is put back in place is never put over a value that has the place by now.
+//! Reused space: a repair never overwrites a value that has been given the old value's space.
 
 use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
 use crate::support::{Disk, geometry, identity, run};
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, SnapshotKey, Transition};
 
-/// Entries that take so many blocks each, until one of them lies where old ones did.
+/// Entries of this many blocks each, written until one of them lies where old ones did.
 const LARGE_BLOCKS: usize = 50;
 
 fn large(index: u64) -> NewEntry {
@@ -19,8 +19,9 @@ fn put_large(index: u64) -> Transition {
     Transition { applied: id(index), changes: vec![Change::Put { key, value: 0 }] }
 }
 
-/// Entries 0 to 59 with checkpoints at 40 and 59, purged through 55; then all keys are overwritten by 60 to 79, and the entries
-/// from 80 on go round until the space of what was freed is in use again. Gives the last entry, which has it.
+/// Entries 0 to 59 with checkpoints at 40 and 59, purged through 55. Then entries 60 to 79
+/// overwrite all keys, and entries from 80 on are written until the freed space is in use again.
+/// Returns the last entry, which uses it.
 async fn reused() -> (Disk, u64) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -40,26 +41,26 @@ async fn reused() -> (Disk, u64) {
         engine.apply(GROUP, vec![put_large(index)], image(index)).unwrap();
         engine.sync().await.unwrap();
         if engine.values_of(GROUP, index).unwrap()[0].offset == 0 {
-            assert_eq!(engine.status().checkpoints, 2, "none was taken by itself");
+            assert_eq!(engine.status().checkpoints, 2, "no automatic one was taken");
             engine.close().await.unwrap();
             drop(engine);
             disk.kill(|| 0);
             return (disk, index);
         }
-        assert!(index < 110, "the space of what was freed is not used again");
+        assert!(index < 110, "the freed space is not used again");
     }
     unreachable!()
 }
 
-fn apply_again(engine: &Engine, last: u64) {
+fn reapply(engine: &Engine, last: u64) {
     let first = engine.applied(GROUP).unwrap().index + 1;
     let steps = (first..=last).map(|index| if index < 80 { transition(index) } else { put_large(index) });
     engine.apply(GROUP, steps.collect(), image(last)).unwrap();
 }
 
-/// Nothing of what entries up to 55 wrote is put back, though a peer has the bytes, and what is live stays as it is. Returns
-/// how many places that would have overwritten.
-async fn check_nothing_is_put_back(disk: &Disk, engine: &Engine, what: &str) -> usize {
+/// Nothing that entries up to 55 wrote is repaired, though a peer has the bytes, and live values
+/// stay as they are. Returns how many live extents such repairs would have overwritten.
+async fn check_nothing_is_repaired(disk: &Disk, engine: &Engine, what: &str) -> usize {
     let before = disk.bytes(FileKind::Data);
     let reapplied = engine.applied(GROUP) >= engine.applied_before_restart(GROUP);
     let due = engine.purge_due(GROUP).map_or(0, |due| due.index);
@@ -74,7 +75,7 @@ async fn check_nothing_is_put_back(disk: &Disk, engine: &Engine, what: &str) -> 
             let extent = Extent { at, log_id: id(index), owner };
             let bytes = &before[at.offset as usize..][..at.len as usize];
             lost += usize::from(bytes != &value(index)[..]);
-            assert!(!engine.mend(GROUP, &extent, &value(index)).await.unwrap(), "{what}: {extent:?}");
+            assert!(!engine.repair(GROUP, &extent, &value(index)).await.unwrap(), "{what}: {extent:?}");
             assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap(), None, "{what}: {extent:?}");
         }
     }
@@ -85,7 +86,7 @@ async fn check_nothing_is_put_back(disk: &Disk, engine: &Engine, what: &str) -> 
     lost
 }
 
-/// All that is live reads right, and is repaired again where it is damaged.
+/// All live values read right, and are repaired again if they are damaged.
 async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
     for index in 60..80 {
         assert_eq!(engine.get(GROUP, &key(index)).await.unwrap().unwrap().1, value(index));
@@ -93,14 +94,15 @@ async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
     let (found, bytes) = engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
     disk.damage(FileKind::Data, |data| data[found.value.offset as usize + 5] ^= 1);
     let extent = Extent::of_key(format!("large{last}").into(), &found);
-    assert!(engine.mend(GROUP, &extent, &bytes).await.unwrap());
+    assert!(engine.repair(GROUP, &extent, &bytes).await.unwrap());
 }
 
-/// The story: the newest checkpoint was damaged, and the older one brought back entries that had been purged since. The extents
-/// of some had been freed and given to newer values. A read for replication found the old value's hash wrong, a peer still had
-/// its bytes, and they were put over the newer value.
+/// The story: the newest checkpoint was damaged, and the older one brought back entries that had
+/// been purged since. The extents of some had been freed and given to newer values. A read for
+/// replication found that the old value's hash did not match, a peer still had its bytes, and the
+/// repair wrote them over the newer value.
 #[test]
-fn what_a_due_purge_would_remove_is_never_put_back_over_what_took_its_space() {
+fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
     run(async {
         let (disk, last) = reused().await;
         let mut tried = 0;
@@ -115,19 +117,20 @@ fn what_a_due_purge_would_remove_is_never_put_back_over_what_took_its_space() {
             if engine.purge_due(GROUP).is_none() {
                 continue;
             }
-            assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
-            // What was due before is due after checkpoints of a state in which it still was, and a crash.
+            assert!(check_nothing_is_repaired(&disk, &engine, "opened").await > 5);
+            // The purge stays due after checkpoints that were taken while it was due, and after a
+            // crash.
             engine.checkpoint().await.unwrap();
             engine.checkpoint().await.unwrap();
             drop(engine);
             disk.kill(|| 0);
             engine = open(&disk, false).await.unwrap();
             assert_eq!(engine.purge_due(GROUP), Some(id(55)));
-            assert!(check_nothing_is_put_back(&disk, &engine, "opened again").await > 5);
-            apply_again(&engine, last);
-            assert!(check_nothing_is_put_back(&disk, &engine, "applied again").await > 5);
+            assert!(check_nothing_is_repaired(&disk, &engine, "opened again").await > 5);
+            reapply(&engine, last);
+            assert!(check_nothing_is_repaired(&disk, &engine, "applied again").await > 5);
             check_repaired_again(&disk, &engine, last).await;
-            // Once it is applied, a checkpoint does without it.
+            // Once it is applied, a checkpoint no longer needs the purged entries.
             engine.checkpoint().await.unwrap();
             drop(engine);
             disk.kill(|| 0);
@@ -140,25 +143,26 @@ fn what_a_due_purge_would_remove_is_never_put_back_over_what_took_its_space() {
     });
 }
 
-/// The story: after an ordinary restart the keys were those of the checkpoint, until the log behind it was applied again. One
-/// of them named a value that had been overwritten before the restart, and whose space was in use again.
+/// The story: after an ordinary restart the keys were those of the checkpoint, until the log behind
+/// it was re-applied. One of them named a value that had been overwritten before the restart, and
+/// whose space was in use again.
 #[test]
-fn a_key_that_is_older_than_before_the_restart_is_not_put_back_over_what_took_its_space() {
+fn a_key_older_than_before_the_restart_is_not_repaired_over_a_newer_value() {
     run(async {
         let (disk, last) = reused().await;
         let engine = open(&disk, false).await.unwrap();
         assert_eq!(engine.purge_due(GROUP), None);
-        assert!(check_nothing_is_put_back(&disk, &engine, "opened").await > 5);
-        apply_again(&engine, last);
+        assert!(check_nothing_is_repaired(&disk, &engine, "opened").await > 5);
+        reapply(&engine, last);
         check_repaired_again(&disk, &engine, last).await;
     });
 }
 
-/// The story: a member was sent a snapshot before it had applied its log again after a restart. It was told of its keys without
-/// their values, since it had applied the entries that wrote them, and took the places over that its older keys named. Others
-/// had these places by then.
+/// The story: a member received a snapshot before it had re-applied its log after a restart. The
+/// keys came without their values, since the member had applied the entries that wrote them, and it
+/// took over the extents that its older keys named. Those extents belonged to other values by then.
 #[test]
-fn a_snapshot_takes_no_place_over_from_keys_that_are_older_than_before_the_restart() {
+fn a_snapshot_takes_no_extent_over_from_keys_that_are_older_than_before_the_restart() {
     run(async {
         let (disk, last) = reused().await;
         let engine = open(&disk, false).await.unwrap();
@@ -179,21 +183,22 @@ fn a_snapshot_takes_no_place_over_from_keys_that_are_older_than_before_the_resta
         };
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         let missing = installer.put(held.iter().map(without).collect()).await.unwrap();
-        assert_eq!(missing.len(), held.len(), "each is asked for");
+        assert_eq!(missing.len(), held.len(), "each is reported missing");
         drop(installer);
 
-        // Once the log is applied again, a key names its own.
-        apply_again(&engine, last);
+        // Once the log is re-applied, a key names its own extent.
+        reapply(&engine, last);
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         let missing = installer.put((60..80).map(|index| without(&index)).collect()).await.unwrap();
         assert_eq!(missing, Vec::<Bytes>::new());
     });
 }
 
-/// The story: a follower took a piece of a snapshot, and the leader gave up waiting while the piece was being written. The space
-/// went to other values as soon as their deaths were recorded, and the write arrived on top of them.
+/// The story: a follower received a chunk of a snapshot, and the leader's request timed out while
+/// the chunk was being written. The space went to other values as soon as the frees were recorded,
+/// and the write arrived on top of them.
 #[test]
-fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_ended() {
+fn the_space_of_an_abandoned_write_stays_allocated_until_the_write_has_ended() {
     run(async {
         let disk = Disk::new(geometry());
         Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -212,7 +217,7 @@ fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_
             _ = installer.put(vec![SnapshotKey::with_value("a".into(), id(500), piece)]) => panic!("the write is stalled"),
             () = stalls => {}
         }
-        let given_up = installer.fits(0);
+        let abandoned = installer.fits(0);
         drop(installer);
         let taken = disk.stalled().unwrap();
         for index in 0..60 {
@@ -242,6 +247,6 @@ fn the_space_of_a_write_that_nobody_waits_for_any_more_stays_taken_until_it_has_
             engine.barrier().await.unwrap();
         }
         assert_eq!(engine.status().free_bytes, free - BLOCK as u64, "all of it came back");
-        assert!(matches!(given_up, Err(Error::Closed)), "part of what was put may be missing");
+        assert!(matches!(abandoned, Err(Error::Closed)), "part of what was put may be missing");
     });
 }

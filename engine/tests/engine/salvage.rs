@@ -1,15 +1,16 @@
-//! Damage at rest: what a node that has peers keeps of a damaged directory, and values put right in place.
+//! Damage of stored data: what a node with peers keeps of a damaged directory, and values repaired
+//! in place.
 
 use crate::support::sixty::{
     GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition, value,
 };
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{BootId, Engine, Error, Extent, Mode, Options, Owner, ScrubMark, Standing};
+use cairn_engine::{Engine, Error, Extent, KernelBootId, MemberState, Mode, Options, Owner, ScrubProgress};
 use std::sync::Arc;
 
-/// The engine goes on from what was kept, and nothing of it is lost by the next restart.
-async fn check_goes_on(disk: &Disk, engine: Engine, next: u64, what: &str) {
+/// The engine continues from what was kept, and the next restart loses nothing of it.
+async fn check_continues(disk: &Disk, engine: Engine, next: u64, what: &str) {
     for index in next..next + 3 {
         append(&engine, entry(index, 10)).await;
         engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
@@ -18,23 +19,23 @@ async fn check_goes_on(disk: &Disk, engine: Engine, next: u64, what: &str) {
     drop(engine);
     disk.kill(|| 0);
     let engine = open(disk, false).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(engine.standing(), Standing::Recovering, "{what}: a restart does not heal it");
+    assert_eq!(engine.member_state(), MemberState::Recovering, "{what}: a restart does not end the recovery");
     assert_eq!(engine.log_bounds(GROUP).last, Some(id(next + 2)), "{what}");
 }
 
 #[test]
-fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_prefix_or_whole() {
+fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_prefix_or_all() {
     run(async {
         let disk = stopped().await;
         let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
         let mut random = Random(11);
-        let (mut whole, mut shortened) = (0, 0);
+        let (mut complete, mut shortened) = (0, 0);
         for round in 0..150 {
             disk.kill(|| 0);
             for (kind, bytes) in &clean {
                 disk.damage(*kind, |b| b.copy_from_slice(bytes));
             }
-            // Several files at once, mostly where something is.
+            // Several files at once, mostly in used bytes.
             for _ in 0..1 + random.below(4) {
                 let (kind, bytes) = &clean[random.below(4) as usize];
                 let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
@@ -48,25 +49,25 @@ fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_pre
             let engine = open(&disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]), "{what}");
             let next = check_prefix(&engine, &what).await;
-            match engine.standing() {
-                Standing::Active => {
-                    whole += 1;
+            match engine.member_state() {
+                MemberState::Active => {
+                    complete += 1;
                     assert_eq!(next, 60, "{what}: a silently short log");
                 }
-                Standing::Recovering => {
+                MemberState::Recovering => {
                     shortened += 1;
-                    check_goes_on(&disk, engine, next, &what).await;
+                    check_continues(&disk, engine, next, &what).await;
                 }
             }
         }
-        assert!(whole > 20 && shortened > 20, "{whole} whole, {shortened} shortened");
+        assert!(complete > 20 && shortened > 20, "{complete} complete, {shortened} shortened");
     });
 }
 
-/// A journal that a checkpoint, or an opening, says must hold something, replaced by an empty or a foreign one: with nothing
-/// behind it, it would pass for a tail that a crash cut.
+/// A checkpoint, or an earlier open, recorded a journal block, and the journal was replaced by an
+/// empty or foreign one. With nothing behind it, that journal would pass for a torn tail.
 #[test]
-fn a_journal_that_was_replaced_is_damage_however_the_machine_was_left() {
+fn a_replaced_journal_is_damage_however_the_machine_stopped() {
     run(async {
         for checkpointed in [true, false] {
             for (rebooted, fill) in [(false, 0_u8), (true, 0), (true, 0xa5)] {
@@ -75,7 +76,7 @@ fn a_journal_that_was_replaced_is_damage_however_the_machine_was_left() {
                 drop(engine);
                 disk.kill(|| 0);
                 disk.damage(FileKind::Journal, |bytes| bytes.fill(fill));
-                let boot = BootId(if rebooted { 2 } else { 1 });
+                let boot = KernelBootId(if rebooted { 2 } else { 1 });
                 let mode = Mode::Sync;
                 let open = async |salvage| {
                     let options = Options { boot, mode, ..options(salvage) };
@@ -83,13 +84,13 @@ fn a_journal_that_was_replaced_is_damage_however_the_machine_was_left() {
                 };
                 assert!(matches!(open(false).await, Err(Error::Corrupt(_))), "{what}: it has no peers");
                 let engine = open(true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-                assert_eq!(engine.standing(), Standing::Recovering, "{what}");
+                assert_eq!(engine.member_state(), MemberState::Recovering, "{what}");
             }
         }
     });
 }
 
-/// Entries 0 to 9 in mode `sync`, all covered by a checkpoint but the last, or none.
+/// Entries 0 to 9 in mode `sync`. A checkpoint covers all but the last, or there is none.
 async fn filled_after(checkpointed: bool) -> (Disk, Engine) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -106,7 +107,7 @@ async fn filled_after(checkpointed: bool) -> (Disk, Engine) {
 }
 
 #[test]
-fn without_any_checkpoint_everything_but_identity_and_vote_is_given_up() {
+fn without_any_checkpoint_everything_but_identity_and_vote_is_dropped() {
     run(async {
         let disk = stopped().await;
         for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
@@ -114,17 +115,17 @@ fn without_any_checkpoint_everything_but_identity_and_vote_is_given_up() {
         }
         assert!(matches!(open(&disk, false).await, Err(Error::Corrupt(_))), "it has no peers");
         let engine = open(&disk, true).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering);
+        assert_eq!(engine.member_state(), MemberState::Recovering);
         assert_eq!(engine.log_bounds(GROUP).last, None);
         assert_eq!(engine.applied(GROUP), None);
         assert!(engine.view(GROUP).is_empty());
         assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]));
-        check_goes_on(&disk, engine, 0, "empty").await;
+        check_continues(&disk, engine, 0, "empty").await;
     });
 }
 
 #[test]
-fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_still_knows_that_it_may_have_forgotten() {
+fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_is_still_recovering() {
     run(async {
         let mut cuts = 0;
         for cut in 1..200 {
@@ -144,7 +145,7 @@ fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_still_knows_that_
             drop(opened);
             disk.reboot(Cache::Volatile, || random.next());
             let engine = open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
-            assert_eq!(engine.standing(), Standing::Recovering, "cut {cut}");
+            assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
             check_prefix(&engine, &format!("cut {cut}")).await;
             if ended {
                 break;
@@ -194,7 +195,7 @@ async fn extents(engine: &Engine) -> Vec<Extent> {
 }
 
 #[test]
-fn every_live_extent_is_listed_once_in_order_with_whom_it_belongs_to() {
+fn every_live_extent_is_listed_once_in_order_with_its_owner() {
     run(async {
         let (_, engine) = filled().await;
         let all = extents(&engine).await;
@@ -210,10 +211,11 @@ fn every_live_extent_is_listed_once_in_order_with_whom_it_belongs_to() {
     });
 }
 
-/// The story: the newest checkpoint was damaged, and the log had been purged up to what it covered. The older checkpoint and
-/// the journal gave a log that began behind what that checkpoint had applied, and the node refused to start for good.
+/// The story: the newest checkpoint was damaged, and the log had been purged up to what it covered.
+/// The older checkpoint and the journal gave a log that began behind the applied position of that
+/// checkpoint, and the node refused to start for good.
 #[test]
-fn what_the_older_checkpoint_has_not_applied_is_in_the_log_though_it_was_purged() {
+fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purged() {
     run(async {
         let (disk, engine) = filled().await;
         engine.purge(GROUP, id(35)).await.unwrap();
@@ -231,7 +233,7 @@ fn what_the_older_checkpoint_has_not_applied_is_in_the_log_though_it_was_purged(
             }
             disk.damage(damaged, |bytes| bytes[2 * BLOCK + 10] ^= 1);
             let engine = open(&disk, false).await.unwrap();
-            assert_eq!(engine.standing(), Standing::Active);
+            assert_eq!(engine.member_state(), MemberState::Active);
             let (bounds, applied) = (engine.log_bounds(GROUP), engine.applied(GROUP).unwrap());
             assert!(bounds.purged.is_none_or(|purged| purged <= applied), "{bounds:?}, applied {applied}");
             assert_eq!(bounds.last, Some(id(59)));
@@ -278,15 +280,15 @@ fn entries_that_claim_the_same_bytes_are_damage() {
         let Err(Error::Corrupt(damage)) = open(&disk, false).await else { panic!("it has no peers") };
         assert_eq!(damage.log_ids, [id(58), id(59)], "{damage}");
         let engine = open(&disk, true).await.unwrap();
-        assert_eq!(engine.standing(), Standing::Recovering);
-        assert_eq!(engine.log_bounds(GROUP).last, None, "nothing tells which of the two is right");
-        check_goes_on(&disk, engine, 0, "empty").await;
+        assert_eq!(engine.member_state(), MemberState::Recovering);
+        assert_eq!(engine.log_bounds(GROUP).last, None, "it is unknown which of the two is right");
+        check_continues(&disk, engine, 0, "empty").await;
     });
 }
 
-/// Mends every extent after all of them were damaged.
+/// Damages and repairs every extent in turn.
 #[test]
-fn a_damaged_extent_is_mended_in_place_and_its_neighbours_stay_as_they_were() {
+fn a_damaged_extent_is_repaired_in_place_and_its_neighbours_stay_as_they_were() {
     run(async {
         let (disk, engine) = filled().await;
         engine.sync().await.unwrap();
@@ -297,29 +299,29 @@ fn a_damaged_extent_is_mended_in_place_and_its_neighbours_stay_as_they_were() {
             disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
             assert!(matches!(engine.read_extent(GROUP, &extent).await, Err(Error::Corrupt(_))));
             assert!(matches!(
-                engine.mend(GROUP, &extent, &vec![0; right.len()]).await,
+                engine.repair(GROUP, &extent, &vec![0; right.len()]).await,
                 Err(Error::Invalid(_))
             ));
             if extent.owner == Owner::Body {
                 assert_eq!(engine.body_of(GROUP, extent.log_id).as_deref(), Some(&right[..]));
             }
-            assert!(engine.mend(GROUP, &extent, &right).await.unwrap());
+            assert!(engine.repair(GROUP, &extent, &right).await.unwrap());
             assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap().as_deref(), Some(&right[..]));
             assert!(disk.bytes(FileKind::Data) == clean, "{extent:?}");
         }
-        assert_eq!(engine.status().mended_values, 72);
+        assert_eq!(engine.status().repaired_values, 72);
     });
 }
 
 #[test]
-fn an_extent_that_nobody_refers_to_any_more_is_not_mended() {
+fn an_extent_without_a_reference_is_not_repaired() {
     run(async {
         let (disk, engine) = filled().await;
         let old = extents(&engine).await.into_iter().find(|extent| extent.log_id == id(3)).unwrap();
         engine.purge(GROUP, id(10)).await.unwrap();
         disk.damage(FileKind::Data, |bytes| bytes[old.at.offset as usize] ^= 1);
         let before = disk.bytes(FileKind::Data);
-        assert!(!engine.mend(GROUP, &old, &value(3)).await.unwrap());
+        assert!(!engine.repair(GROUP, &old, &value(3)).await.unwrap());
         assert_eq!(engine.read_extent(GROUP, &old).await.unwrap(), None);
         assert!(disk.bytes(FileKind::Data) == before);
     });
@@ -358,12 +360,12 @@ fn damage_in_journal_checkpoints_and_superblock_is_found_and_gone_after_two_chec
         assert!(engine.check_journal(&pace).await.damaged.is_empty());
         assert!(engine.check_checkpoints(&pace).await.damaged.is_empty());
         assert_eq!(engine.check_superblock().await.unwrap(), 0);
-        let mark = ScrubMark { position: 4096, elapsed_s: 3, paused: true };
-        engine.save_scrub_mark(mark).await.unwrap();
+        let progress = ScrubProgress { position: 4096, elapsed_s: 3, paused: true };
+        engine.save_scrub_progress(progress).await.unwrap();
         drop(engine);
         disk.kill(|| 0);
         let engine = open(&disk, false).await.unwrap();
-        assert_eq!(engine.scrub_mark().await, mark);
+        assert_eq!(engine.scrub_progress().await, progress);
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(61)));
     });
 }

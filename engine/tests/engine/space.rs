@@ -1,18 +1,18 @@
-//! Power cuts and kills at every operation while a nearly full data area is in motion: no two live values ever share a byte, what
-//! was acknowledged is there, and all other space comes back.
+//! Power cuts and kills at every operation while a nearly full data area changes: no two live
+//! values ever share a byte, everything acknowledged is there, and all other space comes back.
 
 use crate::support::space::driver::Driver;
-use crate::support::space::{Asked, Round, World, check_recovered, check_space};
+use crate::support::space::{Requests, Round, World, check_recovered, check_space};
 use crate::support::{Disk, Random, geometry, identity, run};
 use cairn_engine::io::FileKind;
-use cairn_engine::{Engine, Standing};
+use cairn_engine::{Engine, MemberState};
 use std::sync::Arc;
 
-/// What a round met.
+/// How often a round met each case.
 #[derive(Default)]
 struct Met {
     cuts: u64,
-    forgot: u64,
+    recovering: u64,
     full: u64,
     truncated_held: u64,
     lost: u64,
@@ -26,34 +26,34 @@ impl Met {
 }
 
 /// A directory that is nearly full.
-async fn filled(world: World, seed: u64) -> (Disk, Arc<Asked>) {
-    let (disk, asked) = (Disk::new(geometry()), Arc::new(Asked::default()));
+async fn filled(world: World, seed: u64) -> (Disk, Arc<Requests>) {
+    let (disk, requests) = (Disk::new(geometry()), Arc::new(Requests::default()));
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
     let engine = world.open(&disk, 1, seed, "filling").await;
     let mut random = Random(seed);
-    let mut driver = Driver::new(&engine, &disk, &asked);
+    let mut driver = Driver::new(&engine, &disk, &requests);
     driver.ballast(&mut random, seed).await;
     driver.run(&mut random, 60).await;
     engine.close().await.unwrap();
     drop((driver, engine));
     world.crash(&disk, &mut random);
-    (disk, asked)
+    (disk, requests)
 }
 
-/// Asks for everything until operation `cut` ends it, opens what is left, goes on for a while, and ends once more. Returns whether the
-/// cut came before the steps were over.
-async fn round(world: World, filled: &(Disk, Arc<Asked>), seed: u64, cut: u64, met: &mut Met) -> bool {
+/// Runs random steps until operation `cut` ends them, opens what is left, continues for a while,
+/// and crashes once more. Returns whether the cut came before the steps were over.
+async fn round(world: World, filled: &(Disk, Arc<Requests>), seed: u64, cut: u64, met: &mut Met) -> bool {
     let what = format!("{world:?} seed={seed} cut={cut}");
-    let said = Round(what.clone());
-    let (disk, asked) = (filled.0.copy(geometry()), filled.1.copy());
+    let named = Round(what.clone());
+    let (disk, requests) = (filled.0.copy(geometry()), filled.1.copy());
     let engine = world.open(&disk, 2, seed, &what).await;
-    check_recovered(&engine, &disk, &asked, world, &what).await;
+    check_recovered(&engine, &disk, &requests, world, &what).await;
     {
         let mut core = disk.core.lock().unwrap();
         core.cut_at = Some(core.operations + cut);
     }
     let mut random = Random(seed ^ 0x5eed);
-    let mut driver = Driver::new(&engine, &disk, &asked);
+    let mut driver = Driver::new(&engine, &disk, &requests);
     let came = tokio::select! {
         biased;
         () = disk.died.notified() => true,
@@ -61,29 +61,30 @@ async fn round(world: World, filled: &(Disk, Arc<Asked>), seed: u64, cut: u64, m
     };
     met.add(&driver);
     drop((driver, engine));
-    // What is kept of a write differs from cut to cut.
+    // Which blocks of a write survive differs from cut to cut.
     let mut chance = Random(seed ^ cut << 20);
     world.crash(&disk, &mut chance);
     met.cuts += u64::from(came);
     met.lost += disk.lost();
     let engine = world.open(&disk, 3, seed, &what).await;
-    let standing = check_recovered(&engine, &disk, &asked, world, &what).await;
-    met.forgot += u64::from(standing == Standing::Recovering);
-    let mut driver = Driver::new(&engine, &disk, &asked);
+    let member_state = check_recovered(&engine, &disk, &requests, world, &what).await;
+    met.recovering += u64::from(member_state == MemberState::Recovering);
+    let mut driver = Driver::new(&engine, &disk, &requests);
     driver.run(&mut random, 25).await;
     met.add(&driver);
     drop(driver);
-    check_space(&engine, &disk, &asked, geometry(), &what).await;
+    check_space(&engine, &disk, &requests, geometry(), &what).await;
     drop(engine);
     world.crash(&disk, &mut chance);
     let engine = world.open(&disk, 4, seed, &what).await;
-    check_recovered(&engine, &disk, &asked, world, &what).await;
-    check_space(&engine, &disk, &asked, geometry(), &what).await;
-    drop(said);
+    check_recovered(&engine, &disk, &requests, world, &what).await;
+    check_space(&engine, &disk, &requests, geometry(), &what).await;
+    drop(named);
     came
 }
 
-/// Every `CAIRN_CRASH_STEP`-th operation (13 unless set) of `CAIRN_SPACE_SEEDS` workloads (3 unless set).
+/// Cuts at every `CAIRN_CRASH_STEP`-th operation (13 unless set) of `CAIRN_SPACE_SEEDS` workloads
+/// (3 unless set).
 fn crash_everywhere(world: World) -> Met {
     let setting = |name, unless| std::env::var(name).map_or(unless, |set| set.parse().unwrap());
     let (step, seeds) = (setting("CAIRN_CRASH_STEP", 13), setting("CAIRN_SPACE_SEEDS", 3));
@@ -96,8 +97,8 @@ fn crash_everywhere(world: World) -> Met {
         }
     }
     println!(
-        "{world:?}: {} cuts, {} forgot something, {} blocks lost, {} times full, {} truncations met operations that were held",
-        met.cuts, met.forgot, met.lost, met.full, met.truncated_held
+        "{world:?}: {} cuts, {} recovering afterwards, {} blocks lost, {} times full, {} truncations met operations that were held",
+        met.cuts, met.recovering, met.lost, met.full, met.truncated_held
     );
     assert!(met.cuts > 8 && met.full > 0 && met.truncated_held > 0, "too little was met");
     met
@@ -106,13 +107,13 @@ fn crash_everywhere(world: World) -> Met {
 #[test]
 fn no_value_is_put_over_a_live_one_in_a_full_area_of_a_synced_node_whose_power_is_cut() {
     let met = crash_everywhere(World::SYNCED);
-    assert!(met.lost > 0 && met.forgot == 0);
+    assert!(met.lost > 0 && met.recovering == 0);
 }
 
 #[test]
 fn no_value_is_put_over_a_live_one_in_a_full_area_of_a_replicated_node_whose_power_is_cut() {
     let met = crash_everywhere(World::REPLICATED);
-    assert!(met.lost > 0 && met.forgot > 0);
+    assert!(met.lost > 0 && met.recovering > 0);
 }
 
 #[test]
@@ -129,9 +130,9 @@ fn no_value_is_put_over_a_live_one_in_a_full_area_of_a_node_whose_device_keeps_w
 fn a_seed_of_these_runs_the_same_each_time() {
     let world = World::REPLICATED;
     let once = || {
-        let (disk, asked) = run(filled(world, 5));
+        let (disk, requests) = run(filled(world, 5));
         let bytes: Vec<Vec<u8>> = FileKind::ALL.into_iter().map(|kind| disk.bytes(kind)).collect();
-        (bytes, asked.steps.lock().unwrap().len(), disk.core.lock().unwrap().operations)
+        (bytes, requests.steps.lock().unwrap().len(), disk.core.lock().unwrap().operations)
     };
     assert!(once() == once());
 }

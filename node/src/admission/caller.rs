@@ -1,7 +1,8 @@
-//! Who pays for a read: the account of its connection, where the transport says which that is.
+//! The account that a read is charged to: that of its connection, if the transport says which
+//! connection that is.
 //!
-//! What holds here: a charge goes to the transport with the answer, in the moment in which the answer goes there; without a
-//! transport that takes charges it ends with the read.
+//! What holds here: when an answer goes to the transport, its charge goes with it. Without a
+//! transport that takes charges, a charge ends with the read.
 
 use super::memory::{Charge, NotAdmitted, Outbox, Reader};
 use super::{deadline, refusal};
@@ -17,7 +18,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The caller of a request; `unknown` pays where the transport did not say whose it is.
+    /// The caller of a request. `unknown` is charged if the transport did not say which connection
+    /// it came over.
     pub(crate) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
         match request.extensions().get::<Option<Reader>>() {
             Some(Some(reader)) => Caller { reader: reader.clone(), outbox: Some(Outbox::default()) },
@@ -30,7 +32,8 @@ impl Caller {
         self.reader.try_admit(bytes)
     }
 
-    /// A charge of `bytes`, waited for as long as the request has time and can still be told that it was in vain.
+    /// A charge of `bytes`. Waits until `end`, less the time in which a refusal can still reach the
+    /// client.
     pub(crate) async fn admit(&self, bytes: usize, end: Instant) -> Result<Charge, Status> {
         let began = Instant::now();
         let left = deadline::within(Some(end.saturating_duration_since(began)), Duration::MAX);
@@ -40,14 +43,14 @@ impl Caller {
         })
     }
 
-    /// The answer that `charge` pays for goes out.
+    /// Hands over the charge of an answer that goes out.
     pub(crate) fn answer(&self, charge: Charge) {
         if let Some(outbox) = &self.outbox {
             outbox.put(charge);
         }
     }
 
-    /// The response, with the charges that go to the transport with it.
+    /// The response, with its charges for the transport.
     pub(crate) fn answered<T>(self, mut response: Response<T>) -> Response<T> {
         if let Some(outbox) = self.outbox {
             response.extensions_mut().insert(outbox);

@@ -1,9 +1,10 @@
-//! The time a request has: what its `grpc-timeout` says, or the node's own bound.
+//! How long the node works on a request: as its `grpc-timeout` says, but not longer than the node's
+//! own bound.
 
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 
-/// Kept for the answer to travel, so that a client gets the reason and not only its own time-out.
+/// Time for the answer to travel, so that a client gets the reason and not only its own timeout.
 const TRAVEL: Duration = Duration::from_millis(10);
 
 /// How long to work on a request.
@@ -12,7 +13,7 @@ pub(crate) fn budget(metadata: &MetadataMap, default: Duration) -> Duration {
     within(given, default)
 }
 
-/// The same for a request that carries its time itself.
+/// The same for a request that carries its timeout in its message.
 pub(crate) fn within(given: Option<Duration>, default: Duration) -> Duration {
     match given {
         Some(given) => given.min(default).saturating_sub(TRAVEL).max(given.min(default) / 2),
@@ -20,7 +21,7 @@ pub(crate) fn within(given: Option<Duration>, default: Duration) -> Duration {
     }
 }
 
-/// At most eight digits and a unit, as the gRPC protocol has it.
+/// At most eight digits and a unit, as gRPC defines it.
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = digits.parse().ok()?;

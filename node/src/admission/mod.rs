@@ -1,5 +1,6 @@
-//! The one place that decides what may come in: what a request may be, how long it has, who pays for
-//! it, and whether there is room. It knows the configuration and nothing of the node that serves.
+//! Admission: what a request may be, how long it may take, which account it is charged to, and
+//! whether there is capacity for it. Only this module decides that. It knows the configuration, but
+//! nothing about the node that serves.
 //!
 //! | file | decides |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | `memory` | what reads and their answers may take |
 //! | `caller` | which connection's account a read is charged to |
 //! | `deadline` | how long a request is worked on |
-//! | `refusal` | what a client is told that is refused |
+//! | `refusal` | the error that a refused client gets |
 
 pub(crate) mod caller;
 pub(crate) mod deadline;

@@ -1,5 +1,5 @@
-//! Error statuses: a gRPC code, a sentence that names the input and the way out, and an [`ErrorDetail`] in the trailing
-//! metadata for programs.
+//! Error statuses: a gRPC code, a sentence that names the input and what to do, and an
+//! [`ErrorDetail`] in the trailing metadata for programs.
 
 use crate::config::NodeConfig;
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use prost::Message;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-/// When a client should come back that met a full disk.
+/// Retry delay for a client that found the storage full.
 const FULL_RETRY_MS: u64 = 1000;
-/// When a client should come back that met a bound on requests under way.
+/// Retry delay for a client that exceeded a bound on requests under way.
 const OVERLOADED_RETRY_MS: u64 = 20;
 
 /// A status with its detail.
@@ -27,7 +27,7 @@ fn detail(reason: Reason) -> ErrorDetail {
     ErrorDetail { reason: reason.into(), ..ErrorDetail::default() }
 }
 
-/// A client that speaks another version of the protocol.
+/// Refuses a client that speaks another version of the protocol.
 pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
     match spoken == PROTOCOL {
         true => Ok(()),
@@ -37,7 +37,7 @@ pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
     }
 }
 
-/// An input that passes a limit.
+/// The refusal of an input over a limit.
 pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: usize) -> Status {
     let detail = ErrorDetail { limit: limit as u64, actual: actual as u64, ..detail(reason) };
     status(Code::InvalidArgument, message, detail)
@@ -56,7 +56,7 @@ pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
     status(Code::ResourceExhausted, message, detail)
 }
 
-/// A read that got no memory.
+/// The refusal of a read that got no memory.
 pub(crate) fn reads_overloaded(why: &str) -> Status {
     let detail = ErrorDetail { retry_after_ms: OVERLOADED_RETRY_MS, ..detail(Reason::Overloaded) };
     let message = format!(
@@ -65,43 +65,43 @@ pub(crate) fn reads_overloaded(why: &str) -> Status {
     status(Code::ResourceExhausted, message, detail)
 }
 
-/// No room for a put.
+/// The refusal of a put for which there is no space.
 pub(crate) fn full(message: impl std::fmt::Display) -> Status {
     let detail = ErrorDetail { retry_after_ms: FULL_RETRY_MS, ..detail(Reason::StorageFull) };
     let message = format!("storage full: {message}; reads and deletes go on");
     status(Code::ResourceExhausted, message, detail)
 }
 
-/// A proposed write whose result was not seen.
+/// The error of a proposed write whose result is not known.
 pub(crate) fn outcome_unknown(message: impl std::fmt::Display) -> Status {
     let message = format!(
-        "the write was proposed and its result was not seen: {message}; repeat it with the same session"
+        "the write was proposed and its result is not known: {message}; repeat it with the same session"
     );
     status(Code::Unknown, message, detail(Reason::OutcomeUnknown))
 }
 
-/// This node serves no more.
+/// This node has stopped serving.
 pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
-    let message = format!("this node serves no more: {why}; ask another member");
+    let message = format!("this node has stopped serving: {why}; ask another member");
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
-/// Nobody leads, and waiting alone elects nobody: the sentence says who decides.
-fn decision_needed(sentence: String) -> Status {
-    status(Code::Unavailable, sentence, detail(Reason::DecisionNeeded))
+/// No member leads, and waiting alone elects none. The sentence says who decides.
+fn election_blocked(sentence: String) -> Status {
+    status(Code::Unavailable, sentence, detail(Reason::ElectionBlocked))
 }
 
-/// This node may have forgotten what it acknowledged; `waits`: what the cluster waits for, if it waits.
-pub(crate) fn recovering(waits: Option<String>) -> Status {
-    if let Some(sentence) = waits {
-        return decision_needed(sentence);
+/// This node is recovering. `blocked`: the sentence about a blocked election, if it is blocked.
+pub(crate) fn recovering(blocked: Option<String>) -> Status {
+    if let Some(sentence) = blocked {
+        return election_blocked(sentence);
     }
-    let message = "this node recovers from a power cut or from damage and serves once a leader has brought it up to date; ask another \
-                   member";
+    let message = "this node is recovering from a power cut or from damage and serves once it has caught up with a leader; ask \
+                   another member";
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
-/// This node has not been given everything yet.
+/// This node has not copied everything yet.
 pub(crate) fn joining() -> Status {
     let message =
         "this node is not a voter of the cluster yet and does not hold everything; ask another member";
@@ -114,7 +114,7 @@ pub(crate) fn no_leader() -> Status {
     status(Code::Unavailable, message, detail(Reason::NoLeader))
 }
 
-/// A read that did not end in time.
+/// A read that did not finish in time.
 pub(crate) fn read_late(waited_ms: u128) -> Status {
     Status::deadline_exceeded(format!("no quorum confirmed the leader within {waited_ms} ms; retry"))
 }
@@ -129,16 +129,19 @@ fn not_leader(config: &NodeConfig, leader: Option<(NodeId, MemberAddress)>) -> S
     status(Code::FailedPrecondition, message, detail)
 }
 
-/// The leader as clients see it.
+/// The leader, as clients see it.
 pub(crate) fn leader_message((id, address): (NodeId, MemberAddress)) -> Leader {
     Leader { node_id: id.as_u64(), client_address: address.client }
 }
 
-/// What a failed write is to the client; `waits`: what the cluster waits for, if it waits.
-pub(crate) fn of_write(config: &NodeConfig, waits: Option<String>, error: WriteError) -> Status {
+/// The status for a failed write. `blocked`: the sentence about a blocked election, if it is
+/// blocked.
+pub(crate) fn of_write(config: &NodeConfig, blocked: Option<String>, error: WriteError) -> Status {
     match error {
-        WriteError::NotLeader { leader } if waits.is_none() => not_leader(config, leader),
-        WriteError::NotLeader { .. } | WriteError::NoLeader => waits.map_or_else(no_leader, decision_needed),
+        WriteError::NotLeader { leader } if blocked.is_none() => not_leader(config, leader),
+        WriteError::NotLeader { .. } | WriteError::NoLeader => {
+            blocked.map_or_else(no_leader, election_blocked)
+        }
         WriteError::OutcomeUnknown(why) => outcome_unknown(why),
         WriteError::SessionExpired => {
             let message = "the session's results are no longer kept, and nothing was applied by this request; a write \
@@ -152,17 +155,17 @@ pub(crate) fn of_write(config: &NodeConfig, waits: Option<String>, error: WriteE
     }
 }
 
-/// What a failed barrier is to the client; `waits` as in [`of_write`].
-pub(crate) fn of_read(config: &NodeConfig, waits: Option<String>, error: ReadError) -> Status {
+/// The status for a failed barrier; `blocked` as in [`of_write`].
+pub(crate) fn of_read(config: &NodeConfig, blocked: Option<String>, error: ReadError) -> Status {
     match error {
-        ReadError::NotLeader { leader } if waits.is_none() => not_leader(config, leader),
-        ReadError::NotLeader { .. } | ReadError::NoLeader => waits.map_or_else(no_leader, decision_needed),
+        ReadError::NotLeader { leader } if blocked.is_none() => not_leader(config, leader),
+        ReadError::NotLeader { .. } | ReadError::NoLeader => blocked.map_or_else(no_leader, election_blocked),
         ReadError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
     }
 }
 
-/// What a failed engine read is to the client: never "not found".
+/// The status for a failed engine read: never "not found".
 pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
     match error {
         cairn_engine::Error::Corrupt(corruption) => {

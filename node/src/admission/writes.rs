@@ -1,5 +1,5 @@
-//! Bounds the writes under way, in number and in bytes, so that load beyond what the cluster carries is refused at once
-//! and not queued without end.
+//! Bounds the writes under way, in number and in bytes. Load beyond the cluster's capacity is
+//! refused at once instead of queued without limit.
 
 use super::refusal;
 use crate::config::Limits;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-/// Bytes are counted in units of this many, since a semaphore counts to `u32`.
+/// Bytes are counted in units of this many, because a semaphore counts to `u32`.
 const UNIT_BYTES: usize = 1024;
 
 /// The writes under way.
@@ -18,8 +18,8 @@ pub(crate) struct Admission {
     max_bytes: usize,
 }
 
-/// A write's place; dropping it frees the place.
-pub(crate) struct Place {
+/// Admission of one write. Dropping it frees its capacity.
+pub(crate) struct WritePermit {
     _write: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
 }
@@ -35,8 +35,8 @@ impl Admission {
         }
     }
 
-    /// A place for a write of `bytes`, or OVERLOADED at once.
-    pub(crate) fn enter(&self, bytes: usize) -> Result<Place, Status> {
+    /// Admits a write of `bytes`, or refuses it with OVERLOADED at once.
+    pub(crate) fn enter(&self, bytes: usize) -> Result<WritePermit, Status> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let overloaded = |what, limit| refusal::overloaded(what, limit);
         let write = Arc::clone(&self.writes)
@@ -45,7 +45,7 @@ impl Admission {
         let bytes = Arc::clone(&self.bytes)
             .try_acquire_many_owned(units)
             .map_err(|_| overloaded("bytes", self.max_bytes))?;
-        Ok(Place { _write: write, _bytes: bytes })
+        Ok(WritePermit { _write: write, _bytes: bytes })
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bytes_than_the_bound_are_overloaded_and_take_no_place() {
+    fn more_bytes_than_the_bound_are_overloaded_and_take_no_capacity() {
         let admission = admission(2, 1 << 20);
         for _ in 0..3 {
             assert!(admission.enter((1 << 20) + 1).is_err());

@@ -1,7 +1,7 @@
 //! Keys and values between bytes and text.
 //!
-//! What holds here: [`unescape`] of [`escape`] is the identity, so a key can be copied from `cairn list` into
-//! `cairn get --escaped`.
+//! What holds here: [`unescape`] of [`escape`] is the identity, so a key can be copied from
+//! `cairn list` into `cairn get --escaped`.
 
 use super::exit::UsageError;
 use base64::Engine as _;
@@ -12,7 +12,8 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 
-/// Text without control characters stays as it is, but for the backslash; anything else is escaped byte by byte.
+/// Text without control characters stays as it is, except for the backslash. Other bytes are
+/// escaped one by one.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.replace('\\', "\\\\"),
@@ -76,13 +77,13 @@ pub(crate) fn value_bytes(text: OsString, literal: bool) -> anyhow::Result<Vec<u
     Ok(bytes)
 }
 
-/// A whole value, but not more than any server takes: what is read has no end of its own.
+/// Reads a value up to the largest size that any server accepts, since the input may have no end.
 fn bounded(from: impl Read, name: &str) -> Result<Vec<u8>, UsageError> {
     let mut value = Vec::new();
     from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value).map_err(|error| unreadable(name, &error))?;
     if value.len() as u64 > VALUE_BYTES_MAX {
         return Err(UsageError(format!(
-            "the value from {name} has more than {VALUE_BYTES_MAX} bytes, which no server takes; split it over several keys"
+            "the value from {name} has more than {VALUE_BYTES_MAX} bytes, which no server accepts; split it over several keys"
         )));
     }
     Ok(value)

@@ -1,4 +1,5 @@
-//! `cairn config print`: every key, its value, and where that was given; and the mode that follows on this machine.
+//! `cairn config print`: every key, its value and its source, and the mode that follows on this
+//! machine.
 
 use super::exit::Exit;
 use super::output::{Output, table};
@@ -17,7 +18,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Print every key with its value and where that was given
+    /// Print every key with its value and its source
     Print {
         #[command(flatten)]
         server: ServerOptions,
@@ -41,14 +42,21 @@ pub(crate) fn run(args: ConfigArgs, output: &Output) -> anyhow::Result<Exit> {
             let durability = Durability::of(&config)?;
             output.either(
                 || json!({ "cluster": config.cluster, "slot": config.slot, "mode": durability.mode.name() }),
-                || format!("good: member {} of {}, mode {}", config.slot, config.cluster, durability.words()),
+                || {
+                    format!(
+                        "valid: member {} of {}, mode {}",
+                        config.slot,
+                        config.cluster,
+                        durability.words()
+                    )
+                },
             )?;
         }
     }
     Ok(Exit::Done)
 }
 
-/// The mode in which a server with this configuration would run here, or why it would not.
+/// The mode in which a server with this configuration runs here, or why it does not start.
 fn durability(layers: &Layers) -> Result<Durability, String> {
     let config = NodeConfig::from_layers(layers).map_err(|error| error.to_string())?;
     Durability::of(&config).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
-//! Where the cluster is. Looked up in this order: `--endpoints`, `CAIRN_ENDPOINTS`, the file `.cairn/endpoints` that
-//! `cairn dev` leaves in the folder where it was started (that folder or any above the current one), and last the
-//! address that a server listens on by default.
+//! Finds the cluster. The order is: `--endpoints`, `CAIRN_ENDPOINTS`, the file `.cairn/endpoints`
+//! that `cairn dev` writes into the folder where it was started (the current folder or any above
+//! it), and last the default address of a server.
 
 use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
@@ -9,14 +9,15 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Left by `cairn dev`.
+/// Written by `cairn dev`.
 const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectOptions {
-    /// Nodes to ask, host:port each, separated by commas; one that is alive is enough. Default: what `cairn dev` left in
-    /// .cairn/endpoints here or in a folder above, else 127.0.0.1:7400
+    /// Nodes to ask, host:port each, separated by commas; one that answers is enough. Default:
+    /// those that `cairn dev` wrote to .cairn/endpoints here or in a folder above, else
+    /// 127.0.0.1:7400
     #[arg(short, long, value_delimiter = ',', env = "CAIRN_ENDPOINTS")]
     endpoints: Vec<String>,
 
@@ -26,13 +27,13 @@ pub(crate) struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Endpoints as given or found.
+    /// Endpoints as given, or as found.
     pub(crate) fn endpoints(&self) -> Result<Vec<String>, UsageError> {
         if !self.endpoints.is_empty() {
             return Ok(self.endpoints.clone());
         }
         let here = std::env::current_dir()
-            .map_err(|error| UsageError(format!("the current folder cannot be told: {error}")))?;
+            .map_err(|error| UsageError(format!("cannot read the current folder: {error}")))?;
         Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
     }
 
@@ -60,7 +61,7 @@ fn remembered(here: &Path) -> Option<Vec<String>> {
     (!endpoints.is_empty()).then_some(endpoints)
 }
 
-/// Where endpoints are remembered for commands that run in this folder.
+/// The file that commands in this folder read endpoints from.
 pub(crate) fn endpoints_file() -> PathBuf {
     PathBuf::from(ENDPOINTS_FILE)
 }

@@ -1,4 +1,4 @@
-//! `cairn doctor`: what a directory's machine can promise, and why.
+//! `cairn doctor`: what the machine of a data directory can promise, and why.
 
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table};
@@ -9,7 +9,7 @@ use cairn_node::doctor::{Plan, Report, examine};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Voters of a cluster that nothing more is known of.
+/// Voters if neither an option nor the configuration says how many.
 const DEFAULT_VOTERS: usize = 3;
 
 #[derive(Args)]
@@ -17,15 +17,15 @@ pub(crate) struct DoctorArgs {
     /// Data directory: formatted, empty, or not there yet. Not needed with --config
     dir: Option<String>,
 
-    /// Configuration that the directory is meant for: gives its place, its size and the number of voters
+    /// Configuration of the directory: gives its path, its size and the number of voters
     #[arg(short, long, env = "CAIRN_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Voters of the cluster, 3 where nothing says otherwise
+    /// Voters of the cluster, 3 by default
     #[arg(long)]
     voters: Option<usize>,
 
-    /// Bytes that the directory is to have, such as 100GiB
+    /// Planned size of the directory in bytes, such as 100GiB
     #[arg(long)]
     size: Option<String>,
 }
@@ -37,7 +37,7 @@ pub(crate) fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exit> {
     Ok(if report.verdict.mode.is_some() { Exit::Done } else { Exit::NothingJustified })
 }
 
-/// The directory, and what it is meant for.
+/// The directory, and what is planned for it.
 fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
     let size = args.size.as_deref().map(parse_size).transpose();
     let size = size.map_err(|reason| UsageError(format!("--size: {reason}")))?;

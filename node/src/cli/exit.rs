@@ -1,4 +1,4 @@
-//! Exit codes, and the way from an error to one of them.
+//! Exit codes, and which error ends with which.
 
 use super::DEFAULT_ENDPOINT;
 use super::output::Output;
@@ -16,7 +16,7 @@ Exit codes:
   3  the key does not exist
   4  a condition did not hold; nothing was changed
   5  the outcome of a write is unknown: it may or may not have been applied
-  6  unavailable: no node answered, no leader, or no answer in time
+  6  unavailable: no node answered, no leader, or no answer in time; or an unsafe recovery needs a decision
   7  the cluster's storage is full; reads and deletes go on
   8  the value exists and cannot be read intact
   9  no mode's promise can be kept in the directory";
@@ -42,14 +42,14 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error of the caller's making, for messages that no library error fits.
+/// An error of the caller, for messages that no library error fits.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct UsageError(pub String);
 
-/// Says what went wrong, on standard error.
+/// Prints the error on standard error.
 pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
-    // Whoever read our output has seen enough.
+    // The reader of our output closed the pipe, so it has what it wants.
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return Exit::Done.into();
     }
@@ -58,7 +58,7 @@ pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
     exit.into()
 }
 
-/// The way out where nobody listens at the only address that could be guessed.
+/// What to do if nothing listens at the default address.
 fn hint(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(ClientError::Unavailable { tried, .. }) if *tried == [DEFAULT_ENDPOINT] => {

@@ -1,4 +1,4 @@
-//! `cairn format`: makes a data directory.
+//! `cairn format`: creates a data directory.
 
 use super::exit::Exit;
 use super::output::Output;
@@ -16,7 +16,7 @@ pub(crate) struct FormatArgs {
     #[command(flatten)]
     server: ServerOptions,
 
-    /// Bytes of the whole directory, such as 100GiB; it never changes afterwards
+    /// Size of the whole directory in bytes, such as 100GiB; it never changes afterwards
     #[arg(long)]
     size: Option<String>,
 }
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exi
     Ok(Exit::Done)
 }
 
-/// Makes the data directory of this configuration, with a progress bar on a terminal.
+/// Creates the data directory of this configuration, with a progress bar on a terminal.
 pub(crate) async fn format(config: &NodeConfig) -> Result<Identity, cairn_node::Error> {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     let bar = ProgressBar::new(config.storage.size_bytes);

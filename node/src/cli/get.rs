@@ -11,14 +11,14 @@ use std::ffi::OsString;
 
 #[derive(Args)]
 pub(crate) struct GetArgs {
-    /// The key. Its value is printed as it is; a terminal gets a line end after it
+    /// The key. Its value is printed unchanged; on a terminal a line end follows it
     key: OsString,
 
     /// KEY is escaped as `cairn list` prints it, such as \x00\xff
     #[arg(long)]
     escaped: bool,
 
-    /// Ask any node for what it has, which may be old
+    /// Ask any node for what it has, which may be out of date
     #[arg(long)]
     stale: bool,
 

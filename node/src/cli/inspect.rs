@@ -1,4 +1,4 @@
-//! `cairn inspect`: what a data directory holds that no node has open, and what of it verifies.
+//! `cairn inspect`: what a data directory that no node has open holds, and what of it verifies.
 
 use super::exit::Exit;
 use super::output::{Output, table};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
-    /// Data directory of a node that does not run
+    /// Data directory of a stopped node
     dir: PathBuf,
 
     /// Also read every value and compare it with its hash
@@ -27,7 +27,7 @@ pub(crate) async fn run(args: InspectArgs, output: &Output) -> anyhow::Result<Ex
 
 /// Whether nothing is damaged.
 fn verifies(found: &Inspection) -> bool {
-    let whole = |contents: &Contents| {
+    let intact = |contents: &Contents| {
         contents.damage.is_none()
             && contents.checkpoints.iter().all(|area| area.damage.is_none())
             && contents
@@ -35,7 +35,7 @@ fn verifies(found: &Inspection) -> bool {
                 .iter()
                 .all(|group| group.values.as_ref().is_none_or(|values| values.damaged == 0))
     };
-    found.copies.iter().all(Result::is_ok) && found.contents.as_ref().is_some_and(whole)
+    found.copies.iter().all(Result::is_ok) && found.contents.as_ref().is_some_and(intact)
 }
 
 fn position(id: Option<LogId>) -> String {
@@ -70,11 +70,11 @@ fn known_as_json(known: &Known) -> Value {
         "journal_bytes": known.geometry.journal_bytes,
         "checkpoint_bytes": known.geometry.checkpoint_bytes,
         "data_bytes": known.geometry.data_bytes,
-        "start": known.run.start,
-        "run": format!("{:016x}", known.run.nonce),
+        "boot_epoch": known.boot_epoch.number,
+        "boot_nonce": format!("{:016x}", known.boot_epoch.nonce),
         "mode": known.mode.map(|mode| mode.name()),
-        "standing": known.standing.name(),
-        "lazy": known.lazy,
+        "member_state": known.member_state.name(),
+        "unsynced_acks": known.unsynced_acks,
         "same_boot": known.same_boot,
         "failed_sync": known.failed_sync,
         "votes": votes.collect::<Value>(),
@@ -111,7 +111,7 @@ fn contents_as_json(contents: &Contents) -> Value {
         "journal_end": contents.journal_end,
         "synced": contents.synced,
         "damage": contents.damage.as_ref().map(ToString::to_string),
-        "standing": contents.standing.name(),
+        "member_state": contents.member_state.name(),
         "groups": contents.groups.iter().map(group).collect::<Value>(),
     })
 }
@@ -140,10 +140,10 @@ fn as_text(found: &Inspection) -> String {
             row("sizes", format!("journal {journal}, checkpoints 2 x {checkpoint}, data {data}"));
             let mode = known.mode.map_or("never opened", |mode| mode.name());
             let boot = if known.same_boot { "the running kernel" } else { "another boot" };
-            row("last opened", format!("start {}, mode {mode}, under {boot}", known.run.start));
-            row("acknowledged unsynced", if known.lazy { "perhaps" } else { "nothing" }.into());
+            row("last opened", format!("boot epoch {}, mode {mode}, under {boot}", known.boot_epoch.number));
+            row("acknowledged unsynced", if known.unsynced_acks { "perhaps" } else { "nothing" }.into());
             if let Some(end) = known.failed_sync {
-                row("failed write or sync", format!("journal block {end} was written by then"));
+                row("failed write or sync", format!("recorded; the journal ended at block {end}"));
             }
             for vote in known.votes.values() {
                 let text = vote_of(vote).map_or_else(
@@ -184,7 +184,7 @@ fn as_text(found: &Inspection) -> String {
         if let Some(damage) = &contents.damage {
             row("damage", damage.to_string());
         }
-        row("with peers it would be", contents.standing.name().into());
+        row("state if it has peers", contents.member_state.name().into());
     }
     let end = match verifies(found) {
         true => "Everything that was read verifies.",

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
-/// Items of one request where more are asked for.
+/// Items of one request, if more are asked for.
 const PAGE_ITEMS: usize = 1000;
 
 #[derive(Args)]
@@ -34,7 +34,7 @@ pub(crate) struct ListArgs {
     #[arg(short, long)]
     keys_only: bool,
 
-    /// Ask any node for what it has, which may be old
+    /// Ask any node for what it has, which may be out of date
     #[arg(long)]
     stale: bool,
 
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
         if left == 0 {
             if args.limit != 0 && !output.is_json() {
                 eprintln!(
-                    "more keys follow; go on with --escaped --start-after '{}', or take all with --limit 0",
+                    "more keys follow; continue with --escaped --start-after '{}', or list all with --limit 0",
                     escape(&start_after)
                 );
             }

@@ -5,11 +5,11 @@ use cairn_node::config::LogConfig;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Libraries that log what is of no use to an operator. openraft logs as errors what it tries again and that it ends; what it
-/// cannot survive is logged once, by whoever met it.
+/// Libraries whose log lines do not help an operator. openraft logs errors for what it retries and
+/// for its own end. Our code logs once what openraft cannot survive.
 const QUIET: &[&str] = &["openraft=off", "h2=warn", "hyper=warn", "tower=warn"];
 
-/// Begins logging. Directives in the configuration win over the defaults for libraries.
+/// Starts logging. Directives in the configuration override the defaults for libraries.
 pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
     let bad =
         |error: &dyn std::fmt::Display| UsageError(format!("`log.level` is `{}`: {error}", config.level));
@@ -22,10 +22,10 @@ pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    let begun = if config.json {
+    let started = if config.json {
         builder.json().flatten_event(true).try_init()
     } else {
         builder.with_target(false).try_init()
     };
-    begun.map_err(|error| bad(&error))
+    started.map_err(|error| bad(&error))
 }

@@ -17,11 +17,11 @@ mod logging;
 mod members;
 mod output;
 mod put;
-mod recover;
 mod scrub;
 mod serve;
 mod server_options;
 mod status;
+mod unsafe_recovery;
 
 use clap::{Parser, Subcommand};
 use connect::ConnectOptions;
@@ -30,7 +30,7 @@ use output::{Format, Output};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where a server listens unless it is told otherwise.
+/// The default address of a server.
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
 
 #[derive(Parser)]
@@ -42,8 +42,8 @@ const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
     max_term_width = 110
 )]
 struct Cli {
-    /// How to print results. In JSON a key or value that is UTF-8 is the member `key` or `value`; any other is
-    /// `key_base64` or `value_base64`.
+    /// How to print results. In JSON a key or value that is UTF-8 is the member `key` or `value`;
+    /// any other is `key_base64` or `value_base64`.
     #[arg(short, long, value_enum, default_value_t = Format::Text, global = true)]
     output: Format,
 
@@ -55,11 +55,11 @@ struct Cli {
 enum Command {
     /// Start a three-node cluster on this machine, for trying and developing
     Dev(dev::DevArgs),
-    /// Make a data directory: all files at full size, all of it written
+    /// Create a data directory: all files at full size, all of it written
     Format(format::FormatArgs),
     /// Examine what a data directory's machine can promise, and why
     Doctor(doctor::DoctorArgs),
-    /// Look at a data directory that no node has open: what it holds, and what of it verifies
+    /// Show what a data directory that no node has open holds, and what of it verifies
     Inspect(inspect::InspectArgs),
     /// Run one member of a cluster
     Serve(serve::ServeArgs),
@@ -71,14 +71,15 @@ enum Command {
     Delete(delete::DeleteArgs),
     /// List keys in byte order
     List(list::ListArgs),
-    /// Show what each node says of itself
+    /// Show the status that each node reports
     Status(status::StatusArgs),
-    /// Read everything that the nodes hold and mend what is damaged; or see how far that is
+    /// Read everything that the nodes hold and repair what is damaged; or show the progress
     Scrub(scrub::ScrubArgs),
     /// Show the members of the cluster
     Members(members::MembersArgs),
-    /// Decide what becomes of a cluster in which too many machines lost power at once
-    Recover(recover::RecoverArgs),
+    /// Recover a cluster in which too many machines lost power at once; may lose acknowledged
+    /// writes
+    UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
     /// Put load on a running cluster and measure it
     Bench(bench::BenchArgs),
     /// Show the server's configuration
@@ -87,10 +88,10 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-/// Longest wait for what runs on threads of its own when all is over.
+/// Longest wait at exit for calls that run on threads.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// Parses, runs, and says how it went.
+/// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let output = Output::new(cli.output);
@@ -102,7 +103,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => exit::failed(&output, &error),
     };
-    // A call to a device that hangs keeps nobody.
+    // A call to a device that hangs must not keep the process.
     runtime.shutdown_timeout(END_LIMIT);
     exit
 }
@@ -121,7 +122,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
         Command::Status(args) => status::run(args, output).await,
         Command::Scrub(args) => scrub::run(args, output).await,
         Command::Members(args) => members::run(args, output).await,
-        Command::Recover(args) => recover::run(args, output).await,
+        Command::UnsafeRecovery(args) => unsafe_recovery::run(args, output).await,
         Command::Bench(args) => bench::run(args, output).await,
         Command::Config(args) => config::run(args, output),
         Command::Completions(args) => completions::run(&args),

@@ -46,7 +46,7 @@ impl Output {
         if self.is_json() { self.json(&value()) } else { self.line(&text()) }
     }
 
-    /// Exactly these bytes; on a terminal a line end is added where there is none.
+    /// Exactly these bytes. On a terminal a line end follows if they have none.
     pub(crate) fn raw(&self, bytes: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;
@@ -56,10 +56,10 @@ impl Output {
         out.flush()
     }
 
-    /// What went wrong, and the exit code that says so.
+    /// The error message, and the exit code.
     pub(crate) fn error(&self, message: &str, exit_code: u8) {
         let mut err = io::stderr().lock();
-        // There is nobody left to tell if standard error is closed.
+        // A closed standard error leaves no way to report the failure.
         let _ = if self.is_json() {
             writeln!(err, "{}", json!({ "error": message, "exit_code": exit_code }))
         } else {
@@ -68,7 +68,7 @@ impl Output {
     }
 }
 
-/// Columns aligned with two spaces between; the first row is the head.
+/// Aligns columns, with two spaces between them. The first row is the head.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -37,7 +37,7 @@ pub(crate) struct PutArgs {
     connect: ConnectOptions,
 }
 
-/// What must hold of the key; else nothing is changed and the exit code is 4.
+/// The condition on the key. If it does not hold, nothing changes and the exit code is 4.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = false)]
 pub(crate) struct ConditionArgs {

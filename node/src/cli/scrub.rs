@@ -1,4 +1,4 @@
-//! `cairn scrub`: the scrubber of every node that is known.
+//! `cairn scrub`: the scrubber of every known node.
 
 use super::ConnectOptions;
 use super::exit::Exit;
@@ -29,17 +29,17 @@ pub(crate) struct ScrubArgs {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Action {
-    /// Show how far each node is, and what it found and mended
+    /// Show the progress of each node, and what it found and repaired
     Status,
     /// Read everything now, from the beginning
     Start,
-    /// Stop where it is; kept over restarts
+    /// Stop at the current position; stays paused over restarts
     Pause,
-    /// Go on where it was paused
+    /// Continue where it was paused
     Resume,
 }
 
-/// A node's address and its answer, or why there is none.
+/// A node's address and its answer, or why it has none.
 type Answer = (String, Result<ScrubStatus, Error>);
 
 pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit> {
@@ -54,7 +54,8 @@ pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit
     let endpoints = if args.only {
         args.connect.endpoints()?
     } else {
-        // Learns the members beyond the endpoints given; if nobody answers, each endpoint's own error says so below.
+        // This learns the members beyond the given endpoints. If nothing answers, the error of each
+        // endpoint follows below.
         let _ = client.members().await;
         client.endpoints()
     };
@@ -86,15 +87,25 @@ fn as_json((endpoint, answer): &Answer) -> Value {
             "blocks_checked": scrub.blocks_checked,
             "values_checked": scrub.values_checked,
             "damaged": scrub.damaged,
-            "mended": scrub.mended,
-            "unmendable": scrub.unmendable,
+            "repaired": scrub.repaired,
+            "unrepairable": scrub.unrepairable,
         }),
     }
 }
 
 fn as_text(answers: &[Answer]) -> String {
-    let head =
-        ["ENDPOINT", "STATE", "AT", "CYCLE", "ENDED", "BLOCKS", "VALUES", "DAMAGED", "MENDED", "UNMENDABLE"];
+    let head = [
+        "ENDPOINT",
+        "STATE",
+        "AT",
+        "CYCLE",
+        "ENDED",
+        "BLOCKS",
+        "VALUES",
+        "DAMAGED",
+        "REPAIRED",
+        "UNREPAIRABLE",
+    ];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let mut notes = Vec::new();
     for (endpoint, answer) in answers {
@@ -124,7 +135,7 @@ fn row(endpoint: &str, scrub: &ScrubStatus) -> Vec<String> {
         scrub.blocks_checked.to_string(),
         scrub.values_checked.to_string(),
         scrub.damaged.to_string(),
-        scrub.mended.to_string(),
-        scrub.unmendable.to_string(),
+        scrub.repaired.to_string(),
+        scrub.unrepairable.to_string(),
     ]
 }

@@ -1,4 +1,4 @@
-//! `cairn serve`: one member, until it is asked to end or has to stop.
+//! `cairn serve`: runs one member until it is asked to stop or fails.
 
 use super::exit::Exit;
 use super::format::format;
@@ -24,7 +24,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = ["human", "json"])]
     log_format: Option<String>,
 
-    /// Stop as if asked to when standard input ends, so that no server outlives the program that started it
+    /// Stop when standard input ends, so that no server outlives the program that started it
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     if config.storage.format_empty && is_empty(&config.data_directory)? {
         let identity = format(&config).await?;
         let node = NodeId::new(identity.slot, identity.incarnation);
-        warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and is formatted");
+        warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and has been formatted");
     }
     let environment = Environment::from_files(&config)?;
     let asked = async {
@@ -53,11 +53,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         }
     };
     tokio::pin!(asked);
-    // A start may wait for the other members.
+    // The start may wait for the other members.
     let node = tokio::select! {
         biased;
         asked = &mut asked => {
-            info!(reason = %asked?, "stopping before the start was over");
+            info!(reason = %asked?, "stopping before the start completed");
             return Ok(Exit::Done);
         }
         node = Node::start(config, environment) => node?,
@@ -68,14 +68,15 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     tokio::select! {
         biased;
         reason = node.stopped() => {
-            // The engine has logged its own end.
+            // The engine has already logged its failure.
             match node.engine().status().failed {
-                Some(_) => info!(%reason, "stopped by itself"),
-                None => error!(%reason, "stopped by itself"),
+                Some(_) => info!(%reason, "the node failed and stops"),
+                None => error!(%reason, "the node failed and stops"),
             }
-            // What can still be synced is; the reason above is the one to act on.
+            // Sync what can still be synced. An error of that is ignored: the reason above is the
+            // one to act on.
             let _ = node.shutdown().await;
-            anyhow::bail!("the node stopped by itself: {reason}");
+            anyhow::bail!("the node failed and stopped: {reason}");
         }
         asked = asked => {
             info!(reason = %asked?, "stopping");
@@ -85,7 +86,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// What to say where a size is configured that the directory does not have: it was formatted with another one.
+/// A warning if `storage.size` is configured and the directory was formatted with another size.
 fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
     let given = layers
         .settings()
@@ -93,11 +94,11 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
         .any(|setting| setting.key == "storage.size" && setting.source != Source::Default);
     let config = node.config();
     let size = config.storage.size_bytes;
-    let (there, told) = (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
-    let differs = given && there != told;
+    let (there, configured) = (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
+    let differs = given && there != configured;
     Ok(differs.then(|| {
         format!(
-            "storage.size is {}, and {} was formatted with another size, of which {} hold data: the size of a data \
+            "storage.size is {}, but {} was formatted with another size, of which {} hold data: the size of a data \
              directory never changes; format another one, or correct storage.size",
             format_size(size),
             config.data_directory.display(),
@@ -106,7 +107,7 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// Whether there is nothing in the directory, or no directory; a filesystem's own `lost+found` counts as nothing.
+/// Whether the directory is missing or empty. A filesystem's own `lost+found` does not count.
 fn is_empty(directory: &Path) -> anyhow::Result<bool> {
     let mut entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
@@ -116,15 +117,16 @@ fn is_empty(directory: &Path) -> anyhow::Result<bool> {
     Ok(kept.is_none())
 }
 
-/// A thread, since a blocked read of standard input cannot be given up and would keep the runtime from ending.
+/// Waits on a thread, because a blocked read of standard input cannot be cancelled and would keep
+/// the runtime from ending.
 async fn stdin_ended(watch: bool) {
     if !watch {
         return std::future::pending().await;
     }
-    let (ended, told) = oneshot::channel();
+    let (ended, end) = oneshot::channel();
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         let _ = ended.send(());
     });
-    let _ = told.await;
+    let _ = end.await;
 }

@@ -1,10 +1,11 @@
-//! Flags of the commands that read the server's configuration. Flags win over the environment, which wins over the file.
+//! Flags of the commands that read the server's configuration. Flags override the environment,
+//! which overrides the file.
 
 use cairn_node::config::{ConfigError, Layers, Source};
 use clap::Args;
 use std::path::PathBuf;
 
-/// What a server is told.
+/// The flags.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServerOptions {
     /// Configuration file (TOML); `cairn config print` shows every key
@@ -15,7 +16,7 @@ pub(crate) struct ServerOptions {
     #[arg(long)]
     pub cluster: Option<String>,
 
-    /// This member's place in the cluster, from 1
+    /// Slot number of this member in the cluster, from 1
     #[arg(long)]
     pub slot: Option<u16>,
 

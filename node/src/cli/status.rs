@@ -1,10 +1,10 @@
-//! `cairn status`: asks every endpoint, and every member that one of them names, for its own picture.
+//! `cairn status`: asks every endpoint, and every member that one of them names, for its status.
 
 use super::ConnectOptions;
 use super::exit::Exit;
 use super::output::{Output, table};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, StorageStatus};
-use cairn_engine::Standing;
+use cairn_engine::MemberState;
 use cairn_node::config::format_size;
 use cairn_node::{durability, promise};
 use cairn_raft::NodeId;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long one node may take: a node that is down should not hold up the picture of the others.
+/// How long one node may take. A node that is down must not delay the answers of the others.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
@@ -22,13 +22,14 @@ pub(crate) struct StatusArgs {
     connect: ConnectOptions,
 }
 
-/// A node's address and its answer, or why there is none.
+/// A node's address and its answer, or why it has none.
 type Answer = (String, Result<NodeStatus, Error>);
 
 pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
     let timeout = args.connect.timeout().min(NODE_TIMEOUT);
     let client = args.connect.options()?.deadline(timeout).build()?;
-    // Learns the members beyond the endpoints given; if nobody answers, each endpoint's own error says so below.
+    // This learns the members beyond the given endpoints. If nothing answers, the error of each
+    // endpoint follows below.
     let _ = client.members().await;
     let mut answers = client.statuses().await;
     answers.sort_by_key(|(endpoint, answer)| {
@@ -60,12 +61,12 @@ fn as_json((endpoint, answer): &Answer) -> Value {
         "purged_index": node.purged_index,
         "uptime_ms": millis(node.uptime),
         "stopped_reason": node.stopped_reason,
-        "standing": node.standing,
-        "waits_for": node.waits_for,
+        "member_state": node.member_state,
+        "election_blocked": node.election_blocked,
         "last_log_term": node.last_log_term,
-        "start": node.run.0,
-        "losses": node.losses,
-        "last_loss_index": node.last_loss_index,
+        "boot_epoch": node.boot_epoch.0,
+        "unsafe_recoveries": node.unsafe_recoveries,
+        "last_unsafe_recovery_index": node.last_unsafe_recovery_index,
         "storage": node.storage.as_ref().map(storage_json),
         "durability": node.durability.as_ref().map(durability_json),
     })
@@ -101,7 +102,7 @@ fn storage_json(storage: &StorageStatus) -> Value {
         "user_bytes_written": storage.user_bytes_written,
         "syncs": storage.syncs,
         "corrupt_values": storage.corrupt_values,
-        "lazy": storage.lazy,
+        "unsynced_acks": storage.unsynced_acks,
     })
 }
 
@@ -117,32 +118,32 @@ fn as_text(answers: &[Answer]) -> String {
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let mut notes = promises(answers);
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    let waits: BTreeSet<&String> = nodes.filter_map(|node| node.waits_for.as_ref()).collect();
-    notes.extend(waits.into_iter().cloned());
+    let blocked: BTreeSet<&String> = nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
+    notes.extend(blocked.into_iter().cloned());
     for (endpoint, answer) in answers {
         match answer {
             Ok(node) => {
                 rows.push(row(endpoint, node));
                 let warnings = node.durability.iter().flat_map(|durability| &durability.warnings);
                 notes.extend(warnings.map(|warning| format!("{endpoint}: warning: {warning}")));
-                if node.standing == Standing::Recovering.name() {
-                    let until = match node.waits_for {
+                if node.member_state == MemberState::Recovering.name() {
+                    let until = match node.election_blocked {
                         Some(_) => "",
-                        None => " until a leader has brought it up to date",
+                        None => " until it has caught up with a leader",
                     };
                     notes.push(format!(
-                        "{endpoint} recovers: its machine lost power with acknowledged writes unsynced, or its journal or \
+                        "{endpoint} is recovering: its machine lost power with acknowledged writes unsynced, or its journal or \
                          checkpoints were damaged; it neither votes nor serves{until}"
                     ));
                 }
-                if node.standing == "joining" {
+                if node.member_state == "joining" {
                     notes.push(format!(
-                        "{endpoint} joins: it is not a voter yet; in a formed cluster it takes its slot once the identity that \
-                         holds it has been silent for 5 s and everything is copied"
+                        "{endpoint} is joining: it is not a voter yet; in a formed cluster it takes its slot once the leader had \
+                         no contact with the old identity of the slot for 5 s and everything is copied"
                     ));
                 }
                 if let Some(reason) = &node.stopped_reason {
-                    notes.push(format!("{endpoint} serves no more: {reason}"));
+                    notes.push(format!("{endpoint} has stopped serving: {reason}"));
                 }
             }
             Err(reason) => {
@@ -154,7 +155,7 @@ fn as_text(answers: &[Answer]) -> String {
     std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
 }
 
-/// What each mode that some node runs in promises.
+/// The promise of each mode that some node runs in.
 fn promises(answers: &[Answer]) -> Vec<String> {
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let modes: BTreeSet<&str> =
@@ -163,7 +164,7 @@ fn promises(answers: &[Answer]) -> Vec<String> {
     modes.into_iter().filter_map(sentence).collect()
 }
 
-/// The mode, how it was chosen, and in mode `device` how its contract is known.
+/// The mode, how it was chosen, and for mode `device` how its contract is known.
 fn mode(node: &NodeStatus, storage: &StorageStatus) -> String {
     node.durability.as_ref().map_or_else(
         || storage.mode.clone(),
@@ -193,7 +194,7 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
     row
 }
 
-/// Three digits are enough for a person.
+/// Rounds to three digits, which is enough for a reader.
 fn rounded(bytes: u64) -> String {
     let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
     format_size((bytes >> shift) << shift)

@@ -1,8 +1,9 @@
-//! The composition root: engine, replica, services and servers are put together here and nowhere else, for the shipped
-//! binary and for the simulation. Which of the two it is, [`world`] knows.
+//! The composition root: assembles engine, replica, services and servers, for the shipped binary
+//! and for the simulation. Nothing else assembles them. Only [`world`] knows which of the two it
+//! serves.
 //!
-//! What holds here: the data directory is judged before any socket opens; every socket is open before the replica
-//! starts; what was started is stopped again when a later step fails.
+//! What holds here: the data directory is judged before any socket opens, and every socket is open
+//! before the replica starts. If a step fails, the node stops what it already started.
 
 mod world;
 
@@ -13,10 +14,10 @@ use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::{Outlook, Watch};
+use crate::outage::{ElectionBlockedState, Watch};
 use crate::service::{KvService, Stop};
 use cairn_engine::{Engine, Identity, Options};
-use cairn_raft::{NodeId, Replica, ReplicaConfig, await_vacancy};
+use cairn_raft::{NodeId, Replica, ReplicaConfig, await_replaceable};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
@@ -29,10 +30,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use world::{address_of, bind, serve_clients, serve_peers, serve_watchers, tell_moved, watch_device};
+use world::{address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers, watch_device};
 
-/// How often an identity that cannot be read is looked at again.
-const READ_AGAIN: Duration = Duration::from_secs(5);
+/// How often the node tries again to read an unreadable identity.
+const IDENTITY_RETRY: Duration = Duration::from_secs(5);
 
 /// A running member.
 pub struct Node {
@@ -40,7 +41,7 @@ pub struct Node {
     durability: Durability,
     replica: Replica,
     metrics: Arc<Metrics>,
-    outlook: Outlook,
+    election_blocked_state: ElectionBlockedState,
     addresses: Addresses,
     running: Mutex<Option<Running>>,
 }
@@ -63,7 +64,7 @@ impl Node {
     /// Opens the data directory, binds the addresses, starts replication and serves.
     ///
     /// # Errors
-    /// Any [`Error`]; then nothing is left running, and the data directory is as it was.
+    /// Any [`Error`]. Then nothing keeps running, and the data directory is unchanged.
     pub async fn start(config: NodeConfig, environment: Environment) -> Result<Node, Error> {
         config.validate()?;
         let durability = world::durability(&config)?;
@@ -94,22 +95,22 @@ impl Node {
         &self.config
     }
 
-    /// The mode that it runs in, and how it came to it.
+    /// The mode that it runs in, and how it was chosen.
     pub fn durability(&self) -> &Durability {
         &self.durability
     }
 
-    /// Where clients are served.
+    /// The address that serves clients.
     pub fn client_address(&self) -> SocketAddr {
         self.addresses.client
     }
 
-    /// Where the other members are served.
+    /// The address that serves the other members.
     pub fn peer_address(&self) -> SocketAddr {
         self.addresses.peer
     }
 
-    /// Where HTTP is served, if anywhere.
+    /// The address that serves HTTP, if any.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.addresses.http
     }
@@ -122,28 +123,29 @@ impl Node {
         self.metrics.render()
     }
 
-    /// What a cluster waits for that has no leader and elects none by itself, as far as this member can learn.
-    pub fn waits_for(&self) -> Option<String> {
-        self.outlook.of(&self.replica)
+    /// The sentence about a blocked election, if it is blocked as far as this member can learn.
+    pub fn election_blocked(&self) -> Option<String> {
+        self.election_blocked_state.of(&self.replica)
     }
 
-    /// Resolves with the reason when the member stops by itself; never while it serves.
+    /// Resolves with the reason when the member fails and stops; never while it serves.
     pub async fn stopped(&self) -> String {
         self.replica.wait_stopped().await
     }
 
-    /// Stops accepting, gives requests under way [`crate::config::Timing::shutdown`] to end, stops replication, and
-    /// closes the engine, which syncs and marks a clean shutdown. A second call does nothing.
+    /// Stops accepting requests, waits up to [`crate::config::Timing::shutdown`] for those under
+    /// way, stops replication, and closes the engine, which syncs and records a clean shutdown. A
+    /// second call does nothing.
     ///
     /// # Errors
-    /// `Replica` and `Engine`; the rest is stopped all the same.
+    /// `Replica` and `Engine`; the rest is stopped nevertheless.
     pub async fn shutdown(&self) -> Result<(), Error> {
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
         let _ = running.stop.send(());
         if tokio::time::timeout(self.config.timing.shutdown, running.clients).await.is_err() {
-            warn!("requests were still under way when their time was up; they are cut off");
+            warn!("requests were still under way when `timing.shutdown` ended; they are cut off");
         }
         let replica = self.replica.shutdown().await;
         for server in running.others {
@@ -191,9 +193,11 @@ async fn open_engine(
     }
 }
 
-/// Nobody knows any more what this directory's member promised: it is a lost disk, and begins empty under another identity, as soon as a
-/// leader says that the others do without it. It is left as it is where its identity can be read after all: a member whose storage was away
-/// for a while must not wait for a leader that the others, for the same reason, cannot elect.
+/// Replaces the unreadable identity of this directory. Nobody knows what that identity promised, so
+/// the directory counts as a lost disk: it begins empty under a new identity as soon as a leader
+/// confirms that the others do not need its data. If the identity becomes readable before, the
+/// directory stays as it is: when the storage of several members is away for a while, a member must
+/// not wait for a leader that the others cannot elect for the same reason.
 async fn begin_empty(
     config: &NodeConfig,
     environment: &Environment,
@@ -203,22 +207,22 @@ async fn begin_empty(
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     let node = NodeId::new(identity.slot, identity.incarnation);
     let directory = environment.directory.location();
-    warn!(directory, %lost, %node, "the identity of this data directory cannot be read: it counts as lost, and begins empty under \
-          another one as soon as a leader says that the others do without it; until then nothing is overwritten. To keep what it \
-          holds, move it away and run `cairn format`");
+    warn!(directory, %lost, %node, "the identity of this data directory cannot be read: the directory counts as lost, and begins empty \
+          under another identity as soon as a leader confirms that the other members do not need its data; until then nothing is \
+          overwritten. To keep what it holds, move it away and run `cairn format`");
     let readable = async {
-        tokio::time::sleep(READ_AGAIN).await;
+        tokio::time::sleep(IDENTITY_RETRY).await;
         while !Engine::reads_identity(environment.directory.as_ref()).await {
-            tokio::time::sleep(READ_AGAIN).await;
+            tokio::time::sleep(IDENTITY_RETRY).await;
         }
     };
-    let vacancy = await_vacancy(&config.cluster, node, &config.members);
-    if let Either::Left(_) = select(pin!(readable), pin!(vacancy)).await {
+    let replaceable_voter = await_replaceable(&config.cluster, node, &config.members);
+    if let Either::Left(_) = select(pin!(readable), pin!(replaceable_voter)).await {
         info!(directory, "the identity of this data directory can be read again");
         return Ok(());
     }
-    let begun = Engine::format_again(environment.directory.as_ref(), &identity).await;
-    begun.map_err(|error| Error::of_open(error, directory, true))
+    let formatted = Engine::format_again(environment.directory.as_ref(), &identity).await;
+    formatted.map_err(|error| Error::of_open(error, directory, true))
 }
 
 async fn assemble(
@@ -240,20 +244,21 @@ async fn assemble(
     };
 
     let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
-    let outlook = Outlook::default();
+    let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
-    let metrics = Arc::new(Metrics::new(replica.clone(), outlook.clone(), reads.clone()));
+    let metrics = Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
-    let (counted, told) = (Arc::clone(&metrics), stopping.clone());
-    let said = (replica.clone(), outlook.clone());
-    let service = KvService::new(config.clone(), durability.clone(), said, counted, &reads, told);
+    let (service_metrics, service_stop) = (Arc::clone(&metrics), stopping.clone());
+    let state = (replica.clone(), election_blocked_state.clone());
+    let service =
+        KvService::new(config.clone(), durability.clone(), state, service_metrics, &reads, service_stop);
 
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
-    others.extend(serve_watchers(http, (&replica, &outlook), Arc::clone(&metrics)));
+    others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
-    others.extend(tell_moved(&config, &replica));
-    others.extend(watch_outages(&config, &replica, &outlook)?);
+    others.extend(report_moved(&config, &replica));
+    others.extend(watch_outages(&config, &replica, &election_blocked_state)?);
     let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
     let clients = tokio::spawn(clients);
     let identity = replica.node_id();
@@ -261,41 +266,48 @@ async fn assemble(
         info!(mode = %durability.mode, "{remark}");
     }
     for reason in &durability.warnings {
-        warn!(mode = %durability.mode, "the mode's promise rests on what is not shown: {}", reason.sentence());
+        warn!(mode = %durability.mode, "the mode's promise relies on something that the machine does not show: {}", reason.sentence());
     }
     info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %addresses.client,
           peer = %addresses.peer, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, durability, replica, metrics, outlook, addresses, running })
+    Ok(Node { config, durability, replica, metrics, election_blocked_state, addresses, running })
 }
 
-/// Whoever says that the cluster waits for a decision, and takes it where that is not left to a person.
+/// The task that reports a blocked election, and starts an unsafe recovery if the configuration
+/// allows it.
 fn watch_outages(
     config: &NodeConfig,
     replica: &Replica,
-    outlook: &Outlook,
+    election_blocked_state: &ElectionBlockedState,
 ) -> Result<Option<JoinHandle<()>>, Error> {
     if config.members.len() < 2 {
         return Ok(None);
     }
     let endpoints = config.members.values().map(|member| member.client.clone()).collect();
-    let watch = Watch::new(replica.clone(), endpoints, config.recover_automatically, outlook.clone());
+    let watch = Watch::new(
+        replica.clone(),
+        endpoints,
+        config.unsafe_recovery_automatic,
+        election_blocked_state.clone(),
+    );
     let watch = watch.map_err(|error| Error::Platform(error.to_string()))?;
     Ok(Some(tokio::spawn(watch.run())))
 }
 
 fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine, seed: u64) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    // The log shares the data area with the keys: never keep so much of it that small directories fill up.
-    let room = engine.status().data_bytes / 8;
+    // The log shares the data area with the keys. Keep at most this much of it, so that small
+    // directories do not fill up.
+    let most = engine.status().data_bytes / 8;
     let defaults = ReplicaConfig::new(durability.mode, config.members.clone());
     ReplicaConfig {
         heartbeat_ms: millis(config.timing.heartbeat),
         election_min_ms: millis(config.timing.election_min),
         election_max_ms: millis(config.timing.election_max),
-        log_retain_bytes: config.storage.log_retain_bytes.min(room),
+        log_retain_bytes: config.storage.log_retain_bytes.min(most),
         log_retain_entries: config.storage.log_retain_entries,
-        checkpoint_bytes: defaults.checkpoint_bytes.min(room),
+        checkpoint_bytes: defaults.checkpoint_bytes.min(most),
         max_sessions: config.limits.max_sessions,
         scrub_rate_bytes: config.scrub.rate_bytes,
         scrub_cycle: config.scrub.cycle,

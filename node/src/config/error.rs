@@ -1,4 +1,5 @@
-//! What can be wrong with a configuration, each naming the key, where it was given, and the way out.
+//! What can be wrong with a configuration. Each error names the key, where it was given, and what
+//! to do.
 
 /// A configuration that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,22 +22,22 @@ pub enum ConfigError {
         reason: String,
     },
     /// No such key.
-    #[error("{place}: unknown key `{key}`{}", hint(.nearest.as_deref()))]
+    #[error("{location}: unknown key `{key}`{}", hint(.nearest.as_deref()))]
     UnknownKey {
         /// As it was given.
         key: String,
         /// File and line, variable or flag.
-        place: String,
-        /// What was probably meant.
+        location: String,
+        /// The known key that was probably meant.
         nearest: Option<String>,
     },
     /// The value does not fit the key.
-    #[error("{place}: `{value}` is no value for `{key}`: {reason}")]
+    #[error("{location}: `{value}` is not a value for `{key}`: {reason}")]
     BadValue {
         /// The key.
         key: String,
         /// File and line, variable or flag.
-        place: String,
+        location: String,
         /// As it was given.
         value: String,
         /// What was expected.
@@ -50,7 +51,7 @@ pub enum ConfigError {
         /// The environment variable that sets it.
         variable: String,
     },
-    /// Values that do not go together.
+    /// Values that exclude each other.
     #[error("{0}")]
     Conflict(String),
 }

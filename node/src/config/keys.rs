@@ -1,13 +1,15 @@
-//! Every configuration key: its name, kind, default and meaning. The only list of them; the file reader, the
-//! environment, `--set`, `config print` and the nearest-name hint all read it.
+//! Every configuration key: its name, kind, default and meaning. This is the only list of them. The
+//! file reader, the environment, `--set`, `config print` and the hint on misspelled names all read
+//! it.
 //!
-//! What holds here: each default passes its own kind's check (a test), and no two keys share an environment variable.
+//! What holds here: each default passes the check of its own kind (a test), and no two keys share
+//! an environment variable.
 
 use super::members;
 use cairn_engine::Geometry;
 use std::time::Duration;
 
-/// What a key's value must look like.
+/// The form of a key's value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// Any text that is not empty.
@@ -33,9 +35,9 @@ pub(crate) enum Kind {
 pub(crate) struct Key {
     /// Its dotted name, as in the file.
     pub name: &'static str,
-    /// What its value must look like.
+    /// The form of its value.
     pub kind: Kind,
-    /// The value used where nothing else is given; `None` where there is no sensible one.
+    /// The default; `None` if there is no sensible one.
     pub default: Option<&'static str>,
     /// One line for `config print` and the example file.
     pub doc: &'static str,
@@ -52,36 +54,36 @@ const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc:
     Key { name, kind, default, doc }
 }
 
-/// The greatest key that fits a journal record with room to spare. A key that is there may be so long, whatever the limit
-/// for new ones is now.
+/// The longest key that fits a journal record with space to spare. A stored key may be this long,
+/// even if the limit for new keys is lower now.
 pub const KEY_BYTES_MAX: u64 = 2048;
-/// The greatest value that any limit allows.
+/// The largest value that any limit allows.
 pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
-/// All keys, in the order in which `config print` shows them.
+/// All keys, in the order of `config print`.
 pub(crate) const KEYS: &[Key] = &[
     key("cluster", Kind::Text, None, "name of the cluster, the same on every member"),
-    key("slot", Kind::Integer(1, 65_535), None, "this member's place in the cluster"),
+    key("slot", Kind::Integer(1, 65_535), None, "slot number of this member"),
     key("data_dir", Kind::Text, None, "data directory, made by `cairn format`"),
     key(
         "mode",
         Kind::Choice(&["auto", "device", "replicated", "sync"]),
         Some("auto"),
-        "what an acknowledgement promises; auto: the strongest that `cairn doctor` justifies for data_dir and the members",
+        "what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members",
     ),
     key(
         "members",
         Kind::Members,
         Some(""),
-        "initial members; empty: this one alone. In the file, as tables [members.1] with client and peer",
+        "initial members; empty: only this one. In the file, as tables [members.1] with client and peer",
     ),
-    key("listen.client", Kind::Address, Some("127.0.0.1:7400"), "where clients are served"),
-    key("listen.peer", Kind::Address, Some("127.0.0.1:7401"), "where the other members are served"),
+    key("listen.client", Kind::Address, Some("127.0.0.1:7400"), "address that serves clients"),
+    key("listen.peer", Kind::Address, Some("127.0.0.1:7401"), "address that serves the other members"),
     key(
         "listen.http",
         Kind::OptionalAddress,
         Some("127.0.0.1:7402"),
-        "where /live, /ready and /metrics are served; none: nowhere",
+        "address that serves /live, /ready and /metrics; none: do not serve them",
     ),
     key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key of a put"),
     key("limits.max_value_bytes", Kind::Size(1, VALUE_BYTES_MAX), Some("1MiB"), "longest value"),
@@ -108,72 +110,72 @@ pub(crate) const KEYS: &[Key] = &[
         "limits.max_in_flight_writes",
         Kind::Integer(1, 1_000_000),
         Some("4096"),
-        "most write requests under way; more are answered as overloaded",
+        "most write requests under way; more are refused as overloaded",
     ),
     key(
         "limits.max_in_flight_bytes",
         Kind::Size(1 << 20, 1 << 40),
         Some("64MiB"),
-        "most bytes of write requests under way; more are answered as overloaded",
+        "most bytes of write requests under way; more are refused as overloaded",
     ),
     key(
         "limits.max_read_bytes",
         Kind::Size(16 << 20, 1 << 40),
         Some("256MiB"),
-        "most memory for values being read and for answers that clients have not taken; more wait, or are answered as overloaded",
+        "most memory for values being read and for answers not yet sent to clients; more reads wait, or are refused as overloaded",
     ),
     key(
         "limits.max_connections",
         Kind::Integer(1, 1_000_000),
         Some("10000"),
-        "most connections of clients at once, and at most three quarters of the files that the process may open; more are closed",
+        "most client connections at once, and at most three quarters of the files that the process may open; more are closed",
     ),
     key(
         "limits.max_sessions",
         Kind::Integer(1, 1_000_000),
         Some("10000"),
-        "most clients whose latest results are kept so that a repeated write is not applied twice",
+        "most client sessions whose latest results are kept, so that a retried write is not applied twice",
     ),
-    key("timing.heartbeat", Kind::Time, Some("100ms"), "time between a leader's signs of life"),
-    key("timing.election_min", Kind::Time, Some("500ms"), "least silence before a follower campaigns"),
-    key("timing.election_max", Kind::Time, Some("1s"), "most silence before a follower campaigns"),
+    key("timing.heartbeat", Kind::Time, Some("100ms"), "interval between heartbeats"),
+    key("timing.election_min", Kind::Time, Some("500ms"), "shortest election timeout"),
+    key("timing.election_max", Kind::Time, Some("1s"), "longest election timeout"),
+    key("timing.request", Kind::Time, Some("10s"), "deadline of a request that has none of its own"),
     key(
-        "timing.request",
+        "timing.shutdown",
         Kind::Time,
         Some("10s"),
-        "time within which a request without a deadline of its own is answered",
+        "time for requests under way to finish when the server stops",
     ),
-    key("timing.shutdown", Kind::Time, Some("10s"), "time given to requests under way when the server stops"),
     key(
         "storage.size",
         Kind::Size(16 << 20, Geometry::MAX_TOTAL_BYTES),
         Some("10GiB"),
-        "bytes of the data directory; used by `cairn format` only",
+        "size of the data directory in bytes; used by `cairn format` only",
     ),
     key(
         "storage.backend",
         Kind::Choice(&["auto", "io_uring", "threads"]),
         Some("auto"),
-        "how the disk is driven; auto: io_uring, or threads where the system forbids it",
+        "how the disk is accessed; auto: io_uring, or threads if the system forbids it",
     ),
     key(
         "storage.format_empty",
         Kind::Choice(&["false", "true"]),
         Some("false"),
-        "true: `cairn serve` formats data_dir where it is missing or empty, so that a machine with a new disk takes its place \
-         in its slot by itself; false: run `cairn format`",
+        "true: `cairn serve` formats data_dir if it is missing or empty, so that a machine with a new disk takes its slot \
+         automatically; false: run `cairn format`",
     ),
     key(
         "storage.assert_device_contract",
         Kind::Choice(&["false", "true"]),
         Some("false"),
-        "true: you state that the device keeps completed writes through a power cut and writes 4 KiB whole",
+        "true: you state that the device keeps completed writes through a power cut and writes 4 KiB atomically",
     ),
     key(
         "storage.boot_id_file",
         Kind::Text,
         Some("/proc/sys/kernel/random/boot_id"),
-        "where the kernel's boot id is read; another file for tests and for containers that hide the kernel's",
+        "file with the kernel boot id; another one for tests and for containers that hide it",
     ),
     key(
         "storage.sync_interval",
@@ -191,7 +193,7 @@ pub(crate) const KEYS: &[Key] = &[
         "storage.io_timeout",
         Kind::Time,
         Some("30s"),
-        "time after which a read, write or sync of the disk that has not returned counts as failed, and the node stops",
+        "time after which a read, write or sync that has not returned counts as failed, and the node stops",
     ),
     key(
         "storage.log_cache_bytes",
@@ -203,13 +205,13 @@ pub(crate) const KEYS: &[Key] = &[
         "storage.log_retain_bytes",
         Kind::Size(1 << 20, 1 << 46),
         Some("256MiB"),
-        "applied log kept for followers that were away; bounded by an eighth of the data area",
+        "applied log kept for followers that lag; bounded by an eighth of the data area",
     ),
     key(
         "storage.log_retain_entries",
         Kind::Integer(1, 100_000_000),
         Some("500000"),
-        "applied log entries kept for followers that were away",
+        "applied log entries kept for followers that lag",
     ),
     key(
         "scrub.rate_bytes",
@@ -221,14 +223,14 @@ pub(crate) const KEYS: &[Key] = &[
         "scrub.cycle_days",
         Kind::Integer(1, 3650),
         Some("30"),
-        "days from the beginning of one scrub of everything to the next",
+        "days from the start of one full scrub to the next",
     ),
     key(
-        "recover.automatic",
+        "unsafe_recovery.automatic",
         Kind::Choice(&["false", "true"]),
         Some("false"),
-        "true: after a power cut of so many machines that no member can be elected, what no member holds any more is given up without \
-         a person, as soon as every voter is there; false: the members wait for `cairn recover`",
+        "true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
+         an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`",
     ),
     key(
         "log.level",
@@ -253,10 +255,11 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Reads a number of bytes: `4096`, `64KiB`, `1MiB`, `2GiB`, `1TiB`; `K`, `M`, `G`, `T` mean the same.
+/// Reads a number of bytes: `4096`, `64KiB`, `1MiB`, `2GiB`, `1TiB`; `K`, `M`, `G`, `T` mean the
+/// same.
 ///
 /// # Errors
-/// A sentence on what was expected.
+/// A sentence that says what was expected.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -274,7 +277,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
 }
 
-/// Writes a number of bytes the way [`parse_size`] reads it, in the largest unit that divides it.
+/// Writes a number of bytes in the form that [`parse_size`] reads, in the largest unit that divides
+/// it.
 pub fn format_size(bytes: u64) -> String {
     [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)]
         .into_iter()

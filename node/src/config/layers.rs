@@ -1,6 +1,7 @@
-//! The layers of a configuration: defaults, then the file, then the environment, then flags; the later wins.
+//! The layers of a configuration: defaults, then the file, then the environment, then flags. Later
+//! layers override earlier ones.
 //!
-//! What holds here: every stored value has passed its key's check, and remembers where it was given.
+//! What holds here: every stored value has passed its key's check, and keeps its source.
 
 use super::error::ConfigError;
 use super::keys::{self, KEYS, Key};
@@ -36,14 +37,14 @@ impl fmt::Display for Source {
     }
 }
 
-/// One key with its value and where that came from; `None` where a key without a default was not given.
+/// One key with its value and source; `None` if a key without a default was not given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The key's dotted name.
     pub key: &'static str,
     /// Its value in the key's own notation.
     pub value: Option<String>,
-    /// Where it was given.
+    /// Its source.
     pub source: Source,
     /// The key's meaning, one line.
     pub doc: &'static str,
@@ -51,13 +52,13 @@ pub struct Setting {
     pub variable: String,
 }
 
-/// A configuration being put together.
+/// A configuration that is being read.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     values: BTreeMap<&'static str, (String, Source)>,
 }
 
-/// Variables with our prefix that are not keys of the server: the command line's own.
+/// Variables with our prefix that are not server keys, but options of the command line.
 const OTHER_VARIABLES: &[&str] = &["CAIRN_ENDPOINTS", "CAIRN_CONFIG", "CAIRN_TIMEOUT"];
 
 impl Layers {
@@ -102,7 +103,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds variables that begin with `CAIRN_`. Those that Kubernetes makes for a service called `cairn` are passed over.
+    /// Adds variables that begin with `CAIRN_`. Skips those that Kubernetes creates for a service
+    /// called `cairn`.
     ///
     /// # Errors
     /// `UnknownKey` and `BadValue`, naming the variable.
@@ -124,7 +126,7 @@ impl Layers {
                 return Err(ConfigError::UnknownKey {
                     nearest: nearest.map(str::to_string),
                     key: variable,
-                    place: "environment".into(),
+                    location: "environment".into(),
                 });
             };
             self.set(key.name, value, Source::Environment(variable))?;
@@ -139,7 +141,7 @@ impl Layers {
     pub fn add_assignment(&mut self, flag: &str, assignment: &str) -> Result<(), ConfigError> {
         let (name, value) = assignment.split_once('=').ok_or_else(|| ConfigError::BadValue {
             key: assignment.into(),
-            place: flag.into(),
+            location: flag.into(),
             value: assignment.into(),
             reason: "expected KEY=VALUE".into(),
         })?;
@@ -153,11 +155,16 @@ impl Layers {
     pub fn set(&mut self, name: &str, value: String, source: Source) -> Result<(), ConfigError> {
         let key = keys::find(name).ok_or_else(|| ConfigError::UnknownKey {
             key: name.into(),
-            place: source.to_string(),
+            location: source.to_string(),
             nearest: keys::nearest(name, KEYS.iter().map(|key| key.name)).map(str::to_string),
         })?;
         if let Err(reason) = key.kind.check(&value) {
-            return Err(ConfigError::BadValue { key: name.into(), place: source.to_string(), value, reason });
+            return Err(ConfigError::BadValue {
+                key: name.into(),
+                location: source.to_string(),
+                value,
+                reason,
+            });
         }
         self.values.insert(key.name, (value, source));
         Ok(())
@@ -184,8 +191,8 @@ impl Layers {
         })
     }
 
-    /// A key's value, read by `parse`. The value passed the key's check, so an error here names a wrong pairing of key
-    /// and parser.
+    /// A key's value, parsed by `parse`. The value passed the key's check, so an error here shows
+    /// that key and parser do not match.
     pub(crate) fn read<T>(
         &self,
         name: &'static str,
@@ -194,7 +201,7 @@ impl Layers {
         let text = self.text(name)?;
         parse(&text).map_err(|reason| ConfigError::BadValue {
             key: name.into(),
-            place: self.values.get(name).map_or(Source::Default, |(_, source)| source.clone()).to_string(),
+            location: self.values.get(name).map_or(Source::Default, |(_, source)| source.clone()).to_string(),
             value: text,
             reason,
         })
@@ -232,27 +239,27 @@ impl MemberTables {
         let (slot, field) = rest.split_once('.').unwrap_or((rest, ""));
         let slot = members::parse_slot(slot).map_err(|reason| ConfigError::BadValue {
             key: key.clone(),
-            place: source.to_string(),
+            location: source.to_string(),
             value: slot.to_string(),
             reason,
         })?;
         let member = self.members.entry(slot).or_default();
-        let place = match field {
+        let address = match field {
             "client" => &mut member.0,
             "peer" => &mut member.1,
             _ => {
                 let nearest = keys::nearest(field, ["client", "peer"].into_iter());
                 let nearest = nearest.map(|field| format!("members.{slot}.{field}"));
-                return Err(ConfigError::UnknownKey { key, place: source.to_string(), nearest });
+                return Err(ConfigError::UnknownKey { key, location: source.to_string(), nearest });
             }
         };
         members::check_address(&value).map_err(|reason| ConfigError::BadValue {
             key,
-            place: source.to_string(),
+            location: source.to_string(),
             value: value.clone(),
             reason,
         })?;
-        *place = Some(value);
+        *address = Some(value);
         self.first.get_or_insert(source);
         Ok(())
     }

@@ -5,7 +5,7 @@ use cairn_raft::MemberAddress;
 use std::collections::BTreeMap;
 use std::net::ToSocketAddrs;
 
-/// Reads members; an empty text is none.
+/// Reads members; an empty text means none.
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> {
     let mut members = BTreeMap::new();
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -29,7 +29,7 @@ pub(crate) fn parse_slot(text: &str) -> Result<u16, String> {
     text.parse::<u16>().ok().filter(|slot| *slot > 0).ok_or_else(|| "expected a slot from 1 to 65535".into())
 }
 
-/// Checks the form of `host:port` without asking a name server.
+/// Checks the form of `host:port` without DNS.
 pub(crate) fn check_address(text: &str) -> Result<(), String> {
     let expected = || "expected host:port, such as 127.0.0.1:7400".to_string();
     let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
@@ -44,7 +44,7 @@ pub(crate) fn check_address(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes members the way [`parse`] reads them.
+/// Writes members in the form that [`parse`] reads.
 pub(crate) fn format(members: &BTreeMap<u16, MemberAddress>) -> String {
     let items: Vec<String> =
         members.iter().map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer)).collect();

@@ -1,7 +1,8 @@
-//! What a node is told: the typed [`NodeConfig`], and how it is put together from file, environment and flags.
+//! The configuration of a node: the typed [`NodeConfig`], and how it is read from file, environment
+//! and flags.
 //!
-//! What holds here: an unknown key is refused wherever it is given; every value remembers its source; a
-//! [`NodeConfig`] that [`NodeConfig::validate`] accepted can be started.
+//! What holds here: an unknown key is refused wherever it is given. Every value keeps its source. A
+//! [`NodeConfig`] that [`NodeConfig::validate`] accepts can be started.
 
 mod error;
 mod keys;
@@ -27,26 +28,27 @@ pub struct NodeConfig {
     pub slot: u16,
     /// The data directory.
     pub data_directory: PathBuf,
-    /// What an acknowledgement promises; `None`: the strongest mode that is justified where the node runs.
+    /// What an acknowledgement promises; `None`: the strongest mode that is justified on the
+    /// machine.
     pub mode: Option<Mode>,
-    /// Where clients are served, `host:port`.
+    /// The address that serves clients, `host:port`.
     pub client_address: String,
-    /// Where the other members are served, `host:port`.
+    /// The address that serves the other members, `host:port`.
     pub peer_address: String,
-    /// Where HTTP is served, if anywhere.
+    /// The address that serves HTTP, if any.
     pub http_address: Option<String>,
-    /// The initial members with the addresses under which others reach them; contains `slot`.
+    /// The initial members with the addresses at which others reach them; contains `slot`.
     pub members: BTreeMap<u16, MemberAddress>,
     /// Bounds on requests.
     pub limits: Limits,
-    /// Intervals and time-outs.
+    /// Intervals and timeouts.
     pub timing: Timing,
     /// How the engine runs.
     pub storage: StorageConfig,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
-    /// Whether a loss is accepted without a person, with every voter there.
-    pub recover_automatically: bool,
+    /// Whether the members accept data loss without an operator once every voter answers.
+    pub unsafe_recovery_automatic: bool,
 }
 
 /// Bounds on requests. The first four are published to clients.
@@ -68,53 +70,55 @@ pub struct Limits {
     pub max_in_flight_writes: usize,
     /// Most bytes of write requests under way.
     pub max_in_flight_bytes: usize,
-    /// Most memory for values being read and for answers that clients have not taken, in bytes.
+    /// Most memory for values being read and for answers not yet sent to clients, in bytes.
     pub max_read_bytes: usize,
-    /// Most connections of clients at once.
+    /// Most client connections at once.
     pub max_connections: usize,
     /// Most client sessions kept by the state machine; the same on every member.
     pub max_sessions: usize,
 }
 
-/// Intervals and time-outs.
+/// Intervals and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Between a leader's signs of life.
+    /// Interval between heartbeats.
     pub heartbeat: Duration,
-    /// Least silence before a follower campaigns.
+    /// Shortest election timeout.
     pub election_min: Duration,
-    /// Most silence before a follower campaigns.
+    /// Longest election timeout.
     pub election_max: Duration,
-    /// For a request without a deadline of its own.
+    /// Deadline of a request that has none of its own.
     pub request: Duration,
-    /// Given to requests under way when the node stops.
+    /// Time for requests under way to finish when the node stops.
     pub shutdown: Duration,
 }
 
 /// How the engine and the log run.
 #[derive(Clone, Debug)]
 pub struct StorageConfig {
-    /// Bytes of a data directory to be formatted.
+    /// Size of a new data directory in bytes.
     pub size_bytes: u64,
-    /// How real files are driven.
+    /// How real files are accessed.
     pub backend: DiskBackend,
-    /// Whether a data directory that is missing or empty is formatted when the node starts.
+    /// Whether the node formats a missing or empty data directory when it starts.
     pub format_empty: bool,
-    /// Whether the operator states that the device keeps completed writes through a power cut and writes 4 KiB whole.
+    /// Whether the operator asserts that the device keeps completed writes through a power cut and
+    /// writes 4 KiB atomically.
     pub assert_device_contract: bool,
-    /// A file of the form of `/proc/sys/kernel/random/boot_id`: how the death of a machine is told from that of a process.
+    /// A file like `/proc/sys/kernel/random/boot_id`. A new content means that the machine
+    /// restarted, not only the process.
     pub boot_id_file: PathBuf,
     /// Longest time between a write and the sync that covers it.
     pub sync_interval: Duration,
     /// Most written bytes before a background sync begins.
     pub sync_bytes: u64,
-    /// Time after which an operation of the disk that has not returned counts as failed.
+    /// Time after which a disk operation that has not returned counts as failed.
     pub io_timeout: Duration,
     /// Memory for log entries on their way to followers, in bytes.
     pub log_cache_bytes: u64,
-    /// Applied log kept, in bytes.
+    /// Applied log to keep, in bytes.
     pub log_retain_bytes: u64,
-    /// Applied log kept, in entries.
+    /// Applied log to keep, in entries.
     pub log_retain_entries: u64,
 }
 
@@ -123,15 +127,15 @@ pub struct StorageConfig {
 pub struct ScrubConfig {
     /// Bytes read in a second, at most.
     pub rate_bytes: u64,
-    /// From the beginning of one cycle to the next.
+    /// Time from the start of one cycle to the start of the next.
     pub cycle: Duration,
 }
 
-/// How real files are driven.
+/// How real files are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiskBackend {
-    /// io_uring, or threads where the system forbids it.
+    /// io_uring, or threads if the system forbids it.
     Auto,
     /// io_uring.
     IoUring,
@@ -144,7 +148,7 @@ pub enum DiskBackend {
 pub struct LogConfig {
     /// Filter directives.
     pub level: String,
-    /// One JSON object per line instead of text.
+    /// Write one JSON object per line instead of text.
     pub json: bool,
 }
 
@@ -152,7 +156,7 @@ impl NodeConfig {
     /// A node with default limits and timings that listens where its entry in `members` says.
     ///
     /// # Errors
-    /// `Conflict` where [`NodeConfig::validate`] would refuse it.
+    /// `Conflict` if [`NodeConfig::validate`] refuses the configuration.
     pub fn new(
         cluster: &str,
         slot: u16,
@@ -203,16 +207,16 @@ impl NodeConfig {
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
             scrub: read_scrub(layers)?,
-            recover_automatically: layers.text("recover.automatic")? == "true",
+            unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
         };
         config.validate()?;
         Ok(config)
     }
 
-    /// Checks what single values cannot show.
+    /// Checks the values against each other.
     ///
     /// # Errors
-    /// `Conflict`, naming both sides and the way out.
+    /// `Conflict`, which names both sides and what to do.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let conflict = |message: String| Err(ConfigError::Conflict(message));
         if self.cluster.len() > 64 {
@@ -234,7 +238,7 @@ impl NodeConfig {
         if self.mode == Some(Mode::Replicated) && self.members.len() < 3 {
             return conflict(format!(
                 "mode `replicated` relies on the other members after a power cut, and {} initial member{} cannot \
-                 give back what one forgot; use mode = \"sync\", or three members or more",
+                 restore what one of them lost; use mode = \"sync\", or three members or more",
                 self.members.len(),
                 if self.members.len() == 1 { "" } else { "s" }
             ));
@@ -244,7 +248,7 @@ impl NodeConfig {
         for address in ports.filter(|address| !address.ends_with(":0")) {
             if seen.contains(&address) {
                 return conflict(format!(
-                    "{address} is given to two of listen.client, listen.peer, listen.http"
+                    "{address} is given to two of listen.client, listen.peer and listen.http"
                 ));
             }
             seen.push(address);
@@ -260,7 +264,7 @@ impl NodeConfig {
         let limits = &self.limits;
         if limits.max_request_bytes < limits.max_key_bytes + limits.max_value_bytes {
             return conflict(
-                "limits.max_request_bytes must hold at least one key and one value of the greatest size"
+                "limits.max_request_bytes must hold at least one key and one value of the largest size"
                     .into(),
             );
         }
@@ -277,19 +281,20 @@ impl NodeConfig {
         Ok(())
     }
 
-    /// Where a member is reached: as configured here, since an operator who moves one says so there; else as the log has it.
+    /// Where to reach a member. The configuration takes precedence, since an operator who moves a
+    /// member changes it; else the address in the log.
     pub(crate) fn address_of<'a>(&'a self, id: NodeId, logged: &'a MemberAddress) -> &'a MemberAddress {
         self.members.get(&id.slot()).unwrap_or(logged)
     }
 
-    /// The addresses under which other machines reach this node.
+    /// The addresses at which other machines reach this node.
     pub fn advertised(&self) -> Option<&MemberAddress> {
         self.members.get(&self.slot)
     }
 }
 
 impl LogConfig {
-    /// How to log.
+    /// The logging configuration.
     ///
     /// # Errors
     /// None beyond those of adding the values.

@@ -38,7 +38,7 @@ fn flags_win_over_environment_over_file_over_defaults() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
+fn an_unknown_key_is_refused_with_its_location_and_the_nearest_name() {
     assert_eq!(
         file_error("cluster = \"c\"\n\n[listen]\ncleint = \"a:1\"\n"),
         "cairn.toml:4: unknown key `listen.cleint`; did you mean `listen.client`?"
@@ -69,7 +69,7 @@ fn variables_of_kubernetes_and_of_the_command_line_are_not_keys() {
 fn a_bad_value_is_refused_with_what_was_expected() {
     assert_eq!(
         file_error("slot = 0\n"),
-        "cairn.toml:1: `0` is no value for `slot`: expected from 1 to 65535"
+        "cairn.toml:1: `0` is not a value for `slot`: expected from 1 to 65535"
     );
     assert!(file_error("mode = \"fast\"").contains("expected one of auto, device, replicated, sync"));
     assert!(file_error("slot = [1]").contains("expected a whole number"));

@@ -1,4 +1,4 @@
-//! From what was found to the few words that the verdict rests on.
+//! Reduces the facts to the few aspects that decide the verdict.
 
 use super::device::{Layer, LayerKind};
 use super::facts::{Facts, Unprobed};
@@ -26,7 +26,7 @@ pub(super) fn aspects(facts: &Facts) -> Aspects {
     }
 }
 
-/// The layer that says most about what a completed write is worth.
+/// The layer that matters most for whether a completed write survives.
 fn medium(layers: &[Layer]) -> Medium {
     let any = |kinds: &[LayerKind]| layers.iter().any(|layer| kinds.contains(&layer.kind));
     if layers.is_empty() || any(&[LayerKind::Unknown]) && !any(&[LayerKind::Network]) {
@@ -52,7 +52,8 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
             Cache::Unprotected
         }
         (Some(Ok(facts)), _) if facts.backup_failed => Cache::Unsyncable,
-        // An operator can write "write through" over what the drive told the kernel; the drive itself is believed first.
+        // An operator can set "write through" in the kernel's queue settings against what the drive
+        // reported. The drive's own report takes precedence.
         (Some(Ok(facts)), _) if facts.volatile_cache => Cache::Volatile,
         (_, Some("write back")) => Cache::Volatile,
         (_, Some("write through")) => Cache::None,
@@ -73,7 +74,7 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
 }
 
 fn atomicity(layers: &[Layer], filesystem: Option<&Filesystem>) -> Atomicity {
-    let block = filesystem.and_then(|filesystem| filesystem.room).map(|room| room.block_bytes);
+    let block = filesystem.and_then(|filesystem| filesystem.space).map(|space| space.block_bytes);
     let misplaced =
         |layer: &Layer| layer.partition_start_bytes.is_some_and(|start| !start.is_multiple_of(BLOCK_BYTES));
     let each: Vec<Atomicity> = layers.iter().map(layer_atomicity).collect();
@@ -89,11 +90,12 @@ fn atomicity(layers: &[Layer], filesystem: Option<&Filesystem>) -> Atomicity {
     }
 }
 
-/// By the drive's own word, by the kernel's, or by the size of what it writes in one piece where no cache can tear that.
+/// Decides by the drive's own report, by the kernel's, or by the size of the drive's physical block
+/// if no cache can tear it.
 pub(super) fn layer_atomicity(layer: &Layer) -> Atomicity {
     let queue = &layer.queue;
     if let Some(Ok(facts)) = &layer.nvme {
-        return if facts.keeps_blocks_whole() { Atomicity::Whole } else { Atomicity::Torn };
+        return if facts.writes_blocks_atomically() { Atomicity::Whole } else { Atomicity::Torn };
     }
     if queue.atomic_write_bytes.is_some_and(|(min, max)| min > 0 && (min..=max).contains(&BLOCK_BYTES)) {
         return Atomicity::Whole;
@@ -110,7 +112,7 @@ fn overwrite(filesystem: Option<&Filesystem>) -> Overwrite {
         Some(FilesystemKind::InPlace) => Overwrite::InPlace,
         Some(FilesystemKind::CopyOnWrite) => Overwrite::Elsewhere,
         Some(FilesystemKind::Network) => Overwrite::Network,
-        Some(FilesystemKind::Veiled) => Overwrite::Veiled,
+        Some(FilesystemKind::Opaque) => Overwrite::Opaque,
         Some(FilesystemKind::Memory) => Overwrite::Memory,
         Some(FilesystemKind::Unknown) | None => Overwrite::Unknown,
     }
@@ -152,7 +154,7 @@ fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
     }
 }
 
-/// A disk that a hypervisor makes, or a volume of ZFS.
+/// A disk of a hypervisor, or a ZFS volume.
 fn may_ignore_syncs(layer: &Layer) -> bool {
     layer.kind == LayerKind::Virtual || layer.kind == LayerKind::Stacked && layer.name.starts_with("zd")
 }

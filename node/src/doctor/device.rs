@@ -1,15 +1,16 @@
 //! The block device under a filesystem and every layer below it, as sysfs shows them.
 //!
-//! What holds here: a layer that is not recognised is [`LayerKind::Unknown`], never passed over; what sysfs does not say
-//! is `None`, never a default.
+//! What holds here: a layer of an unknown kind is [`LayerKind::Unknown`] and is never skipped. What
+//! sysfs does not say is `None`, never a default.
 
 use super::Roots;
 use super::nvme::NvmeFacts;
 use std::path::{Path, PathBuf};
 
-/// Deeper stacks are taken for a loop in sysfs.
+/// A deeper stack counts as a loop in sysfs.
 const LAYERS_MAX: usize = 32;
-/// The kernel counts partitions' starts in these, whatever the device's own blocks.
+/// The kernel counts the start of a partition in these units, whatever the block size of the
+/// device.
 const SECTOR_BYTES: u64 = 512;
 
 /// What a layer is.
@@ -21,13 +22,13 @@ pub enum LayerKind {
     ScsiDrive,
     /// A drive behind a USB bridge.
     UsbDrive,
-    /// A disk that a hypervisor makes.
+    /// A disk of a hypervisor.
     Virtual,
     /// Device mapper: LVM, encryption, multipath.
     DeviceMapper,
     /// Software RAID.
     Md,
-    /// A file as a device.
+    /// A file used as a device.
     Loop,
     /// bcache or a ZFS volume.
     Stacked,
@@ -39,24 +40,24 @@ pub enum LayerKind {
     Unknown,
 }
 
-/// What the kernel says of a device's request queue.
+/// What the kernel reports about a device's request queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// `write back` or `write through`.
     pub write_cache: Option<String>,
     /// Whether a single write can be forced through the cache.
     pub fua: Option<bool>,
-    /// Whether it calls itself rotational.
+    /// Whether it reports to be rotational.
     pub rotational: Option<bool>,
     /// Smallest addressable unit.
     pub logical_block_bytes: Option<u64>,
     /// Smallest unit that is written without reading.
     pub physical_block_bytes: Option<u64>,
-    /// Smallest and greatest unit that is written whole or not at all; zeros: none. Linux 6.11 or newer.
+    /// Smallest and largest unit that is written atomically; zeros: none. Linux 6.11 or newer.
     pub atomic_write_bytes: Option<(u64, u64)>,
 }
 
-/// Where a disk says which one it is, below its directory in sysfs.
+/// Files below a disk's directory in sysfs that may hold its identity.
 const IDENTITIES: &[&str] =
     &["wwid", "device/wwid", "device/serial", "serial", "dm/uuid", "md/uuid", "loop/backing_file"];
 
@@ -67,21 +68,22 @@ pub struct Layer {
     pub name: String,
     /// What it is.
     pub kind: LayerKind,
-    /// Model, RAID level, file or the like, in words.
+    /// Model, RAID level, file or the like, as text.
     pub about: String,
     /// Its queue.
     pub queue: Queue,
     /// Where the partition in use begins, in bytes.
     pub partition_start_bytes: Option<u64>,
-    /// The kernel's number of this disk, which a disk that comes back does not get again.
+    /// The kernel's sequence number of this disk. A disk that comes back gets a new one.
     pub sequence: Option<u64>,
-    /// Which disk it is, as it says itself: a world-wide name, a serial number, an identifier of device mapper or RAID.
+    /// The disk's own identity: a world-wide name, a serial number, an identifier of device mapper
+    /// or RAID.
     pub identity: Option<String>,
-    /// Of an NVMe drive: what it answered to Identify, or why it could not be asked.
+    /// For an NVMe drive: its answer to Identify, or why it could not be asked.
     pub nvme: Option<Result<NvmeFacts, String>>,
 }
 
-/// The device of that number and all below it, from the top. The drives have not been asked anything yet.
+/// The device with this number and all devices below it, from the top. No drive has been asked yet.
 ///
 /// # Errors
 /// Why sysfs shows no such device.
@@ -106,7 +108,8 @@ pub(super) fn stack(roots: &Roots, number: &str) -> Result<Vec<Layer>, String> {
     Ok(layers)
 }
 
-/// The number of a device by its file, such as `/dev/mapper/data`, for filesystems whose own number is no device's.
+/// The number of a device, found by its file such as `/dev/mapper/data`. For filesystems whose own
+/// number is not that of a device.
 pub(super) fn number_of(roots: &Roots, source: &str) -> Option<String> {
     let file = roots.dev.join(source.strip_prefix("/dev/")?).canonicalize().ok()?;
     text(&roots.sys.join("class/block").join(file.file_name()?).join("dev"))
@@ -115,7 +118,7 @@ pub(super) fn number_of(roots: &Roots, source: &str) -> Option<String> {
 fn layer(roots: &Roots, path: &Path) -> Result<Layer, String> {
     let (disk, partition_start_bytes) = disk(path);
     let name = disk.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| format!("{}: no device's name", disk.display()))?.to_string();
+    let name = name.ok_or_else(|| format!("{}: not a device name", disk.display()))?.to_string();
     let below_sys = disk.strip_prefix(&roots.sys).unwrap_or(&disk);
     let parts: Vec<&str> = below_sys.iter().filter_map(|part| part.to_str()).collect();
     let (kind, about) = recognise(&disk, &name, &parts);
@@ -172,14 +175,14 @@ fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (LayerKind, String) {
         _ if name.starts_with("vd") => (LayerKind::Virtual, "virtio disk".into()),
         _ if name.starts_with("xvd") => (LayerKind::Virtual, "Xen disk".into()),
         _ if name.starts_with("sd") => scsi(disk, parts),
-        _ => (LayerKind::Unknown, "a kind of device that is not known here".into()),
+        _ => (LayerKind::Unknown, "unknown kind of device".into()),
     }
 }
 
-/// Models under which clouds show disks that are on other machines.
+/// Models of cloud disks that are on other machines.
 const REMOTE_MODELS: &[&str] =
     &["Amazon Elastic Block Store", "nvme_card-pd", "MSFT NVMe Accelerator", "PersistentDisk"];
-/// Models and vendors of hypervisors' own disks.
+/// Models and vendors of hypervisors' disks.
 const VIRTUAL_MODELS: &[&str] = &["QEMU", "VMware", "VBOX", "Virtual", "Google", "Xen"];
 
 fn by_model(model: &str, local: LayerKind) -> LayerKind {
@@ -195,8 +198,8 @@ fn by_model(model: &str, local: LayerKind) -> LayerKind {
 
 fn nvme(disk: &Path) -> (LayerKind, String) {
     let device = disk.join("device");
-    let model = text(&device.join("model")).unwrap_or_else(|| "model not told".into());
-    // With multipath the device is a subsystem, and its controllers are the ones that have a transport.
+    let model = text(&device.join("model")).unwrap_or_else(|| "unknown model".into());
+    // With multipath the device is a subsystem, and its controllers have the transports.
     let mut transports: Vec<String> = text(&device.join("transport")).into_iter().collect();
     if transports.is_empty() {
         transports = links(&device).iter().filter_map(|path| text(&path.join("transport"))).collect();
@@ -204,17 +207,15 @@ fn nvme(disk: &Path) -> (LayerKind, String) {
     let about = format!("NVMe drive, {model}, {}", transports.join(" and "));
     let local = |transport: &String| transport == "pcie" || transport == "apple-nvme";
     match transports.iter().all(local) {
-        _ if transports.is_empty() => {
-            (LayerKind::Unknown, format!("NVMe drive, {model}, transport not told"))
-        }
+        _ if transports.is_empty() => (LayerKind::Unknown, format!("NVMe drive, {model}, unknown transport")),
         true => (by_model(&model, LayerKind::NvmeDrive), about),
         false => (LayerKind::Network, about),
     }
 }
 
 fn scsi(disk: &Path, parts: &[&str]) -> (LayerKind, String) {
-    let told = |name: &str| text(&disk.join("device").join(name)).unwrap_or_default();
-    let model = format!("{} {}", told("vendor"), told("model"));
+    let field = |name: &str| text(&disk.join("device").join(name)).unwrap_or_default();
+    let model = format!("{} {}", field("vendor"), field("model"));
     let has = |prefix: &str| parts.iter().any(|part| part.starts_with(prefix));
     let model = model.trim();
     if has("session") {
@@ -245,7 +246,7 @@ fn queue(path: &Path) -> Queue {
     }
 }
 
-/// Where the entries of a directory lead; none where there is no directory.
+/// The targets of a directory's entries; none if the directory does not exist.
 fn links(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.path().canonicalize().ok()).collect()

@@ -1,4 +1,4 @@
-//! Everything that was found about a directory, before any of it is judged.
+//! Everything that was found about a directory, before it is judged.
 
 use super::device::{self, Layer, LayerKind};
 use super::filesystem::{self, Filesystem};
@@ -9,7 +9,7 @@ use cairn_engine::io::{self, Extents, FileKind, FileProbe};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What is found at the place that was asked about.
+/// What is at the examined location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A data directory.
@@ -24,76 +24,79 @@ pub enum State {
     Foreign,
 }
 
-/// The place that was asked about.
+/// The location that is examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// As it was asked.
+pub struct Location {
+    /// The path as given.
     pub asked: PathBuf,
-    /// What was examined: the directory, or its nearest existing parent, absolute and without links.
+    /// What was examined: the directory, or its nearest existing parent, absolute and without
+    /// links.
     pub examined: PathBuf,
-    /// What is there.
+    /// What is at the path.
     pub state: State,
 }
 
 /// Why files could not be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unprobed {
-    /// What the system said.
+    /// The system's message.
     pub reason: String,
-    /// Whether that is a matter of who asks and when, such as a missing permission, and not of the place.
+    /// Whether the reason is temporary or personal, such as a missing permission, and says nothing
+    /// about the location.
     pub passing: bool,
 }
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The place.
-    pub place: Place,
+    /// The location.
+    pub location: Location,
     /// The kernel.
     pub kernel: Kernel,
-    /// The filesystem, or why it cannot be told.
+    /// The filesystem, or why it is not known.
     pub filesystem: Result<Filesystem, String>,
     /// The devices from the filesystem down, or why they cannot be seen.
     pub stack: Result<Vec<Layer>, String>,
-    /// How the files of a data directory are treated, or else how a new file is; or why that could not be tried.
+    /// How the filesystem treats the files of a data directory, or else a new file; or why that
+    /// could not be tried.
     pub files: Result<FileProbe, Unprobed>,
 }
 
 impl Facts {
-    /// Looks at this machine.
+    /// Examines this machine.
     ///
     /// # Errors
-    /// Where the place is no directory and cannot become one.
+    /// If the location is not a directory and cannot become one.
     pub(super) fn gather(roots: &Roots, directory: &Path) -> Result<Facts, Error> {
-        let place = Place::find(directory)?;
-        let mut filesystem = filesystem::holding(roots, &place.examined);
+        let location = Location::find(directory)?;
+        let mut filesystem = filesystem::holding(roots, &location.examined);
         if let Ok(found) = &mut filesystem {
-            found.room = io::room(&place.examined).ok();
+            found.space = io::free_space(&location.examined).ok();
         }
         let stack = match &filesystem {
             Ok(found) => stack(roots, found),
             Err(_) => Err("the filesystem is not known".into()),
         };
-        let files = probe(&place);
-        Ok(Facts { kernel: Kernel::read(roots), place, filesystem, stack, files })
+        let files = probe(&location);
+        Ok(Facts { kernel: Kernel::read(roots), location, filesystem, stack, files })
     }
 }
 
-impl Place {
-    fn find(asked: &Path) -> Result<Place, Error> {
-        let place = |reason: String| Error::Place { path: asked.to_path_buf(), reason };
-        let absolute = std::path::absolute(asked).map_err(|error| place(error.to_string()))?;
+impl Location {
+    fn find(asked: &Path) -> Result<Location, Error> {
+        let location_error = |reason: String| Error::Location { path: asked.to_path_buf(), reason };
+        let absolute = std::path::absolute(asked).map_err(|error| location_error(error.to_string()))?;
         let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        let examined = existing.canonicalize().map_err(|error| place(error.to_string()))?;
+        let examined = existing.canonicalize().map_err(|error| location_error(error.to_string()))?;
         if !examined.is_dir() {
-            return Err(place(format!("{} is not a directory", examined.display())));
+            return Err(location_error(format!("{} is not a directory", examined.display())));
         }
         let state = if existing == absolute {
-            state(&examined).map_err(|error| place(error.to_string()))?
+            state(&examined).map_err(|error| location_error(error.to_string()))?
         } else {
             State::Missing
         };
-        Ok(Place { asked: asked.to_path_buf(), examined, state })
+        Ok(Location { asked: asked.to_path_buf(), examined, state })
     }
 }
 
@@ -106,7 +109,7 @@ fn state(directory: &Path) -> std::io::Result<State> {
         return Ok(State::Unfinished);
     }
     for entry in std::fs::read_dir(directory)? {
-        // A new ext4 has this, and `format` does not mind it.
+        // A new ext4 has this, and `cairn format` accepts it.
         if entry?.file_name() != "lost+found" {
             return Ok(State::Foreign);
         }
@@ -114,12 +117,12 @@ fn state(directory: &Path) -> std::io::Result<State> {
     Ok(State::Empty)
 }
 
-/// The devices under a directory that is there, from the filesystem down.
+/// The devices under an existing directory, from the filesystem down.
 pub(super) fn layers(roots: &Roots, directory: &Path) -> Result<Vec<Layer>, String> {
     stack(roots, &filesystem::holding(roots, directory)?)
 }
 
-/// The devices from the filesystem down, each NVMe drive asked.
+/// The devices from the filesystem down. Asks each NVMe drive.
 fn stack(roots: &Roots, filesystem: &Filesystem) -> Result<Vec<Layer>, String> {
     let number = match filesystem.number.starts_with("0:") {
         false => filesystem.number.clone(),
@@ -138,13 +141,14 @@ fn identify(device: &Path) -> Result<NvmeFacts, String> {
     NvmeFacts::read(&answer)
 }
 
-fn probe(place: &Place) -> Result<FileProbe, Unprobed> {
-    if place.state != State::Formatted {
-        return io::probe_directory(&place.examined).map_err(|error| Unprobed::new(&place.examined, &error));
+fn probe(location: &Location) -> Result<FileProbe, Unprobed> {
+    if location.state != State::Formatted {
+        return io::probe_directory(&location.examined)
+            .map_err(|error| Unprobed::new(&location.examined, &error));
     }
     let mut whole: Option<FileProbe> = None;
     for kind in FileKind::ALL {
-        let path = place.examined.join(kind.name());
+        let path = location.examined.join(kind.name());
         let one = io::probe_file(&path).map_err(|error| Unprobed::new(&path, &error))?;
         whole = Some(whole.map_or(one.clone(), |whole| together(whole, one)));
     }
@@ -161,7 +165,7 @@ impl Unprobed {
     }
 }
 
-/// Two files as one: the worse of both, and the sum of their bytes.
+/// Combines the probes of two files: the worse of both, and the sum of their bytes.
 fn together(a: FileProbe, b: FileProbe) -> FileProbe {
     let extents = a.extents.zip(b.extents).map(|(a, b)| Extents {
         written_bytes: a.written_bytes + b.written_bytes,
@@ -173,7 +177,7 @@ fn together(a: FileProbe, b: FileProbe) -> FileProbe {
     let coarser = |unit: fn(io::DirectAlignment) -> u32| {
         let unit = |alignment: Option<io::DirectAlignment>| alignment.map(unit);
         match (unit(a.alignment), unit(b.alignment)) {
-            // Zero is no unit at all.
+            // Zero means that there is no unit.
             (Some(0), _) | (_, Some(0)) => Some(0),
             (a, b) => a.max(b),
         }

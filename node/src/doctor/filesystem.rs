@@ -1,7 +1,8 @@
-//! The filesystem that holds a directory: its kind, how it is mounted, and what those mean for an overwrite.
+//! The filesystem that holds a directory: its kind, its mount, and what these mean for an
+//! overwrite.
 
 use super::Roots;
-use cairn_engine::io::Room;
+use cairn_engine::io::FreeSpace;
 use std::path::{Path, PathBuf};
 
 /// What a filesystem does with an overwrite.
@@ -9,13 +10,14 @@ use std::path::{Path, PathBuf};
 pub enum FilesystemKind {
     /// Writes where the old bytes are.
     InPlace,
-    /// Writes elsewhere and changes metadata to say so.
+    /// Writes elsewhere and then changes metadata.
     CopyOnWrite,
-    /// Sends it to another machine.
+    /// Sends the write to another machine.
     Network,
-    /// Hands it to a filesystem or a program that cannot be seen from here: FUSE, overlay, a hypervisor's share.
-    Veiled,
-    /// Keeps it in memory.
+    /// Hands the write to a filesystem or a program that cannot be seen from here: FUSE, overlay, a
+    /// hypervisor's share.
+    Opaque,
+    /// Keeps the write in memory.
     Memory,
     /// Anything else.
     Unknown,
@@ -32,31 +34,31 @@ pub struct Filesystem {
     pub mount_point: PathBuf,
     /// What is mounted, such as `/dev/nvme0n1p1`.
     pub source: String,
-    /// Its device's number, such as `259:1`; `0:…` is no device's.
+    /// Its device number, such as `259:1`; `0:…` is not that of a device.
     pub number: String,
     /// Options of the mount and of the filesystem.
     pub options: Vec<String>,
-    /// Free space and block size, where the system says.
-    pub room: Option<Room>,
+    /// Free space and block size, if the system reports them.
+    pub space: Option<FreeSpace>,
 }
 
 impl Filesystem {
-    /// Whether it takes no writes.
+    /// Whether it is mounted read-only.
     pub fn read_only(&self) -> bool {
         self.has(&["ro"])
     }
 
-    /// The option by which a sync no longer empties the device's cache.
+    /// The mount option because of which a sync no longer empties the device's cache.
     pub fn flush_suppressed(&self) -> Option<&str> {
         self.find(&["nobarrier", "barrier=0", "barrier=none"])
     }
 
-    /// The option by which a sync does nothing at all.
+    /// The mount option because of which a sync does nothing.
     pub fn sync_dropped(&self) -> Option<&str> {
         self.find(&["volatile", "fsync=volatile"]).filter(|_| self.name == "overlay")
     }
 
-    /// The option by which direct writes go through the page cache after all.
+    /// The mount option because of which direct writes go through the page cache.
     pub fn journals_data(&self) -> Option<&str> {
         self.find(&["data=journal"])
     }
@@ -73,14 +75,14 @@ impl Filesystem {
 /// The filesystem that holds an absolute path without links.
 ///
 /// # Errors
-/// Why it cannot be told.
+/// Why it is not known.
 pub(super) fn holding(roots: &Roots, path: &Path) -> Result<Filesystem, String> {
     let file = roots.proc.join("self/mountinfo");
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut best: Option<Filesystem> = None;
     for found in text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point)) {
         let depth = |filesystem: &Filesystem| filesystem.mount_point.iter().count();
-        // Of several at one place, the later hides the earlier.
+        // Of several mounts at one path, the later hides the earlier.
         if best.as_ref().is_none_or(|best| depth(&found) >= depth(best)) {
             best = Some(found);
         }
@@ -102,10 +104,10 @@ fn parse(line: &str) -> Option<Filesystem> {
     let mut options: Vec<String> = options.filter(|option| !option.is_empty()).map(str::to_string).collect();
     let mut seen = std::collections::BTreeSet::new();
     options.retain(|option| seen.insert(option.clone()));
-    Some(Filesystem { kind: kind(&name), name, mount_point, source, number, options, room: None })
+    Some(Filesystem { kind: kind(&name), name, mount_point, source, number, options, space: None })
 }
 
-/// Undoes the kernel's `\040` for bytes that would break the line.
+/// Reverses the kernel's `\040` for bytes that would break the line.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -123,16 +125,16 @@ fn unescape(text: &str) -> String {
 fn kind(name: &str) -> FilesystemKind {
     match name {
         "ext2" | "ext3" | "ext4" | "xfs" => FilesystemKind::InPlace,
-        // f2fs and nilfs2 write a log; what counts is the same: an overwrite goes elsewhere.
+        // f2fs and nilfs2 write a log. The effect is the same: an overwrite goes elsewhere.
         "btrfs" | "zfs" | "bcachefs" | "f2fs" | "nilfs2" | "apfs" | "ubifs" | "reiser4" => {
             FilesystemKind::CopyOnWrite
         }
         "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "afs" | "beegfs" | "gpfs" => {
             FilesystemKind::Network
         }
-        "overlay" | "aufs" | "9p" | "virtiofs" | "vboxsf" | "ecryptfs" | "fuseblk" => FilesystemKind::Veiled,
+        "overlay" | "aufs" | "9p" | "virtiofs" | "vboxsf" | "ecryptfs" | "fuseblk" => FilesystemKind::Opaque,
         "tmpfs" | "ramfs" => FilesystemKind::Memory,
-        _ if name == "fuse" || name.starts_with("fuse.") => FilesystemKind::Veiled,
+        _ if name == "fuse" || name.starts_with("fuse.") => FilesystemKind::Opaque,
         _ => FilesystemKind::Unknown,
     }
 }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_take_syncs_away_are_found() {
+    fn options_that_disable_syncs_are_found() {
         let option = |name: &str, option: &str| {
             parse(&format!("1 1 8:1 / / rw - {name} /dev/x rw,{option}")).expect("a good line")
         };
@@ -193,11 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_by_name() {
+    fn kinds_are_recognised_by_name() {
         for (name, expected) in [
             ("ext4", FilesystemKind::InPlace),
             ("btrfs", FilesystemKind::CopyOnWrite),
-            ("fuse.sshfs", FilesystemKind::Veiled),
+            ("fuse.sshfs", FilesystemKind::Opaque),
             ("fusectl", FilesystemKind::Unknown),
             ("nfs4", FilesystemKind::Network),
             ("tmpfs", FilesystemKind::Memory),

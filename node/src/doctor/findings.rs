@@ -1,4 +1,4 @@
-//! What was found, line by line: the value, whether it is good for the promise, and why it matters.
+//! The findings, one per line: the value, whether it is good for the promise, and why it matters.
 
 use super::aspects::layer_atomicity;
 use super::device::{Layer, LayerKind};
@@ -11,16 +11,16 @@ use cairn_engine::io::FileProbe;
 /// What a finding means for the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grade {
-    /// Speaks for it.
+    /// Supports the promise.
     Good,
     /// Neither.
     Neutral,
-    /// Speaks against the stronger promise, or against any.
+    /// Refuses the stronger promises, or all of them.
     Bad,
 }
 
 impl Grade {
-    /// In one word.
+    /// As one word.
     pub const fn word(self) -> &'static str {
         match self {
             Grade::Good => "good",
@@ -33,7 +33,7 @@ impl Grade {
 /// One thing that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Its name, with the device's where there may be several.
+    /// Its name, with the device's name if there may be several.
     pub name: String,
     /// What was found.
     pub value: String,
@@ -65,22 +65,22 @@ pub(super) fn findings(facts: &Facts, size_bytes: Option<u64>) -> Vec<Finding> {
             "device",
             format!("{UNKNOWN}: {reason}"),
             Grade::Bad,
-            "without it nothing tells whether a completed write survives the power",
+            "without it nothing shows whether a completed write survives a power cut",
         )),
     }
     all
 }
 
 fn directory(facts: &Facts) -> Finding {
-    let examined = facts.place.examined.display();
-    let (value, grade) = match facts.place.state {
+    let examined = facts.location.examined.display();
+    let (value, grade) = match facts.location.state {
         State::Formatted => (format!("{examined}, formatted"), Grade::Good),
         State::Empty => (format!("{examined}, empty"), Grade::Neutral),
         State::Missing => (format!("not there yet; {examined} was examined instead"), Grade::Neutral),
-        State::Unfinished => (format!("{examined}, left by a format that did not end"), Grade::Bad),
+        State::Unfinished => (format!("{examined}, left by a format that was interrupted"), Grade::Bad),
         State::Foreign => (format!("{examined}, holds other files"), Grade::Neutral),
     };
-    finding("directory", value, grade, "`cairn format` makes a new or empty one, and writes all of it")
+    finding("directory", value, grade, "`cairn format` creates it, and writes all of it")
 }
 
 fn kernel(facts: &Facts) -> [Finding; 3] {
@@ -91,7 +91,7 @@ fn kernel(facts: &Facts) -> [Finding; 3] {
     };
     let io_uring = match &kernel.io_uring {
         Ok(()) => ("allowed".into(), Grade::Good),
-        Err(reason) => (format!("not to be had: {reason}"), Grade::Neutral),
+        Err(reason) => (format!("not available: {reason}"), Grade::Neutral),
     };
     [
         finding(
@@ -110,7 +110,7 @@ fn kernel(facts: &Facts) -> [Finding; 3] {
             "io_uring",
             io_uring.0,
             io_uring.1,
-            "without it threads drive the disk: slower, and the promise is the same",
+            "without it threads do the disk's I/O: slower, with the same promise",
         ),
     ]
 }
@@ -123,9 +123,9 @@ fn filesystem(facts: &Facts) -> Vec<Finding> {
             return vec![finding("filesystem", format!("{UNKNOWN}: {reason}"), Grade::Bad, why)];
         }
     };
-    let place = format!("{} on {}, mounted at {}", found.name, found.source, found.mount_point.display());
+    let mount = format!("{} on {}, mounted at {}", found.name, found.source, found.mount_point.display());
     vec![
-        finding("filesystem", place, good_if(found.kind == FilesystemKind::InPlace), why),
+        finding("filesystem", mount, good_if(found.kind == FilesystemKind::InPlace), why),
         options(found),
         block(found),
     ]
@@ -138,7 +138,7 @@ fn options(found: &Filesystem) -> Finding {
         .chain(found.read_only().then_some("ro"))
         .collect();
     let why =
-        "options can keep a sync from reaching the device, or a direct write out of the page cache's way";
+        "options can keep syncs from reaching the device, or route direct writes through the page cache";
     match against.is_empty() {
         true => finding("mount options", found.options.join(","), Grade::Good, why),
         false => finding("mount options", against.join(","), Grade::Bad, why),
@@ -146,12 +146,12 @@ fn options(found: &Filesystem) -> Finding {
 }
 
 fn block(found: &Filesystem) -> Finding {
-    let why = "a filesystem's block under 4 KiB lets one write of 4 KiB lie in two places";
-    match found.room {
-        Some(room) => finding(
+    let why = "with filesystem blocks under 4 KiB one write of 4 KiB can lie in two places";
+    match found.space {
+        Some(space) => finding(
             "filesystem block",
-            format_size(room.block_bytes),
-            good_if(room.block_bytes >= cairn_engine::io::BLOCK as u64),
+            format_size(space.block_bytes),
+            good_if(space.block_bytes >= cairn_engine::io::BLOCK as u64),
             why,
         ),
         None => finding("filesystem block", UNKNOWN, Grade::Bad, why),
@@ -159,14 +159,14 @@ fn block(found: &Filesystem) -> Finding {
 }
 
 fn files(facts: &Facts) -> Vec<Finding> {
-    let whose = if facts.place.state == State::Formatted { "of its files" } else { "of a new file" };
+    let whose = if facts.location.state == State::Formatted { "of its files" } else { "of a new file" };
     match &facts.files {
         Ok(files) => vec![extents(files, whose), direct(files), synced(files)],
         Err(unprobed) => vec![finding(
             "direct I/O",
             format!("could not be tried: {}", unprobed.reason),
             Grade::Bad,
-            "a completed write is on the device only if it went around the page cache",
+            "a completed write is on the device only if it bypassed the page cache",
         )],
     }
 }
@@ -197,13 +197,13 @@ fn extents(files: &FileProbe, whose: &str) -> Finding {
 }
 
 fn direct(files: &FileProbe) -> Finding {
-    let why = "a completed write is on the device only if it went around the page cache, in units of 4 KiB";
+    let why = "a completed write is on the device only if it bypassed the page cache, in units of 4 KiB";
     if !files.direct {
         return finding("direct I/O", "O_DIRECT is refused", Grade::Bad, why);
     }
     match files.alignment {
         Some(unit) if unit.offset_bytes == 0 => {
-            finding("direct I/O", "O_DIRECT is taken and not honoured", Grade::Bad, why)
+            finding("direct I/O", "O_DIRECT is accepted and ignored", Grade::Bad, why)
         }
         Some(unit) => finding(
             "direct I/O",
@@ -213,7 +213,7 @@ fn direct(files: &FileProbe) -> Finding {
         ),
         None => finding(
             "direct I/O",
-            "O_DIRECT is taken; its units are not told, 4096 is used",
+            "O_DIRECT is accepted; its units are unknown, 4096 is used",
             Grade::Neutral,
             why,
         ),
@@ -229,14 +229,14 @@ fn synced(files: &FileProbe) -> Finding {
 }
 
 fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
-    let why = "all of a data directory is written when it is made, and its size never changes";
-    let room = facts.filesystem.as_ref().ok().and_then(|filesystem| filesystem.room);
-    let free = room.map(|room| room.free_bytes);
+    let why = "all of a data directory is written when it is created, and its size never changes";
+    let space = facts.filesystem.as_ref().ok().and_then(|filesystem| filesystem.space);
+    let free = space.map(|space| space.free_bytes);
     let shown = free.map_or_else(|| UNKNOWN.into(), |free| format_size(round(free)));
-    match (facts.place.state, &facts.files, size_bytes, free) {
+    match (facts.location.state, &facts.files, size_bytes, free) {
         (State::Formatted, Ok(files), _, _) => {
             let taken = format_size(files.bytes);
-            finding("space", format!("{taken} taken by its files, {shown} free"), Grade::Good, why)
+            finding("space", format!("{taken} used by its files, {shown} free"), Grade::Good, why)
         }
         (_, _, Some(size), Some(free)) => {
             finding("space", format!("{shown} free for {}", format_size(size)), good_if(free > size), why)
@@ -245,7 +245,7 @@ fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
     }
 }
 
-/// Three digits are enough for a person.
+/// Rounds to three digits, which is enough for a reader.
 fn round(bytes: u64) -> u64 {
     let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
     (bytes >> shift) << shift
@@ -274,7 +274,7 @@ fn cache(layer: &Layer) -> Finding {
         format!("{} write cache", layer.name),
         value.unwrap_or(UNKNOWN),
         good_if(value == Some("write through")),
-        "what is in a volatile cache when the power goes is lost, although the write completed",
+        "a power cut loses completed writes that are in a volatile cache",
     )
 }
 
@@ -299,17 +299,17 @@ fn blocks(layer: &Layer) -> Finding {
             Atomicity::Torn => Grade::Bad,
             Atomicity::Unknown => Grade::Neutral,
         },
-        "a write of 4 KiB must be there whole or not at all after a power cut",
+        "after a power cut a write of 4 KiB must be complete or absent",
     )
 }
 
 fn rotational(layer: &Layer) -> Finding {
     let value = match layer.queue.rotational {
-        Some(true) => "yes (or so it says)",
+        Some(true) => "yes (as it reports)",
         Some(false) => "no",
         None => UNKNOWN,
     };
-    let why = "Cairn is made for flash; on a rotating disk it is slow, and as safe";
+    let why = "Cairn is made for flash; on a rotating disk it is slow, but as safe";
     finding(format!("{} rotational", layer.name), value, Grade::Neutral, why)
 }
 
@@ -317,25 +317,25 @@ fn atomic_writes(layer: &Layer) -> Option<Finding> {
     let (min, max) = layer.queue.atomic_write_bytes?;
     let block = cairn_engine::io::BLOCK as u64;
     let (value, grade) = match max {
-        0 => ("none told".to_string(), Grade::Neutral),
+        0 => ("none reported".to_string(), Grade::Neutral),
         _ if min <= block && block <= max => (format!("{min} to {max} bytes"), Grade::Good),
         _ => (format!("{min} to {max} bytes"), Grade::Neutral),
     };
-    let why = "sizes that the device writes whole or not at all, as the kernel tells since Linux 6.11";
+    let why = "sizes that the device writes atomically, as the kernel reports since Linux 6.11";
     Some(finding(format!("{} atomic writes", layer.name), value, grade, why))
 }
 
 fn start(layer: &Layer) -> Option<Finding> {
     let start = layer.partition_start_bytes?;
     let aligned = start.is_multiple_of(cairn_engine::io::BLOCK as u64);
-    let why = "in a partition that does not begin on a multiple of 4 KiB, every write lies across two blocks";
-    let value = if aligned { "on a multiple of 4 KiB".into() } else { format!("at byte {start}") };
+    let why = "in a partition that does not begin at a multiple of 4 KiB, every write spans two blocks";
+    let value = if aligned { "at a multiple of 4 KiB".into() } else { format!("at byte {start}") };
     Some(finding(format!("{} partition begins", layer.name), value, good_if(aligned), why))
 }
 
 fn nvme(layer: &Layer) -> Vec<Finding> {
-    let why_cache = "the drive's own word on a cache that a power cut empties";
-    let why_whole = "the largest write that the drive leaves whole in a power cut (AWUPF or NAWUPF)";
+    let why_cache = "the drive's own report of a volatile cache";
+    let why_whole = "the largest write that a power cut does not tear (AWUPF or NAWUPF)";
     let name = |what: &str| format!("{} {what}", layer.name);
     match &layer.nvme {
         None => Vec::new(),
@@ -352,21 +352,25 @@ fn nvme(layer: &Layer) -> Vec<Finding> {
             ),
             finding(
                 name("NVMe health"),
-                if facts.backup_failed { "the backup of its cache has failed" } else { "no failed backup" },
+                if facts.backup_failed {
+                    "the backup power of its cache has failed"
+                } else {
+                    "no failure of the backup power"
+                },
                 good_if(!facts.backup_failed),
-                "what keeps the drive's cache through a power cut may wear out; the drive tells when it has",
+                "the backup power of the drive's cache may wear out; the drive reports when it has",
             ),
             finding(
                 name("NVMe AWUPF"),
                 format!("{} bytes", facts.atomic_power_fail_bytes),
-                good_if(facts.keeps_blocks_whole()),
+                good_if(facts.writes_blocks_atomically()),
                 why_whole,
             ),
             finding(
                 name("NVMe AWUN"),
                 format!("{} bytes", facts.atomic_bytes),
                 Grade::Neutral,
-                "the largest write that no other command sees in part; no two of ours touch one block at a time",
+                "the largest write that no other command sees in part; Cairn never has two writes to one block under way",
             ),
         ],
     }

@@ -1,23 +1,23 @@
-//! The kernel: its version, its clock, and whether it lets io_uring be used.
+//! The kernel: its version, its clock, and whether it allows io_uring.
 
 use super::Roots;
 use super::device::text;
 use crate::platform;
 
-/// What matters of the kernel.
+/// What matters about the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// Its release, such as `6.1.0-13-amd64`.
     pub release: String,
     /// Why the server does not run on it, if it does not.
     pub supported: Result<(), String>,
-    /// What it reads the time from, where it says.
+    /// Its clock source, if it reports one.
     pub clock_source: Option<String>,
     /// Why io_uring cannot be used, if it cannot.
     pub io_uring: Result<(), String>,
 }
 
-/// Clocks that are read without entering the kernel, or nearly so.
+/// Clocks that can be read without entering the kernel, or almost.
 const FAST_CLOCKS: &[&str] =
     &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase"];
 
@@ -32,7 +32,7 @@ impl Kernel {
         }
     }
 
-    /// Whether reading the time is cheap; `None` where that is not known.
+    /// Whether reading the time is cheap; `None` if that is not known.
     pub fn clock_is_fast(&self) -> Option<bool> {
         self.clock_source.as_deref().map(|source| FAST_CLOCKS.contains(&source))
     }

@@ -1,14 +1,14 @@
-//! The doctor: reads off the machine what a completed write is worth in a directory, and names the modes that this
-//! justifies.
+//! The doctor: finds out on this machine whether a completed write in a directory survives a power
+//! cut, and names the modes that this justifies.
 //!
 //! ```text
 //! /proc, /sys, /dev, probes ──► facts ──► aspects ──► verdict
 //!   device filesystem nvme kernel  │                     │
-//!                                  └──► findings ──► report: what was found, why it matters, what follows
+//!                                  └──► findings ──► report: findings, reasons, verdict
 //! ```
 //!
-//! What holds here: nothing on the machine is changed; what cannot be read is said to be unknown, with the reason, and
-//! never taken for good.
+//! What holds here: the doctor changes nothing on the machine. What cannot be read counts as
+//! unknown, with the reason, and never as good.
 
 mod aspects;
 mod device;
@@ -23,7 +23,7 @@ mod report;
 mod verdict;
 
 pub use device::{Layer, LayerKind, Queue};
-pub use facts::{Facts, Place, State, Unprobed};
+pub use facts::{Facts, Location, State, Unprobed};
 pub use filesystem::{Filesystem, FilesystemKind};
 pub use findings::{Finding, Grade};
 pub use kernel::Kernel;
@@ -37,7 +37,7 @@ pub use verdict::{
 
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows itself; elsewhere in tests.
+/// The roots of the kernel's filesystems; other ones in tests.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/proc`.
@@ -61,55 +61,55 @@ impl Default for Roots {
     }
 }
 
-/// What the directory is meant for.
+/// The planned use of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Voters of the cluster.
     pub voters: usize,
-    /// Bytes that `cairn format` will need, where that is known.
+    /// Bytes that `cairn format` will need, if known.
     pub size_bytes: Option<u64>,
-    /// Whether the operator states that the device keeps completed writes and does not tear them.
+    /// Whether the operator asserts that the device keeps completed writes and does not tear them.
     pub contract_asserted: bool,
 }
 
-/// Why a place cannot be examined.
+/// Why a location cannot be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It is no directory and cannot become one.
+    /// It is not a directory and cannot become one.
     #[error("cannot examine {path}: {reason}")]
-    Place {
-        /// The place, as it was asked.
+    Location {
+        /// The path as given.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Examines the directory, or what holds it where it does not exist yet.
+/// Examines the directory, or its nearest existing parent.
 ///
 /// # Errors
-/// `Place`.
+/// `Location`.
 pub fn examine(directory: &Path, plan: Plan) -> Result<Report, Error> {
     let facts = Facts::gather(&Roots::default(), directory)?;
     Ok(Report::new(facts, plan))
 }
 
-/// Whether completed writes can be lost from a cache below this directory, as the devices say now.
+/// Whether the caches below this directory can lose completed writes, as the devices report now.
 ///
 /// # Errors
-/// Why they cannot be asked.
+/// Why the devices cannot be asked.
 pub fn cache(directory: &Path) -> Result<Cache, String> {
     facts::layers(&Roots::default(), directory).map(|layers| aspects::cache(&layers))
 }
 
-/// What each device below this directory says of its own history, from the top: words that change when it lost its power, also
-/// where the kernel ran on.
+/// What each device below this directory reports about its own history, from the top. The texts
+/// change when the device lost power, even while the kernel ran on.
 ///
 /// # Errors
 /// Why the devices cannot be seen.
 pub fn histories(directory: &Path) -> Result<Vec<String>, String> {
-    // As they are named in the table of mounts.
+    // The mount table names directories in this form.
     let directory = directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
     let layers = facts::layers(&Roots::default(), &directory)?;
     Ok(layers.iter().map(medium::history).collect())

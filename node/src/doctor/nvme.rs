@@ -1,18 +1,18 @@
-//! What an NVMe drive says of its cache and of the writes that a power cut leaves whole, read from the data structures of
-//! Identify (NVM Express Base Specification, Identify Controller and NVM Command Set Identify Namespace) and from its log page
-//! SMART / Health Information.
+//! What an NVMe drive reports about its cache and its atomic writes. Read from the data structures
+//! of Identify (NVM Express Base Specification, Identify Controller, and NVM Command Set, Identify
+//! Namespace) and from the log page SMART / Health Information.
 
 use cairn_engine::io::NvmeIdentify;
 
-/// The write that must be whole: one block of the journal.
+/// The write that must be atomic: one block of the journal.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Of the controller.
+/// Offsets and bits of Identify Controller.
 const AWUN_AT: usize = 526;
 const AWUPF_AT: usize = 528;
 const VWC_AT: usize = 525;
 const VWC_PRESENT: u8 = 1;
-/// Of the namespace.
+/// Offsets and bits of Identify Namespace.
 const NSFEAT_AT: usize = 24;
 const NSFEAT_ATOMICS: u8 = 1 << 1;
 const FLBAS_AT: usize = 26;
@@ -22,37 +22,38 @@ const NABO_AT: usize = 42;
 const NABSPF_AT: usize = 44;
 const LBAF_AT: usize = 128;
 const LBAF_BYTES: usize = 4;
-/// Of the health log.
+/// Offsets and bits of the health log.
 const CRITICAL_WARNING_AT: usize = 0;
 const BACKUP_FAILED: u8 = 1 << 4;
 const POWER_CYCLES_AT: usize = 112;
 const UNSAFE_SHUTDOWNS_AT: usize = 144;
 
-/// What the drive said.
+/// The drive's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmeFacts {
-    /// VWC: it has a cache that a power cut empties.
+    /// VWC: it has a volatile cache.
     pub volatile_cache: bool,
-    /// Critical Warning, bit 4: what keeps its cache through a power cut has failed.
+    /// Critical Warning, bit 4: the backup power of its cache has failed.
     pub backup_failed: bool,
-    /// How often it was switched on, and off without a warning; `None` where it does not say.
+    /// How often it was switched on, and off without notice; `None` if it does not report that.
     pub power: Option<NvmePower>,
     /// The namespace's logical block.
     pub block_bytes: u64,
     /// NAWUN or AWUN: the largest write that no other command sees in part.
     pub atomic_bytes: u64,
-    /// NAWUPF or AWUPF: the largest write that a power cut leaves whole.
+    /// NAWUPF or AWUPF: the largest write that a power cut does not tear.
     pub atomic_power_fail_bytes: u64,
-    /// NABSPF and NABO: a write across such a boundary may be torn; distance and offset of the first, in bytes.
+    /// NABSPF and NABO: a write across such a boundary may be torn. Distance and offset of the
+    /// first, in bytes.
     pub boundary: Option<(u64, u64)>,
 }
 
-/// What a drive counts of its own power, over its whole life.
+/// What a drive counts about its own power, over its whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmePower {
     /// Power Cycles.
     pub cycles: u128,
-    /// Unsafe Shutdowns: losses of power that it was not told of before.
+    /// Unsafe Shutdowns: losses of power without notice.
     pub unsafe_shutdowns: u128,
 }
 
@@ -69,17 +70,18 @@ impl NvmeFacts {
     /// Reads both data structures.
     ///
     /// # Errors
-    /// A sentence on what makes no sense.
+    /// A sentence that says which figure makes no sense.
     pub(super) fn read(identify: &NvmeIdentify) -> Result<NvmeFacts, String> {
         let (controller, namespace) = (Bytes(&identify.controller), Bytes(&identify.namespace));
         let flbas = namespace.byte(FLBAS_AT)?;
         let format = usize::from(flbas & 0xF | (flbas >> 1) & 0x30);
         let shift = namespace.byte(LBAF_AT + LBAF_BYTES * format + 2)?;
         if !(9..=20).contains(&shift) {
-            return Err(format!("the drive tells logical blocks of 2^{shift} bytes"));
+            return Err(format!("the drive reports logical blocks of 2^{shift} bytes"));
         }
         let block_bytes = 1u64 << shift;
-        // Counts of blocks are told less one. A namespace's own zero means that the controller's figure holds.
+        // The counts are one less than the number of blocks. A zero of the namespace means that the
+        // controller's figure applies.
         let bytes = |count: u16| (u64::from(count) + 1) * block_bytes;
         let own = namespace.byte(NSFEAT_AT)? & NSFEAT_ATOMICS != 0;
         let figure = |own_at: usize, general_at: usize| -> Result<u64, String> {
@@ -108,8 +110,8 @@ impl NvmeFacts {
         })
     }
 
-    /// Whether an aligned write of 4 KiB is there whole or not at all after a power cut.
-    pub fn keeps_blocks_whole(&self) -> bool {
+    /// Whether a power cut never tears an aligned write of 4 KiB.
+    pub fn writes_blocks_atomically(&self) -> bool {
         let aligned = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES);
         let boundary = self.boundary.is_none_or(|(distance, first)| aligned(distance) && aligned(first));
         self.atomic_power_fail_bytes >= BLOCK_BYTES && boundary
@@ -152,16 +154,19 @@ mod tests {
         identify.controller[AWUN_AT..AWUN_AT + 2].copy_from_slice(&255u16.to_le_bytes());
         identify.controller[AWUPF_AT..AWUPF_AT + 2].copy_from_slice(&7u16.to_le_bytes());
         let facts = NvmeFacts::read(&identify).expect("good");
-        assert!(facts.volatile_cache && facts.keeps_blocks_whole());
+        assert!(facts.volatile_cache && facts.writes_blocks_atomically());
         assert_eq!((facts.atomic_bytes, facts.atomic_power_fail_bytes), (128 << 10, 4096));
     }
 
     #[test]
-    fn a_namespaces_own_figures_hold_where_it_has_some() {
+    fn a_namespaces_own_figures_take_precedence() {
         let mut identify = plain();
         identify.controller[AWUPF_AT] = 63;
         identify.namespace[NAWUPF_AT] = 3;
-        assert!(NvmeFacts::read(&identify).expect("good").keeps_blocks_whole(), "not said to be its own");
+        assert!(
+            NvmeFacts::read(&identify).expect("good").writes_blocks_atomically(),
+            "not reported as its own"
+        );
         identify.namespace[NSFEAT_AT] = NSFEAT_ATOMICS;
         assert_eq!(NvmeFacts::read(&identify).expect("good").atomic_power_fail_bytes, 2048);
         identify.namespace[NAWUPF_AT] = 0;
@@ -174,7 +179,7 @@ mod tests {
         identify.namespace[FLBAS_AT] = 2;
         identify.namespace[LBAF_AT + 2 * LBAF_BYTES + 2] = 12;
         let facts = NvmeFacts::read(&identify).expect("good");
-        assert_eq!((facts.block_bytes, facts.keeps_blocks_whole()), (4096, true));
+        assert_eq!((facts.block_bytes, facts.writes_blocks_atomically()), (4096, true));
         identify.namespace[FLBAS_AT] = 0x21;
         identify.namespace[LBAF_AT + 17 * LBAF_BYTES + 2] = 12;
         assert_eq!(NvmeFacts::read(&identify).expect("good").block_bytes, 4096);
@@ -186,9 +191,9 @@ mod tests {
         identify.controller[AWUPF_AT] = 63;
         identify.namespace[NSFEAT_AT] = NSFEAT_ATOMICS;
         identify.namespace[NABSPF_AT] = 255;
-        assert!(NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
+        assert!(NvmeFacts::read(&identify).expect("good").writes_blocks_atomically());
         identify.namespace[NABO_AT] = 1;
-        assert!(!NvmeFacts::read(&identify).expect("good").keeps_blocks_whole());
+        assert!(!NvmeFacts::read(&identify).expect("good").writes_blocks_atomically());
     }
 
     #[test]
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_drive_counts_of_its_power_is_read_from_its_health() {
+    fn the_drives_power_counters_are_read_from_its_health_log() {
         let mut identify = plain();
         let mut health = vec![0; 512];
         health[POWER_CYCLES_AT..POWER_CYCLES_AT + 2].copy_from_slice(&[0x34, 0x12]);

@@ -1,6 +1,6 @@
-//! Everything that can speak against a mode: a word for programs, a sentence for people, and the way out.
+//! Every reason against a mode: a code for programs, a sentence for people, and what to do.
 
-/// Why a mode is refused, or what it is warned of.
+/// Why a mode is refused, or what it is warned about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each has its sentence below")]
@@ -24,7 +24,7 @@ pub enum Reason {
     AtomicityUnknown,
     CopyOnWrite,
     NetworkFilesystem,
-    FilesystemVeiled,
+    FilesystemOpaque,
     FilesystemUnknown,
     ExtentsUnwritten,
     ExtentsShared,
@@ -37,21 +37,22 @@ pub enum Reason {
 impl Reason {
     /// For programs; never changes.
     pub const fn code(self) -> &'static str {
-        self.told().0
+        self.texts().0
     }
 
     /// One sentence.
     pub const fn sentence(self) -> &'static str {
-        self.told().1
+        self.texts().1
     }
 
-    /// What would take it away.
+    /// What removes the reason.
     pub const fn way_out(self) -> &'static str {
-        self.told().2
+        self.texts().2
     }
 
-    /// Whether an operator who knows the device better than this machine shows it may state so. What the filesystem is
-    /// seen to do, no statement about a device changes.
+    /// Whether an operator who knows more about the device than the machine shows may assert the
+    /// contract against this reason. No assertion about a device changes what the filesystem is
+    /// seen to do.
     pub const fn can_be_asserted_away(self) -> bool {
         matches!(
             self,
@@ -64,14 +65,14 @@ impl Reason {
                 | Reason::CacheUnknown
                 | Reason::NotAtomic
                 | Reason::AtomicityUnknown
-                | Reason::FilesystemVeiled
+                | Reason::FilesystemOpaque
                 | Reason::FilesystemUnknown
                 | Reason::ExtentsUnknown
                 | Reason::Untried
         )
     }
 
-    const fn told(self) -> (&'static str, &'static str, &'static str) {
+    const fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Reason::KernelUnsupported => {
                 ("kernel_unsupported", "the server does not run on this kernel", "use Linux 5.15 or newer")
@@ -83,8 +84,8 @@ impl Reason {
             ),
             Reason::TransferFails => (
                 "transfer_fails",
-                "no file could be made, or a transfer of 4 KiB or the fdatasync after it failed",
-                "see what the system said; a filesystem that wants larger units of direct I/O cannot be used",
+                "no file could be created, or a transfer of 4 KiB or the fdatasync after it failed",
+                "see the system's message; a filesystem that needs larger units of direct I/O cannot be used",
             ),
             Reason::SyncDropped => (
                 "sync_dropped",
@@ -98,9 +99,9 @@ impl Reason {
             ),
             Reason::SyncUnseen => (
                 "sync_unseen",
-                "whether a sync reaches the medium cannot be seen: the host of a virtual disk may ignore it, and a filesystem \
-                 that copies on write may be set to (ZFS with `sync=disabled`)",
-                "make sure on the host that the disk's cache mode honours flushes (not QEMU's `unsafe`), and of ZFS that \
+                "it cannot be seen whether a sync reaches the medium: the host of a virtual disk may ignore it, and a \
+                 copy-on-write filesystem may be set to ignore it (ZFS with `sync=disabled`)",
+                "make sure on the host that the disk's cache mode honours flushes (not QEMU's `unsafe`), and on ZFS that \
                  `sync` is `standard` or `always`",
             ),
             Reason::LayeredDevice => (
@@ -110,12 +111,12 @@ impl Reason {
             ),
             Reason::VirtualDevice => (
                 "virtual_device",
-                "a hypervisor makes the disk, and what it does with a completed write cannot be seen from here",
+                "a hypervisor provides the disk, and what it does with a completed write cannot be seen from here",
                 "use a drive that is passed through to this machine, such as a cloud's local NVMe",
             ),
             Reason::BridgedDevice => (
                 "bridged_device",
-                "a USB bridge stands before the drive and may hide its cache",
+                "the drive is behind a USB bridge, which may hide its cache",
                 "attach the drive directly",
             ),
             Reason::NetworkDevice => (
@@ -135,12 +136,12 @@ impl Reason {
             ),
             Reason::VolatileCache => (
                 "volatile_cache",
-                "the device has a volatile write cache, so a completed write can be lost with the power",
+                "the device has a volatile write cache, so a power cut can lose completed writes",
                 "use a drive with power-loss protection, which reports `write through` (NVMe: VWC 0)",
             ),
             Reason::BackupFailed => (
                 "backup_failed",
-                "the drive reports that what keeps its cache through a power cut has failed",
+                "the drive reports that the backup power of its cache has failed",
                 "replace the drive",
             ),
             Reason::CacheUnknown => (
@@ -169,9 +170,9 @@ impl Reason {
                 "the filesystem is on another machine, which can lose completed writes without this one noticing a restart",
                 "use ext4 or XFS on a local drive",
             ),
-            Reason::FilesystemVeiled => (
+            Reason::FilesystemOpaque => (
                 "filesystem_veiled",
-                "the filesystem hands writes to what cannot be seen from here (FUSE, overlay, a hypervisor's share)",
+                "the filesystem hands writes to something that cannot be seen from here (FUSE, overlay, a hypervisor's share)",
                 "use ext4 or XFS directly; in a container, a volume instead of the container's own layer",
             ),
             Reason::FilesystemUnknown => (
@@ -182,12 +183,12 @@ impl Reason {
             Reason::ExtentsUnwritten => (
                 "extents_unwritten",
                 "files have ranges that were never written, so the first write there needs metadata",
-                "make the directory anew with `cairn format`; a copy or a restore of its files may have left holes",
+                "create the directory again with `cairn format`; a copy or a restore of its files may have left holes",
             ),
             Reason::ExtentsShared => (
                 "extents_shared",
                 "files share, compress or pack their blocks, so the next write goes elsewhere and needs metadata",
-                "remove the snapshots or reflinks that share them, or make the directory anew with `cairn format`",
+                "remove the snapshots or reflinks that share them, or create the directory again with `cairn format`",
             ),
             Reason::ExtentsUnknown => (
                 "extents_unknown",
@@ -196,9 +197,9 @@ impl Reason {
             ),
             Reason::NotDirect => (
                 "not_direct",
-                "there is no direct I/O: a completed write is in the page cache, and a crash of the kernel loses as much \
-                 as a power cut",
-                "use a filesystem that takes O_DIRECT, such as ext4 (not with data=journal) or XFS",
+                "there is no direct I/O: a completed write is in the page cache, and a kernel crash loses as much as a \
+                 power cut",
+                "use a filesystem that supports O_DIRECT, such as ext4 (not with data=journal) or XFS",
             ),
             Reason::Untried => (
                 "untried",
@@ -207,7 +208,7 @@ impl Reason {
             ),
             Reason::FewVoters => (
                 "few_voters",
-                "fewer than three voters cannot give back what one of them forgot",
+                "fewer than three voters cannot restore what one of them lost",
                 "run three voters or more",
             ),
         }

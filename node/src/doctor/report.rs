@@ -1,4 +1,4 @@
-//! The report: findings, verdict, and what would make it stronger, for people and for programs.
+//! The report, for people and for programs: findings, verdict, and what would make it stronger.
 
 use super::Plan;
 use super::aspects::aspects;
@@ -10,28 +10,28 @@ use crate::promise;
 use cairn_engine::Mode;
 use serde_json::{Value, json};
 
-/// What the doctor says of a directory.
+/// The doctor's report on a directory.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What was found.
     pub facts: Facts,
-    /// What the directory is meant for.
+    /// The planned use of the directory.
     pub plan: Plan,
-    /// What the verdict rests on.
+    /// The aspects that decide the verdict.
     pub aspects: Aspects,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
 impl Report {
-    /// Judges what was found.
+    /// Judges the facts.
     pub fn new(facts: Facts, plan: Plan) -> Report {
         let aspects = aspects(&facts);
         let verdict = judge(&aspects, plan.voters, plan.contract_asserted);
         Report { facts, plan, aspects, verdict }
     }
 
-    /// What was found, line by line.
+    /// The findings, one per line.
     pub fn findings(&self) -> Vec<Finding> {
         findings(&self.facts, self.plan.size_bytes)
     }
@@ -49,7 +49,7 @@ impl Report {
         self.verdict.mode.map_or(&[], |mode| &self.verdict.of(mode).warnings)
     }
 
-    /// The verdict and its reasons, a line each.
+    /// The verdict and its reasons, one per line.
     pub fn conclusion(&self) -> Vec<String> {
         let voters = match self.plan.voters {
             1 => "1 voter".to_string(),
@@ -71,16 +71,17 @@ impl Report {
         for warning in self.warnings() {
             lines.push(format!("  warning: {}", warning.sentence()));
         }
-        let may_be_stated = |refusals: &[Reason]| refusals.iter().all(|reason| reason.can_be_asserted_away());
+        let can_be_asserted =
+            |refusals: &[Reason]| refusals.iter().all(|reason| reason.can_be_asserted_away());
         for (mode, refusals) in self.stronger() {
             lines.push(format!("not {mode}:"));
             for reason in refusals {
                 lines.push(format!("  {}; {}", reason.sentence(), reason.way_out()));
             }
-            if mode == Mode::Device && may_be_stated(refusals) {
+            if mode == Mode::Device && can_be_asserted(refusals) {
                 lines.push(
                     "  or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
-                     whole, state it with storage.assert_device_contract = true"
+                     atomically, assert it with storage.assert_device_contract = true"
                         .into(),
                 );
             }
@@ -90,11 +91,11 @@ impl Report {
 
     /// The whole report, for programs.
     pub fn json(&self) -> Value {
-        let place = &self.facts.place;
+        let location = &self.facts.location;
         json!({
-            "directory": place.asked.display().to_string(),
-            "examined": place.examined.display().to_string(),
-            "state": state_name(place.state),
+            "directory": location.asked.display().to_string(),
+            "examined": location.examined.display().to_string(),
+            "state": state_name(location.state),
             "voters": self.plan.voters,
             "findings": self.findings().iter().map(finding_json).collect::<Vec<_>>(),
             "verdict": {

@@ -1,12 +1,12 @@
-//! The doctor on machines made of files: trees of `/proc` and `/sys` as kernels show them.
+//! The doctor on simulated machines: trees of `/proc` and `/sys` as kernels show them.
 
 use super::*;
 use cairn_engine::Mode;
-use cairn_engine::io::{DirectAlignment, Extents, FileProbe, Room};
+use cairn_engine::io::{DirectAlignment, Extents, FileProbe, FreeSpace};
 use std::fs;
 use tempfile::TempDir;
 
-/// A tree that stands for a machine's root.
+/// A tree that takes the role of a machine's root.
 struct Machine {
     _folder: TempDir,
     root: PathBuf,
@@ -31,7 +31,7 @@ impl Machine {
         self
     }
 
-    /// A link whose target is given from the root.
+    /// A link to a target below the root.
     fn link(&self, path: &str, target: &str) -> &Machine {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
@@ -77,7 +77,7 @@ fn nvme_machine() -> Machine {
 /// Facts of a good machine with these devices, as if its directory had been probed.
 fn facts(stack: Result<Vec<Layer>, String>) -> Facts {
     Facts {
-        place: Place { asked: "/data".into(), examined: "/data".into(), state: State::Empty },
+        location: Location { asked: "/data".into(), examined: "/data".into(), state: State::Empty },
         kernel: Kernel {
             release: "6.12.0".into(),
             supported: Ok(()),
@@ -91,7 +91,7 @@ fn facts(stack: Result<Vec<Layer>, String>) -> Facts {
             source: "/dev/nvme0n1p1".into(),
             number: "259:1".into(),
             options: vec!["rw".into()],
-            room: Some(Room { free_bytes: 1 << 40, block_bytes: 4096 }),
+            space: Some(FreeSpace { free_bytes: 1 << 40, block_bytes: 4096 }),
         }),
         stack,
         files: Ok(FileProbe {
@@ -116,8 +116,8 @@ fn refusals(report: &Report, mode: Mode) -> &[Reason] {
     &report.verdict.of(mode).refusals
 }
 
-/// What an NVMe drive says.
-fn told(volatile_cache: bool, atomic_power_fail_bytes: u64) -> NvmeFacts {
+/// What an NVMe drive reports.
+fn reported(volatile_cache: bool, atomic_power_fail_bytes: u64) -> NvmeFacts {
     NvmeFacts {
         volatile_cache,
         backup_failed: false,
@@ -129,16 +129,16 @@ fn told(volatile_cache: bool, atomic_power_fail_bytes: u64) -> NvmeFacts {
     }
 }
 
-/// The story: a drive was pulled and pushed back while the kernel ran on, and what its cache lost passed for a torn tail, since
-/// the boot id was the same.
+/// The story: a drive was pulled and pushed back while the kernel ran on. The boot id was the same,
+/// so what its cache lost counted as a torn tail.
 #[test]
-fn a_drive_that_lost_its_power_alone_tells_another_history_and_one_that_did_not_the_same() {
+fn a_drive_that_lost_power_alone_reports_another_history_and_any_other_the_same() {
     let machine = nvme_machine();
     machine.file(&format!("{NVME}/diskseq"), "9").file(&format!("{NVME}/wwid"), "eui.01");
     let power = NvmePower { cycles: 7, unsafe_shutdowns: 3 };
     let history = |machine: &Machine, power: Option<NvmePower>| {
         let mut layers = machine.stack("259:1").expect("a device");
-        let facts = NvmeFacts { power, ..told(false, 4096) };
+        let facts = NvmeFacts { power, ..reported(false, 4096) };
         layers[0].nvme = Some(Ok(facts));
         medium::history(&layers[0])
     };
@@ -187,7 +187,7 @@ fn a_protected_drive_under_ext4_justifies_device() {
 }
 
 #[test]
-fn each_single_flaw_takes_device_away_and_is_named() {
+fn each_single_flaw_refuses_device_and_is_named() {
     let flaw = |change: &dyn Fn(&mut Facts)| {
         let mut facts = facts(nvme_machine().stack("259:1"));
         change(&mut facts);
@@ -208,19 +208,21 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     assert_eq!(layer(|layer| layer.kind = LayerKind::Md), [Reason::LayeredDevice]);
     let cached = layer(|layer| layer.queue.write_cache = Some("write back".into()));
     assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
-    // The drive itself is believed before what an operator wrote into the kernel's queue settings.
-    let overruled = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(true, 4096))));
+    // The drive's own report takes precedence over an operator's setting in the kernel's queue.
+    let overruled =
+        flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(true, 4096))));
     assert_eq!(overruled, [Reason::VolatileCache]);
-    let worn = NvmeFacts { backup_failed: true, ..told(false, 4096) };
+    let worn = NvmeFacts { backup_failed: true, ..reported(false, 4096) };
     let worn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(worn)));
     assert!(!worn.is_empty() && worn.iter().all(|reason| *reason == Reason::BackupFailed), "{worn:?}");
-    let torn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(told(false, 512))));
+    let torn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(false, 512))));
     assert_eq!(torn, [Reason::NotAtomic]);
 
     assert_eq!(filesystem(|found| found.kind = FilesystemKind::CopyOnWrite), [Reason::CopyOnWrite]);
-    assert_eq!(filesystem(|found| found.room = None), [Reason::AtomicityUnknown]);
+    assert_eq!(filesystem(|found| found.space = None), [Reason::AtomicityUnknown]);
     assert_eq!(filesystem(|found| found.options.push("data=journal".into())), [Reason::NotDirect]);
-    let small = |found: &mut Filesystem| found.room = Some(Room { free_bytes: 1 << 40, block_bytes: 1024 });
+    let small =
+        |found: &mut Filesystem| found.space = Some(FreeSpace { free_bytes: 1 << 40, block_bytes: 1024 });
     assert_eq!(filesystem(small), [Reason::NotAtomic]);
 
     assert_eq!(files(|files| files.extents = None), [Reason::ExtentsUnknown]);
@@ -236,9 +238,10 @@ fn each_single_flaw_takes_device_away_and_is_named() {
     assert!(flaw(&|facts| facts.stack = Err("no sysfs".into())).contains(&Reason::DeviceUnknown));
 }
 
-/// The doctor found nothing to say of mode `sync` on a ZFS with `sync=disabled`, or on a virtual disk whose host ignores syncs.
+/// The story: the doctor did not warn about mode `sync` on a ZFS with `sync=disabled`, or on a
+/// virtual disk whose host ignores syncs.
 #[test]
-fn where_a_sync_may_be_ignored_unseen_mode_sync_is_warned_of() {
+fn mode_sync_is_warned_about_where_syncs_may_be_ignored_unseen() {
     let warnings = |machine: &Machine, number: &str, change: &dyn Fn(&mut Filesystem)| {
         let mut facts = facts(machine.stack(number));
         change(facts.filesystem.as_mut().expect("known"));
@@ -263,7 +266,7 @@ fn where_a_sync_may_be_ignored_unseen_mode_sync_is_warned_of() {
 }
 
 #[test]
-fn atomic_writes_told_by_the_kernel_stand_in_for_large_blocks() {
+fn atomic_writes_reported_by_the_kernel_replace_large_blocks() {
     let machine = nvme_machine();
     machine
         .file(&format!("{NVME}/queue/physical_block_size"), "512")
@@ -309,7 +312,7 @@ fn lvm_over_raid_is_walked_down_to_its_drives() {
 }
 
 #[test]
-fn devices_are_told_apart_by_where_they_hang_and_what_they_call_themselves() {
+fn devices_are_recognised_by_their_path_and_their_model() {
     let at = |path: &str, vendor: &str, model: &str| {
         let machine = Machine::new();
         machine.disk(path, "8:0", "write back", "512").folder(&format!("{path}/device"));
@@ -366,7 +369,7 @@ fn nvme_with(transport: &str) -> Machine {
 }
 
 #[test]
-fn with_multipath_the_controllers_of_the_subsystem_tell_the_transport() {
+fn with_multipath_the_controllers_of_the_subsystem_have_the_transport() {
     let machine = Machine::new();
     let (disk, subsystem) =
         ("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "sys/class/nvme-subsystem/nvme-subsys0");
@@ -384,7 +387,7 @@ fn with_multipath_the_controllers_of_the_subsystem_tell_the_transport() {
 }
 
 #[test]
-fn devices_that_stand_on_each_other_and_devices_that_are_not_there_end_the_walk() {
+fn cycles_and_missing_devices_end_the_walk() {
     let machine = Machine::new();
     let path = |name: &str| format!("sys/devices/virtual/block/{name}");
     machine
@@ -400,19 +403,19 @@ fn devices_that_stand_on_each_other_and_devices_that_are_not_there_end_the_walk(
 }
 
 #[test]
-fn a_place_that_is_no_directory_is_refused_and_one_to_come_is_judged_by_its_parent() {
+fn a_path_that_is_not_a_directory_is_refused_and_a_missing_one_is_judged_by_its_parent() {
     let machine = Machine::new();
     machine.file("file", "");
     let facts = |path: &str| Facts::gather(&Roots::default(), &machine.root.join(path));
     let error = facts("file/below").expect_err("no directory").to_string();
     assert!(error.contains("file/below") && error.contains("is not a directory"), "{error}");
     let found = facts("not/yet").expect("a parent");
-    assert_eq!((found.place.state, found.place.examined), (State::Missing, machine.root.clone()));
-    assert_eq!(facts(".").expect("a directory").place.state, State::Foreign);
+    assert_eq!((found.location.state, found.location.examined), (State::Missing, machine.root.clone()));
+    assert_eq!(facts(".").expect("a directory").location.state, State::Foreign);
     machine.folder("empty");
-    assert_eq!(facts("empty").expect("a directory").place.state, State::Empty);
+    assert_eq!(facts("empty").expect("a directory").location.state, State::Empty);
     machine.file("half/journal", "");
-    assert_eq!(facts("half").expect("a directory").place.state, State::Unfinished);
+    assert_eq!(facts("half").expect("a directory").location.state, State::Unfinished);
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn the_clock_is_read_from_sysfs() {
 }
 
 #[test]
-fn space_is_held_against_the_size_that_is_planned() {
+fn free_space_is_compared_with_the_planned_size() {
     let space = |size_bytes| {
         let plan = Plan { voters: 3, size_bytes, contract_asserted: false };
         let findings = Report::new(facts(nvme_machine().stack("259:1")), plan).findings();
@@ -441,7 +444,7 @@ fn space_is_held_against_the_size_that_is_planned() {
 }
 
 #[test]
-fn a_probe_that_was_denied_is_no_proof_against_the_place_and_any_other_failure_is() {
+fn a_denied_probe_proves_nothing_and_any_other_failure_refuses_the_location() {
     let verdict = |passing| {
         let mut facts = facts(nvme_machine().stack("259:1"));
         facts.files = Err(Unprobed { reason: "no".into(), passing });

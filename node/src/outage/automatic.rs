@@ -1,20 +1,23 @@
-//! The decision without a person, where the configuration says so: only with every voter there, each as itself.
+//! Unsafe recovery without an operator, if the configuration allows it. It needs every voter, each
+//! under its own identity.
 
-use super::{Found, decide};
+use super::{MemberSurvey, decide};
 use cairn_client::{Client, NodeStatus};
-use cairn_raft::{Mandate, NodeId};
+use cairn_raft::{NodeId, UnsafeRecovery};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-/// The same members in the same runs for so long: whoever is about to start again, or to be elected, has done it by then.
-const STEADY: Duration = Duration::from_secs(5);
+/// The survey must be stable for this long. A member that is about to restart or to be elected has
+/// done so by then.
+const STABLE_FOR: Duration = Duration::from_secs(5);
 
-/// Decides after outages. Of the members that do so the one that should lead acts, be it one that recovers or one that remembers.
+/// Starts an unsafe recovery after an outage. Every member with this setting runs it; only the one
+/// with the most up-to-date log acts, whether it is recovering or active.
 pub(super) struct Automatic {
     node: NodeId,
     client: Client,
-    before: Option<(Found, Instant)>,
+    before: Option<(MemberSurvey, Instant)>,
     said: String,
 }
 
@@ -23,18 +26,19 @@ impl Automatic {
         Automatic { node, client, before: None, said: String::new() }
     }
 
-    /// Somebody leads.
+    /// Starts over, because a leader is known.
     pub(super) fn forget(&mut self) {
         self.before = None;
     }
 
-    /// What was found while no leader is heard; acts if it has stood for long enough.
-    pub(super) async fn consider(&mut self, found: Found) {
+    /// Considers a survey that was made while no leader is known, and acts if the surveys were
+    /// stable for long enough.
+    pub(super) async fn consider(&mut self, found: MemberSurvey) {
         let chosen = match may_be_decided(&found) {
             Ok(chosen) => chosen.clone(),
             Err(reason) => {
                 if !reason.is_empty() && self.said != reason {
-                    info!(reason, "no loss is accepted by configuration yet");
+                    info!(reason, "automatic unsafe recovery does not start yet");
                     self.said = reason;
                 }
                 self.before = None;
@@ -43,38 +47,40 @@ impl Automatic {
         };
         let known = self.before.take().filter(|(known, _)| found.is_as(known));
         let since = known.map_or_else(Instant::now, |(_, at)| at);
-        if since.elapsed() < STEADY || chosen.node_id != self.node.as_u64() {
+        if since.elapsed() < STABLE_FOR || chosen.node_id != self.node.as_u64() {
             self.before = Some((found, since));
             return;
         }
         if self.act(&found, &chosen).await {
-            // Whoever is not elected by these mandates is not elected by others of the same kind.
-            sleep(Mandate::LIFETIME).await;
+            // If these grants do not lead to an election, new ones would not either.
+            sleep(UnsafeRecovery::LIFETIME).await;
         }
     }
 
-    /// Whether every member that recovers took its mandate.
-    async fn act(&self, found: &Found, chosen: &NodeStatus) -> bool {
+    /// Returns whether every recovering member accepted its grant.
+    async fn act(&self, found: &MemberSurvey, chosen: &NodeStatus) -> bool {
         warn!(
             node = %NodeId::from_u64(chosen.node_id),
             last_log = format!("{}-{}", chosen.last_log_term, chosen.last_log_index),
-            "too many members lost power at once, all voters are here, and `recover.automatic` is set: this member, whose log \
-             reaches furthest, leads, and acknowledged writes that no member holds any more are given up"
+            "too many members may have lost acknowledged writes, all voters answer, and `unsafe_recovery.automatic` is set: this \
+             member has the most up-to-date log and starts the unsafe recovery; acknowledged writes that no member holds are \
+             discarded"
         );
         let decided = decide(&self.client, found, chosen).await;
-        decided.inspect_err(|error| warn!(%error, "nothing is decided; it is tried again")).is_ok()
+        decided.inspect_err(|error| warn!(%error, "the unsafe recovery did not start; retrying")).is_ok()
     }
 }
 
-/// Who should lead, where nobody does and every voter answered as itself; else why not, empty where a leader is there.
-fn may_be_decided(found: &Found) -> Result<&NodeStatus, String> {
+/// The voter that should lead, if there is no leader and every voter answered under its own
+/// identity. Else the reason why there is none, which is empty if a leader is known.
+fn may_be_decided(found: &MemberSurvey) -> Result<&NodeStatus, String> {
     if found.leader.is_some() {
         return Err(String::new());
     }
     let chosen = found.chosen()?;
     let (voters, answered) = found.answered();
     if answered < voters {
-        return Err(format!("{answered} of {voters} voters are here: {}", found.missing.join("; ")));
+        return Err(format!("{answered} of {voters} voters answered: {}", found.missing.join("; ")));
     }
     Ok(chosen)
 }

@@ -1,46 +1,53 @@
-//! After so many machines lost power at once that no member can be elected: what each of them holds, and who should lead.
+//! What to do after an outage in which so many machines lost power at once that no member can be
+//! elected: what each member holds, and which one should lead.
 //!
 //! ```text
-//!   watch ──► look ──► Found ──► waiting: what the cluster waits for, in one sentence everywhere
-//!                        └─────► chosen ──► a person decides (`cairn recover`), or [`automatic`] where the configuration says so
-//!                                                 └──► decide: look again, mandates
+//! watch ──► survey ──► MemberSurvey ──► election_blocked: one sentence for the log and all answers
+//!                          └──────────► chosen ──► an operator decides (`cairn unsafe-recovery`),
+//!                                         │        or `automatic` if the configuration allows it
+//!                                         └──────► decide: survey again, then grant
 //! ```
 //!
-//! What holds here: nobody is chosen where a leader is, or where members can elect one by themselves; a voter that does not answer
-//! as itself is missing, whoever answers in its place.
+//! What holds here: no member is chosen if one leads, or if members can elect a leader on their
+//! own. A voter that does not answer under its own identity is missing, even if another identity
+//! answers at its address.
 
 mod automatic;
-mod waiting;
+mod election_blocked;
 mod watch;
 
-pub(crate) use waiting::Outlook;
-pub use waiting::Waiting;
+pub use election_blocked::ElectionBlocked;
+pub(crate) use election_blocked::ElectionBlockedState;
 pub(crate) use watch::Watch;
 
 use automatic::Automatic;
 
 use cairn_client::{Client, Member, NodeStatus};
-use cairn_engine::Standing;
+use cairn_engine::MemberState;
 use cairn_raft::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the members hold.
-pub struct Found {
-    /// The voters that answered as themselves, the one that should lead first; each with its endpoint.
+/// What the members hold, as they answered.
+pub struct MemberSurvey {
+    /// The voters that answered under their own identity, each with its endpoint; the one that
+    /// should lead comes first.
     pub nodes: Vec<(String, NodeStatus)>,
-    /// Whoever leads.
+    /// The member that leads.
     pub leader: Option<(String, NodeStatus)>,
-    /// Whoever knows of the latest membership.
+    /// The member that knows the latest membership.
     newest: Option<(String, NodeStatus)>,
-    /// Its voters by slot: in the middle of a replacement a slot has two, one in each half of the configuration.
+    /// Its voters by slot: in the middle of a replacement a slot has two, one in each half of the
+    /// configuration.
     slots: BTreeMap<u16, BTreeSet<u64>>,
-    /// Who did not answer: endpoints, and voters in whose place nobody or somebody else did; with reasons.
+    /// What did not answer, with reasons: endpoints, and voters at whose address nothing or another
+    /// identity answers.
     pub missing: Vec<String>,
 }
 
-/// Asks every member that is known.
-pub async fn look(client: &Client) -> Found {
-    // Learns the members beyond the endpoints given; whoever does not answer is named below.
+/// Asks every known member.
+pub async fn survey(client: &Client) -> MemberSurvey {
+    // This learns the members beyond the given endpoints. Those that do not answer are listed as
+    // missing below.
     let _ = client.members().await;
     let (mut answers, mut silent) = (Vec::new(), Vec::new());
     for (endpoint, answer) in client.statuses().await {
@@ -49,20 +56,20 @@ pub async fn look(client: &Client) -> Found {
             Err(reason) => silent.push((endpoint, reason.to_string())),
         }
     }
-    Found::of(answers, &silent)
+    MemberSurvey::of(answers, &silent)
 }
 
-impl Found {
-    fn of(mut answers: Vec<(String, NodeStatus)>, silent: &[(String, String)]) -> Found {
+impl MemberSurvey {
+    fn of(mut answers: Vec<(String, NodeStatus)>, silent: &[(String, String)]) -> MemberSurvey {
         answers.sort_by_key(|(_, node)| {
             std::cmp::Reverse((node.last_log_term, node.last_log_index, node.node_id))
         });
         // A node may be reached at two addresses, and its log may have grown between the answers.
         let mut seen = BTreeSet::new();
         answers.retain(|(_, node)| seen.insert(node.node_id));
-        // One that is about to take a slot, or has lost it, has no say.
-        let has_say = |node: &NodeStatus| node.standing != "joining" && node.standing != "retired";
-        let members = || answers.iter().filter(|(_, node)| has_say(node));
+        // Joining and removed nodes do not count.
+        let counts = |node: &NodeStatus| node.member_state != "joining" && node.member_state != "removed";
+        let members = || answers.iter().filter(|(_, node)| counts(node));
         let leader = members().find(|(_, node)| node.role == "leader").cloned();
         let newest = members().max_by_key(|(_, node)| node.membership).cloned();
         let mut slots: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
@@ -81,20 +88,20 @@ impl Found {
         missing.extend(silent.iter().filter(|(endpoint, _)| !named(endpoint)).map(|(_, why)| why.clone()));
         let votes = |node: &NodeStatus| slots.values().any(|voters| voters.contains(&node.node_id));
         let nodes = members().filter(|(_, node)| votes(node)).cloned().collect();
-        Found { nodes, leader, newest, slots, missing }
+        MemberSurvey { nodes, leader, newest, slots, missing }
     }
 
-    /// Slots of which every voter answered and is `such`: a majority of them is one in both halves of a configuration, since
-    /// one slot at most has two voters.
+    /// Counts the slots of which every voter answered and fulfils `such`. A majority of slots is a
+    /// majority in both halves of a joint configuration, since at most one slot has two voters.
     fn slots_with(&self, such: impl Fn(&NodeStatus) -> bool) -> usize {
         let is_such = |id: &u64| self.nodes.iter().any(|(_, node)| node.node_id == *id && such(node));
         self.slots.values().filter(|voters| voters.iter().all(is_such)).count()
     }
 
-    /// The voter whose log reaches furthest, where a decision is needed.
+    /// The voter with the most up-to-date log, if an unsafe recovery is needed.
     ///
     /// # Errors
-    /// Why nobody is to be chosen.
+    /// Why no voter is to be chosen.
     pub fn chosen(&self) -> Result<&NodeStatus, String> {
         let Some((_, chosen)) = self.nodes.first() else {
             return Err(format!(
@@ -102,11 +109,11 @@ impl Found {
                 self.missing.join("; ")
             ));
         };
-        let remember = self.slots_with(|node| node.standing != Standing::Recovering.name());
-        if remember > self.slots.len() / 2 {
+        let active = self.slots_with(|node| node.member_state != MemberState::Recovering.name());
+        if active > self.slots.len() / 2 {
             return Err(format!(
-                "{remember} of {} voters remember everything they acknowledged: they elect a leader by themselves once they \
-                 reach one another; look at the network between them",
+                "{active} of {} voters are active and have everything they acknowledged: they elect a leader once they reach \
+                 one another; check the network between them",
                 self.slots.len()
             ));
         }
@@ -114,8 +121,8 @@ impl Found {
             self.newest.as_ref().filter(|(_, n)| n.membership > chosen.membership)
         {
             return Err(format!(
-                "node {} at {endpoint} knows of a later membership ({}-{}) than node {}, whose log reaches furthest ({}-{}): \
-                 others of that membership may go on by themselves; start them, or look at the network between them",
+                "node {} at {endpoint} knows a later membership ({}-{}) than node {}, which has the most up-to-date log ({}-{}): \
+                 other members of that membership may elect a leader; start them, or check the network between them",
                 NodeId::from_u64(newer.node_id),
                 newer.membership.0,
                 newer.membership.1,
@@ -127,60 +134,60 @@ impl Found {
         Ok(chosen)
     }
 
-    /// How many slots there are, and of how many every voter answered.
+    /// The number of slots, and the number of those of which every voter answered.
     pub fn answered(&self) -> (usize, usize) {
         (self.slots.len(), self.slots_with(|_| true))
     }
 
-    /// Whether the same members answered, in the same runs, with the same one to lead.
-    pub fn is_as(&self, before: &Found) -> bool {
-        let first = |found: &Found| found.nodes.first().map(|(_, node)| node.node_id);
-        let runs = |found: &Found| -> BTreeSet<(u64, (u64, u64))> {
-            found.nodes.iter().map(|(_, node)| (node.node_id, node.run)).collect()
+    /// Whether the same members answered, in the same boot epochs, with the same one to lead.
+    pub fn is_as(&self, before: &MemberSurvey) -> bool {
+        let first = |found: &MemberSurvey| found.nodes.first().map(|(_, node)| node.node_id);
+        let epochs = |found: &MemberSurvey| -> BTreeSet<(u64, (u64, u64))> {
+            found.nodes.iter().map(|(_, node)| (node.node_id, node.boot_epoch)).collect()
         };
-        self.leader.is_none() && first(self) == first(before) && runs(self) == runs(before)
+        self.leader.is_none() && first(self) == first(before) && epochs(self) == epochs(before)
     }
 
-    /// Whether a loss behind this one's log is on record.
-    pub fn counts_loss_since(&self, chosen: &NodeStatus) -> bool {
-        self.nodes.iter().any(|(_, node)| node.last_loss_index > chosen.last_log_index)
+    /// Whether a member reports an unsafe recovery behind this log.
+    pub fn counts_recovery_since(&self, chosen: &NodeStatus) -> bool {
+        self.nodes.iter().any(|(_, node)| node.last_unsafe_recovery_index > chosen.last_log_index)
     }
 }
 
-/// Why nobody was let to lead.
+/// Why no member was allowed to lead.
 #[derive(Debug, thiserror::Error)]
-pub enum Undecided {
-    /// A member started again, came, went, or leads.
+pub enum NotApplied {
+    /// A member restarted, came, went, or leads.
     #[error(
-        "not all members are as they were a moment ago, and nothing was changed: look with `cairn recover`, and decide again"
+        "a member changed its state since it was asked, and nothing was changed: run `cairn unsafe-recovery` again and decide again"
     )]
     Changed,
-    /// Mandates that were given end by themselves.
-    #[error("not every member took its mandate: {0}")]
+    /// A member refused its grant. Grants that were accepted expire.
+    #[error("not every member accepted the unsafe-recovery grant: {0}")]
     Refused(cairn_client::Error),
 }
 
-/// Lets the chosen member lead, if all members are still as they were found: whoever decides took time, and a member may be
-/// back since, or have started again and forgotten more.
+/// Lets the chosen member lead if a second survey equals the first. The decision took time: since
+/// the first survey a member may have come back, or restarted and lost more.
 ///
 /// # Errors
-/// Why it does not lead.
-pub async fn decide(client: &Client, found: &Found, chosen: &NodeStatus) -> Result<(), Undecided> {
-    if !look(client).await.is_as(found) {
-        return Err(Undecided::Changed);
+/// Why the member does not lead.
+pub async fn decide(client: &Client, found: &MemberSurvey, chosen: &NodeStatus) -> Result<(), NotApplied> {
+    if !survey(client).await.is_as(found) {
+        return Err(NotApplied::Changed);
     }
-    give_mandates(client, found, chosen).await.map_err(Undecided::Refused)
+    grant_unsafe_recovery(client, found, chosen).await.map_err(NotApplied::Refused)
 }
 
-/// Gives every member that recovers its mandate, the chosen one last.
-async fn give_mandates(
+/// Sends the grant to every recovering member, to the chosen one last.
+async fn grant_unsafe_recovery(
     client: &Client,
-    found: &Found,
+    found: &MemberSurvey,
     chosen: &NodeStatus,
 ) -> Result<(), cairn_client::Error> {
     for (endpoint, node) in found.nodes.iter().rev() {
-        if node.standing == Standing::Recovering.name() {
-            client.mandate(endpoint, chosen.node_id, chosen.run).await?;
+        if node.member_state == MemberState::Recovering.name() {
+            client.unsafe_recovery(endpoint, chosen.node_id, chosen.boot_epoch).await?;
         }
     }
     Ok(())
@@ -190,7 +197,7 @@ async fn give_mandates(
 fn absence(voter: &Member, answers: &[(String, NodeStatus)], silent: &[(String, String)]) -> String {
     let address = &voter.client_address;
     let other = answers.iter().find(|(endpoint, _)| endpoint == address).map(|(_, node)| {
-        format!("node {} answers there, which is {}", NodeId::from_u64(node.node_id), node.standing)
+        format!("node {} answers there, which is {}", NodeId::from_u64(node.node_id), node.member_state)
     });
     let failed = || silent.iter().find(|(endpoint, _)| endpoint == address).map(|(_, why)| why.clone());
     let why = other.or_else(failed).unwrap_or_else(|| "not asked; name it with --endpoints".into());

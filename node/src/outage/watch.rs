@@ -1,35 +1,37 @@
-//! Looks at the other members while no leader is heard: says what the cluster waits for, and decides where the configuration
-//! lets the members do so.
+//! Surveys the other members while no leader is known. Reports a blocked election, and starts an
+//! unsafe recovery if the configuration allows it.
 //!
-//! What holds here: one look a second at most, and none while a leader is known; what two looks in a row agree on is said, as one
-//! ERROR for as long as nobody leads where only a person can help.
+//! What holds here: at most one survey a second, and none while a leader is known. Only what two
+//! surveys in a row agree on is reported. If only an operator can help, the log has one ERROR line
+//! until there is a leader again.
 
-use super::waiting::{Outlook, Waiting};
-use super::{Automatic, Found, look};
+use super::election_blocked::{ElectionBlocked, ElectionBlockedState};
+use super::{Automatic, MemberSurvey, survey};
 use cairn_client::{Client, Options};
 use cairn_raft::Replica;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{error, warn};
 
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one node may take to answer.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Watches for an outage that does not end by itself.
+/// Watches for an outage that does not end on its own.
 pub(crate) struct Watch {
     replica: Replica,
     client: Client,
-    outlook: Outlook,
+    election_blocked_state: ElectionBlockedState,
     automatic: Option<Automatic>,
-    /// What the last look found.
-    before: Option<Waiting>,
-    /// What was logged last since somebody led.
-    logged: Option<Waiting>,
+    /// What the last survey found.
+    before: Option<ElectionBlocked>,
+    /// What was logged last since a leader was known.
+    logged: Option<ElectionBlocked>,
 }
 
 impl Watch {
-    /// With these client addresses of all members; `automatic` if the configuration accepts a loss.
+    /// `endpoints`: the client addresses of all members. `automatic`: the configuration accepts
+    /// data loss.
     ///
     /// # Errors
     /// Those of [`Options::build`].
@@ -37,48 +39,50 @@ impl Watch {
         replica: Replica,
         endpoints: Vec<String>,
         automatic: bool,
-        outlook: Outlook,
+        election_blocked_state: ElectionBlockedState,
     ) -> Result<Watch, cairn_client::Error> {
         let client = Options::new(endpoints).deadline(NODE_TIMEOUT).build()?;
         let automatic = automatic.then(|| Automatic::new(replica.node_id(), client.clone()));
-        Ok(Watch { replica, client, outlook, automatic, before: None, logged: None })
+        Ok(Watch { replica, client, election_blocked_state, automatic, before: None, logged: None })
     }
 
-    /// Runs until it is dropped.
+    /// Runs until dropped.
     pub(crate) async fn run(mut self) {
         loop {
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
             if self.replica.status().leader.is_some() {
-                self.outlook.set(None);
+                self.election_blocked_state.set(None);
                 (self.before, self.logged) = (None, None);
                 if let Some(automatic) = &mut self.automatic {
                     automatic.forget();
                 }
                 continue;
             }
-            let found = look(&self.client).await;
-            self.tell(&found);
+            let found = survey(&self.client).await;
+            self.report(&found);
             if let Some(automatic) = &mut self.automatic {
                 automatic.consider(found).await;
             }
         }
     }
 
-    fn tell(&mut self, found: &Found) {
-        let waiting = found.waiting();
-        let before = std::mem::replace(&mut self.before, waiting.clone());
-        let steady = waiting.filter(|waiting| before.is_some_and(|before| waiting.is_as(&before)));
-        let sentence = steady.as_ref().and_then(|waiting| waiting.sentence(self.automatic.is_some()));
-        self.outlook.set(sentence.clone());
-        let Some((waiting, sentence)) = steady.zip(sentence) else { return };
-        if self.logged.as_ref().is_some_and(|logged| logged.is_as(&waiting)) {
+    fn report(&mut self, found: &MemberSurvey) {
+        let election_blocked = found.election_blocked();
+        let before = std::mem::replace(&mut self.before, election_blocked.clone());
+        let stable = election_blocked
+            .filter(|election_blocked| before.is_some_and(|before| election_blocked.is_as(&before)));
+        let sentence =
+            stable.as_ref().and_then(|election_blocked| election_blocked.sentence(self.automatic.is_some()));
+        self.election_blocked_state.set(sentence.clone());
+        let Some((election_blocked, sentence)) = stable.zip(sentence) else { return };
+        if self.logged.as_ref().is_some_and(|logged| logged.is_as(&election_blocked)) {
             return;
         }
         let node = self.replica.node_id();
-        match waiting {
-            Waiting::Decision => error!(%node, "{sentence}"),
-            Waiting::Missing(_) => warn!(%node, "{sentence}"),
+        match election_blocked {
+            ElectionBlocked::Decision => error!(%node, "{sentence}"),
+            ElectionBlocked::Missing(_) => warn!(%node, "{sentence}"),
         }
-        self.logged = Some(waiting);
+        self.logged = Some(election_blocked);
     }
 }

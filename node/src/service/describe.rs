@@ -1,6 +1,6 @@
-//! What the node says of itself: to a client that begins, and to an operator.
+//! What the node reports about itself: to a client that connects, and to an operator.
 
-use super::{Inner, scrub, standing};
+use super::{Inner, member_state, scrub};
 use crate::admission::refusal;
 use crate::config::NodeConfig;
 use crate::doctor::Contract;
@@ -32,7 +32,7 @@ pub(super) fn hello(inner: &Inner) -> proto::HelloResponse {
 pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
     let status = inner.replica.status();
     let engine = inner.engine.status();
-    let losses = inner.replica.losses();
+    let unsafe_recoveries = inner.replica.unsafe_recoveries();
     proto::StatusResponse {
         cluster: inner.config.cluster.clone(),
         node_id: status.node_id.as_u64(),
@@ -65,36 +65,37 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
             user_bytes_written: engine.user_bytes_written,
             syncs: engine.syncs,
             corrupt_values: engine.corrupt_values,
-            lazy: engine.lazy,
+            unsynced_acks: engine.unsynced_acks,
         }),
         uptime_ms: u64::try_from(inner.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         durability: Some(durability(&inner.durability, engine.mode)),
         stopped_reason: status
             .stopped_reason
             .or(engine.failed)
-            .or(inner.replica.outcast())
+            .or(inner.replica.removed_reason())
             .unwrap_or_default(),
-        standing: standing::name(&inner.replica).to_string(),
+        member_state: member_state::name(&inner.replica).to_string(),
         scrub: Some(scrub::status(&inner.replica.scrub_status())),
         last_log_term: status.last_log.map_or(0, |id| id.term),
-        start: inner.engine.run().start,
-        run: inner.engine.run().nonce,
+        boot_epoch: inner.engine.boot_epoch().number,
+        boot_nonce: inner.engine.boot_epoch().nonce,
         membership_term: status.membership_log_id.map_or(0, |id| id.term),
         membership_index: index(status.membership_log_id),
-        losses: losses.count,
-        last_loss_index: losses.last_index,
-        waits_for: inner.waits_for().unwrap_or_default(),
+        unsafe_recoveries: unsafe_recoveries.count,
+        last_unsafe_recovery_index: unsafe_recoveries.last_index,
+        election_blocked: inner.election_blocked().unwrap_or_default(),
     }
 }
 
-/// `mode` is what the engine promises now: a device can take its contract back.
+/// `mode` is the mode that the engine promises now. It differs from `durability` after a device
+/// withdrew its contract.
 fn durability(durability: &Durability, mode: Mode) -> proto::Durability {
     let contract = durability.contract.filter(|_| mode == durability.mode);
     let mut warnings: Vec<_> =
         durability.warnings.iter().map(|reason| reason.sentence().to_string()).collect();
     if mode != durability.mode {
         warnings.push(format!(
-            "the device reports that it keeps completed writes no longer: mode `{}` has ended",
+            "the device reports that it no longer keeps completed writes through a power cut: mode `{}` has ended",
             durability.mode
         ));
     }
@@ -125,7 +126,8 @@ fn leader(config: &NodeConfig, status: &ReplicaStatus) -> Option<proto::Leader> 
     Some(refusal::leader_message((*id, address(config, status, *id, logged).clone())))
 }
 
-/// A configuration that names this member alone says where it listens, not how a cluster reaches it.
+/// A configuration that names only this member has its listen address, not the address at which a
+/// cluster reaches it.
 fn address<'a>(
     config: &'a NodeConfig,
     status: &ReplicaStatus,

@@ -1,30 +1,33 @@
-//! The public service: linearizability and deadlines of what was admitted, over a [`Replica`] and its [`Engine`].
+//! The public service over a [`Replica`] and its [`Engine`]: linearizability and deadlines of
+//! admitted requests.
 //!
 //! What holds here:
-//! - a read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's state after it;
-//! - a put is refused before it is proposed where the engine has no room; a delete is not;
-//! - writes under way are bounded in number and bytes, and reads by the memory that they and their answers take;
-//! - a value that cannot be read intact is DATA_LOSS, never "not found";
-//! - every refusal names the input and the way out, and carries an `ErrorDetail`.
+//! - A read that is not `stale` is served only after [`Replica::read_barrier`], from the engine's
+//!   state after it.
+//! - A put is refused before it is proposed if the engine has no space for it. A delete is not.
+//! - Writes under way are bounded in number and bytes, and reads by the memory that they and their
+//!   answers take.
+//! - A value that cannot be read intact is DATA_LOSS, never "not found".
+//! - Every refusal names the input and what to do, and carries an `ErrorDetail`.
 
-mod batch;
 mod describe;
+mod member_state;
+mod multiplexed;
 mod read;
 mod scrub;
-mod standing;
 mod write;
 
 use crate::admission::caller::Caller;
-use crate::admission::memory::{Line, Reader, Reads};
+use crate::admission::memory::{ConnectionFlow, Reader, Reads};
 use crate::admission::writes::Admission;
 use crate::admission::{deadline, refusal};
 use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::metrics::{Method, Metrics};
-use crate::outage::Outlook;
+use crate::outage::ElectionBlockedState;
 use cairn_client::proto::{self, answer, call};
-use cairn_engine::{Engine, Run};
-use cairn_raft::{Mandate, NodeId, Replica};
+use cairn_engine::{BootEpoch, Engine};
+use cairn_raft::{NodeId, Replica, UnsafeRecovery};
 use futures::future::Shared;
 use futures::{FutureExt, Stream};
 use std::future::Future;
@@ -48,10 +51,10 @@ struct Inner {
     config: NodeConfig,
     durability: Durability,
     replica: Replica,
-    outlook: Outlook,
+    election_blocked_state: ElectionBlockedState,
     engine: Engine,
     admission: Admission,
-    /// Pays for reads whose connection is not known.
+    /// Charges reads whose connection is not known.
     reader: Reader,
     metrics: Arc<Metrics>,
     started: Instant,
@@ -59,9 +62,9 @@ struct Inner {
 }
 
 impl Inner {
-    /// What the cluster waits for, if nobody leads and waiting alone elects nobody.
-    fn waits_for(&self) -> Option<String> {
-        self.outlook.of(&self.replica)
+    /// The sentence about a blocked election, if the election is blocked.
+    fn election_blocked(&self) -> Option<String> {
+        self.election_blocked_state.of(&self.replica)
     }
 }
 
@@ -69,7 +72,7 @@ impl KvService {
     pub(crate) fn new(
         config: NodeConfig,
         durability: Durability,
-        (replica, outlook): (Replica, Outlook),
+        (replica, election_blocked_state): (Replica, ElectionBlockedState),
         metrics: Arc<Metrics>,
         reads: &Reads,
         stopping: Stop,
@@ -77,10 +80,10 @@ impl KvService {
         let engine = replica.engine().clone();
         let inner = Inner {
             admission: Admission::new(&config.limits),
-            reader: reads.reader(Arc::new(Line::default())),
+            reader: reads.reader(Arc::new(ConnectionFlow::default())),
             engine,
             replica,
-            outlook,
+            election_blocked_state,
             metrics,
             started: Instant::now(),
             stopping,
@@ -104,7 +107,7 @@ impl KvService {
 }
 
 impl KvService {
-    /// One request of a shared stream: the same as a call of its own.
+    /// Serves one request of a multiplexed stream like a call of its own.
     async fn call(
         &self,
         caller: &Caller,
@@ -155,17 +158,17 @@ impl proto::kv_server::Kv for KvService {
         self.measured(Method::Get, work).await.map(|response| caller.answered(response))
     }
 
-    type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+    type MultiplexStream = Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
-    async fn batch(
+    async fn multiplex(
         &self,
-        request: Request<Streaming<proto::BatchRequest>>,
-    ) -> Result<Response<Self::BatchStream>, Status> {
+        request: Request<Streaming<proto::MultiplexRequest>>,
+    ) -> Result<Response<Self::MultiplexStream>, Status> {
         let service = self.clone();
         let stopping = service.inner.stopping.clone().map(|_| ());
         let caller = Caller::of(&request, &self.inner.reader);
         let calling = caller.clone();
-        let answers = batch::answers(request.into_inner(), stopping, move |kind, timeout| {
+        let answers = multiplexed::answers(request.into_inner(), stopping, move |kind, timeout| {
             let (service, caller) = (service.clone(), calling.clone());
             async move { service.call(&caller, kind, timeout).await }
         });
@@ -196,16 +199,16 @@ impl proto::kv_server::Kv for KvService {
         self.measured(Method::Scrub, async { scrub::scrub(&self.inner, &request.into_inner()) }).await
     }
 
-    async fn mandate(
+    async fn unsafe_recovery(
         &self,
-        request: Request<proto::MandateRequest>,
-    ) -> Result<Response<proto::MandateResponse>, Status> {
+        request: Request<proto::UnsafeRecoveryRequest>,
+    ) -> Result<Response<proto::UnsafeRecoveryResponse>, Status> {
         let asked = request.into_inner();
-        let run = Run { start: asked.start, nonce: asked.run };
-        let mandate = Mandate { candidate: NodeId::from_u64(asked.candidate), run };
-        self.measured(Method::Mandate, async {
-            let given = self.inner.replica.mandate(mandate).await;
-            given.map(|()| proto::MandateResponse {}).map_err(Status::failed_precondition)
+        let epoch = BootEpoch { number: asked.boot_epoch, nonce: asked.boot_nonce };
+        let unsafe_recovery = UnsafeRecovery { candidate: NodeId::from_u64(asked.candidate), epoch };
+        self.measured(Method::UnsafeRecovery, async {
+            let given = self.inner.replica.unsafe_recovery(unsafe_recovery).await;
+            given.map(|()| proto::UnsafeRecoveryResponse {}).map_err(Status::failed_precondition)
         })
         .await
     }

@@ -1,9 +1,9 @@
-//! Reads: behind a barrier unless `stale`, every value checked against its hash by the engine, and fetched from another
-//! member where it is damaged.
+//! Reads: after a barrier unless `stale`. The engine checks every value against its hash; a damaged
+//! one is fetched from another member.
 //!
-//! What holds here: nothing is read before the memory for it is charged to the caller.
+//! What holds here: the memory for a read is charged to the caller before the read begins.
 
-use super::{Inner, standing};
+use super::{Inner, member_state};
 use crate::admission::caller::Caller;
 use crate::admission::memory::Charge;
 use crate::admission::{refusal, validate};
@@ -16,20 +16,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// Items of a page where the request does not say.
+/// Items of a page if the request does not say.
 const LIST_ITEMS_DEFAULT: usize = 1000;
-/// Bytes of a page where the request does not say.
+/// Bytes of a page if the request does not say.
 const LIST_BYTES_DEFAULT: u64 = 1 << 20;
 /// Values of one page that are read at the same time.
 const LIST_READS: usize = 16;
-/// Values are in memory twice when they are encoded; from then on the answer is charged for its own length.
+/// While a value is encoded it is in memory twice. Afterwards the answer is charged for its own
+/// length.
 const COPIES: usize = 2;
-/// Bytes that a value takes while it is read, beside its own: it is read in whole blocks.
+/// Bytes that a read takes beside the value, because it reads whole blocks.
 const READ_BYTES: usize = 8 << 10;
 /// Bytes that an item of a page takes beside its key and value.
 const ITEM_BYTES: usize = 320;
-/// How often a get looks how long its value is, where that changes while it waits for memory.
-const LOOKS: usize = 8;
+/// How often a get charges for a value that grows while the get waits for memory.
+const CHARGE_ATTEMPTS: usize = 8;
 
 pub(super) async fn get(
     inner: &Inner,
@@ -49,7 +50,7 @@ pub(super) async fn get(
         let found = inner.replica.get(&request.key).await;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         let Some((entry, value)) = found else { return Ok(None) };
-        // It may have been overwritten by a longer one.
+        // The value may have been overwritten by a longer one.
         let took = value_bytes(value.len());
         if took > charge.bytes() {
             charge.resize(took);
@@ -64,7 +65,7 @@ pub(super) async fn get(
     })
 }
 
-/// The charge for a key's value; `None` where there is no such key.
+/// The charge for a key's value; `None` if the key does not exist.
 async fn admit_value(
     inner: &Inner,
     caller: &Caller,
@@ -72,7 +73,7 @@ async fn admit_value(
     end: Instant,
 ) -> Result<Option<Charge>, Status> {
     let need = || Some(value_bytes(inner.engine.lookup(GROUP, key)?.value.len as usize));
-    for _ in 0..LOOKS {
+    for _ in 0..CHARGE_ATTEMPTS {
         let Some(bytes) = need() else { return Ok(None) };
         if let Some(charge) = caller.try_admit(bytes) {
             return Ok(Some(charge));
@@ -123,7 +124,7 @@ pub(super) async fn list(
         let page = view.list(&query);
         let need = page_bytes(page.items.len(), content_bytes(&page.items, query.keys_only));
         if need > most {
-            // One item that is longer than a page was to be.
+            // The page holds a single item that is longer than the page was meant to be.
             drop(charge);
             charge = caller.admit(need, end).await?;
         } else {
@@ -140,12 +141,12 @@ pub(super) async fn list(
     .await
 }
 
-/// What a value takes.
+/// Memory for a value of this length.
 fn value_bytes(length: usize) -> usize {
     length * COPIES + READ_BYTES
 }
 
-/// What a page takes.
+/// Memory for a page.
 fn page_bytes(items: usize, content: usize) -> usize {
     let reads = items.min(LIST_READS) * READ_BYTES;
     content.saturating_mul(COPIES).saturating_add(items.saturating_mul(ITEM_BYTES)).saturating_add(reads)
@@ -172,7 +173,7 @@ async fn read_item(
 }
 
 async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
-    standing::readable(inner)?;
+    member_state::readable(inner)?;
     if stale {
         return Ok(());
     }
@@ -180,7 +181,7 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
         .replica
         .read_barrier()
         .await
-        .map_err(|error| refusal::of_read(&inner.config, inner.waits_for(), error))
+        .map_err(|error| refusal::of_read(&inner.config, inner.election_blocked(), error))
 }
 
 async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {

@@ -1,4 +1,4 @@
-//! The operator's hand on this node's scrubber.
+//! The RPC with which an operator controls this node's scrubber.
 
 use super::Inner;
 use cairn_client::proto::{self, scrub_request::Action};
@@ -33,7 +33,7 @@ pub(super) fn status(status: &ScrubStatus) -> proto::Scrub {
         blocks_checked: status.blocks_checked,
         values_checked: status.values_checked,
         damaged: status.damaged,
-        mended: status.mended,
-        unmendable: status.unmendable,
+        repaired: status.repaired,
+        unrepairable: status.unrepairable,
     }
 }

@@ -1,4 +1,4 @@
-//! Writes: checked, admitted, proposed, and answered with what is known at the deadline.
+//! Writes: validated, admitted, proposed, and answered with what is known at the deadline.
 
 use super::Inner;
 use crate::admission::{refusal, validate};
@@ -13,10 +13,10 @@ pub(super) async fn write(
     budget: Duration,
 ) -> Result<proto::WriteResponse, Status> {
     let checked = validate::write(&inner.config.limits, request)?;
-    let place = inner.admission.enter(checked.bytes)?;
-    match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, place)).await {
+    let permit = inner.admission.enter(checked.bytes)?;
+    match tokio::time::timeout(budget, inner.replica.write_holding(checked.command, permit)).await {
         Ok(Ok(outcome)) => Ok(response(outcome)),
-        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.waits_for(), error)),
+        Ok(Err(error)) => Err(refusal::of_write(&inner.config, inner.election_blocked(), error)),
         Err(_) => Err(refusal::outcome_unknown(format_args!("no quorum within {} ms", budget.as_millis()))),
     }
 }

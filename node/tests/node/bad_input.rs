@@ -1,4 +1,5 @@
-//! Bad input and bad places: each gets a clear message and a non-zero exit code, and nothing is lost.
+//! Bad input and bad directories: each gets a clear message and a non-zero exit code, and nothing
+//! is lost.
 use crate::support::{Cluster, Ran, run};
 use std::fs::OpenOptions;
 use std::net::TcpListener;
@@ -29,7 +30,7 @@ async fn inputs_over_the_limits_are_refused_and_harm_nothing() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_its_place() {
+fn a_bad_configuration_is_refused_with_its_location() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("cairn.toml");
     let serve = |text: &str| {
@@ -59,7 +60,7 @@ fn the_example_configuration_is_accepted() {
     let ran = run(folder.path(), &["config", "check", "--config", example, "--set", "mode=sync"]);
     assert_eq!(
         (ran.code, ran.stdout.trim()),
-        (0, "good: member 1 of example, mode sync, configured"),
+        (0, "valid: member 1 of example, mode sync, configured"),
         "{}",
         ran.stderr
     );
@@ -131,8 +132,8 @@ async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
 }
 
-/// The story: with two more members in its configuration a cluster of one counted on others to hold what it acknowledged
-/// before it was synced.
+/// The story: with two more members in its configuration, a cluster of one counted on others to
+/// hold what it acknowledged before it was synced.
 #[tokio::test(flavor = "multi_thread")]
 async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
     let mut cluster = Cluster::start(1, "64MiB", "").await;
@@ -158,22 +159,23 @@ async fn a_truncated_journal_is_refused_and_works_again_when_restored() {
     assert_eq!(cluster.stop_node(0), 0);
 
     let journal = cluster.data(0).join("journal");
-    let whole = std::fs::read(&journal).expect("the journal");
+    let intact = std::fs::read(&journal).expect("the journal");
     let file = OpenOptions::new().write(true).open(&journal).expect("the journal");
-    file.set_len(whole.len() as u64 - 8192).expect("truncated");
+    file.set_len(intact.len() as u64 - 8192).expect("truncated");
     drop(file);
     let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
     refused(&ran, 1, &["`journal`", "truncated"]);
 
-    std::fs::write(&journal, whole).expect("restored");
+    std::fs::write(&journal, intact).expect("restored");
     cluster.start_node(0);
     cluster.wait_ready().await;
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
 }
 
-/// The story: of a damaged directory an operator was told file and offset, but neither which directory nor what to do.
+/// The story: the error about a damaged directory named file and offset, but neither the directory
+/// nor what to do.
 #[test]
-fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
+fn a_damaged_superblock_is_refused_with_the_directory_and_what_to_do() {
     let cluster = Cluster::format(1, "64MiB", "");
     let path = cluster.data(0).join("superblock");
     let file = OpenOptions::new().write(true).open(path).expect("the superblock");
@@ -182,11 +184,11 @@ fn a_damaged_superblock_is_refused_with_the_directory_and_the_way_out() {
     }
     let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
     let directory = cluster.data(0).display().to_string();
-    refused(&ran, 1, &[&directory, "is damaged", "`superblock`", "nobody else has its data"]);
+    refused(&ran, 1, &[&directory, "is damaged", "`superblock`", "no other member has its data"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_size_that_the_directory_does_not_have_is_told() {
+async fn a_size_that_the_directory_does_not_have_is_reported() {
     let mut cluster = Cluster::format(1, "64MiB", "");
     let config = cluster.config(0).to_string();
     cluster.start_node(0);
@@ -215,7 +217,7 @@ fn a_directory_that_was_never_formatted_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_clears_by_itself() {
+async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_frees_its_space() {
     let cluster = Cluster::start(1, "16MiB", "").await;
     let cairn = |arguments: &[&str]| cluster.cairn(arguments);
     let file = cluster.folder.path().join("value");
@@ -242,17 +244,17 @@ async fn a_full_disk_refuses_puts_still_reads_and_deletes_and_clears_by_itself()
         assert_eq!(cairn(&["delete", key]).code, 0, "{key} can be deleted");
     }
     let again = async || (cairn(&["put", "again", &value]).code == 0).then_some(());
-    cluster.until("room comes back by itself", again).await;
+    cluster.until("space is free again", again).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_value_is_told_from_a_missing_one_and_the_rest_is_served() {
+async fn a_damaged_value_is_not_taken_for_a_missing_one_and_the_rest_is_served() {
     let mut cluster = Cluster::start(1, "64MiB", "").await;
     let value = "a value that is found in the data file and damaged there. ".repeat(100);
     assert_eq!(cluster.cairn(&["put", "damaged", &value]).code, 0);
     assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
 
-    // A running node may still have the value in memory; one that was started again has it nowhere else.
+    // A running node may still have the value in memory. After a restart only the file has it.
     cluster.stop_node(0);
     let path = cluster.data(0).join("data");
     let bytes = std::fs::read(&path).expect("the data");

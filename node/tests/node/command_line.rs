@@ -9,16 +9,17 @@ fn json_of(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
-/// Ports as `cairn dev --port` lays them out from the first, all of them for this test, also while no cluster runs.
+/// Ports in the layout of `cairn dev --port`. This test holds all of them, even while no cluster
+/// runs.
 fn row_of_ports() -> Vec<HeldPort> {
     loop {
         let first = HeldPort::any().expect("a port");
-        let place = |offset| {
+        let port = |offset| {
             let mut address = first.address();
             address.set_port(address.port().checked_add(offset)?);
             HeldPort::alone_at(address).ok()
         };
-        let others: Option<Vec<HeldPort>> = [1, 2, 10, 11, 12, 20, 21, 22].into_iter().map(place).collect();
+        let others: Option<Vec<HeldPort>> = [1, 2, 10, 11, 12, 20, 21, 22].into_iter().map(port).collect();
         if let Some(others) = others {
             return std::iter::once(first).chain(others).collect();
         }
@@ -54,9 +55,10 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     assert_eq!(cairn(&["dev", "stop"]).code, 0);
 }
 
-/// The story: the first node's log had the reason, and the command showed whatever its last lines were.
+/// The story: the first node's log had the reason, but the command showed only the last lines of
+/// it, whatever they were.
 #[test]
-fn a_development_cluster_whose_port_is_taken_says_which_one_and_where_it_is_configured() {
+fn a_development_cluster_reports_a_port_in_use_and_where_it_is_configured() {
     let folder = tempfile::tempdir().expect("a folder");
     let ports = row_of_ports();
     let dev = ["dev", "--exit", "--size", "64MiB", "--port", &ports[0].address().port().to_string()];
@@ -98,7 +100,7 @@ fn the_demonstration_puts_and_gets_and_an_ephemeral_cluster_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_does_what_it_says_and_ends_with_its_code() {
+async fn every_command_works_and_ends_with_its_exit_code() {
     let cluster = Cluster::start(3, "64MiB", "").await;
     let cairn = |arguments: &[&str]| cluster.cairn(arguments);
 
@@ -132,9 +134,9 @@ async fn every_command_does_what_it_says_and_ends_with_its_code() {
     assert_eq!(cairn(&["delete", "a"]).code, 0);
     assert_eq!(cairn(&["delete", "a", "--if-exists"]).code, 4);
 
-    let nobody = HeldPort::any().expect("a port");
-    let nobody = nobody.address().to_string();
-    let unreachable = run(cluster.folder.path(), &["get", "b", "-e", &nobody, "--timeout", "300ms"]);
+    let unused = HeldPort::any().expect("a port");
+    let address = unused.address().to_string();
+    let unreachable = run(cluster.folder.path(), &["get", "b", "-e", &address, "--timeout", "300ms"]);
     assert_eq!(unreachable.code, 6, "{}", unreachable.stderr);
     assert_eq!(run(cluster.folder.path(), &["put"]).code, 2);
 }
@@ -160,7 +162,7 @@ async fn keys_and_values_of_any_bytes_go_in_and_come_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bench_reports_its_requests_and_http_tells_of_them() {
+async fn a_bench_reports_its_requests_and_the_metrics_show_them() {
     let cluster = Cluster::start(3, "128MiB", "").await;
     let report = json_of(&cluster.cairn(&[
         "bench",

@@ -1,5 +1,5 @@
-//! Bytes flipped in the files of running nodes, with real processes: clients read what was written, `cairn scrub` finds the
-//! rest, and nothing of it is left when the nodes start again.
+//! Bytes flipped in the files of running nodes, with real processes: clients read what was written,
+//! `cairn scrub` finds the rest, and no damage is left when the nodes restart.
 use crate::support::Cluster;
 use cairn_client::Client;
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn key(number: usize) -> String {
     format!("key{number}")
 }
 
-/// Unlike any other, so that it can be found in a file.
+/// Different from all others, so that it can be found in a file.
 fn value(number: usize) -> Vec<u8> {
     format!("<value {number} of the test>").repeat(10 + number * 20).into_bytes()
 }
@@ -26,7 +26,7 @@ fn flip(path: &Path, offset: u64) {
     file.sync_all().expect("synced");
 }
 
-/// Flips a byte of the value of each of these keys in a node's data file. Returns how many there were.
+/// Flips a byte of each of these keys' values in a node's data file. Returns how many there were.
 fn damage_values(cluster: &Cluster, node: usize, numbers: impl Iterator<Item = usize>) -> u64 {
     let path = cluster.data(node).join("data");
     let bytes = std::fs::read(&path).expect("the data file");
@@ -62,7 +62,7 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     for number in 0..KEYS {
         client.put(key(number), value(number)).await.expect("written");
     }
-    // Processes that have just started keep no values in memory.
+    // Processes that have just started have no values in memory.
     cluster.kill_all();
     for node in 0..3 {
         cluster.start_node(node);
@@ -80,7 +80,7 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     }
     check(&client).await;
 
-    // Each node scrubs by itself a minute after its start, so it may have counted a cycle by now.
+    // Each node starts a scrub a minute after its start, so it may have counted a cycle by now.
     let cycles = |all: &[Value]| all.iter().map(|node| node["cycles"].as_u64()).collect::<Vec<_>>();
     let before = cycles(&scrubs(&cluster, "status"));
     assert_eq!(scrubs(&cluster, "start").len(), 3);
@@ -90,8 +90,8 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     };
     let ended = cluster.until("the scrubs end", async || Some(scrubs(&cluster, "status")).filter(done)).await;
     let sum = |name: &str| ended.iter().map(|node| node[name].as_u64().expect("a number")).sum::<u64>();
-    assert!(sum("mended") >= damaged, "{damaged} values damaged: {ended:?}");
-    assert_eq!(sum("unmendable"), 0, "{ended:?}");
+    assert!(sum("repaired") >= damaged, "{damaged} values damaged: {ended:?}");
+    assert_eq!(sum("unrepairable"), 0, "{ended:?}");
     assert!(sum("values_checked") >= 3 * KEYS as u64, "{ended:?}");
     let paused = scrubs(&cluster, "pause");
     assert!(paused.iter().all(|node| node["paused"] == true), "{paused:?}");
@@ -103,7 +103,7 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
     cluster.wait_ready().await;
     check(&client).await;
     for status in cluster.statuses().await {
-        assert_eq!(status.standing, "active");
+        assert_eq!(status.member_state, "active");
         assert_eq!(status.storage.expect("storage").corrupt_values, 0);
     }
 }

@@ -1,4 +1,5 @@
-//! `cairn doctor`, and the server that heeds it, as processes, on whatever disk the tests run on.
+//! `cairn doctor`, and the server that obeys its verdict, as processes, on the disk on which the
+//! tests run.
 use crate::support::{Cluster, run};
 use serde_json::Value;
 use std::path::Path;
@@ -17,7 +18,7 @@ fn finding<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_doctor_names_what_it_found_and_leaves_the_place_as_it_was() {
+fn the_doctor_reports_its_findings_and_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("text");
     let report = examined(folder.path(), &[path]);
@@ -73,7 +74,7 @@ async fn a_formatted_directory_is_examined_while_it_is_served() {
 }
 
 #[test]
-fn a_place_that_cannot_hold_a_directory_is_refused() {
+fn a_path_that_cannot_hold_a_directory_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("file"), "").expect("a file");
     for (arguments, word) in [
@@ -85,14 +86,14 @@ fn a_place_that_cannot_hold_a_directory_is_refused() {
         assert_eq!(ran.code, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains(word), "{}", ran.stderr);
     }
-    // No file can be made there by anybody, so nothing can be promised.
+    // No file can be created there, so nothing can be promised.
     let nothing = run(folder.path(), &["doctor", "/proc"]);
     assert_eq!(nothing.code, 9, "{}{}", nothing.stdout, nothing.stderr);
     assert!(nothing.stdout.contains("verdict: none"), "{}", nothing.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_says_the_mode_who_chose_it_and_what_it_promises() {
+async fn status_shows_the_mode_who_chose_it_and_what_it_promises() {
     let cluster = Cluster::start(3, "64MiB", "").await;
     let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
     let verdict = &report["verdict"];
@@ -111,7 +112,7 @@ async fn status_says_the_mode_who_chose_it_and_what_it_promises() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_stated() {
+async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_asserted() {
     let mut cluster = Cluster::format(1, "64MiB", "mode = \"device\"");
     let folder = cluster.folder.path().to_path_buf();
     let report = examined(&folder, &["--config", cluster.config(0)]);
@@ -127,9 +128,9 @@ async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_stated()
         assert_eq!(checked.code, 2, "{}", checked.stdout);
     }
     let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
-    let stated =
+    let asserted =
         text.replace("mode = \"device\"", "mode = \"device\"\nstorage.assert_device_contract = true");
-    std::fs::write(cluster.config(0), stated).expect("a configuration");
+    std::fs::write(cluster.config(0), asserted).expect("a configuration");
     let printed = run(&folder, &["config", "print", "-o", "json", "--config", cluster.config(0)]);
     let printed: Value = serde_json::from_str(&printed.stdout).expect("JSON");
     let here = &printed["mode"]["here"];

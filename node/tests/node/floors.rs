@@ -1,26 +1,26 @@
-//! The floors drawn in `docs/design.md`: no path in the sources leads to a higher floor, and neither
-//! modules nor rooms form a circle beyond a parent and its child. Paths inside functions count as `use`
-//! lines do, and a re-export counts as what it names.
+//! Checks the floors drawn in `docs/design.md`. No path in the sources leads to a higher floor.
+//! Neither modules nor top-level modules form a cycle, except between a parent and its child. Paths
+//! inside functions count like `use` lines, and a re-export counts as what it names.
 //!
-//! What this does not see: a method that a higher file adds to a lower type, what a macro names, and
-//! what stands behind a trait.
+//! This test does not see a method that a higher file adds to a lower type, what a macro names, and
+//! what is behind a trait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The text of each module of a crate, such as `storage::repair` (lib.rs is ""): no comments, no tests,
-/// and `a::{b, c}` spelt out.
+/// The text of each module of a crate, such as `storage::repair` (lib.rs is ""), without comments
+/// and tests, and with `a::{b, c}` expanded.
 type Modules = BTreeMap<String, String>;
 
 fn is_path(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == ':'
 }
 
-fn spelt_out(source: &str) -> String {
+fn expanded(source: &str) -> String {
     let mut text: String =
         source.lines().flat_map(|line| [line.split("//").next().unwrap_or(""), "\n"]).collect();
-    // The last group contains no other.
+    // The last group contains no other group.
     while let Some(open) = text.rfind("::{") {
         let close = text[open..].find('}').map_or(text.len() - 1, |at| open + at);
         let start = text[..open].rfind(|c: char| !is_path(c)).map_or(0, |at| at + 1);
@@ -40,12 +40,12 @@ fn read(src: &Path, folder: &Path, modules: &mut Modules) {
             let source = fs::read_to_string(&path).unwrap();
             let code = source.split("\n#[cfg(test)]\nmod tests").next().unwrap_or("");
             let module = if name == "lib" { "" } else { name.strip_suffix("::mod").unwrap_or(&name) };
-            modules.insert(module.to_owned(), spelt_out(code));
+            modules.insert(module.to_owned(), expanded(code));
         }
     }
 }
 
-/// The module that holds what `path` names in module `at`.
+/// The module that contains what `path` names in module `at`.
 fn resolve(modules: &Modules, at: &str, path: &str) -> String {
     let parent = at.rsplit_once("::").map_or("", |(parent, _)| parent);
     let (from, rest) = match path.split_once("::") {
@@ -75,7 +75,7 @@ fn exports<'m>(modules: &'m Modules, module: &str) -> Vec<&'m str> {
     exports.flat_map(|(_, paths)| paths.split(',').map(str::trim)).collect()
 }
 
-/// Who names whom, but for parents and children.
+/// Which module names which other, except for parents and children.
 fn edges(modules: &Modules) -> Vec<(&str, String)> {
     let kin = |a: &str, b: &str| a == b || a.starts_with(&format!("{b}::"));
     let inside = |word: &&str| ["crate::", "super::", "self::"].iter().any(|root| word.starts_with(root));
@@ -86,33 +86,33 @@ fn edges(modules: &Modules) -> Vec<(&str, String)> {
     named.filter(|(from, to)| !kin(from, to) && !kin(to, from)).collect()
 }
 
-fn room(module: &str) -> &str {
+fn top_level(module: &str) -> &str {
     module.split("::").next().unwrap_or("")
 }
 
-/// `floors`: the rooms of each floor, the highest first.
+/// `floors`: the top-level modules of each floor, the highest floor first.
 fn faults(modules: &Modules, floors: &[Vec<&str>]) -> Vec<String> {
-    let floor = |module: &str| floors.iter().position(|rooms| rooms.contains(&room(module)));
+    let floor = |module: &str| floors.iter().position(|names| names.contains(&top_level(module)));
     let mut edges = edges(modules);
     let upward = edges.iter().filter(|(from, to)| floor(to).is_none() || floor(to) < floor(from));
     let mut faults: BTreeSet<String> =
         upward.map(|(from, to)| format!("{from} -> {to} leads upward, or out of the picture")).collect();
-    let rooms = edges.iter().map(|(from, to)| (room(from), room(to).to_owned()));
-    let rooms: Vec<_> = rooms.filter(|(from, to)| from != to).collect();
-    edges.extend(rooms);
-    // A module that names nobody left, or that nobody left names, is in no circle.
+    let tops = edges.iter().map(|(from, to)| (top_level(from), top_level(to).to_owned()));
+    let tops: Vec<_> = tops.filter(|(from, to)| from != to).collect();
+    edges.extend(tops);
+    // A module that names no remaining module, or that no remaining module names, is in no cycle.
     let mut before = usize::MAX;
     while edges.len() < before {
         before = edges.len();
         let all = edges.clone();
         edges.retain(|(from, to)| all.iter().any(|(a, _)| a == to) && all.iter().any(|(_, b)| b == from));
     }
-    faults.extend(edges.iter().map(|(from, to)| format!("{from} -> {to} is in a circle, or between two")));
+    faults.extend(edges.iter().map(|(from, to)| format!("{from} -> {to} is in a cycle, or between two")));
     faults.into_iter().collect()
 }
 
 #[test]
-fn no_path_leads_upward_and_no_modules_form_a_circle() {
+fn no_path_leads_upward_and_no_modules_form_a_cycle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let design = fs::read_to_string(root.join("docs/design.md")).unwrap();
     for name in ["engine", "raft", "client", "node"] {
@@ -124,17 +124,17 @@ fn no_path_leads_upward_and_no_modules_form_a_circle() {
         read(&src, &src, &mut modules);
         let drawn: BTreeSet<&str> = floors.iter().flatten().copied().collect();
         let built: BTreeSet<&str> =
-            modules.keys().map(|module| room(module)).filter(|r| !r.is_empty()).collect();
-        assert_eq!(drawn, built, "{name}: the rooms of the picture and those of the sources");
+            modules.keys().map(|module| top_level(module)).filter(|r| !r.is_empty()).collect();
+        assert_eq!(drawn, built, "{name}: the modules of the picture and those of the sources");
         let faults = faults(&modules, &floors);
         assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
     }
 }
 
 #[test]
-fn a_path_upward_is_found_wherever_it_stands_and_so_is_a_circle() {
+fn an_upward_path_is_found_anywhere_and_so_is_a_cycle() {
     let found = |sources: &[(&str, &str)]| {
-        let modules = sources.iter().map(|(name, text)| ((*name).to_owned(), spelt_out(text))).collect();
+        let modules = sources.iter().map(|(name, text)| ((*name).to_owned(), expanded(text))).collect();
         faults(&modules, &[vec!["high"], vec!["low"]]).join("\n")
     };
     let high = ("high", "use crate::low::{self, Y};");
@@ -145,9 +145,9 @@ fn a_path_upward_is_found_wherever_it_stands_and_so_is_a_circle() {
         (("low", ""), "fn f() { crate::high::x() }"),
         (exports, "use super::X;"),
     ] {
-        let told = found(&[high, low, ("low::a", a)]);
-        assert!(told.contains("low::a -> high leads upward"), "{a}: {told}");
+        let faults = found(&[high, low, ("low::a", a)]);
+        assert!(faults.contains("low::a -> high leads upward"), "{a}: {faults}");
     }
-    let told = found(&[("low::a", "use super::b::X;"), ("low::b", "fn f() { super::a::x() }")]);
-    assert!(told.contains("low::b -> low::a is in a circle"), "{told}");
+    let faults = found(&[("low::a", "use super::b::X;"), ("low::b", "fn f() { super::a::x() }")]);
+    assert!(faults.contains("low::b -> low::a is in a cycle"), "{faults}");
 }

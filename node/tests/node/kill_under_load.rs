@@ -1,9 +1,9 @@
 //! The promise, with real processes: `kill -9` of the leader, and of all three nodes, under load.
 //!
-//! Each writer puts new keys, and overwrites a register of its own with rising numbers. After each disaster every
-//! acknowledged key must be there with its value, and each register must hold a number that was at least the last one
-//! acknowledged and at most the last one tried.
-use crate::support::{Cluster, PATIENCE};
+//! Each writer puts new keys, and overwrites its own register with rising numbers. After each
+//! disaster every acknowledged key must exist with its value, and each register must hold a number
+//! between the last one acknowledged and the last one tried.
+use crate::support::{Cluster, WAIT_LIMIT};
 use cairn_client::{Client, Error};
 use futures::StreamExt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const VALUE_BYTES: usize = 1024;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_writes_survive_kill_9_of_the_leader_and_of_all_nodes() {
-    tokio::time::timeout(PATIENCE * 2, scenario()).await.expect("the scenario ends in time");
+    tokio::time::timeout(WAIT_LIMIT * 2, scenario()).await.expect("the scenario ends in time");
 }
 
 async fn scenario() {
@@ -29,13 +29,14 @@ async fn scenario() {
     let leader = cluster.leader().await;
     let killed_at = Instant::now();
     cluster.kill_node(leader);
-    // While it is away. How soon, in the time of the machines, is for the simulation: `leader-killed`.
+    // While the leader is down. The simulation checks how soon, in the machines' time:
+    // `leader-killed`.
     load.wait_for_acknowledgements_after_outage(killed_at).await;
     load.wait_for_acknowledgements(500).await;
     let outage = history.merge(load.stop().await).longest_pause_after(killed_at);
     let (checked, unknown) = history.check(&cluster.client()).await;
     println!(
-        "kill -9 of the leader: writes went on after {} ms; {checked} acknowledged keys all there, {unknown} outcomes unknown",
+        "kill -9 of the leader: writes continued after {} ms; {checked} acknowledged keys all there, {unknown} outcomes unknown",
         outage.as_millis()
     );
 
@@ -63,13 +64,13 @@ async fn scenario() {
     }
 }
 
-/// What each writer tried and was told.
+/// What each writer tried, and the results.
 #[derive(Clone, Debug, Default)]
 struct Written {
     writer: u64,
     /// Numbers of keys that were acknowledged.
     acknowledged: Vec<u64>,
-    /// Tried last, acknowledged or not.
+    /// The last number tried, acknowledged or not.
     last_tried: u64,
     register_acknowledged: u64,
     register_tried: u64,
@@ -101,7 +102,7 @@ impl History {
         times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
     }
 
-    /// Reads everything back. Gives the keys checked and the outcomes that were never known.
+    /// Reads everything back. Returns the number of keys checked and of unknown outcomes.
     async fn check(&self, client: &Client) -> (usize, u64) {
         let keys = self
             .writers
@@ -140,8 +141,8 @@ fn key(writer: u64, number: u64) -> String {
 }
 
 fn value(writer: u64, number: u64) -> Vec<u8> {
-    let mark = format!("{writer}:{number};");
-    mark.bytes().cycle().take(VALUE_BYTES).collect()
+    let pattern = format!("{writer}:{number};");
+    pattern.bytes().cycle().take(VALUE_BYTES).collect()
 }
 
 fn register(writer: u64) -> String {
@@ -175,7 +176,8 @@ impl Load {
         }
     }
 
-    /// Two more acknowledgements than writers: at least one of them belongs to a write begun after the disaster.
+    /// Waits for twice as many acknowledgements as there are writers, so that at least one belongs
+    /// to a write that began after the disaster.
     async fn wait_for_acknowledgements_after_outage(&self, since: Instant) {
         self.wait_for_acknowledgements(WRITERS * 2).await;
         println!("{} acknowledgements within {} ms of the kill", WRITERS * 2, since.elapsed().as_millis());
@@ -219,7 +221,7 @@ async fn write(
                 acknowledged.fetch_add(1, Ordering::SeqCst);
             }
             Err(Error::OutcomeUnknown { .. }) => written.unknown += 1,
-            // Not applied, the client says; tried again with the next key.
+            // The client says that it was not applied. The writer continues with the next key.
             Err(error) if error.is_transient() => {}
             Err(error) => panic!("writer {}: {error}", written.writer),
         }

@@ -1,5 +1,5 @@
-//! Nodes whose identity cannot be read any more, with real processes: one begins empty by itself and takes its slot again, two of
-//! three wait and overwrite nothing.
+//! Nodes whose identity is unreadable, with real processes. One such node of three begins empty and
+//! takes its slot again. Two of three wait and overwrite nothing.
 use crate::support::Cluster;
 use cairn_client::NodeStatus;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn superblock(cluster: &Cluster, node: usize) -> PathBuf {
     cluster.data(node).join("superblock")
 }
 
-/// Flips a bit in each of these copies of the identity; returns the file as it was.
+/// Flips a bit in each of these copies of the identity. Returns the file as it was before.
 fn lose_identity(cluster: &Cluster, node: usize, copies: &[usize]) -> Vec<u8> {
     let path = superblock(cluster, node);
     let before = std::fs::read(&path).expect("the superblock");
@@ -59,8 +59,8 @@ async fn a_node_whose_identity_is_unreadable_begins_empty_and_takes_its_slot_aga
         let after = cluster.wait_replaced(&before).await;
         println!("{} copies gone: a voter again after {:?}", copies.len(), began.elapsed());
         assert_eq!(after.members.iter().filter(|member| member.voter).count(), 3);
-        assert_eq!(after.run.0, 1, "the first start of the new identity");
-        // With one of the others gone, what was acknowledged before needs the new one.
+        assert_eq!(after.boot_epoch.0, 1, "the first boot of the new identity");
+        // With one of the others down, what was acknowledged before needs the new member.
         let leader = cluster.leader().await;
         let spared = if leader == 1 { 0 } else { leader };
         cluster.kill_node(spared);
@@ -89,15 +89,16 @@ async fn without_a_leader_nothing_of_an_unreadable_identity_is_overwritten() {
     for node in [0, 1] {
         cluster.start_node(node);
     }
-    // That they wait for as long as a leader could take is shown by the simulation, `two-identities-unreadable`.
+    // The simulation shows that they keep waiting for longer than an election takes:
+    // `two-identities-unreadable`.
     let waiting = || cluster.logs().matches("until then nothing is overwritten").count() == 2;
     cluster.until("both wait", async || waiting().then_some(())).await;
-    assert_eq!(cluster.stop_node(0), 0, "asked to end while it waits: {}", cluster.logs());
+    assert_eq!(cluster.stop_node(0), 0, "asked to stop while it waits: {}", cluster.logs());
     for node in [0, 1] {
         assert!(files(&cluster, node) == left[node], "node {node} overwrote something");
     }
 
-    // A person puts the copies right, of one while it waits: it looks again.
+    // The operator restores the copies, one of them while the node waits: the node reads it again.
     for (node, bytes) in saved.into_iter().enumerate() {
         std::fs::write(superblock(&cluster, node), bytes).expect("written");
     }

@@ -1,6 +1,6 @@
 //! Real `cairn` processes on loopback.
 //!
-//! One binary: what each test needs of the crate is compiled once.
+//! One binary, so that the crate's dependencies are compiled only once.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +20,6 @@ mod lost_identity;
 mod new_disk;
 mod outage;
 mod readers;
-mod recover;
 mod support;
+mod unsafe_recovery;
 mod wire;

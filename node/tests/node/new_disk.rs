@@ -1,5 +1,5 @@
-//! A node whose data directory is lost, or whose addresses change, with real processes: it takes its place by itself, and
-//! the cluster can spare another node from then on.
+//! A node whose data directory is lost, or whose addresses change, with real processes. It takes
+//! its slot again automatically, and then the cluster can spare another node.
 use crate::support::Cluster;
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ fn value(number: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_one_is_refused() {
+async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directory_is_refused() {
     let mut cluster = Cluster::start(3, "64MiB", "storage.format_empty = \"true\"").await;
     let client = cluster.client();
     for number in 0..KEYS {
@@ -27,7 +27,7 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
     assert_eq!(after.members.iter().filter(|member| member.voter).count(), 3);
     assert!(after.members.iter().all(|member| member.node_id != before.node_id));
 
-    // What was acknowledged before needs nobody else but the newcomer and one more.
+    // What was acknowledged before needs only the new member and one more.
     let leader = cluster.leader().await;
     cluster.kill_node(if leader == 1 { 0 } else { leader });
     client.put("after", "1").await.expect("two of three serve");
@@ -36,7 +36,7 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
         assert_eq!(found.value, value(number), "{number}");
     }
 
-    // The directory that was lost turns up again: nobody listens to it, and it says so.
+    // The lost directory turns up again: the other members refuse it, and it reports that.
     cluster.start_node(if leader == 1 { 0 } else { leader });
     cluster.wait_ready().await;
     cluster.kill_node(1);
@@ -44,20 +44,21 @@ async fn a_node_with_an_empty_directory_takes_its_place_by_itself_and_its_old_on
     std::fs::rename(cluster.data(1), &new).expect("the directory");
     std::fs::rename(&aside, cluster.data(1)).expect("the directory");
     cluster.start_node(1);
-    let retired = async || {
+    let removed = async || {
         let mut all = cluster.statuses().await.into_iter();
-        all.find(|status| status.node_id == before.node_id && status.standing == "retired")
+        all.find(|status| status.node_id == before.node_id && status.member_state == "removed")
     };
-    let old = cluster.until("the old one is told", retired).await;
+    let old = cluster.until("the old one learns that it was removed", removed).await;
     let reason = old.stopped_reason.expect("a reason");
-    assert!(reason.contains("make its data directory anew"), "{reason}");
+    assert!(reason.contains("give it an empty data directory"), "{reason}");
     client.put("undisturbed", "1").await.expect("two of three serve");
 }
 
-/// The story: two members got other addresses. The others went on looking for them where the log of the cluster's first day
-/// had them, and so did the two for each other: without the third there was no majority.
+/// The story: two members got other addresses. The others kept using the addresses in the log,
+/// which are from the cluster's first day, and so did the two members for each other. Without the
+/// third member there was no majority.
 #[tokio::test(flavor = "multi_thread")]
-async fn members_are_found_where_the_configuration_has_them_and_not_where_the_log_does() {
+async fn members_are_reached_at_the_configured_addresses_and_not_at_those_in_the_log() {
     let mut cluster = Cluster::start(3, "64MiB", "").await;
     cluster.client().put("kept", "1").await.expect("written");
     for node in 0..3 {
@@ -76,8 +77,8 @@ async fn members_are_found_where_the_configuration_has_them_and_not_where_the_lo
 
     let endpoints = cluster.endpoints();
     for status in cluster.statuses().await {
-        let told: Vec<_> = status.members.iter().map(|member| member.client_address.clone()).collect();
-        assert_eq!(told, endpoints);
+        let reported: Vec<_> = status.members.iter().map(|member| member.client_address.clone()).collect();
+        assert_eq!(reported, endpoints);
     }
-    assert!(cluster.logs().contains("the configuration goes before"), "{}", cluster.logs());
+    assert!(cluster.logs().contains("the configuration takes precedence"), "{}", cluster.logs());
 }

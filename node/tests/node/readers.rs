@@ -1,4 +1,5 @@
-//! Clients that ask for much and take nothing: how much memory they cost, and what they cost others.
+//! Clients that ask for much and read nothing: how much memory they cost, and what they cost
+//! others.
 
 use crate::support::raw::Raw;
 use crate::support::{Cluster, http_get, value_of};
@@ -9,9 +10,10 @@ use tonic::Code;
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 64 * MIB;
-/// Beside the budget: what is encoded at the moment, connections and their streams, the allocator.
+/// Memory beside the budget: answers that are being encoded, connections and their streams, the
+/// allocator.
 const SLACK: u64 = 40 * MIB;
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn limits() -> String {
     format!("limits.max_read_bytes = \"{}MiB\"\nlimits.max_connections = 200", BUDGET / MIB)
@@ -28,7 +30,8 @@ async fn fill(cluster: &Cluster) {
     client.put("large", vec![7; MIB as usize]).await.expect("written");
 }
 
-/// Asks for a page of 4 MiB on each of many connections, and for many large values on each of some others.
+/// Asks for a page of 4 MiB on each of many connections, and for many large values on each of some
+/// other connections.
 fn ask(address: &str) -> Vec<Raw> {
     let mut connections: Vec<Raw> = (0..128 + 6).map(|_| Raw::connect(address)).collect();
     let page =
@@ -41,7 +44,7 @@ fn ask(address: &str) -> Vec<Raw> {
         let get = proto::GetRequest { key: "large".into(), ..Default::default() };
         let calls =
             (1..=64).map(|id| proto::Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
-        connection.call("Batch", &proto::BatchRequest { calls: calls.collect() }, false);
+        connection.call("Multiplex", &proto::MultiplexRequest { calls: calls.collect() }, false);
     }
     connections
 }
@@ -52,10 +55,10 @@ fn metric(http: &str, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().expect("a number")
 }
 
-/// The story: two hundred connections that asked for a page each and did not read it took two gigabytes from a leader, and cost
-/// it its leadership.
+/// The story: two hundred connections that asked for one page each and did not read it took two
+/// gigabytes of a leader's memory, and cost it its leadership.
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_that_take_nothing_cost_no_more_than_the_budget_and_others_are_served() {
+async fn clients_that_read_nothing_cost_no_more_than_the_budget_and_others_are_served() {
     let cluster = Cluster::start(1, "64MiB", &limits()).await;
     fill(&cluster).await;
     let (address, http) = (cluster.endpoints().remove(0), value_of(cluster.config(0), "listen.http"));
@@ -68,14 +71,14 @@ async fn readers_that_take_nothing_cost_no_more_than_the_budget_and_others_are_s
     let mut readers = ask(&address);
     let began = Instant::now();
     let mut others = 0;
-    // As long as it takes until the first of them are sent away, so that others of them are served.
+    // Until the first of them are closed, so that others of them are served.
     while others < 300 || !readers.iter_mut().any(Raw::is_closed) {
         let found = client.get("page/0000").await.expect("others are served");
         assert_eq!(found.expect("there").value.len(), 4000);
         others += 1;
         let (peak, most) = (cluster.peak_memory(0), idle + BUDGET + SLACK);
         assert!(peak <= most, "{} MiB, idle {}, at most {}", peak / MIB, idle / MIB, most / MIB);
-        assert!(began.elapsed() < PATIENCE, "nobody is sent away");
+        assert!(began.elapsed() < WAIT_LIMIT, "no connection is closed");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(metric(&http, "cairn_slow_readers_closed_total") > 0);
@@ -88,13 +91,13 @@ async fn readers_that_take_nothing_cost_no_more_than_the_budget_and_others_are_s
 
     drop(readers);
     while metric(&http, "cairn_reads_held_bytes") > 0 || metric(&http, "cairn_reads_waiting") > 0 {
-        assert!(began.elapsed() < PATIENCE, "what they held is kept");
+        assert!(began.elapsed() < WAIT_LIMIT, "their memory is not released");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// The answer to a request of too many operations. A client that gets no processor for seconds answers no ping either, and loses
-/// its connection: then it asks once more.
+/// The error of a request with too many operations. A client that gets no processor time for
+/// seconds answers no ping either, and loses its connection: then it asks again.
 async fn refused(mut ask: impl AsyncFnMut() -> Result<(), tonic::Status>) -> tonic::Status {
     let began = Instant::now();
     loop {
@@ -102,11 +105,12 @@ async fn refused(mut ask: impl AsyncFnMut() -> Result<(), tonic::Status>) -> ton
         if status.code() == Code::InvalidArgument {
             return status;
         }
-        assert!(began.elapsed() < PATIENCE, "{status:?}");
+        assert!(began.elapsed() < WAIT_LIMIT, "{status:?}");
     }
 }
 
-/// The story: a request of 5 MB took 210 MB when it was decoded, before its operations were counted.
+/// The story: a request of 5 MB took 210 MB when it was decoded, before its operations were
+/// counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes() {
     let cluster = Cluster::start(1, "64MiB", "").await;
@@ -129,12 +133,12 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     let detail = proto::ErrorDetail::decode(detail).expect("a detail");
     assert_eq!((detail.reason(), detail.actual), (proto::error_detail::Reason::RequestTooLarge, 2_600_000));
 
-    let request = proto::BatchRequest { calls: vec![call] };
-    let batch = async || {
-        let answers = client.batch(futures::stream::iter([request.clone()])).await?;
+    let request = proto::MultiplexRequest { calls: vec![call] };
+    let multiplexed = async || {
+        let answers = client.multiplex(futures::stream::iter([request.clone()])).await?;
         answers.into_inner().message().await.map(drop)
     };
-    refused(batch).await;
+    refused(multiplexed).await;
 
     let peak = cluster.peak_memory(0);
     assert!(peak < idle + 60 * MIB, "{} MiB, idle {}", peak / MIB, idle / MIB);
@@ -144,16 +148,17 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     client.write(proto::WriteRequest { operations, ..Default::default() }).await.expect("others are served");
 }
 
-/// The story: 64 connections that had sent half a request kept everybody else from `/metrics` and `/ready`.
+/// The story: 64 connections that had sent half a request kept all others from `/metrics` and
+/// `/ready`.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_http_requests_keep_nobody_from_being_served() {
+async fn half_sent_http_requests_do_not_keep_others_from_being_served() {
     use std::io::Write;
     let cluster = Cluster::start(1, "64MiB", "").await;
     let http = value_of(cluster.config(0), "listen.http");
     let halves: Vec<std::net::TcpStream> = (0..200)
         .map(|_| {
             let mut half = std::net::TcpStream::connect(&http).expect("it listens");
-            // It may have had to yield its place by now.
+            // This connection may already have been replaced by a newer one.
             let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost: ");
             half
         })

@@ -1,4 +1,5 @@
-//! The public protocol over real sockets: error details in trailing metadata, deadlines, health, reflection.
+//! The public protocol over real sockets: error details in trailing metadata, deadlines, health,
+//! reflection.
 
 use crate::support::Cluster;
 use cairn_client::proto;
@@ -37,7 +38,7 @@ fn detail(status: &Status) -> proto::ErrorDetail {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
-    // Long enough that the leader stays, however busy the machine is.
+    // Long enough that the leader stays the leader, even on a busy machine.
     let more = "timing.election_min = \"30s\"\ntiming.election_max = \"60s\"";
     let cluster = Cluster::start(3, "64MiB", more).await;
     let leader = cluster.leader().await;
@@ -62,17 +63,17 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     assert_eq!((limits.max_key_bytes, limits.max_value_bytes), (1024, 1 << 20));
 
     let status = at_leader.write(put("big", vec![0; (1 << 20) + 1])).await.expect_err("too large");
-    let told = detail(&status);
-    assert_eq!((status.code(), told.reason()), (Code::InvalidArgument, Reason::ValueTooLarge));
-    assert_eq!((told.limit, told.actual), (1 << 20, (1 << 20) + 1));
+    let limits_detail = detail(&status);
+    assert_eq!((status.code(), limits_detail.reason()), (Code::InvalidArgument, Reason::ValueTooLarge));
+    assert_eq!((limits_detail.limit, limits_detail.actual), (1 << 20, (1 << 20) + 1));
 
     let status = at_leader.write(put("", vec![1])).await.expect_err("empty key");
     assert_eq!((status.code(), detail(&status).reason()), (Code::InvalidArgument, Reason::KeyInvalid));
 
     let status = at_follower.write(put("k", vec![1])).await.expect_err("not the leader");
-    let told = detail(&status);
-    assert_eq!((status.code(), told.reason()), (Code::FailedPrecondition, Reason::NotLeader));
-    assert_eq!(told.leader.expect("it knows").client_address, endpoints[leader]);
+    let leader_detail = detail(&status);
+    assert_eq!((status.code(), leader_detail.reason()), (Code::FailedPrecondition, Reason::NotLeader));
+    assert_eq!(leader_detail.leader.expect("it knows").client_address, endpoints[leader]);
 
     let get = |stale| proto::GetRequest { key: "k".into(), stale, version_only: false };
     let status = at_follower.get(get(false)).await.expect_err("not the leader");
@@ -82,10 +83,11 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
 }
 
-/// The story: the client gave up after 400 ms as well, and on a busy machine it did so before the answer had come. Here only
-/// the node's time is bounded: by its configuration, and by what a call in a stream says of itself.
+/// The story: the client's deadline was 400 ms as well, and on a busy machine it passed before the
+/// answer came. Here only the node's time is bounded: by its configuration, and by the timeout of a
+/// call in a stream.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
+async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_with_success() {
     let mut cluster = Cluster::start(3, "64MiB", "timing.request = \"400ms\"").await;
     let leader = cluster.leader().await;
     let mut client = KvClient::new(channel(&cluster.endpoints()[leader]).await);
@@ -102,10 +104,10 @@ async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
 
     let kinds = [call::Kind::Write(put("k", vec![2])), call::Kind::Get(get())];
     let calls = (1..).zip(kinds).map(|(id, kind)| proto::Call { id, timeout_ms: 200, kind: Some(kind) });
-    let requests = futures::stream::iter([proto::BatchRequest { calls: calls.collect() }]);
+    let requests = futures::stream::iter([proto::MultiplexRequest { calls: calls.collect() }]);
     // The stream of calls stays open until all are answered.
     let requests = requests.chain(futures::stream::pending());
-    let mut stream = client.batch(requests).await.expect("a stream").into_inner();
+    let mut stream = client.multiplex(requests).await.expect("a stream").into_inner();
     let mut answered = 0;
     while answered < 2 {
         for answer in stream.next().await.expect("answers").expect("answers").answers {
@@ -122,22 +124,24 @@ async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_yes() {
     }
 }
 
-/// The story: the stream of a client that stayed connected was waited for until the time of a clean stop was up, at each stop.
+/// The story: each clean stop waited for the stream of a client that stayed connected, until its
+/// time was up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connected_client_does_not_hold_up_a_clean_stop() {
     let mut cluster = Cluster::start(1, "64MiB", "").await;
     let client = cluster.client();
     client.put("kept", "1").await.expect("written");
     assert_eq!(cluster.stop_node(0), 0);
-    assert!(!cluster.logs().contains("their time was up"), "{}", cluster.logs());
+    assert!(!cluster.logs().contains("when `timing.shutdown` ended"), "{}", cluster.logs());
     cluster.start_node(0);
     cluster.wait_ready().await;
     assert_eq!(client.get("kept").await.expect("readable").expect("there").value, "1");
 }
 
-/// The story: the protocol's file had a bare name, and collided in Go with every other file of that name.
+/// The story: the protocol's file had a bare name, which collided in Go with every other file of
+/// that name.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_protocol_is_registered_under_a_name_that_is_its_own() {
+async fn the_protocol_is_registered_under_a_unique_name() {
     let cluster = Cluster::start(1, "64MiB", "").await;
     let channel = channel(&cluster.endpoints()[0]).await;
     let file = "cairn/kv/v1/kv.proto".to_string();
@@ -163,13 +167,13 @@ async fn health_and_reflection_are_served() {
     let cluster = Cluster::start(1, "64MiB", "").await;
     let channel = channel(&cluster.endpoints()[0]).await;
 
-    // The reporter looks now and then; a leader is known already.
+    // The reporter checks at intervals. A leader is known already.
     let serving = async || {
         let request = HealthCheckRequest { service: "cairn.kv.v1.Kv".into() };
         let answer = HealthClient::new(channel.clone()).check(request).await;
         answer.is_ok_and(|answer| answer.into_inner().status == 1).then_some(())
     };
-    cluster.until("the health service tells that it serves", serving).await;
+    cluster.until("the health service reports that it serves", serving).await;
 
     let request = ServerReflectionRequest {
         host: String::new(),

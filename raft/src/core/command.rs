@@ -1,7 +1,8 @@
 //! What a client can ask the state machine to do, and what it answers.
 //!
-//! What holds here: conditions, `existed` and `version` see the state before the command; if every condition holds, the
-//! changes are applied in order, all of them, with the entry's index as version; else none.
+//! What holds here: conditions, `existed` and `version` see the state before the command; if every
+//! condition holds, the changes are applied in order, all of them, with the entry's index as
+//! version; else none.
 
 use bytes::Bytes;
 use cairn_engine::LogId;
@@ -13,9 +14,10 @@ pub type Version = u64;
 /// An atomic write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Acknowledged only when it is synced on a majority, whatever the mode, and everything before it with it.
+    /// If set, the command and everything before it are synced on a majority before it is
+    /// acknowledged, whatever the mode.
     pub synced: bool,
-    /// Makes the command safe to repeat.
+    /// Makes the command safe to retry.
     pub session: Option<Session>,
     /// In order. The same key may occur more than once: the last one wins.
     pub operations: Vec<Operation>,
@@ -31,17 +33,18 @@ impl Command {
     }
 }
 
-/// Which client's which write this is. The state machine keeps the results of a client's sequences from
-/// `lowest_pending` on and answers a repeated one with the first result.
+/// Names a write of a client. The state machine keeps the results of a client's sequence numbers
+/// from `lowest_pending` on, and answers a retry with the first result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Random; one per client process.
     pub client_id: u128,
     /// From 1, one per write.
     pub sequence: u64,
-    /// Results below this will not be asked for again.
+    /// The client will not ask again for results below this.
     pub lowest_pending: u64,
-    /// An applied index seen when the session began: every write of it has a greater one.
+    /// An applied index that the client saw when the session began: each of its writes has a
+    /// greater index.
     pub base_index: u64,
 }
 

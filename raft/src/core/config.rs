@@ -1,4 +1,4 @@
-//! How a replica runs; none of it is replicated.
+//! The settings of one replica. None of them is replicated.
 
 use super::error::Error;
 use super::ids::{MemberAddress, NodeId};
@@ -11,17 +11,18 @@ use std::time::Duration;
 pub struct ReplicaConfig {
     /// What an acknowledgement promises; the same as the engine's.
     pub mode: Mode,
-    /// The members by slot, this one included, from configuration. They form the cluster once; later their addresses go before
-    /// those in the log.
+    /// The members by slot, this one included, from the configuration. They form the cluster once;
+    /// later their addresses take precedence over those in the log.
     pub initial_members: BTreeMap<u16, MemberAddress>,
-    /// How often a leader shows that it is alive.
+    /// The interval between a leader's heartbeats.
     pub heartbeat_ms: u64,
-    /// A follower that hears no leader for a random time from here on stands for election.
+    /// Election timeout: a follower without a message from a leader campaigns after a random time,
+    /// which is at least this.
     pub election_min_ms: u64,
-    /// The end of that random time, exclusive.
+    /// The end of that random range, exclusive.
     pub election_max_ms: u64,
-    /// About this many bytes of applied log are kept, so that a member away for a while needs no snapshot; at most an
-    /// eighth of the data area.
+    /// Keep about this many bytes of applied log, so that a member that was down for a while needs
+    /// no snapshot; at most an eighth of the data area.
     pub log_retain_bytes: u64,
     /// At most about this many applied entries are kept.
     pub log_retain_entries: u64,
@@ -29,17 +30,18 @@ pub struct ReplicaConfig {
     pub checkpoint_bytes: u64,
     /// A checkpoint is taken when the journal is fuller than this, in hundredths.
     pub checkpoint_journal_percent: u64,
-    /// How often the log's and the journal's size are looked at.
+    /// How often the log's and the journal's size are checked.
     pub maintenance_ms: u64,
     /// At most this many entries in one append message; the byte bound is fixed.
     pub append_max_entries: u64,
-    /// Clients whose results are remembered, so that a repeated write is not applied twice.
+    /// The number of clients whose results are kept, so that a retried write is not applied twice.
     pub max_sessions: usize,
     /// The scrubber reads at most this many bytes a second.
     pub scrub_rate_bytes: u64,
-    /// The scrubber begins a cycle this long after the one before, or when that has ended.
+    /// The interval between the beginnings of two scrub cycles; a cycle that takes longer delays
+    /// the next.
     pub scrub_cycle: Duration,
-    /// For everything random in the replica but the election timeouts of a real runtime.
+    /// The seed of everything random in the replica except the election timeouts of a real runtime.
     pub seed: u64,
 }
 
@@ -65,32 +67,34 @@ impl ReplicaConfig {
         }
     }
 
-    /// Whether a cluster of so many voters may run with it; none: it is not formed yet.
+    /// Whether a cluster of this many voters may run with these settings. 0 voters: it is not
+    /// formed yet.
     ///
     /// # Errors
-    /// `Config`, where members are configured that a cluster of one does not have: nobody else holds what it acknowledges.
+    /// `Config`, if the log has one voter and the settings name several members: no other member
+    /// holds what a cluster of one acknowledged.
     pub(crate) fn fits(&self, voters: usize) -> Result<(), Error> {
         let members = self.initial_members.len();
         if voters == 1 && members > 1 {
             return Err(Error::Config(format!(
-                "this data directory is of a cluster of one, and `members` names {members}: members cannot be added to a cluster; \
-                 correct `members`, or form a new cluster and copy the keys"
+                "this data directory belongs to a cluster of one, and `members` names {members}: members cannot be added to a \
+                 cluster; correct `members`, or form a new cluster and copy the keys"
             )));
         }
         Ok(())
     }
 
-    /// As openraft takes them, for this member of this cluster.
+    /// The settings for openraft, for this member of this cluster.
     ///
     /// # Errors
-    /// `Config`: what does not fit together.
+    /// `Config`: settings that contradict each other.
     pub(crate) fn for_openraft(&self, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
         if !self.initial_members.is_empty() && !self.initial_members.contains_key(&id.slot()) {
             return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
         }
         if self.mode == Mode::Replicated && self.initial_members.len() == 1 {
             return Err(Error::Config(
-                "mode `replicated` needs peers that hold what a power cut takes: a cluster of one runs in `sync` or `device`"
+                "mode `replicated` needs peers that hold what a power cut may lose: a cluster of one runs in `sync` or `device`"
                     .into(),
             ));
         }

@@ -1,6 +1,7 @@
-//! Log ids and memberships between openraft's types and the protobuf messages that are sent and stored.
+//! Log ids and memberships between openraft's types and the protobuf messages that are sent and
+//! stored.
 //!
-//! What holds here: what no log and no cluster can have made is refused.
+//! What holds here: values that no log and no cluster can have produced are refused.
 
 use super::error::Malformed;
 use super::ids::{MemberAddress, NodeId};
@@ -18,7 +19,7 @@ pub(crate) fn log_id_to_proto(id: &RaftLogId) -> proto::LogId {
 pub(crate) fn log_id_from_proto(id: proto::LogId) -> Result<RaftLogId, Malformed> {
     match id.term < BOUND && id.index < BOUND {
         true => Ok(RaftLogId::new_term_index(id.term, id.index)),
-        false => Err(Malformed("a position that no log reaches")),
+        false => Err(Malformed("a term or index beyond the bound")),
     }
 }
 
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_that_leaves_no_room_for_later_ones_is_refused() {
+    fn a_term_or_index_beyond_the_bound_is_refused() {
         let id = |term, index| log_id_from_proto(proto::LogId { term, index });
         assert!(id((1 << 62) - 1, (1 << 62) - 1).is_ok());
         assert!(id(1 << 62, 1).is_err() && id(1, u64::MAX).is_err());

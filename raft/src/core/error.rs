@@ -1,4 +1,4 @@
-//! What can go wrong in a replica, told so that the caller knows what became of its request.
+//! What can go wrong in a replica. Each error tells the caller what became of its request.
 
 use super::ids::{MemberAddress, NodeId};
 use tonic::Status;
@@ -21,7 +21,7 @@ pub enum Error {
     Stopped(String),
 }
 
-/// What became of a write that has no outcome.
+/// Why a write has no outcome, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -34,19 +34,20 @@ pub enum WriteError {
     /// No member is known to lead. Nothing was proposed.
     #[error("no member leads at the moment")]
     NoLeader,
-    /// It was proposed, and leadership ended before the outcome was known: it may yet be applied, or never.
+    /// It was proposed, and leadership ended before the outcome was known: it may still be applied,
+    /// or never.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
     /// The results of the command's session are no longer kept. This command was not applied.
     #[error("the session's results are no longer kept; this write was not applied")]
     SessionExpired,
-    /// No room for it here. Nothing was proposed.
+    /// This member lacks space for it. Nothing was proposed.
     #[error("{0}")]
     Full(String),
     /// The command breaks a limit. Nothing was proposed.
     #[error("{0}")]
     Invalid(String),
-    /// This member serves no more.
+    /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),
 }
@@ -64,7 +65,7 @@ pub enum ReadError {
     /// No member is known to lead, or a quorum does not answer.
     #[error("no member leads at the moment")]
     NoLeader,
-    /// This member serves no more.
+    /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),
 }
@@ -73,7 +74,7 @@ fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
     leader.as_ref().map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
 }
 
-/// Bytes that are no entry.
+/// Bytes that are not a valid entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an entry: {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);

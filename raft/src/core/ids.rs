@@ -1,4 +1,4 @@
-//! Who a member is, and where it can be reached.
+//! A member's identity, and where it can be reached.
 
 use cairn_engine::GroupId;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,11 @@ pub const GROUP: GroupId = GroupId(0);
 const INCARNATION_BITS: u32 = 48;
 const INCARNATION_MASK: u64 = (1 << INCARNATION_BITS) - 1;
 
-/// A member's identity: its slot in the cluster (16 high bits) and a random incarnation (48 low bits).
+/// A member's identity: its slot in the cluster (16 high bits) and a random incarnation (48 low
+/// bits).
 ///
-/// Votes and acknowledgements are made under it. A member that may have lost either is made anew under another
-/// incarnation, so that nobody takes the new one for the old.
+/// A member votes and acknowledges under it. A member that may have lost either for good gets a new
+/// incarnation, so the others do not take the new one for the old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(u64);
@@ -24,12 +25,12 @@ impl NodeId {
         NodeId(((slot as u64) << INCARNATION_BITS) | (incarnation & INCARNATION_MASK))
     }
 
-    /// The member's place in the cluster.
+    /// The number of the member's slot in the cluster.
     pub const fn slot(self) -> u16 {
         (self.0 >> INCARNATION_BITS) as u16
     }
 
-    /// Which of the members that had this place.
+    /// Tells apart the identities that had this slot, one after another.
     pub const fn incarnation(self) -> u64 {
         self.0 & INCARNATION_MASK
     }

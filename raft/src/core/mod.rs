@@ -1,7 +1,7 @@
-//! What every floor speaks of: ids, commands, errors, settings, the peer protocol's messages, entries as bytes, openraft's
-//! types, and the runtime.
+//! What every floor uses: ids, commands, errors, settings, the peer protocol's messages, entries as
+//! bytes, openraft's types, and the runtime.
 //!
-//! What holds here: nothing of this floor knows of a floor above it.
+//! What holds here: nothing on this floor uses a floor above it.
 
 pub(crate) mod codec;
 pub(crate) mod command;
@@ -9,7 +9,7 @@ pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod error;
 pub(crate) mod ids;
-pub(crate) mod metrics;
 pub(crate) mod proto;
+pub(crate) mod raft_metrics;
 pub(crate) mod runtime;
 pub(crate) mod types;

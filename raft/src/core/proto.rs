@@ -3,17 +3,18 @@
 
 tonic::include_proto!("cairn.raft.v1");
 
-/// The largest message of the peer protocol: an append message's byte budget, with room for one entry that alone exceeds
-/// it. To be set on both sides.
+/// The largest message of the peer protocol: an append message's byte budget, plus one entry that
+/// alone exceeds it. Both sides must set it.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 68 << 20;
 
 #[cfg(test)]
 mod tests {
     const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/raft_descriptor.bin"));
 
-    /// The story: a file of a bare name collides with everybody else's of that name where one program has both.
+    /// The story: a descriptor that is registered under a short file name collides with another of
+    /// that name in the same program.
     #[test]
-    fn the_protocol_is_registered_under_a_name_that_is_its_own() {
+    fn the_protocol_is_registered_under_a_unique_name() {
         for name in ["cairn/raft/v1/raft.proto", "cairn/raft/v1;raftv1"] {
             assert!(DESCRIPTOR.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
         }

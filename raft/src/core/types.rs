@@ -1,4 +1,4 @@
-//! openraft's types, chosen once. Nothing outside this crate sees them.
+//! openraft's types, chosen once. Crate-private.
 
 use super::command::OperationResult;
 use super::ids::{MemberAddress, NodeId};
@@ -57,13 +57,14 @@ pub(crate) fn engine_log_id(id: &RaftLogId) -> cairn_engine::LogId {
     cairn_engine::LogId { term: leader.term, index: id.index() }
 }
 
-/// A command in the shape in which it is stored and sent: encoded once, by the leader.
+/// A command in the form in which it is stored and sent: the leader encodes it once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Proposal {
-    /// What [`crate::core::codec`] makes of everything but the values.
+    /// Everything but the values, as [`crate::core::codec`] encodes it.
     pub(crate) meta: Bytes,
-    /// The puts' values, in order. Empty in an entry that was read to be applied: the engine links the values that it
-    /// holds. Such an entry cannot pass for a whole one, since a receiver counts puts and values.
+    /// The puts' values, in order. Empty in an entry that was read only to be applied: the engine
+    /// links the values that it holds. A receiver counts puts and values, so it does not accept
+    /// such an entry as complete.
     pub(crate) values: Vec<Bytes>,
 }
 
@@ -85,12 +86,13 @@ impl fmt::Display for Proposal {
 pub(crate) struct Entry {
     pub(crate) log_id: RaftLogId,
     pub(crate) payload: Payload,
-    /// The room that was promised to what a leader sent, for as long as the entry has no place and may yet get one.
+    /// The capacity that is reserved for an entry that a leader sent, until the entry has its
+    /// extents or is dropped.
     #[serde(skip)]
     pub(crate) held: Option<Held>,
 }
 
-/// Something that is given back when the last of those who share it is dropped.
+/// Something that is released when the last of its owners is dropped.
 pub(crate) type Held = Arc<dyn Any + Send + Sync>;
 
 impl PartialEq for Entry {
@@ -135,12 +137,12 @@ impl RaftEntry for Entry {
     }
 }
 
-/// What applying an entry answers.
+/// The result of applying an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// A blank or a membership entry.
     Nothing,
-    /// A command, now or when it was first applied.
+    /// A command's outcome, now or when it was first applied.
     Outcome {
         /// The entry that applied it.
         term: u64,
@@ -155,10 +157,10 @@ pub(crate) enum Answer {
     SessionExpired,
 }
 
-/// Where an answer is awaited. Nobody has to.
+/// Where a caller waits for a result. The caller may go away.
 pub(crate) struct Reply<T> {
     sender: tokio::sync::oneshot::Sender<T>,
-    /// What is taken for as long as openraft has the request.
+    /// Dropped when openraft is done with the request.
     _held: Box<dyn Send>,
 }
 
@@ -171,7 +173,7 @@ impl<T> Reply<T> {
 
 impl<T: Send + 'static> openraft::raft::responder::Responder<TypeConfig, T> for Reply<T> {
     fn on_complete(self, result: T) {
-        // A caller that went away does not want it.
+        // The caller may have gone away.
         self.sender.send(result).ok();
     }
 }

@@ -1,69 +1,73 @@
-//! The gate between a member and its votes.
+//! The gate: decides what a member may do in its state.
 //!
-//! What holds here: while it is closed nothing that promises leaves the member, and appends pass only from the
-//! leadership that admitted it. One thing opens it by a crack, and for a while: an operator who has accepted what was lost
-//! names the one run of the one member that may lead, and it alone may be voted for.
+//! What holds here: while the gate is closed the member sends nothing that counts as a promise (no
+//! vote, no pre-vote), and it takes appends only from the leadership that agreed to help it
+//! recover. There is one exception, and only for a while: an unsafe-recovery grant. It names one
+//! boot epoch of one member; that member may campaign, and the others may vote for it alone.
 //!
-//! The story behind the while: nobody could be elected with a mandate, the operator saw to something else, and a missing
-//! member came back that held what the others had lost. A mandate that stands for ever would still elect without it.
+//! The story behind the time limit: no leader could be elected under a grant, the operator turned
+//! to something else, and a missing member came back that held what the others had lost. A grant
+//! without an end would still have elected a leader without that member.
 
 use crate::core::ids::NodeId;
 use crate::core::runtime;
 use crate::core::types::Vote;
-use cairn_engine::{Run, Standing};
+use cairn_engine::{BootEpoch, MemberState};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The gate.
+/// The gate of one member.
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: AtomicBool,
-    /// When a leader last sent something.
-    heard: Mutex<Option<runtime::Instant>>,
+    /// When a leader last sent a message.
+    last_contact: Mutex<Option<runtime::Instant>>,
     closed: Mutex<Closed>,
 }
 
-/// What matters while it is closed.
+/// State that is used while the gate is closed.
 #[derive(Debug, Default)]
 struct Closed {
-    /// The leadership that has agreed to bring this member up to date.
-    admitted: Option<Vote>,
-    /// The last leader whose appends were turned away, of a later leadership than the one that was admitted.
-    knocked: Option<(NodeId, Vote)>,
-    /// The only member that may be voted for, in the run that an operator has seen; and since when.
-    mandate: Option<(Mandate, runtime::Instant)>,
+    /// The leadership that agreed to help this member recover.
+    recovery_leader: Option<Vote>,
+    /// The last leader whose appends were refused, if it is later than `recovery_leader`.
+    pending_leader: Option<(NodeId, Vote)>,
+    /// The unsafe-recovery grant, and when it was given.
+    unsafe_recovery: Option<(UnsafeRecovery, runtime::Instant)>,
 }
 
-/// An operator's choice of who leads after too many forgot.
+/// An unsafe-recovery grant: the operator's choice of a leader after a majority may have lost
+/// acknowledged entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mandate {
-    /// Who.
+pub struct UnsafeRecovery {
+    /// The only member that may campaign, and that recovering members may vote for.
     pub candidate: NodeId,
-    /// Its run, so that it cannot have forgotten more since it was chosen.
-    pub run: Run,
+    /// Its boot epoch when the operator chose it. In a later one it may have lost more.
+    pub epoch: BootEpoch,
 }
 
-impl Mandate {
-    /// How long it is voted by. Whoever was elected meanwhile leads on.
+impl UnsafeRecovery {
+    /// How long recovering members may vote by it. A leader that was elected by then stays leader.
     pub const LIFETIME: Duration = Duration::from_secs(60);
 }
 
 impl Gate {
-    pub(crate) fn new(standing: Standing) -> Gate {
+    pub(crate) fn new(member_state: MemberState) -> Gate {
         Gate {
-            open: AtomicBool::new(standing == Standing::Active),
-            heard: Mutex::default(),
+            open: AtomicBool::new(member_state == MemberState::Active),
+            last_contact: Mutex::default(),
             closed: Mutex::default(),
         }
     }
 
-    /// Opens it. The caller has synced before that the member is active.
+    /// Opens the gate. The caller must have synced the state `active` before.
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
     }
 
-    /// Closes it; whether it was open. Nobody has admitted the member yet to what it has to come back from now.
+    /// Closes the gate; returns whether it was open. No leader has agreed yet to help with the
+    /// recovery that begins now.
     pub(crate) fn close(&self) -> bool {
         let mut closed = self.closed.lock();
         let was_open = self.open.swap(false, Ordering::SeqCst);
@@ -73,75 +77,83 @@ impl Gate {
         was_open
     }
 
-    /// Whether votes and pre-votes may be answered, elections be entered, leadership be taken over.
+    /// Whether this member may answer votes and pre-votes, campaign, and take over leadership.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Whether this candidate's request for a vote may be answered.
-    pub(crate) fn may_vote_for(&self, candidate: NodeId, run: Run) -> bool {
-        self.is_open() || self.mandate() == Some(Mandate { candidate, run })
+    /// Whether this member may answer this candidate's request for a vote.
+    pub(crate) fn may_vote_for(&self, candidate: NodeId, epoch: BootEpoch) -> bool {
+        self.is_open() || self.unsafe_recovery() == Some(UnsafeRecovery { candidate, epoch })
     }
 
     /// Whether this member may ask for votes.
     pub(crate) fn may_campaign(&self, member: NodeId) -> bool {
-        self.is_open() || self.mandate().is_some_and(|mandate| mandate.candidate == member)
+        self.is_open()
+            || self.unsafe_recovery().is_some_and(|unsafe_recovery| unsafe_recovery.candidate == member)
     }
 
-    pub(crate) fn mandate(&self) -> Option<Mandate> {
-        let given = self.closed.lock().mandate;
-        given.filter(|(_, at)| runtime::now() - *at < Mandate::LIFETIME).map(|(mandate, _)| mandate)
+    pub(crate) fn unsafe_recovery(&self) -> Option<UnsafeRecovery> {
+        let given = self.closed.lock().unsafe_recovery;
+        given
+            .filter(|(_, at)| runtime::now() - *at < UnsafeRecovery::LIFETIME)
+            .map(|(unsafe_recovery, _)| unsafe_recovery)
     }
 
-    /// Whether a mandate has named this member, be it over by now: not to vote by, but to know what an election was won by.
-    pub(crate) fn named(&self, member: NodeId) -> bool {
-        self.closed.lock().mandate.is_some_and(|(mandate, _)| mandate.candidate == member)
+    /// Whether an unsafe-recovery grant chose this member, even if it has expired: this says how an
+    /// election was won, not whether to vote.
+    pub(crate) fn was_chosen(&self, member: NodeId) -> bool {
+        self.closed
+            .lock()
+            .unsafe_recovery
+            .is_some_and(|(unsafe_recovery, _)| unsafe_recovery.candidate == member)
     }
 
-    /// Whether a leader has sent something within this time.
-    pub(crate) fn heard_within(&self, time: Duration) -> bool {
-        self.heard.lock().is_some_and(|at| runtime::now() - at < time)
+    /// Whether a leader sent a message within this time.
+    pub(crate) fn leader_contact_within(&self, time: Duration) -> bool {
+        self.last_contact.lock().is_some_and(|at| runtime::now() - at < time)
     }
 
-    pub(crate) fn give_mandate(&self, mandate: Mandate) {
-        self.closed.lock().mandate = Some((mandate, runtime::now()));
+    pub(crate) fn set_unsafe_recovery(&self, unsafe_recovery: UnsafeRecovery) {
+        self.closed.lock().unsafe_recovery = Some((unsafe_recovery, runtime::now()));
     }
 
-    /// Its time is over.
+    /// Lets the grant expire.
     #[cfg(test)]
-    pub(crate) fn end_mandate(&self) {
-        if let Some((_, at)) = &mut self.closed.lock().mandate {
-            *at -= Mandate::LIFETIME;
+    pub(crate) fn end_unsafe_recovery(&self) {
+        if let Some((_, at)) = &mut self.closed.lock().unsafe_recovery {
+            *at -= UnsafeRecovery::LIFETIME;
         }
     }
 
-    /// Whether appends and snapshots of this leadership may be taken; takes note of one that may not.
-    pub(crate) fn admits(&self, leader: NodeId, vote: &Vote) -> bool {
-        *self.heard.lock() = Some(runtime::now());
+    /// Whether appends and snapshots of this leadership may be taken. Records a leader that is
+    /// refused.
+    pub(crate) fn accepts_appends_of(&self, leader: NodeId, vote: &Vote) -> bool {
+        *self.last_contact.lock() = Some(runtime::now());
         if self.is_open() {
             return true;
         }
         let mut closed = self.closed.lock();
-        let admitted = closed.admitted.as_ref() == Some(vote);
-        // Of an earlier leadership's late messages no note is taken: it would be asked in place of the one that helps.
-        if closed.admitted.as_ref().is_none_or(|known| known < vote) {
-            closed.knocked = Some((leader, *vote));
+        let accepted = closed.recovery_leader.as_ref() == Some(vote);
+        // Ignore late messages of an older term: asking that leader would delay recovery.
+        if closed.recovery_leader.as_ref().is_none_or(|known| known < vote) {
+            closed.pending_leader = Some((leader, *vote));
         }
-        admitted
+        accepted
     }
 
-    /// The last leader that was turned away and not yet asked.
-    pub(crate) fn knocked(&self) -> Option<(NodeId, Vote)> {
-        self.closed.lock().knocked.take()
+    /// The last leader that was refused and not yet asked for help.
+    pub(crate) fn pending_leader(&self) -> Option<(NodeId, Vote)> {
+        self.closed.lock().pending_leader.take()
     }
 
-    /// This leadership lets the member's log fall back, and proposes the record of its start.
-    pub(crate) fn admit(&self, vote: Vote) {
-        self.closed.lock().admitted = Some(vote);
+    /// This leadership lets the member's log revert, and proposes its boot-epoch record.
+    pub(crate) fn set_recovery_leader(&self, vote: Vote) {
+        self.closed.lock().recovery_leader = Some(vote);
     }
 
-    /// The leadership that has admitted this member.
-    pub(crate) fn admitted(&self) -> Option<Vote> {
-        self.closed.lock().admitted
+    /// The leadership that agreed to help this member recover.
+    pub(crate) fn recovery_leader(&self) -> Option<Vote> {
+        self.closed.lock().recovery_leader
     }
 }

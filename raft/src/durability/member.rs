@@ -1,6 +1,6 @@
-//! This member, for everything that runs beside openraft.
+//! This member, as the tasks beside openraft see it.
 
-use super::{Gate, StartRecords};
+use super::{EpochRecords, Gate};
 use crate::core::config::ReplicaConfig;
 use crate::storage::Raft;
 use crate::storage::progress::Progress;
@@ -9,7 +9,7 @@ use cairn_engine::Engine;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a member is and holds. Shared by its handle, its service and its tasks, which end once it stops.
+/// A member's parts. Shared by its handle, its service and its tasks, which end once it stops.
 pub(crate) struct LocalMember {
     pub(crate) identity: PeerIdentity,
     pub(crate) engine: Engine,
@@ -17,12 +17,12 @@ pub(crate) struct LocalMember {
     pub(crate) config: ReplicaConfig,
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) records: Arc<StartRecords>,
+    pub(crate) records: Arc<EpochRecords>,
     pub(crate) stopping: AtomicBool,
 }
 
 impl LocalMember {
-    /// Whether what runs beside openraft is to end.
+    /// Whether the tasks beside openraft must end.
     pub(crate) fn stops(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }

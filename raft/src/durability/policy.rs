@@ -1,16 +1,16 @@
-//! What this floor tells the network about what it sends.
+//! What the network layer asks this floor before it sends a message.
 
-use super::{Gate, Redundancy};
+use super::{AckModes, Gate};
 use crate::core::ids::NodeId;
-use crate::core::metrics::LateMetrics;
+use crate::core::raft_metrics::LateMetrics;
 use crate::core::types::{RaftLogId, Vote};
-use crate::transport::{Regime, SendPolicy};
+use crate::transport::{AckMode, SendPolicy};
 use std::sync::Arc;
 
-/// The gate's word, the regime, and what followers have acknowledged.
+/// The gate, the ack mode, and what followers have acknowledged.
 pub(crate) struct Policy {
     pub(crate) gate: Arc<Gate>,
-    pub(crate) redundancy: Arc<Redundancy>,
+    pub(crate) ack_modes: Arc<AckModes>,
     pub(crate) metrics: LateMetrics,
 }
 
@@ -19,12 +19,12 @@ impl SendPolicy for Policy {
         self.gate.may_campaign(member)
     }
 
-    fn ack_mode(&self, leadership: &Vote) -> Regime {
-        self.redundancy.told(leadership)
+    fn ack_mode(&self, leadership: &Vote) -> AckMode {
+        self.ack_modes.mode_for_append(leadership)
     }
 
     fn acknowledged(&self, follower: NodeId, leadership: &Vote) -> Option<RaftLogId> {
-        let matched = self.metrics.look(|seen| {
+        let matched = self.metrics.read_metrics(|seen| {
             (seen.vote == *leadership).then_some(())?;
             seen.replication.as_ref()?.get(&follower).copied().flatten()
         });

@@ -1,8 +1,8 @@
-//! The way back of a member that recovers in place.
+//! Recovery in place: how a member that may have lost acknowledged entries becomes active again.
 
 use super::{LocalMember, leadership};
 use crate::core::ids::{GROUP, NodeId};
-use crate::core::metrics::look_at;
+use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::Vote;
 use crate::storage::log_store;
@@ -12,23 +12,26 @@ use openraft::ServerState;
 use std::sync::Arc;
 use std::time::Duration;
 
-const PAUSE: Duration = Duration::from_millis(20);
-/// A start that was not applied within this time is asked for again: the leader may have been overtaken meanwhile.
-const PATIENCE: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// A boot-epoch record that is not applied within this time is requested again: the leader may have
+/// been replaced meanwhile.
+const WAIT_LIMIT: Duration = Duration::from_secs(3);
 
 impl LocalMember {
-    /// Whether an entry is gone that this member acknowledged in a leadership. If it has voted in a later one since, a later
-    /// leader may have taken the entry back.
-    pub(crate) fn forgot(&self, vote: &Vote, acknowledged: LogId) -> bool {
+    /// Whether the log lacks an entry that this member acknowledged in the leadership of `vote`.
+    /// Not if this member has voted for a later leadership since: a later leader may have truncated
+    /// the entry.
+    pub(crate) fn lost_acked_entry(&self, vote: &Vote, acknowledged: LogId) -> bool {
         let purged = || self.engine.log_bounds(GROUP).purged;
-        // In this order: it may be purged in between.
+        // In this order: the entry may be purged in between.
         let held = self.engine.log_id_at(GROUP, acknowledged.index) == Some(acknowledged)
             || purged().is_some_and(|purged| purged.index >= acknowledged.index);
-        // The vote is looked at after the log: whoever takes an entry back has stored its vote before.
+        // Read the vote after the log: a truncating leader's vote is stored before the truncation.
         !held && log_store::stored_vote(&self.engine).is_ok_and(|own| own.is_none_or(|own| own <= *vote))
     }
 
-    /// An active member turns out to have forgotten what it acknowledged: it promises nothing more, and recovers.
+    /// An active member turns out to have lost an entry that it acknowledged: close the gate and
+    /// recover.
     pub(crate) fn begin_recovery(self: &Arc<Self>, leader: NodeId, acknowledged: LogId) {
         if !self.gate.close() {
             return;
@@ -37,18 +40,18 @@ impl LocalMember {
         let node = self.identity.id();
         tracing::warn!(
             %node, %leader, %acknowledged,
-            "what this member acknowledged is not here any more, as after an older copy of its data directory was put in \
+            "an entry that this member acknowledged is missing, as after an older copy of its data directory was put in \
              place: it recovers"
         );
         let recovery = Arc::clone(self);
         runtime::spawn(async move {
             if let Err(error) = recovery.engine.set_recovering().await {
-                tracing::warn!(%node, %error, "that this member recovers cannot be recorded");
+                tracing::warn!(%node, %error, "cannot record that this member recovers");
                 return;
             }
-            if recovery.has_own_start() {
-                // The record is spent; the next run has another one.
-                tracing::error!(%node, "this member has held everything since its start and has forgotten again: it stops");
+            if recovery.has_own_epoch() {
+                // The record of this boot epoch is used up; only another boot has a new one.
+                tracing::error!(%node, "this member recovered since it started, and lacks an acknowledged entry again: it stops");
                 recovery.raft.shutdown().await.ok();
                 return;
             }
@@ -56,111 +59,122 @@ impl LocalMember {
         });
     }
 
-    /// Whether the record of this very run is applied.
-    fn has_own_start(&self) -> bool {
-        self.progress.has_start(self.identity.id(), self.engine.run())
+    /// Whether the record of this boot epoch is applied.
+    fn has_own_epoch(&self) -> bool {
+        self.progress.has_epoch(self.identity.id(), self.engine.boot_epoch())
     }
 
     /// Runs until the gate is open, the engine fails, or the replica stops.
     pub(crate) async fn recover(self: Arc<Self>) {
         let node = self.identity.id();
-        let run = self.engine.run();
+        let epoch = self.engine.boot_epoch();
         let mut led = false;
         tracing::warn!(
             %node,
-            start = run.start,
-            "recovering: this member may have forgotten what it acknowledged; it neither votes nor serves until a leader \
-             has brought it up to date"
+            boot_epoch = epoch.number,
+            "recovering: this member may have lost acknowledged entries; it neither votes nor serves until it has caught up \
+             with a leader"
         );
         let mut asked: Option<(NodeId, Vote, runtime::Instant)> = None;
-        // The term of the first leadership that a mandate made, as far as this member took part in it. Its loss must be on record before this
-        // member is whole again, be it by a later leader who knows of no mandate: what that leadership committed stands.
-        let mut owed: Option<u64> = None;
+        // The term of the first leadership under a grant in which this member took part. This
+        // member becomes active only after an unsafe-recovery record of that term or a later one,
+        // even if a later leader that knows of no grant logs it: entries that the first such
+        // leadership committed stay committed.
+        let mut unrecorded_term: Option<u64> = None;
         while !self.stops() && self.engine.status().failed.is_none() {
-            // A mandate ends by itself; whoever was elected by it leads on.
+            // A grant expires; a leader that was elected by it stays leader.
             self.raft.runtime_config().elect(self.gate.may_campaign(node));
-            let bidden = self.gate.named(node);
-            // Looked at before who leads: an entry of the leadership that a mandate made may commit a record that was there before.
-            let has_start = self.has_own_start();
+            let is_candidate = self.gate.was_chosen(node);
+            // Read this before the leadership: an entry of a leadership under a grant may commit a
+            // record that was logged before.
+            let has_epoch = self.has_own_epoch();
             let leading =
-                look_at(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
-            if let Some(vote) = leading.filter(|_| bidden) {
-                owed.get_or_insert(vote.leader_id().term);
+                with_metrics(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
+            if let Some(vote) = leading.filter(|_| is_candidate) {
+                unrecorded_term.get_or_insert(vote.leader_id().term);
             }
-            if has_start && owed.is_none_or(|term| self.progress.lost_since(term)) {
+            if has_epoch && unrecorded_term.is_none_or(|term| self.progress.unsafely_recovered_since(term)) {
                 return self.end_recovery().await;
             }
-            if leading.is_some() && !self.gate.may_campaign(node) && !bidden {
-                // It won an election while it was told.
-                leadership::hand_over(&self.raft, PATIENCE).await;
+            if leading.is_some() && !self.gate.may_campaign(node) && !is_candidate {
+                // It won an election while its gate was closing.
+                leadership::hand_over(&self.raft, WAIT_LIMIT).await;
             }
-            if let Some((leader, vote)) = self.gate.knocked() {
-                asked = self.ask(leader, vote, &mut owed).await.then(|| (leader, vote, runtime::now()));
+            if let Some((leader, vote)) = self.gate.pending_leader() {
+                asked = self
+                    .ask(leader, vote, &mut unrecorded_term)
+                    .await
+                    .then(|| (leader, vote, runtime::now()));
             }
             if let Some((leader, vote, at)) = asked
-                && runtime::now() - at > PATIENCE
+                && runtime::now() - at > WAIT_LIMIT
             {
-                // The record of its start may have been lost on the way. It does not knock again, so it is asked until it has been
-                // overtaken.
-                let agreed = self.ask(leader, vote, &mut owed).await;
-                asked =
-                    (agreed || self.gate.admitted() == Some(vote)).then(|| (leader, vote, runtime::now()));
+                // The boot-epoch record may have been lost on the way. The leader's appends are
+                // accepted now, so the gate does not report it as pending any more: ask until it is
+                // replaced.
+                let agreed = self.ask(leader, vote, &mut unrecorded_term).await;
+                asked = (agreed || self.gate.recovery_leader() == Some(vote))
+                    .then(|| (leader, vote, runtime::now()));
             }
-            if let Some(vote) = leading.filter(|_| bidden) {
+            if let Some(vote) = leading.filter(|_| is_candidate) {
                 if !led {
-                    tracing::warn!(%node, "leading by an operator's mandate: what no member holds any more is given up");
+                    tracing::warn!(%node, "leading by an unsafe-recovery grant: what no member holds any more is discarded");
                 }
-                self.records.propose(vote, node, run, true);
+                self.records.propose(vote, node, epoch, true);
             }
-            led = bidden && leading.is_some();
-            runtime::sleep(PAUSE).await;
+            led = is_candidate && leading.is_some();
+            runtime::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Asks a leader; whether it agreed, and in the leadership in which it knocked. If a mandate made that leadership, or a loss is owed
-    /// from before, the leader is to put it on record.
-    async fn ask(&self, leader: NodeId, vote: Vote, owed: &mut Option<u64>) -> bool {
-        let mandated = owed.is_some() || self.by_mandate(leader, &vote);
+    /// Asks a leader for help; returns whether it agreed, in the leadership that the gate reported.
+    /// If that leadership came about by a grant, or an unsafe-recovery record is still missing, the
+    /// leader is asked to log one.
+    async fn ask(&self, leader: NodeId, vote: Vote, unrecorded_term: &mut Option<u64>) -> bool {
+        let unsafe_recovery = unrecorded_term.is_some() || self.is_unsafe_leadership(leader, &vote);
         let node = self.identity.id();
         let Some(address) = self.address(leader) else {
-            tracing::warn!(%node, %leader, "no address is known of the leader that could bring this member up to date");
+            tracing::warn!(%node, %leader, "this member knows no address of the leader that could help it recover");
             return false;
         };
-        match ask_to_recover(&self.identity, leader, &address, mandated).await {
+        match ask_to_recover(&self.identity, leader, &address, unsafe_recovery).await {
             Ok(agreed) if agreed == vote => {
-                if self.gate.admitted() != Some(vote) {
-                    tracing::info!(%node, %leader, "a leader brings this member up to date");
+                if self.gate.recovery_leader() != Some(vote) {
+                    tracing::info!(%node, %leader, "a leader helps this member recover");
                 }
-                self.gate.admit(vote);
-                if mandated {
-                    owed.get_or_insert(vote.leader_id().term);
+                self.gate.set_recovery_leader(vote);
+                if unsafe_recovery {
+                    unrecorded_term.get_or_insert(vote.leader_id().term);
                 }
                 true
             }
-            // It knocks again if it leads still.
+            // If it still leads, the gate reports it again.
             Ok(_) => false,
             Err(reason) => {
-                tracing::info!(%node, %leader, reason, "the leader does not bring this member up to date yet");
+                tracing::info!(%node, %leader, reason, "the leader does not help this member recover yet");
                 false
             }
         }
     }
 
-    /// Whether a mandate made this leadership, as far as this member can tell: it is in force and names the leader, or
-    /// it has ended and this member has voted for this leadership by it. Another's leadership, or one that came about
-    /// without this vote after the mandate had ended, gives up nothing.
-    pub(crate) fn by_mandate(&self, leader: NodeId, vote: &Vote) -> bool {
-        let in_force = self.gate.mandate().is_some_and(|mandate| mandate.candidate == leader);
+    /// Whether this leadership came about by an unsafe-recovery grant, as far as this member can
+    /// tell: the grant is valid and names the leader, or it has expired and this member used it to
+    /// vote for this leadership. The leadership of another member, or one that was elected without
+    /// this member's vote after the grant had expired, discards nothing.
+    pub(crate) fn is_unsafe_leadership(&self, leader: NodeId, vote: &Vote) -> bool {
+        let in_force =
+            self.gate.unsafe_recovery().is_some_and(|unsafe_recovery| unsafe_recovery.candidate == leader);
         let voted = || {
             let own = log_store::stored_vote(&self.engine).ok().flatten();
             own.is_some_and(|own| own.leader_id == vote.leader_id)
         };
-        in_force || self.gate.named(leader) && voted()
+        in_force || self.gate.was_chosen(leader) && voted()
     }
 
-    /// As configured, since an operator who moves a member says so there; else as the log has it.
+    /// The configured address first, since an operator who moves a member changes it there; else
+    /// the one in the log.
     fn address(&self, leader: NodeId) -> Option<String> {
-        look_at(&self.raft, |metrics| {
+        with_metrics(&self.raft, |metrics| {
             let logged = || metrics.membership_config.get_node(&leader);
             self.config
                 .initial_members
@@ -170,16 +184,16 @@ impl LocalMember {
         })
     }
 
-    /// The member's own state machine has applied the record of its own run.
+    /// The member's own state machine has applied the record of its own boot epoch: become active.
     async fn end_recovery(&self) {
-        assert!(self.has_own_start(), "recovery ends only behind the record of the member's own run");
+        assert!(self.has_own_epoch(), "recovery ends only after the record of the member's own boot epoch");
         let node = self.identity.id();
         if let Err(error) = self.engine.set_active().await {
-            tracing::warn!(%node, %error, "the end of the recovery cannot be recorded");
+            tracing::warn!(%node, %error, "cannot record the end of the recovery");
             return;
         }
         self.raft.runtime_config().elect(true);
         self.gate.open();
-        tracing::info!(%node, "recovered: this member holds everything again that it ever acknowledged");
+        tracing::info!(%node, "recovered: this member again holds everything that it acknowledged");
     }
 }

@@ -1,14 +1,16 @@
 //! Forming the cluster, once.
 //!
-//! Every member was formatted with the cluster's name, its slot and a random incarnation, and is configured with the
-//! same initial members. The member of the lowest slot asks the others who they are, and when it has heard from all of
-//! them, and all are blank as it is itself, it makes them the first membership. The others wait to be told.
+//! Every member was formatted with the cluster's name, its slot and a random incarnation, and is
+//! configured with the same initial members. The member of the lowest slot asks the others for
+//! their identities. When all have answered, and all are uninitialized as it is itself, it proposes
+//! them as the first membership. The others wait.
 //!
-//! The story against which this stands: the member of the lowest slot loses its disk and comes back blank. The others
-//! are not blank any more, so it must not form a second cluster beside the first: it waits.
+//! The story behind "all are uninitialized": the member of the lowest slot loses its disk and comes
+//! back uninitialized. The others are initialized by now. It must not form a second cluster beside
+//! the first, so it waits.
 
 use crate::core::ids::{MemberAddress, NodeId};
-use crate::core::metrics::look_at;
+use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
 use crate::transport::hello;
@@ -16,11 +18,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const PAUSE: Duration = Duration::from_millis(100);
-/// Asking goes on quietly; a line is logged once in so many rounds.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// One line is logged for this many rounds.
 const ROUNDS_PER_LINE: u64 = 100;
 
-/// Whether it is this member that forms the cluster.
+/// Whether this member is the one that forms the cluster.
 pub(crate) fn is_mine(member: &LocalMember) -> bool {
     member.config.initial_members.keys().next() == Some(&member.identity.id().slot())
 }
@@ -43,33 +45,33 @@ pub(crate) async fn run(member: Arc<LocalMember>) {
             }
             Err(_) => {}
         }
-        runtime::sleep(PAUSE).await;
+        runtime::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Somebody else has made this member part of a cluster.
+/// Another member has made this member part of a cluster.
 fn joined(member: &LocalMember) -> bool {
-    look_at(&member.raft, |metrics| {
+    with_metrics(&member.raft, |metrics| {
         metrics.running_state.is_err() || metrics.membership_config.voter_ids().next().is_some()
     })
 }
 
 async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {
     let mut missing = Err(String::new());
-    // Everybody is asked anew each round: a member that was wiped since has another identity.
+    // Ask all of them again each round: a member that was wiped since has another identity.
     known.retain(|slot, _| *slot == member.identity.id().slot());
     for (slot, address) in &member.config.initial_members {
         if *slot == member.identity.id().slot() {
             continue;
         }
         match hello(&member.identity, *slot, &address.peer).await {
-            Ok(answer) if answer.blank => {
+            Ok(answer) if answer.uninitialized => {
                 known.insert(*slot, answer.id);
             }
             Ok(answer) => {
                 return Err(format!(
-                    "member {} already belongs to a formed cluster, and this member is blank; it waits to be \
-                     taken in",
+                    "member {} already belongs to a formed cluster, and this member is uninitialized; it waits until \
+                     the leader adds it",
                     answer.id
                 ));
             }

@@ -1,33 +1,39 @@
-//! Who belongs to the cluster: it is formed once, and then a member takes the place of another.
+//! Who belongs to the cluster: it is formed once, and later a new identity can replace a lost one.
 //!
-//! Being reborn: a machine whose disk was lost or replaced comes back in its slot as somebody else.
+//! **Replacement.** A machine whose disk was lost or replaced comes back in its slot with a new
+//! identity.
 //!
-//! What an identity promised, votes and acknowledgements, is on its disk. With the disk gone nobody may speak for it any
-//! more: a data directory made anew has a new random incarnation, and takes the place of the old one like this:
+//! The promises of an identity, its votes and acknowledgements, are on its disk. When the disk is
+//! gone, no other node may speak for that identity. A new data directory has a new random
+//! incarnation, and replaces the old identity like this:
 //!
-//! 1. The newcomer finds that the members are part of a formed cluster, and asks the leader to be taken in.
-//! 2. The leader, when it has not heard of the identity that holds the slot for a while, adds the newcomer as a learner,
-//!    and a learner of the slot that was given up is removed.
-//! 3. When the newcomer holds what the leader has, *one* change replaces the old identity by the new one, through a joint
-//!    configuration. A leader that finds a joint configuration finishes it.
-//! 4. The identity that is no member any more is retired, in the replicated state: whoever has applied that refuses its
-//!    messages, so that a disk that turns up again does not disturb.
+//! 1. The joining node finds that the members are part of a formed cluster, and asks the leader to
+//!    add it.
+//! 2. When the leader has had no contact with the identity that holds the slot for a while, it adds
+//!    the joining node as a learner. It first removes an abandoned learner of the same slot.
+//! 3. When the learner has caught up with the leader, *one* change replaces the old identity by the
+//!    new one, through a joint configuration. A leader that finds a joint configuration finishes
+//!    it.
+//! 4. The replicated state names the old identity as removed: a member that has applied that
+//!    refuses its messages, so a disk that turns up again does not disturb.
 //!
-//! A data directory whose identity cannot be read is a lost disk too. Before a byte of it is overwritten a leader must have said that a
-//! majority holds, synced, all that the leader has without it ([`await_vacancy`]). So members that lose their identities all at
-//! once wait, and whatever can still be read of them is there for a person to look at.
+//! A data directory whose identity cannot be read is a lost disk too. It is overwritten only after
+//! a leader confirms that a majority without it has synced everything that the leader has
+//! ([`await_replaceable`]). So members that lose their identities all at once wait, and what can
+//! still be read of them is left for an operator.
 //!
-//! Why that is safe: the newcomer promised nothing before, so it is a new server of plain Raft, and its gate is open. Until
-//! the change is committed the old identity counts as a voter that is down, so that what it alone held with the leader
-//! still needs all the others to be overruled; never is a voter added first and another removed later. If the newcomer loses power
-//! with acknowledged writes unsynced it recovers in place like any member, learner or not.
+//! Why that is safe: the new identity promised nothing before, so it is a new server of plain Raft,
+//! and its gate is open. Until the change is committed, the old identity counts as a voter that is
+//! down: an entry that only it and the leader hold can be overwritten only with the votes of all
+//! others. Never is a voter added in one change and the other removed in a later one. If the
+//! learner loses power with acknowledged writes unsynced, it recovers in place like any member.
 
 pub(crate) mod forming;
-mod newcomer;
+mod joiner;
+mod reconciler;
+mod replaceable_voter;
 mod step;
-mod steward;
-mod vacancy;
 
-pub(crate) use newcomer::Newcomer;
-pub(crate) use steward::Steward;
-pub use vacancy::await_vacancy;
+pub(crate) use joiner::Joiner;
+pub(crate) use reconciler::Reconciler;
+pub use replaceable_voter::await_replaceable;

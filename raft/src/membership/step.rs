@@ -1,24 +1,24 @@
-//! What a leader does next about its members: a function of what it sees, without side effects.
+//! The leader's next membership change: a function of what it sees, without side effects.
 //!
-//! What holds here: nothing is done while a change is under way, but its end; no slot ever has two voters in one
-//! configuration; an identity that was heard of lately is not replaced.
+//! What holds here: while a change is under way, the only next step is to finish it; no slot ever
+//! has two voters in one configuration; an identity with recent contact is not replaced.
 
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::Membership;
-use crate::transport::Applicant;
+use crate::transport::PendingJoin;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a leader sees.
 pub(super) struct View<'v> {
     pub(super) own: NodeId,
-    /// The membership in force, which is committed.
+    /// The present membership, which is committed.
     pub(super) membership: &'v Membership,
-    /// The members that were heard of lately.
+    /// The members with which the leader had contact lately.
     pub(super) alive: &'v BTreeSet<NodeId>,
     /// Those that hold nearly all that the leader has.
-    pub(super) level: &'v BTreeSet<NodeId>,
-    /// Who asked of late to be taken in, by slot.
-    pub(super) applicants: &'v BTreeMap<u16, Applicant>,
+    pub(super) caught_up: &'v BTreeSet<NodeId>,
+    /// Recent join requests, by slot.
+    pub(super) pending_joins: &'v BTreeMap<u16, PendingJoin>,
 }
 
 /// A change of the membership.
@@ -26,11 +26,11 @@ pub(super) struct View<'v> {
 pub(super) enum Step {
     /// The joint configuration becomes its last part.
     Finish,
-    /// A learner of whom nothing was heard lately makes room for another one of its slot.
+    /// Removes a learner without recent contact, so that another one of its slot can be added.
     Drop(NodeId),
-    /// A newcomer becomes a learner.
+    /// A joining node becomes a learner.
     Add(NodeId, MemberAddress),
-    /// One identity takes another one's place.
+    /// A new identity replaces the old one.
     Replace { old: NodeId, new: NodeId },
 }
 
@@ -40,41 +40,47 @@ pub(super) fn next(view: &View<'_>) -> Option<Step> {
     let [voters] = configurations.as_slice() else {
         return Some(Step::Finish);
     };
-    view.applicants.values().find_map(|applicant| step_for(view, voters, applicant))
+    view.pending_joins.values().find_map(|pending_join| step_for(view, voters, pending_join))
 }
 
-fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, applicant: &Applicant) -> Option<Step> {
-    let slot = applicant.id.slot();
-    let old = place(view, voters, applicant.id).ok().filter(|old| *old != applicant.id)?;
-    if view.membership.get_node(&applicant.id).is_none() {
+fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, pending_join: &PendingJoin) -> Option<Step> {
+    let slot = pending_join.id.slot();
+    let old = voter_to_replace(view, voters, pending_join.id).ok().filter(|old| *old != pending_join.id)?;
+    if view.membership.get_node(&pending_join.id).is_none() {
         let mut members = view.membership.nodes().map(|(id, _)| *id);
         return Some(match members.find(|id| id.slot() == slot && !voters.contains(id)) {
             Some(stale) => Step::Drop(stale),
-            None => Step::Add(applicant.id, applicant.address.clone()),
+            None => Step::Add(pending_join.id, pending_join.address.clone()),
         });
     }
-    (applicant.active && view.alive.contains(&applicant.id) && view.level.contains(&applicant.id))
-        .then_some(Step::Replace { old, new: applicant.id })
+    (pending_join.active
+        && view.alive.contains(&pending_join.id)
+        && view.caught_up.contains(&pending_join.id))
+    .then_some(Step::Replace { old, new: pending_join.id })
 }
 
-/// The voter whose place a newcomer may take; itself if it votes.
+/// The voter that a joining node may replace; the node itself if it votes.
 ///
 /// # Errors
-/// Why it cannot be taken in now.
-pub(super) fn place(view: &View<'_>, voters: &BTreeSet<NodeId>, newcomer: NodeId) -> Result<NodeId, String> {
-    let slot = newcomer.slot();
+/// Why the node cannot be added now.
+pub(super) fn voter_to_replace(
+    view: &View<'_>,
+    voters: &BTreeSet<NodeId>,
+    joiner: NodeId,
+) -> Result<NodeId, String> {
+    let slot = joiner.slot();
     let Some(old) = voters.iter().find(|voter| voter.slot() == slot) else {
         return Err(format!("the cluster has no slot {slot}"));
     };
-    if *old == newcomer {
-        return Ok(newcomer);
+    if *old == joiner {
+        return Ok(joiner);
     }
     if *old == view.own || view.alive.contains(old) {
         return Err(format!("slot {slot} is held by member {old}, which is alive; stop it first"));
     }
     let mut rivals = view.membership.nodes().map(|(id, _)| id);
-    match rivals.find(|id| id.slot() == slot && **id != newcomer && view.alive.contains(id)) {
-        Some(rival) => Err(format!("slot {slot} is about to be taken by {rival}, which is alive")),
+    match rivals.find(|id| id.slot() == slot && **id != joiner && view.alive.contains(id)) {
+        Some(rival) => Err(format!("slot {slot} already has another joining node, {rival}, which is alive")),
         None => Ok(*old),
     }
 }
@@ -93,18 +99,18 @@ mod tests {
         configurations: Vec<Vec<NodeId>>,
         learners: Vec<NodeId>,
         alive: Vec<NodeId>,
-        level: Vec<NodeId>,
-        applicants: Vec<(NodeId, bool)>,
+        caught_up: Vec<NodeId>,
+        pending_joins: Vec<(NodeId, bool)>,
     }
 
-    /// Member 2 is gone, and nobody has asked yet.
+    /// Member 2 is gone, and no node has asked to join yet.
     fn scene() -> Scene {
         Scene {
             configurations: vec![vec![ONE, TWO, THREE]],
             learners: vec![],
             alive: vec![ONE, THREE],
-            level: vec![ONE, THREE],
-            applicants: vec![],
+            caught_up: vec![ONE, THREE],
+            pending_joins: vec![],
         }
     }
 
@@ -115,29 +121,29 @@ mod tests {
             let ids = self.configurations.iter().flatten().chain(&self.learners);
             let nodes: BTreeMap<NodeId, MemberAddress> =
                 ids.map(|id| (*id, MemberAddress::default())).collect();
-            let applicant = |(id, active): &(NodeId, bool)| {
-                (id.slot(), Applicant { id: *id, address: MemberAddress::default(), active: *active })
+            let pending_join = |(id, active): &(NodeId, bool)| {
+                (id.slot(), PendingJoin { id: *id, address: MemberAddress::default(), active: *active })
             };
             next(&View {
                 own: ONE,
                 membership: &Membership::new(sets, nodes).unwrap(),
                 alive: &self.alive.iter().copied().collect(),
-                level: &self.level.iter().copied().collect(),
-                applicants: &self.applicants.iter().map(applicant).collect(),
+                caught_up: &self.caught_up.iter().copied().collect(),
+                pending_joins: &self.pending_joins.iter().map(pending_join).collect(),
             })
         }
     }
 
     #[test]
-    fn a_newcomer_learns_and_then_takes_the_place_of_a_silent_identity() {
+    fn a_joining_node_becomes_a_learner_and_then_replaces_a_silent_identity() {
         let mut scene = scene();
-        assert_eq!(scene.next(), None, "nobody asks");
-        scene.applicants = vec![(NEW, true)];
+        assert_eq!(scene.next(), None, "no join request");
+        scene.pending_joins = vec![(NEW, true)];
         assert_eq!(scene.next(), Some(Step::Add(NEW, MemberAddress::default())));
         scene.learners = vec![NEW];
         assert_eq!(scene.next(), None, "it has nothing yet");
         scene.alive.push(NEW);
-        scene.level.push(NEW);
+        scene.caught_up.push(NEW);
         assert_eq!(scene.next(), Some(Step::Replace { old: TWO, new: NEW }));
         scene.configurations = vec![vec![ONE, TWO, THREE], vec![ONE, NEW, THREE]];
         assert_eq!(scene.next(), Some(Step::Finish));
@@ -148,27 +154,27 @@ mod tests {
     #[test]
     fn an_identity_that_is_alive_is_not_replaced_nor_is_the_leader() {
         let mut scene = scene();
-        scene.applicants = vec![(NEW, true)];
+        scene.pending_joins = vec![(NEW, true)];
         scene.alive.push(TWO);
         assert_eq!(scene.next(), None);
         scene.alive.pop();
-        scene.applicants = vec![(NodeId::new(1, 9), true)];
+        scene.pending_joins = vec![(NodeId::new(1, 9), true)];
         assert_eq!(scene.next(), None);
     }
 
     #[test]
-    fn a_newcomer_that_recovers_is_not_made_a_voter() {
+    fn a_learner_that_recovers_is_not_made_a_voter() {
         let mut scene = scene();
-        (scene.learners, scene.applicants) = (vec![NEW], vec![(NEW, false)]);
+        (scene.learners, scene.pending_joins) = (vec![NEW], vec![(NEW, false)]);
         scene.alive.push(NEW);
-        scene.level.push(NEW);
+        scene.caught_up.push(NEW);
         assert_eq!(scene.next(), None);
     }
 
     #[test]
-    fn a_learner_that_was_given_up_makes_room_and_one_that_is_alive_does_not() {
+    fn an_abandoned_learner_is_removed_and_one_that_is_alive_is_not() {
         let mut scene = scene();
-        (scene.learners, scene.applicants) = (vec![NEW], vec![(NEWER, true)]);
+        (scene.learners, scene.pending_joins) = (vec![NEW], vec![(NEWER, true)]);
         assert_eq!(scene.next(), Some(Step::Drop(NEW)));
         scene.alive.push(NEW);
         assert_eq!(scene.next(), None);
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn a_slot_that_the_cluster_does_not_have_is_not_taken() {
         let mut scene = scene();
-        scene.applicants = vec![(NodeId::new(7, 7), true)];
+        scene.pending_joins = vec![(NodeId::new(7, 7), true)];
         assert_eq!(scene.next(), None);
     }
 }

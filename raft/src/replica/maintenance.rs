@@ -1,16 +1,17 @@
-//! What goes on beside replication: checkpoints, purging the log by size, letting go of what came to nothing, and
-//! noticing that the engine has failed.
+//! Maintenance beside replication: checkpoints, purging the log by size, dropping expired snapshot
+//! transfers, and stopping when the engine has failed.
 //!
-//! What holds here: only entries that are applied and covered by a checkpoint are purged, and none that a follower which
-//! is catching up will need next, unless the disk fills up meanwhile or an entry before it is damaged for good.
+//! What holds here: only entries that are applied and covered by a checkpoint are purged. Entries
+//! that a follower will need next while it catches up are kept, unless the disk fills up meanwhile
+//! or an entry before them is damaged for good.
 
 use crate::core::config::ReplicaConfig;
 use crate::core::ids::{GROUP, NodeId};
-use crate::core::metrics::look_at;
+use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::{LocalMember, leadership};
-use crate::storage::repair::Mender;
+use crate::storage::repair::Repairer;
 use crate::storage::state_machine::PinnedSnapshot;
 use crate::transport::SnapshotReceiver;
 use cairn_engine::{EngineStatus, LogBounds, LogId};
@@ -18,34 +19,36 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What maintenance looks after. It ends when the replica does.
+/// What maintenance needs. It ends when the replica does.
 pub(crate) struct Maintained {
     pub(crate) member: Arc<LocalMember>,
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) receiver: Arc<SnapshotReceiver>,
-    pub(crate) mender: Arc<Mender>,
+    pub(crate) repairer: Arc<Repairer>,
 }
 
-/// A follower whose log grew within this time is catching up: what it needs next is kept.
+/// A follower whose log grew within this time is catching up: keep what it needs next.
 const CATCHING_UP: Duration = Duration::from_secs(10);
 
-/// How often a checkpoint is taken for no other reason than that the data area is nearly full.
-const RELIEF: Duration = Duration::from_secs(5);
+/// The shortest interval between checkpoints whose only reason is a nearly full data area.
+const SPACE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often for no other reason than that something was refused for want of room in a checkpoint area.
-const INDEX_RELIEF: Duration = Duration::from_millis(500);
+/// The same for checkpoints whose only reason is a write that was refused because a checkpoint area
+/// was full.
+const INDEX_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// When the data area, and a checkpoint area, were last relieved, and how often the latter had refused something by then.
+/// When a checkpoint was last taken to free the data area, and a checkpoint area; and how many
+/// refusals for a full checkpoint area are already dealt with.
 struct Relieved {
     data: runtime::Instant,
     index: runtime::Instant,
     refusals: u64,
 }
 
-/// How far each follower was when it was last seen to advance.
+/// Each follower's position, and when it last advanced.
 type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
-/// Looks after the replica until it is gone or its member stops.
+/// Maintains the replica until it is dropped or its member stops.
 pub(crate) async fn run(maintained: Weak<Maintained>) {
     let mut followers = Followers::new();
     let now = runtime::now();
@@ -67,23 +70,24 @@ pub(crate) async fn run(maintained: Weak<Maintained>) {
             return;
         }
         maintained.receiver.expire();
-        maintained.give_up_burden().await;
-        if maintained.tend(&mut followers, &mut relieved).await.is_err() {
+        maintained.hand_over_if_unfit().await;
+        if maintained.run_once(&mut followers, &mut relieved).await.is_err() {
             return;
         }
     }
 }
 
 impl Maintained {
-    async fn tend(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
+    async fn run_once(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
         self.observe(followers);
         let LocalMember { raft, config, engine, progress, .. } = &*self.member;
         let checkpointed = progress.last_checkpointed();
         let bounds = engine.log_bounds(GROUP);
         let status = engine.status();
         let limits = Limits::new(config, status.data_bytes, status.index_capacity_bytes);
-        // Small values take whole blocks, so a log within its bytes may fill the data area all the same.
-        // What was refused for want of room in a checkpoint area may find it once the log is gone.
+        // Small values take whole blocks, so a log within its byte limit may still fill the data
+        // area. A write that was refused because a checkpoint area was full may fit once the log is
+        // purged.
         let refused = status.index_refusals > relieved.refusals;
         let tight = status.free_bytes < status.data_bytes / 4
             || status.index_log_bytes > status.index_capacity_bytes / 4
@@ -94,16 +98,19 @@ impl Maintained {
             false => limits.purge_target(&bounds, engine.log_bytes(GROUP), status.index_log_bytes),
         };
         let due = engine.purge_due(GROUP);
-        let needless = self.mender.needless_through();
-        let needless = needless.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
+        let purgeable_entry = self.repairer.purgeable_through();
+        let purgeable_entry =
+            purgeable_entry.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
         let (now, applied) = (runtime::now(), engine.applied(GROUP));
-        let relief = full && relieved.data + RELIEF <= now && applied > checkpointed;
-        let index_relief = refused && relieved.index + INDEX_RELIEF <= now && applied > checkpointed;
+        let relief = full && relieved.data + SPACE_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
+        let index_relief =
+            refused && relieved.index + INDEX_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
         if !progress.is_building()
             && (relief
                 || index_relief
                 || due > checkpointed
-                || needless.is_some_and(|index| checkpointed.is_none_or(|covered| covered.index < index))
+                || purgeable_entry
+                    .is_some_and(|index| checkpointed.is_none_or(|covered| covered.index < index))
                 || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
         {
             if relief {
@@ -115,8 +122,10 @@ impl Maintained {
             raft.trigger().snapshot().await.map_err(drop)?;
         }
         let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
-        // A due purge waits for no follower: what it removes was freed, and need not be readable.
-        let target = purgeable.map(|target| target.min(held)).max(needless).max(due.map(|due| due.index));
+        // A due purge does not wait for followers: what it removes was freed, and may be
+        // unreadable.
+        let target =
+            purgeable.map(|target| target.min(held)).max(purgeable_entry).max(due.map(|due| due.index));
         if let (Some(target), Some(covered)) = (target, checkpointed) {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
@@ -124,32 +133,33 @@ impl Maintained {
             } else if applied > checkpointed {
                 return Ok(());
             }
-            // Gone, or nothing more can go: whoever is refused again says so.
+            // Purged, or nothing more can be: a later refusal counts again.
             relieved.refusals = status.index_refusals;
         }
         Ok(())
     }
 
-    /// A leader that cannot read what it should send is of no use as one: another member may have it. Nor is one whose disk
-    /// stalls: it takes no writes, and what ends it comes later.
-    async fn give_up_burden(&self) {
+    /// Hands leadership over if this member cannot do a leader's work: it cannot read an entry that
+    /// it should send, or its disk stalls. In the second case it takes no writes, and the engine's
+    /// timeout ends it only later.
+    async fn hand_over_if_unfit(&self) {
         let LocalMember { raft, config, engine, .. } = &*self.member;
-        let patience = Duration::from_millis(config.election_min_ms);
-        let leads = look_at(raft, |metrics| leadership::heir(metrics).is_some());
+        let limit = Duration::from_millis(config.election_min_ms);
+        let leads = with_metrics(raft, |metrics| leadership::transferee(metrics).is_some());
         if leads && engine.status().stalled {
-            tracing::warn!(node = %raft.node_id(), "the disk stalls; leadership is handed over");
-            leadership::hand_over(raft, patience).await;
+            tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
+            leadership::hand_over(raft, limit).await;
         }
-        if self.mender.take_burdened() {
-            tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; leadership is handed over");
-            leadership::hand_over(raft, patience).await;
+        if self.repairer.take_unreadable_for_long() {
+            tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
+            leadership::hand_over(raft, limit).await;
         }
     }
 
-    /// Takes note of who advances, while this member leads.
+    /// While this member leads, records which followers advance.
     fn observe(&self, followers: &mut Followers) {
         let now = runtime::now();
-        look_at(&self.member.raft, |metrics| match &metrics.replication {
+        with_metrics(&self.member.raft, |metrics| match &metrics.replication {
             None => followers.clear(),
             Some(replication) => {
                 followers.retain(|id, _| replication.contains_key(id));
@@ -164,7 +174,8 @@ impl Maintained {
         });
     }
 
-    /// The index after which a follower that is catching up, or a snapshot's receiver, needs the log.
+    /// The log after this index is needed by a follower that is catching up, or by a snapshot's
+    /// receiver.
     fn held(&self, followers: &Followers) -> Option<u64> {
         let now = runtime::now();
         let live = followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
@@ -172,8 +183,8 @@ impl Maintained {
         matched.chain(self.pinned.holds_log_after().map(|id| id.index)).min()
     }
 
-    /// After so many bytes; when the journal fills up; when the log is twice as long as is to be retained, since it can
-    /// be purged only as far as a checkpoint reaches.
+    /// A checkpoint is due after a number of bytes, when the journal fills up, or when the log is
+    /// twice as long as it should be, since it can be purged only as far as a checkpoint covers it.
     fn wants_checkpoint(
         &self,
         status: &EngineStatus,
@@ -193,8 +204,9 @@ impl Maintained {
     }
 }
 
-/// The configured sizes, kept small on a small disk: the log may take a quarter of the data area at most, and its records an
-/// eighth of a checkpoint area, for which they are checkpointed in time.
+/// The configured sizes, reduced on a small disk: the log may take a quarter of the data area at
+/// most. Its records may take an eighth of a checkpoint area, and are checkpointed in time for
+/// that.
 struct Limits {
     retain_bytes: u64,
     retain_index_bytes: u64,
@@ -212,8 +224,8 @@ impl Limits {
         }
     }
 
-    /// The index through which the log should go so that about as much is kept as is to be retained; `None` while it
-    /// is larger than that by less than an eighth. Bytes are taken to be spread evenly over the entries.
+    /// The index through which to purge so that about the configured amount is kept; `None` while
+    /// the surplus is below an eighth. Assumes that bytes are spread evenly over the entries.
     fn purge_target(&self, bounds: &LogBounds, bytes: u64, index_bytes: u64) -> Option<u64> {
         let (last, entries) = (bounds.last?.index, entries(bounds));
         let within = |limit: u64, bytes: u64| match bytes {

@@ -1,6 +1,7 @@
-//! The handle of a running replica, the service that answers the other members, and what goes on beside replication.
+//! The handle of a running replica, the service that answers the other members, and the tasks
+//! beside replication.
 
-mod admission;
+mod append_capacity;
 mod maintenance;
 mod pacer;
 mod peer_service;
@@ -18,14 +19,14 @@ use crate::core::codec::{self, MAX_META_BYTES};
 use crate::core::command::{Command, WriteOutcome};
 use crate::core::error::{Error, ReadError, WriteError};
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
-use crate::core::metrics::look_at;
 use crate::core::proto::MAX_MESSAGE_BYTES;
+use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::{Answer, Reply, TypeConfig};
-use crate::durability::{LocalMember, Mandate, leadership, reaches_furthest};
-use crate::storage::state_machine::{Losses, sessions};
+use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leadership};
+use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
-use cairn_engine::{Engine, KeyEntry, ListItem, LogId, Need, Run, Standing, View};
+use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Need, View};
 use maintenance::Maintained;
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal};
@@ -37,10 +38,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A leader that sent something within this time is alive.
+/// A leader that sent a message within this time is alive.
 const LEADER_ALIVE: Duration = Duration::from_secs(5);
-/// How often [`Replica::wait_stopped`] looks.
-const STOPPED_PAUSE: Duration = Duration::from_millis(100);
+/// How often [`Replica::wait_stopped`] checks.
+const STOPPED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A running replica. Clones share it.
 #[derive(Clone)]
@@ -54,34 +55,36 @@ struct Inner {
     maintained: Arc<Maintained>,
     barrier: ReadBarrier,
     scrubber: Scrubber,
-    /// Why this identity has no place in the cluster any more.
-    outcast: Arc<Mutex<Option<String>>>,
+    /// Why this identity is no longer a member.
+    removed_reason: Arc<Mutex<Option<String>>>,
 }
 
 impl Drop for Inner {
-    /// What runs beside replication and is not told otherwise ends with the last handle.
+    /// Dropping the last handle ends the tasks beside replication.
     fn drop(&mut self) {
         self.member.stopping.store(true, Ordering::SeqCst);
     }
 }
 
 impl Replica {
-    /// The service that answers the other members: to be added to the server on the peer address.
+    /// The service that answers the other members: add it to the server on the peer address.
     pub fn peer_service(&self) -> PeerServer {
         PeerServer::new(runtime::behind_network(self.inner.service.clone()))
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Replicates and applies a command. Leader only. May be cancelled; the command may then be applied or not.
+    /// Replicates and applies a command. Leader only. May be cancelled; the command may then be
+    /// applied or not.
     ///
     /// # Errors
-    /// See [`WriteError`], which tells of each case whether anything was proposed.
+    /// See [`WriteError`]: each case says whether anything was proposed.
     pub async fn write(&self, command: Command) -> Result<WriteOutcome, WriteError> {
         self.write_holding(command, ()).await
     }
 
-    /// The same; `held` is dropped when the command is applied or given up, however long its caller waits.
+    /// As [`Replica::write`]. `held` is dropped when the command is applied or abandoned, even if
+    /// the caller stopped waiting.
     ///
     /// # Errors
     /// As [`Replica::write`].
@@ -94,13 +97,13 @@ impl Replica {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
         let bytes = command.bytes();
-        let remembered = command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
+        let result_bytes = command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
         let proposal = codec::encode_command(command, self.inner.member.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {
             return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
         }
-        // Another member's room is not this one's to judge.
-        let (leads, runs) = look_at(&self.inner.member.raft, |metrics| {
+        // Only the leader can judge its own capacity.
+        let (leads, runs) = with_metrics(&self.inner.member.raft, |metrics| {
             (metrics.state == ServerState::Leader, metrics.running_state.is_ok())
         });
         if !runs && let Some(reason) = self.stopped() {
@@ -111,10 +114,14 @@ impl Replica {
             longest: proposal.values.iter().map(|value| value.len() as u64).max(),
             index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len())
                 + Engine::applied_bytes(proposal.values.len(), proposal.meta.len())
-                + remembered,
+                + result_bytes,
         };
-        let proposed = leads.then(|| self.inner.service.room.propose(need)).transpose().map_err(refused)?;
-        // Whoever asked may give up waiting; what it takes is taken until openraft is done with it.
+        let proposed = leads
+            .then(|| self.inner.service.append_capacity.reserve_write(need))
+            .transpose()
+            .map_err(refused)?;
+        // The caller may stop waiting; the reservation lasts until openraft is done with the
+        // command.
         let (reply, answer) = Reply::pair(Box::new((proposed, held)));
         let raft = &self.inner.member.raft;
         if let Err(fatal) = raft.client_write_ff(proposal, Some(reply)).await {
@@ -122,50 +129,51 @@ impl Replica {
         }
         match answer.await {
             Ok(result) => outcome(result),
-            // openraft ended with the proposal in its hands.
+            // openraft ended while it had the proposal.
             Err(_) => {
                 Err(WriteError::OutcomeUnknown("this member stopped before the outcome was known".into()))
             }
         }
     }
 
-    /// Returns when this replica has applied everything that was acknowledged before the call: a read of the engine
-    /// after it is linearizable. Leader only; concurrent callers share a round to the quorum.
+    /// Returns when this replica has applied everything that was acknowledged before the call: a
+    /// read of the engine after it is linearizable. Leader only; concurrent callers share a round
+    /// to the quorum.
     ///
     /// # Errors
-    /// See [`ReadError`]. Nothing is changed by a barrier, so it can always be repeated.
+    /// See [`ReadError`]. A barrier changes nothing, so it can always be retried.
     pub async fn read_barrier(&self) -> Result<(), ReadError> {
         self.inner.barrier.wait().await
     }
 
-    /// A key's state and value. A value that is damaged here is fetched from another member and put right; that takes some
-    /// milliseconds. May be cancelled.
+    /// A key's state and value. If the value is damaged here, this fetches it from another member
+    /// and repairs it, which takes some milliseconds. May be cancelled.
     ///
     /// # Errors
-    /// Those of [`Engine::get`]; `Corrupt` only where no member that answers has the value.
+    /// Those of [`Engine::get`]; `Corrupt` only if no member that answers has the value.
     pub async fn get(&self, key: &[u8]) -> cairn_engine::Result<Option<(KeyEntry, Bytes)>> {
-        self.inner.maintained.mender.get(key).await
+        self.inner.maintained.repairer.get(key).await
     }
 
-    /// The value of a listed key; as [`Replica::get`] where it is damaged.
+    /// The value of a listed key. Repairs a damaged value as [`Replica::get`] does.
     ///
     /// # Errors
-    /// Those of [`View::read`]; `Corrupt` only where no member that answers has the value.
+    /// Those of [`View::read`]; `Corrupt` only if no member that answers has the value.
     pub async fn read(&self, view: &View, item: &ListItem) -> cairn_engine::Result<Bytes> {
-        self.inner.maintained.mender.read(view, &item.key, &item.entry).await
+        self.inner.maintained.repairer.read(view, &item.key, &item.entry).await
     }
 
-    /// Begins a scrub of everything now, also where it was paused. Goes on in the background.
+    /// Begins a scrub of everything now, even if the scrubber was paused. Runs in the background.
     pub fn start_scrub(&self) {
         self.inner.scrubber.start();
     }
 
-    /// Pauses the scrubber, or lets it go on. Kept over restarts.
+    /// Pauses or resumes the scrubber. The choice survives restarts.
     pub fn pause_scrub(&self, pause: bool) {
         self.inner.scrubber.pause(pause);
     }
 
-    /// What the scrubber says of itself.
+    /// The scrubber's progress and counters.
     pub fn scrub_status(&self) -> ScrubStatus {
         self.inner.scrubber.status()
     }
@@ -175,75 +183,78 @@ impl Replica {
         &self.inner.member.engine
     }
 
-    /// Who this is.
+    /// This member's identity.
     pub fn node_id(&self) -> NodeId {
         self.inner.member.identity.id()
     }
 
-    /// Whether this replica remembers everything that it acknowledged. While it does not, it neither votes nor may it be
-    /// read from.
-    pub fn standing(&self) -> Standing {
+    /// `Active` if this replica holds everything that it acknowledged. A recovering one may have
+    /// lost some of it: it does not vote, and no read may be served from it.
+    pub fn member_state(&self) -> MemberState {
         match self.inner.member.gate.is_open() {
-            true => Standing::Active,
-            false => Standing::Recovering,
+            true => MemberState::Active,
+            false => MemberState::Recovering,
         }
     }
 
-    /// Whether this identity is a voter, as far as its own log says. One that is not yet has nothing that is worth
-    /// reading.
+    /// Whether this identity is a voter according to its own log. Before it is, it may hold too
+    /// little of the state to be read.
     pub fn votes(&self) -> bool {
-        look_at(&self.inner.member.raft, |metrics| {
+        with_metrics(&self.inner.member.raft, |metrics| {
             metrics.membership_config.voter_ids().any(|voter| voter == metrics.id)
         })
     }
 
-    /// Whether the log says, as far as it is applied here, that a member has made this start or a later one: from then on
-    /// an older copy of its disk is refused by everybody.
-    pub fn knows_start(&self, member: NodeId, run: Run) -> bool {
-        self.inner.member.identity.starts().has_logged(member, run)
+    /// Whether the log, as far as it is applied here, has this boot epoch of a member or a later
+    /// one: from then on every member refuses an older copy of its disk.
+    pub fn knows_epoch(&self, member: NodeId, epoch: BootEpoch) -> bool {
+        self.inner.member.identity.boot_epochs().has_logged(member, epoch)
     }
 
-    /// Why this identity has no place in the cluster any more, if others said so.
-    pub fn outcast(&self) -> Option<String> {
-        self.inner.outcast.lock().clone()
+    /// Why this identity is no longer a member, if another member said so.
+    pub fn removed_reason(&self) -> Option<String> {
+        self.inner.removed_reason.lock().clone()
     }
 
-    /// How often an operator gave up what no member held any more.
-    pub fn losses(&self) -> Losses {
-        self.inner.member.progress.losses()
+    /// The unsafe recoveries so far: each one discarded what no member held any more.
+    pub fn unsafe_recoveries(&self) -> UnsafeRecoveries {
+        self.inner.member.progress.unsafe_recoveries()
     }
 
-    /// An operator has seen what every member holds, accepts that acknowledged writes may be lost, and names who shall
-    /// lead. The candidate refuses where a voter that answers it holds a longer log. To be given to the candidate and to the other
-    /// recovering members. Votes are given by it for
-    /// [`Mandate::LIFETIME`]; forgotten by a restart.
+    /// Gives this member an unsafe-recovery grant: an operator has seen what every member holds,
+    /// accepts that acknowledged writes may be lost, and names the candidate that shall lead. Call
+    /// it on the candidate and on the other recovering members. The candidate refuses if a voter
+    /// that answers holds a longer log. Members vote by the grant for [`UnsafeRecovery::LIFETIME`];
+    /// a restart ends it.
     ///
     /// # Errors
-    /// Says why it is not needed here, or does not fit.
-    pub async fn mandate(&self, mandate: Mandate) -> Result<(), String> {
+    /// Why the grant is not needed here, or does not fit.
+    pub async fn unsafe_recovery(&self, unsafe_recovery: UnsafeRecovery) -> Result<(), String> {
         let member = &self.inner.member;
         if member.gate.is_open() {
-            return Err("this member is active and needs no mandate to vote".into());
+            return Err("this member is active and votes without an unsafe-recovery grant".into());
         }
-        if member.gate.heard_within(LEADER_ALIVE) {
-            return Err("a leader is alive and brings this member back; nothing is to be decided".into());
+        if member.gate.leader_contact_within(LEADER_ALIVE) {
+            return Err(
+                "a leader is alive and helps this member recover; no unsafe recovery is needed".into()
+            );
         }
-        let own = member.engine.run();
-        if mandate.candidate == self.node_id() && mandate.run != own {
+        let own = member.engine.boot_epoch();
+        if unsafe_recovery.candidate == self.node_id() && unsafe_recovery.epoch != own {
             return Err(format!(
-                "this member has started again since it was looked at (start {}, now {}); look again",
-                mandate.run.start, own.start
+                "this member restarted since it was surveyed (boot epoch {}, now {}); check again",
+                unsafe_recovery.epoch.number, own.number
             ));
         }
-        if mandate.candidate == self.node_id() {
-            reaches_furthest(member).await?;
+        if unsafe_recovery.candidate == self.node_id() {
+            is_most_up_to_date(member).await?;
         }
         tracing::warn!(
-            node = %self.node_id(), candidate = %mandate.candidate,
-            "the loss of what no member holds any more is accepted, and this member is named to lead"
+            node = %self.node_id(), candidate = %unsafe_recovery.candidate,
+            "unsafe recovery: an operator accepts that what no member holds any more is lost; this member holds the grant"
         );
-        member.gate.give_mandate(mandate);
-        if mandate.candidate == self.node_id() {
+        member.gate.set_unsafe_recovery(unsafe_recovery);
+        if unsafe_recovery.candidate == self.node_id() {
             member.raft.runtime_config().elect(true);
         }
         Ok(())
@@ -251,32 +262,35 @@ impl Replica {
 
     /// Who leads, if known.
     pub fn leader(&self) -> Option<(NodeId, MemberAddress)> {
-        look_at(&self.inner.member.raft, leadership::leader)
+        with_metrics(&self.inner.member.raft, leadership::leader)
     }
 
-    /// What it can say of itself. Cheap.
+    /// This replica's view of itself and of the cluster. Cheap.
     pub fn status(&self) -> ReplicaStatus {
         let stopped = self.stopped();
-        // What is asked of the engine may have to wait, so not within the look.
-        let metrics = look_at(&self.inner.member.raft, Clone::clone);
-        let mut status = status::of(&metrics, self.engine(), self.standing(), stopped);
-        // Who does not campaign, or is refused by all, remembers whom it followed once.
-        if status.role != Role::Leader && !self.inner.member.gate.heard_within(LEADER_ALIVE) {
+        // Calls to the engine may block, so they are made outside the read of the metrics.
+        let metrics = with_metrics(&self.inner.member.raft, Clone::clone);
+        let mut status = status::of(&metrics, self.engine(), self.member_state(), stopped);
+        // openraft keeps reporting the last leader on a node that does not campaign or wins no
+        // election; hide it if no message came lately.
+        if status.role != Role::Leader && !self.inner.member.gate.leader_contact_within(LEADER_ALIVE) {
             status.leader = None;
         }
         status
     }
 
-    /// The applied position, and a hash over all keys, versions, values' hashes and the machine image: replicas that
-    /// have applied the same position have the same hash.
+    /// The applied position, and a hash over all keys, versions, values' hashes and the machine
+    /// image: replicas that have applied the same position have the same hash.
     pub fn state_hash(&self) -> (Option<LogId>, u128) {
         state_hash::of(&self.engine().view(GROUP))
     }
 
-    /// Resolves when replication stops by itself, with the reason. Never resolves while it runs, nor after `shutdown`.
+    /// Resolves when replication stops without a call of `shutdown`, with the reason. Never
+    /// resolves while it runs, nor after `shutdown`.
     ///
-    /// It looks every [`STOPPED_PAUSE`]: openraft's metrics change with every batch of entries, and a waiter woken by
-    /// each of them costs a tenth of a busy leader's processor time.
+    /// Polls every [`STOPPED_POLL_INTERVAL`]: openraft's metrics change with every batch of
+    /// entries, and a waiter that each change wakes costs a tenth of a busy leader's processor
+    /// time.
     pub async fn wait_stopped(&self) -> String {
         loop {
             if let Some(reason) = self.stopped() {
@@ -285,28 +299,28 @@ impl Replica {
                 }
                 return reason;
             }
-            runtime::sleep(STOPPED_PAUSE).await;
+            runtime::sleep(STOPPED_POLL_INTERVAL).await;
         }
     }
 
-    /// Stops replication, after handing leadership over if this replica leads and another one can take it at once. The
-    /// engine stays open: the caller closes it next.
+    /// Stops replication, after handing leadership over if this replica leads and another one can
+    /// take over at once. The engine stays open: the caller closes it next.
     ///
     /// # Errors
     /// `Stopped`, if a task ended abnormally.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.inner.member.stopping.store(true, Ordering::SeqCst);
-        let patience = Duration::from_millis(self.inner.member.config.election_min_ms);
-        leadership::hand_over(&self.inner.member.raft, patience).await;
+        let limit = Duration::from_millis(self.inner.member.config.election_min_ms);
+        leadership::hand_over(&self.inner.member.raft, limit).await;
         self.inner.member.raft.shutdown().await.map_err(|error| Error::Stopped(error.to_string()))
     }
 
     fn stopped(&self) -> Option<String> {
-        let state = look_at(&self.inner.member.raft, |metrics| metrics.running_state.clone());
+        let state = with_metrics(&self.inner.member.raft, |metrics| metrics.running_state.clone());
         state.err().map(|fatal| self.reason(&fatal))
     }
 
-    /// Why openraft ended; the engine's own words, where it was the engine.
+    /// Why openraft ended; the engine's own error, if the engine failed.
     fn reason(&self, fatal: &Fatal<TypeConfig>) -> String {
         self.engine().status().failed.unwrap_or_else(|| fatal.to_string())
     }
@@ -330,7 +344,8 @@ fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteE
                 None => WriteError::NoLeader,
             });
         }
-        // It was in the log, and another leader's entries took its place: here. Elsewhere it may still be.
+        // Another leader's entries replaced it in this member's log. Other members may still hold
+        // it.
         Err(error) => return Err(WriteError::OutcomeUnknown(error.to_string())),
     };
     match response.data {

@@ -1,22 +1,22 @@
 //! The server side of the peer protocol.
 //!
-//! What holds here: nothing reaches openraft whose envelope does not name this member, or that openraft would take for
-//! a broken invariant; votes pass through the gate.
+//! What holds here: openraft gets no message whose envelope does not name this member, and none
+//! that it would take for a broken invariant; votes pass through the gate.
 
-use super::admission::Room;
+use super::append_capacity::AppendCapacity;
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
-use crate::core::metrics::look_at;
 use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
+use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id, raft_log_id};
 use crate::core::{convert, proto, runtime};
-use crate::durability::{LocalMember, Redundancy};
-use crate::membership::Steward;
+use crate::durability::{AckModes, LocalMember};
+use crate::membership::Reconciler;
 use crate::transport::identity;
-use crate::transport::receiver::{self, SnapshotReceiver, Standing, Taken};
-use crate::transport::{Applicant, messages};
-use cairn_engine::{Engine, LogId, Run};
+use crate::transport::receiver::{self, SnapshotReceiver, Taken, TransferState};
+use crate::transport::{PendingJoin, messages};
+use cairn_engine::{BootEpoch, Engine, LogId};
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::errors::Fatal;
@@ -33,18 +33,19 @@ use tonic::{Request, Response, Status, Streaming};
 #[derive(Clone)]
 pub struct PeerService {
     pub(super) member: Arc<LocalMember>,
-    pub(super) redundancy: Arc<Redundancy>,
+    pub(super) ack_modes: Arc<AckModes>,
     pub(super) receiver: Arc<SnapshotReceiver>,
-    pub(super) steward: Arc<Steward>,
-    pub(super) room: Arc<Room>,
-    /// A leader sent what contradicts what was applied here; for the log, which says so once.
+    pub(super) reconciler: Arc<Reconciler>,
+    pub(super) append_capacity: Arc<AppendCapacity>,
+    /// A leader sent entries that contradict what was applied here. Set once, so that one line is
+    /// logged.
     pub(super) contradicted: Arc<AtomicBool>,
 }
 
 /// The tonic service that answers the other members; add it to the server on the peer address.
 pub type PeerServer = runtime::Served<PeerService>;
 
-/// Longest address that is taken into the membership.
+/// The longest address that a membership may hold.
 const ADDRESS_BYTES: usize = 512;
 
 type Answered<T> = Result<Response<T>, Status>;
@@ -55,7 +56,7 @@ fn stopped(fatal: impl std::fmt::Display) -> Status {
 }
 
 /// Whether nothing was ever voted, logged or applied here.
-pub(crate) fn is_blank(engine: &Engine) -> bool {
+pub(crate) fn is_uninitialized(engine: &Engine) -> bool {
     let bounds = engine.log_bounds(GROUP);
     engine.vote(GROUP).is_none()
         && bounds.last.is_none()
@@ -65,10 +66,10 @@ pub(crate) fn is_blank(engine: &Engine) -> bool {
 
 impl PeerService {
     fn own_vote(&self) -> Vote {
-        look_at(&self.member.raft, |metrics| metrics.vote)
+        with_metrics(&self.member.raft, |metrics| metrics.vote)
     }
 
-    /// The answer to a snapshot message of a leader that has been overtaken: this member's higher vote.
+    /// The answer to a snapshot message of a deposed leader: this member's higher vote.
     fn overtaken(&self, vote: &Vote) -> Option<Vote> {
         Some(self.own_vote()).filter(|own| own > vote)
     }
@@ -77,36 +78,40 @@ impl PeerService {
         match self.member.gate.is_open() {
             true => Ok(()),
             false => Err(Status::failed_precondition(
-                "this member is recovering: it may have forgotten what it promised, and neither votes nor leads",
+                "this member is recovering: it may have lost acknowledged entries, and neither votes nor leads",
             )),
         }
     }
 
-    /// A member that recovers takes entries only from a leader that knows it.
-    fn admit(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
-        match self.member.gate.admits(sender, vote) {
+    /// A recovering member takes entries only from a leader that agreed to help it.
+    fn check_recovery_leader(&self, sender: NodeId, vote: &Vote) -> Result<(), Status> {
+        match self.member.gate.accepts_appends_of(sender, vote) {
             true => Ok(()),
             false => Err(Status::failed_precondition(
-                "this member is recovering, and takes entries once the leader has let its log fall back",
+                "this member is recovering, and takes entries once the leader has agreed to help it",
             )),
         }
     }
 
-    /// A leader says what this member has acknowledged to it: if that is gone here, the member recovers.
-    fn remembers(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
-        match matched.filter(|matched| self.member.gate.is_open() && self.member.forgot(vote, *matched)) {
+    /// Checks the entry that this member acknowledged to the leader, as the leader sends it: if the
+    /// entry is missing here, this member recovers.
+    fn check_acked_entry(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
+        match matched
+            .filter(|matched| self.member.gate.is_open() && self.member.lost_acked_entry(vote, *matched))
+        {
             None => Ok(()),
             Some(matched) => {
                 self.member.begin_recovery(leader, matched);
                 Err(Status::failed_precondition(format!(
-                    "this member does not hold entry {matched} any more, which it acknowledged; it recovers"
+                    "this member lacks entry {matched}, which it acknowledged; it recovers"
                 )))
             }
         }
     }
 
-    /// A leader's log holds everything that was ever applied anywhere. One that does not was made leader by an operator who
-    /// gave up what this member still holds: what it sends would stand beside what contradicts it.
+    /// A leader's log normally holds everything that was ever applied on any member. It does not if
+    /// an operator made it leader and discarded what this member still holds. Entries of such a
+    /// leader would contradict what this member has applied.
     fn refuse_contradiction(&self, request: &AppendRequest) -> Result<(), Status> {
         let Some(applied) = self.member.engine.applied(GROUP) else { return Ok(()) };
         let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
@@ -115,14 +120,15 @@ impl PeerService {
             let held = self.member.engine.log_id_at(GROUP, id.index);
             let purged =
                 || self.member.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
-            // Terms never fall: no log has a later term before what was applied, purged or not.
+            // Terms never fall along a log: no entry before an applied one has a later term, purged
+            // or not.
             let later = || Some(applied).filter(|applied| id.term > applied.term);
             let contradicted = held.or_else(purged).or_else(later).filter(|held| *held != id);
-            // A deposed leader's entries are openraft's to refuse.
+            // openraft itself refuses a deposed leader's entries.
             if let Some(held) = contradicted.filter(|_| request.vote >= self.own_vote()) {
                 let reason = format!(
-                    "a leader sends entry {id} where this member has applied {held}: what it holds was given up with \
-                     `cairn recover`; keep its data directory if that matters, and give it an empty one"
+                    "a leader sends entry {id} where this member has applied {held}: what it holds was discarded with \
+                     `cairn unsafe-recovery`; keep its data directory if that matters, and give it an empty one"
                 );
                 if !self.contradicted.swap(true, Ordering::SeqCst) {
                     tracing::error!(node = %self.member.identity.id(), reason);
@@ -133,32 +139,37 @@ impl PeerService {
         Ok(())
     }
 
-    /// An append that openraft may take. A member may only append in a term that is its own.
+    /// An append that openraft may take. A member may append only in its own term.
     pub(super) fn append_request(
         &self,
         sender: NodeId,
         message: proto::AppendRequest,
     ) -> Result<AppendRequest, Status> {
-        let regime = messages::regime_from_proto(&message);
+        let ack_mode = messages::ack_mode_from_proto(&message);
         let matched = messages::matched_from_proto(&message);
-        let held = self.room.claim(&message)?;
+        let held = self.append_capacity.reserve_append(&message)?;
         let mut request = messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
         if request.vote.leader_id.voted_for != sender {
             return Err(Malformed("an append in the name of another member").into());
         }
-        self.admit(sender, &request.vote)?;
-        self.remembers(sender, &request.vote, matched)?;
+        self.check_recovery_leader(sender, &request.vote)?;
+        self.check_acked_entry(sender, &request.vote, matched)?;
         self.refuse_contradiction(&request)?;
-        self.redundancy.follow(regime);
+        self.ack_modes.follow(ack_mode);
         for entry in &mut request.entries {
             entry.held.clone_from(&held);
         }
         Ok(request)
     }
 
-    /// Leader only: what a recovering member needs before it may take entries.
-    async fn bring_back(&self, member: NodeId, run: Run, loss: bool) -> Result<Vote, Status> {
-        let (vote, leads) = look_at(&self.member.raft, |metrics| {
+    /// Leader only: lets a recovering member's log revert, and proposes its boot-epoch record.
+    async fn help_recover(
+        &self,
+        member: NodeId,
+        epoch: BootEpoch,
+        unsafe_recovery: bool,
+    ) -> Result<Vote, Status> {
+        let (vote, leads) = with_metrics(&self.member.raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
         });
         if !leads {
@@ -166,15 +177,16 @@ impl PeerService {
         }
         let allowed = self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        self.redundancy.returning(member, run);
-        self.member.records.propose(vote, member, run, loss);
-        tracing::info!(node = %self.member.identity.id(), %member, "a member recovers; the record of its start is to be proposed");
+        self.ack_modes.recovering(member, epoch);
+        self.member.records.propose(vote, member, epoch, unsafe_recovery);
+        tracing::info!(node = %self.member.identity.id(), %member, "helping a member recover; its boot-epoch record will be proposed");
         Ok(vote)
     }
 
-    /// Asked before a vote is given and before it is answered: the gate may close in between.
-    fn may_vote_for(&self, candidate: NodeId, run: Run) -> Result<(), Status> {
-        match self.member.gate.may_vote_for(candidate, run) {
+    /// Called before a vote is given and again before it is answered: the gate may close in
+    /// between.
+    fn may_vote_for(&self, candidate: NodeId, epoch: BootEpoch) -> Result<(), Status> {
+        match self.member.gate.may_vote_for(candidate, epoch) {
             true => Ok(()),
             false => self.open_gate(),
         }
@@ -183,18 +195,18 @@ impl PeerService {
     fn vote_request(
         &self,
         request: proto::VoteRequest,
-    ) -> Result<(NodeId, Run, VoteRequest<TypeConfig>), Status> {
+    ) -> Result<(NodeId, BootEpoch, VoteRequest<TypeConfig>), Status> {
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
-        self.may_vote_for(sender, run)?;
+        let epoch = request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
+        self.may_vote_for(sender, epoch)?;
         let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
-            return Err(Malformed("a vote for somebody else than its sender").into());
+            return Err(Malformed("a vote for a node other than its sender").into());
         }
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let mut rpc = VoteRequest::new(vote, last);
         rpc.leadership_transfer = request.leadership_transfer;
-        Ok((sender, run, rpc))
+        Ok((sender, epoch, rpc))
     }
 
     fn vote_response(
@@ -219,9 +231,9 @@ impl PeerService {
         let sender = self.member.identity.sender_of_request(envelope)?;
         let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
         if vote.leader_id.voted_for != sender {
-            return Err(Malformed("a snapshot of somebody else than its sender").into());
+            return Err(Malformed("a snapshot from a node other than its sender").into());
         }
-        self.admit(sender, &vote)?;
+        self.check_recovery_leader(sender, &vote)?;
         Ok((sender, vote))
     }
 }
@@ -246,19 +258,24 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let identity = &self.member.identity;
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
-        let blank = is_blank(&self.member.engine) && self.member.gate.is_open();
-        let vacant = self.steward.vacancy(sender).map_or(0, NodeId::as_u64);
+        let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
+        let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
         let last = self.member.engine.log_bounds(GROUP).last;
         let last_log_id = last.map(|last| proto::LogId { term: last.term, index: last.index });
-        Ok(Response::new(proto::HelloResponse { envelope: identity.to(sender), blank, vacant, last_log_id }))
+        Ok(Response::new(proto::HelloResponse {
+            envelope: identity.to(sender),
+            uninitialized,
+            replaceable_voter,
+            last_log_id,
+        }))
     }
 
     type AppendStream = AppendResponses;
 
     async fn append(&self, request: Request<Streaming<proto::AppendRequest>>) -> Answered<AppendResponses> {
         let messages = request.into_inner();
-        // Why the stream of requests ended before its time, and who sends them: told by the requests, needed by the
-        // answers.
+        // Why the stream of requests ended early, and who sends them. The requests set both, and
+        // the answers read them.
         let refusal = Arc::new(Mutex::new(None::<Status>));
         let sender = Arc::new(Mutex::new(None::<NodeId>));
         let requests = {
@@ -306,16 +323,16 @@ impl Peer for PeerService {
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let (sender, epoch, rpc) = self.vote_request(request.into_inner())?;
         let answer = self.member.raft.vote(rpc).await.map_err(stopped)?;
-        self.may_vote_for(sender, run)?;
+        self.may_vote_for(sender, epoch)?;
         Ok(self.vote_response(sender, answer))
     }
 
     async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, run, rpc) = self.vote_request(request.into_inner())?;
+        let (sender, epoch, rpc) = self.vote_request(request.into_inner())?;
         let answer = self.member.raft.pre_vote(rpc).await.map_err(stopped)?;
-        self.may_vote_for(sender, run)?;
+        self.may_vote_for(sender, epoch)?;
         Ok(self.vote_response(sender, answer))
     }
 
@@ -332,8 +349,8 @@ impl Peer for PeerService {
             Some(higher) => higher,
             None => {
                 match self.receiver.offset(last).await? {
-                    Standing::Needless => answer.needless = true,
-                    Standing::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
+                    TransferState::AlreadyApplied => answer.already_applied = true,
+                    TransferState::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
                 }
                 let applied = self.member.engine.applied(GROUP).map(raft_log_id);
                 answer.applied = applied.as_ref().map(convert::log_id_to_proto);
@@ -415,9 +432,9 @@ impl Peer for PeerService {
     async fn recover(&self, request: Request<proto::RecoverRequest>) -> Answered<proto::RecoverResponse> {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let mandated = request.mandated;
-        let run = request.envelope.as_ref().map_or(Run { start: 0, nonce: 0 }, identity::run_of);
-        let vote = self.bring_back(sender, run, mandated).await?;
+        let unsafe_recovery = request.unsafe_recovery;
+        let epoch = request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
+        let vote = self.help_recover(sender, epoch, unsafe_recovery).await?;
         Ok(Response::new(proto::RecoverResponse {
             envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&vote)),
@@ -433,8 +450,8 @@ impl Peer for PeerService {
                 return Err(Malformed("an address that is empty or too long").into());
             }
         }
-        let applicant = Applicant { id: sender, address, active: request.active };
-        let voter = self.steward.apply(applicant).map_err(Status::failed_precondition)?;
+        let pending_join = PendingJoin { id: sender, address, active: request.active };
+        let voter = self.reconciler.apply(pending_join).map_err(Status::failed_precondition)?;
         Ok(Response::new(proto::JoinResponse { envelope: self.member.identity.to(sender), voter }))
     }
 

@@ -1,9 +1,9 @@
 //! Linearizable reads by ReadIndex, many callers to a round.
 //!
-//! A round asks a quorum whether this member still leads, with heartbeats sent after the round began, and then waits
-//! until everything committed by then is applied. A caller that arrives while a round runs is served by the next one,
-//! since the running round's heartbeats may be older than what the caller must see. Leases are not used: they are
-//! forgotten by a restart, and depend on clocks.
+//! A round sends heartbeats and so asks a quorum whether this member still leads. Then it waits
+//! until everything that was committed by then is applied. A caller that arrives during a round is
+//! served by the next one, since the running round's heartbeats may be older than what the caller
+//! must see. No leases: a restart forgets them, and they depend on clocks.
 
 use crate::core::error::ReadError;
 use crate::core::runtime;
@@ -18,27 +18,27 @@ use tokio::sync::{mpsc, oneshot};
 
 type Caller = oneshot::Sender<Result<(), ReadError>>;
 
-/// Callers that wait for a round, at most, beyond which they wait to wait.
-const WAITING: usize = 65_536;
+/// At most this many callers wait for a round; more callers wait to enqueue.
+const MAX_WAITING: usize = 65_536;
 
-/// The callers' end.
+/// The callers' handle.
 #[derive(Clone)]
 pub(crate) struct ReadBarrier {
     callers: mpsc::Sender<Caller>,
 }
 
-/// What a round needs.
+/// The parts that a round uses.
 struct Rounds {
     raft: Raft,
     progress: Arc<Progress>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl ReadBarrier {
     /// Starts the rounds; they end with the last handle.
-    pub(crate) fn start(raft: Raft, progress: Arc<Progress>, patience: Duration) -> ReadBarrier {
-        let (sender, callers) = mpsc::channel(WAITING);
-        let rounds = Rounds { raft, progress, patience };
+    pub(crate) fn start(raft: Raft, progress: Arc<Progress>, timeout: Duration) -> ReadBarrier {
+        let (sender, callers) = mpsc::channel(MAX_WAITING);
+        let rounds = Rounds { raft, progress, timeout };
         runtime::spawn(async move { serve(callers, || rounds.round()).await });
         ReadBarrier { callers: sender }
     }
@@ -52,16 +52,16 @@ impl ReadBarrier {
     }
 }
 
-/// Round after round, each for those who called before it began.
+/// Runs round after round, each for the callers that came before it began.
 async fn serve<R>(mut callers: mpsc::Receiver<Caller>, round: impl Fn() -> R)
 where
     R: Future<Output = Result<(), ReadError>>,
 {
     let mut served = Vec::new();
-    while callers.recv_many(&mut served, WAITING).await > 0 {
+    while callers.recv_many(&mut served, MAX_WAITING).await > 0 {
         let result = round().await;
         for caller in served.drain(..) {
-            // A caller that went away does not want it.
+            // The caller may have gone away.
             caller.send(result.clone()).ok();
         }
     }
@@ -69,12 +69,12 @@ where
 
 impl Rounds {
     async fn round(&self) -> Result<(), ReadError> {
-        let option = LinearizerOption::from(ReadPolicy::ReadIndex).with_wait_timeout(self.patience);
+        let option = LinearizerOption::from(ReadPolicy::ReadIndex).with_wait_timeout(self.timeout);
         let read = match self.raft.get_read_linearizer(option).await {
             Ok(linearizer) => linearizer.read_log_id().index(),
             Err(error) => return Err(read_error(error)),
         };
-        match runtime::timeout(self.patience, self.progress.wait_applied(read)).await {
+        match runtime::timeout(self.timeout, self.progress.wait_applied(read)).await {
             Some(()) => Ok(()),
             None => Err(ReadError::NoLeader),
         }
@@ -92,7 +92,7 @@ fn read_error(error: RaftError<TypeConfig, LinearizableReadError<TypeConfig>>) -
     }
 }
 
-/// Whom openraft names as leader: another member that it knows.
+/// The leader that openraft reports: another member that it knows.
 pub(crate) fn leader(
     forward: ForwardToLeader<TypeConfig>,
 ) -> Option<(crate::core::ids::NodeId, crate::core::ids::MemberAddress)> {
@@ -110,11 +110,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
 
-    /// A round's heartbeats may be older than a caller that comes while it runs: another member may lead by then, and have
-    /// acknowledged what the caller must see.
+    /// A round's heartbeats may be older than a caller that arrives during it: another member may
+    /// lead by then, and have acknowledged what the caller must see.
     #[tokio::test]
     async fn a_caller_that_comes_while_a_round_runs_is_served_by_the_next() {
-        let (sender, callers) = mpsc::channel(WAITING);
+        let (sender, callers) = mpsc::channel(MAX_WAITING);
         let barrier = ReadBarrier { callers: sender };
         let (begun, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let round = {
@@ -133,19 +133,19 @@ mod tests {
             let barrier = barrier.clone();
             tokio::spawn(async move { barrier.wait().await })
         };
-        let settled = || async {
+        let yield_often = || async {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
         };
         let early = call();
-        settled().await;
+        yield_often().await;
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         let late = [call(), call()];
-        settled().await;
+        yield_often().await;
         end.add_permits(1);
         early.await.unwrap().unwrap();
-        settled().await;
+        yield_often().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2, "one more round");
         assert!(
             late.iter().all(|late| !late.is_finished()),

@@ -1,43 +1,47 @@
-//! The scrubber: reads everything that is live, at a bounded rate, in a cycle of days, and mends what it finds damaged.
+//! The scrubber: reads all live data at a bounded rate, in a cycle of days, and repairs the damage
+//! that it finds.
 //!
-//! A cycle walks the data area in order of offset, then checks the journal, both checkpoints and the superblock's copies.
-//! Its place is kept over restarts. Time is counted while the member runs: no wall clock is asked.
+//! A cycle walks the data area in order of offset, then checks the journal, both checkpoints and
+//! the superblock's copies. Its position survives restarts. Time counts only while the member runs:
+//! no wall clock is used.
 //!
-//! What holds here: nothing is checked while the member recovers, since what it holds is about to be replaced.
+//! What holds here: nothing is checked while the member recovers, since recovery is about to
+//! replace what it holds.
 
 use super::pacer::Pacer;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::storage::repair::Mender;
+use crate::storage::repair::Repairer;
 use cairn_engine::io::{BLOCK, IoFuture};
-use cairn_engine::{Extent, ScrubMark};
+use cairn_engine::{Extent, ScrubProgress};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After a start, before the first look: others need the disk more.
+/// After a start the scrubber waits this long: other tasks need the disk more.
 const BEGIN_AFTER: Duration = Duration::from_secs(60);
-/// Between looks whether something is due.
-const PAUSE: Duration = Duration::from_millis(200);
-/// The place is stored this often at most.
+/// How often the scrubber checks whether something is due.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The shortest interval between two writes of the position.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// Each window of the data area costs a look at every key: there are at most this many, unless they become too small.
+/// Each window of the data area costs a pass over all keys. So there are at most this many, unless
+/// they become too small.
 const WINDOWS: u64 = 64;
 const WINDOW_BYTES_MIN: u64 = 64 << 20;
-/// Neighbours read at once span at most this.
+/// Adjacent values that span at most this many bytes are read with one request.
 const SPAN_BYTES: u64 = 256 << 10;
 /// The position of a cycle that has nothing left to do.
 const DONE: u64 = u64::MAX;
 
-/// What the scrubber says of itself. Counters count since the member was started.
+/// The scrubber's progress. Counters count since the member was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStatus {
-    /// It reads at the moment; else it waits for its next cycle, or is paused.
+    /// It reads at present; else it waits for its next cycle, or is paused.
     pub running: bool,
-    /// An operator has paused it.
+    /// An operator paused it.
     pub paused: bool,
-    /// How far it has come in the data area, in bytes.
+    /// Its position in the data area, in bytes.
     pub position: u64,
     /// The size of the data area, in bytes.
     pub data_bytes: u64,
@@ -49,82 +53,84 @@ pub struct ScrubStatus {
     pub blocks_checked: u64,
     /// Values compared with their hash.
     pub values_checked: u64,
-    /// Values, journal blocks, checkpoints and superblock copies found damaged by it.
+    /// Values, journal blocks, checkpoints and superblock copies that the scrubber found damaged.
     pub damaged: u64,
-    /// Of all damage met, by it or by reads: what was put right, or let go of where nobody needs it.
-    pub mended: u64,
-    /// Of all damage met, by it or by reads: what could not be put right at the time.
-    pub unmendable: u64,
+    /// Of all damage found by the scrubber or by reads: repaired, or purged because nothing needs
+    /// it.
+    pub repaired: u64,
+    /// Of all damage found by the scrubber or by reads: could not be repaired at the time.
+    pub unrepairable: u64,
 }
 
 /// The scrubber and what controls it. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Scrubber {
     member: Arc<LocalMember>,
-    mender: Arc<Mender>,
+    repairer: Arc<Repairer>,
     pacer: Arc<Pacer>,
-    shared: Arc<Mutex<Shared>>,
+    control: Arc<Mutex<ScrubControl>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ScrubControl {
     status: ScrubStatus,
-    /// Asked from outside, not yet taken up.
+    /// An operator's requests that the task has not taken yet.
     start: bool,
     pause: Option<bool>,
-    /// What could be put right of journal, checkpoints and superblock, and what could not.
-    mended: u64,
-    unmendable: u64,
+    /// Damage in journal, checkpoints and superblock: repaired, and not repairable.
+    repaired: u64,
+    unrepairable: u64,
 }
 
 impl Scrubber {
-    pub(crate) fn new(member: Arc<LocalMember>, mender: Arc<Mender>) -> Scrubber {
+    pub(crate) fn new(member: Arc<LocalMember>, repairer: Arc<Repairer>) -> Scrubber {
         let pacer = Arc::new(Pacer::new(member.config.scrub_rate_bytes));
-        Scrubber { member, mender, pacer, shared: Arc::default() }
+        Scrubber { member, repairer, pacer, control: Arc::default() }
     }
 
     /// Begins a cycle now, paused or not.
     pub(crate) fn start(&self) {
-        let mut shared = self.shared.lock();
-        (shared.start, shared.pause) = (true, Some(false));
-        shared.status.paused = false;
-        // Until the new cycle is taken up, it is running: whoever waits for its end must not see the last one's.
-        shared.status.running = true;
+        let mut control = self.control.lock();
+        (control.start, control.pause) = (true, Some(false));
+        control.status.paused = false;
+        // Counts as running from now on: a caller that waits for the end must not see the end of
+        // the previous cycle.
+        control.status.running = true;
     }
 
-    /// Stops at the next value until it is told to go on or to start.
+    /// Pauses before the next value, or resumes.
     pub(crate) fn pause(&self, pause: bool) {
-        let mut shared = self.shared.lock();
-        shared.pause = Some(pause);
-        shared.status.paused = pause;
+        let mut control = self.control.lock();
+        control.pause = Some(pause);
+        control.status.paused = pause;
     }
 
     pub(crate) fn status(&self) -> ScrubStatus {
-        let (mended, unmendable) = self.mender.counts();
-        let shared = self.shared.lock();
+        let (repaired, unrepairable) = self.repairer.counts();
+        let control = self.control.lock();
         ScrubStatus {
-            mended: mended + shared.mended,
-            unmendable: unmendable + shared.unmendable,
+            repaired: repaired + control.repaired,
+            unrepairable: unrepairable + control.unrepairable,
             data_bytes: self.member.engine.status().data_bytes,
-            ..shared.status
+            ..control.status
         }
     }
 
     /// Runs until the engine fails or the member stops.
     pub(crate) async fn run(self) {
-        let mark = self.member.engine.scrub_mark().await;
+        let progress = self.member.engine.scrub_progress().await;
         let began = runtime::now();
-        let mut cycle = Cycle { scrubber: &self, mark, since: began, saved: began };
+        let mut cycle = Cycle { scrubber: &self, progress, since: began, saved: began };
         loop {
             if self.stopped() {
                 return;
             }
-            if cycle.obey().await.is_err() {
+            if cycle.apply_requests().await.is_err() {
                 return;
             }
-            let early = runtime::now() - began < BEGIN_AFTER && !self.shared.lock().status.running;
+            let early = runtime::now() - began < BEGIN_AFTER && !self.control.lock().status.running;
             if early || !cycle.is_due() || !self.member.gate.is_open() {
-                runtime::sleep(PAUSE).await;
+                runtime::sleep(POLL_INTERVAL).await;
                 continue;
             }
             if cycle.step().await.is_err() {
@@ -137,10 +143,10 @@ impl Scrubber {
         self.member.stops() || self.member.engine.status().failed.is_some()
     }
 
-    /// Somebody wants something else than to go on.
+    /// A request or a stop is waiting.
     fn interrupted(&self) -> bool {
-        let shared = self.shared.lock();
-        shared.start || shared.pause == Some(true) || self.member.stops()
+        let control = self.control.lock();
+        control.start || control.pause == Some(true) || self.member.stops()
     }
 
     async fn pace(&self, bytes: u64) {
@@ -148,15 +154,15 @@ impl Scrubber {
     }
 
     fn count(&self, count: impl FnOnce(&mut ScrubStatus)) {
-        count(&mut self.shared.lock().status);
+        count(&mut self.control.lock().status);
     }
 }
 
-/// Where the present cycle is.
+/// The present cycle.
 struct Cycle<'a> {
     scrubber: &'a Scrubber,
-    mark: ScrubMark,
-    /// Since when time was not yet added to the mark.
+    progress: ScrubProgress,
+    /// The time up to which `progress` counts.
     since: runtime::Instant,
     saved: runtime::Instant,
 }
@@ -164,66 +170,66 @@ struct Cycle<'a> {
 type Step = cairn_engine::Result<()>;
 
 impl Cycle<'_> {
-    /// Does what was asked from outside, and begins the next cycle when its time has come.
-    async fn obey(&mut self) -> Step {
+    /// Applies an operator's requests, and begins the next cycle when it is due.
+    async fn apply_requests(&mut self) -> Step {
         let (start, pause) = {
-            let mut shared = self.scrubber.shared.lock();
-            (std::mem::take(&mut shared.start), shared.pause.take())
+            let mut control = self.scrubber.control.lock();
+            (std::mem::take(&mut control.start), control.pause.take())
         };
         if start {
-            (self.mark.position, self.mark.elapsed_s) = (0, 0);
+            (self.progress.position, self.progress.elapsed_s) = (0, 0);
         }
         if let Some(pause) = pause {
-            self.mark.paused = pause;
+            self.progress.paused = pause;
         }
         if start || pause.is_some() {
             self.save().await?;
         }
         self.tick();
-        if self.mark.position == DONE
-            && Duration::from_secs(self.mark.elapsed_s) >= self.scrubber.member.config.scrub_cycle
+        if self.progress.position == DONE
+            && Duration::from_secs(self.progress.elapsed_s) >= self.scrubber.member.config.scrub_cycle
         {
-            (self.mark.position, self.mark.elapsed_s) = (0, 0);
+            (self.progress.position, self.progress.elapsed_s) = (0, 0);
         }
         Ok(())
     }
 
     fn is_due(&self) -> bool {
-        !self.mark.paused && self.mark.position != DONE
+        !self.progress.paused && self.progress.position != DONE
     }
 
-    /// Adds whole seconds that have passed, and shows where it is.
+    /// Adds the whole seconds that have passed, and publishes the position.
     fn tick(&mut self) {
         let seconds = (runtime::now() - self.since).as_secs();
         self.since += Duration::from_secs(seconds);
-        self.mark.elapsed_s = self.mark.elapsed_s.saturating_add(seconds);
-        let (mark, due) = (self.mark, self.is_due());
+        self.progress.elapsed_s = self.progress.elapsed_s.saturating_add(seconds);
+        let (progress, due) = (self.progress, self.is_due());
         let data_bytes = self.scrubber.member.engine.status().data_bytes;
-        let mut shared = self.scrubber.shared.lock();
-        if !shared.start {
-            shared.status.running &= due;
+        let mut control = self.scrubber.control.lock();
+        if !control.start {
+            control.status.running &= due;
         }
-        if shared.pause.is_none() {
-            shared.status.paused = mark.paused;
+        if control.pause.is_none() {
+            control.status.paused = progress.paused;
         }
-        shared.status.position = mark.position.min(data_bytes);
-        shared.status.elapsed_s = mark.elapsed_s;
+        control.status.position = progress.position.min(data_bytes);
+        control.status.elapsed_s = progress.elapsed_s;
     }
 
     async fn save(&mut self) -> Step {
-        // An update overwrites two copies at once and relies on the others.
+        // An update overwrites two copies at once and relies on the other two: check them first.
         self.superblock().await?;
         self.saved = runtime::now();
-        self.scrubber.member.engine.save_scrub_mark(self.mark).await
+        self.scrubber.member.engine.save_scrub_progress(self.progress).await
     }
 
-    /// A window of the data area, or what comes after the last one.
+    /// Checks the next window of the data area, or the metadata after the last one.
     async fn step(&mut self) -> Step {
         self.scrubber.count(|status| status.running = true);
         let data_bytes = self.scrubber.member.engine.status().data_bytes;
-        if self.mark.position < data_bytes {
+        if self.progress.position < data_bytes {
             let end = self
-                .mark
+                .progress
                 .position
                 .saturating_add((data_bytes / WINDOWS).max(WINDOW_BYTES_MIN))
                 .min(data_bytes);
@@ -231,7 +237,7 @@ impl Cycle<'_> {
         }
         self.metadata().await?;
         if !self.scrubber.interrupted() {
-            self.mark.position = DONE;
+            self.progress.position = DONE;
             self.scrubber.count(|status| status.cycles += 1);
             tracing::info!(status = ?self.scrubber.status(), "a scrub has ended");
             self.save().await?;
@@ -241,7 +247,7 @@ impl Cycle<'_> {
     }
 
     async fn window(&mut self, end: u64) -> Step {
-        let extents = self.scrubber.member.engine.extents(GROUP, self.mark.position..end).await;
+        let extents = self.scrubber.member.engine.extents(GROUP, self.progress.position..end).await;
         let mut rest = extents.as_slice();
         while let Some(first) = rest.first() {
             let within = |extent: &&Extent| {
@@ -254,17 +260,17 @@ impl Cycle<'_> {
             if self.scrubber.interrupted() || self.scrubber.stopped() {
                 return Ok(());
             }
-            self.mark.position = later.first().map_or(end, |next| next.at.offset);
+            self.progress.position = later.first().map_or(end, |next| next.at.offset);
             self.tick();
             if runtime::now() - self.saved > SAVE_EVERY {
                 self.save().await?;
             }
         }
-        self.mark.position = end;
+        self.progress.position = end;
         Ok(())
     }
 
-    /// Checks neighbours, and mends what is damaged of them.
+    /// Checks adjacent values, and repairs the damaged ones.
     async fn values(&self, extents: &[Extent]) {
         let scrubber = self.scrubber;
         let span = |extent: &Extent| u64::from(extent.at.len);
@@ -275,17 +281,17 @@ impl Cycle<'_> {
             status.values_checked += extents.len() as u64;
         });
         for extent in suspects {
-            // Read anew: it may have died, or been in flight.
+            // Read it again: it may have been freed, or a write was in flight.
             if let Err(error) = scrubber.member.engine.read_extent(GROUP, &extent).await {
                 tracing::warn!(%error, "scrub: a value is damaged");
                 scrubber.count(|status| status.damaged += 1);
-                scrubber.mender.mend(&extent).await;
+                scrubber.repairer.repair(&extent).await;
             }
         }
     }
 
-    /// Journal, checkpoints, superblock. What is damaged of the first two is not put right but replaced: two checkpoints,
-    /// one for each area, make everything before them needless.
+    /// Checks journal, checkpoints and superblock. Damage in the first two is not repaired in
+    /// place: two new checkpoints, one for each area, replace everything before them.
     async fn metadata(&self) -> Step {
         let scrubber = self.scrubber;
         let engine = &scrubber.member.engine;
@@ -297,9 +303,9 @@ impl Cycle<'_> {
             engine.checkpoint().await?;
             engine.checkpoint().await?;
             let left = self.check_metadata(false).await;
-            let mut shared = scrubber.shared.lock();
-            shared.mended += found.saturating_sub(left);
-            shared.unmendable += left;
+            let mut control = scrubber.control.lock();
+            control.repaired += found.saturating_sub(left);
+            control.unrepairable += left;
         }
         self.superblock().await
     }
@@ -308,13 +314,13 @@ impl Cycle<'_> {
         let copies = self.scrubber.member.engine.check_superblock().await?;
         if copies > 0 {
             tracing::warn!(copies, "scrub: damaged copies of the superblock were rewritten");
-            self.scrubber.shared.lock().mended += copies;
+            self.scrubber.control.lock().repaired += copies;
             self.scrubber.count(|status| status.damaged += copies);
         }
         Ok(())
     }
 
-    /// How much of journal and checkpoints is damaged.
+    /// How many parts of journal and checkpoints are damaged. `count`: add them to the status.
     async fn check_metadata(&self, count: bool) -> u64 {
         let scrubber = self.scrubber;
         let pacing = scrubber.clone();
@@ -330,7 +336,7 @@ impl Cycle<'_> {
         for part in parts {
             for damage in &part.damaged {
                 damaged += 1;
-                tracing::warn!(%damage, "scrub: damage");
+                tracing::warn!(%damage, "scrub: found damage");
             }
             if count {
                 scrubber.count(|status| {

@@ -3,7 +3,8 @@
 use cairn_engine::{LogId, View};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The applied position, and XXH3-128 over every key, version and value hash in key order, then the machine image.
+/// The applied position, and XXH3-128 over every key, version and value hash in key order, then the
+/// machine image.
 pub(crate) fn of(view: &View) -> (Option<LogId>, u128) {
     let mut hasher = Xxh3::new();
     for (key, entry) in view.entries() {

@@ -1,14 +1,14 @@
-//! What a replica says of itself.
+//! The status of a replica.
 
 use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::types::{TypeConfig, engine_log_id};
 use crate::durability::leadership;
-use cairn_engine::{Engine, LogId, Standing};
+use cairn_engine::{Engine, LogId, MemberState};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What a member does at the moment.
+/// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -16,11 +16,11 @@ pub enum Role {
     Leader,
     /// Follows a leader, or waits for one.
     Follower,
-    /// Stands for election.
+    /// Campaigns.
     Candidate,
     /// Receives the log and does not vote.
     Learner,
-    /// Does nothing any more.
+    /// Has stopped.
     Stopped,
 }
 
@@ -46,23 +46,23 @@ impl fmt::Display for Role {
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Who.
+    /// Its identity.
     pub id: NodeId,
-    /// Where.
+    /// Its addresses.
     pub address: MemberAddress,
     /// Whether it votes.
     pub voter: bool,
 }
 
-/// One replica's own picture of itself and of the cluster.
+/// A replica's view of itself and of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// Who this is.
+    /// This member's identity.
     pub node_id: NodeId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
-    /// Whether it remembers everything that it acknowledged.
-    pub standing: Standing,
+    /// Active if it holds everything that it acknowledged, else recovering.
+    pub member_state: MemberState,
     /// The highest term that it has seen.
     pub term: u64,
     /// Who leads, if known.
@@ -77,19 +77,19 @@ pub struct ReplicaStatus {
     pub purged: Option<LogId>,
     /// The members of the last membership that it knows, by id.
     pub members: Vec<Member>,
-    /// Who votes: one set, or two while a change is under way, of both of which a majority is needed.
+    /// The voters: one set, or two while a change is under way; then a majority of each is needed.
     pub configurations: Vec<BTreeSet<NodeId>>,
-    /// The entry of that membership.
+    /// The log id of that membership.
     pub membership_log_id: Option<LogId>,
-    /// Why it serves no more, if so.
+    /// Why it has stopped serving, if it has.
     pub stopped_reason: Option<String>,
 }
 
-/// What a replica with these metrics says of itself.
+/// The status of a replica with these metrics.
 pub(crate) fn of(
     metrics: &RaftMetrics<TypeConfig>,
     engine: &Engine,
-    standing: Standing,
+    member_state: MemberState,
     stopped: Option<String>,
 ) -> ReplicaStatus {
     let bounds = engine.log_bounds(GROUP);
@@ -109,7 +109,7 @@ pub(crate) fn of(
             ServerState::Learner => Role::Learner,
             ServerState::Shutdown => Role::Stopped,
         },
-        standing,
+        member_state,
         term: metrics.current_term,
         leader: leadership::leader(metrics).filter(|_| stopped.is_none()),
         last_log: bounds.last,

@@ -1,4 +1,4 @@
-//! What a single replica answers to messages that are not in order, and what the gate withholds.
+//! A single replica: its answers to messages out of order, and what the gate withholds.
 
 use super::*;
 use crate::core::config::ReplicaConfig;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
 
-/// Member 1.1 of a cluster of two, whose other member, 2.2, is this test.
+/// Member 1.1 of a cluster of two; this test plays the other member, 2.2.
 pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
     let folder = tempfile::tempdir().unwrap();
     let address = |port| MemberAddress { peer: format!("127.0.0.1:{port}"), client: String::new() };
@@ -34,9 +34,9 @@ fn envelope() -> Option<Envelope> {
         cluster: "suite".into(),
         sender: other().as_u64(),
         receiver: NodeId::new(1, 1).as_u64(),
-        start: 1,
-        run: 1,
-        lineage: vec![],
+        boot_epoch: 1,
+        boot_nonce: 1,
+        fencing_history: vec![],
         protocol: PROTOCOL,
     })
 }
@@ -79,105 +79,116 @@ async fn a_closed_gate_withholds_votes_pre_votes_and_leadership() {
     assert!(replica.engine().vote(GROUP).is_none(), "nothing was promised");
 }
 
-fn mandate() -> Mandate {
-    Mandate { candidate: other(), run: Run { start: 1, nonce: 1 } }
+fn unsafe_recovery() -> UnsafeRecovery {
+    UnsafeRecovery { candidate: other(), epoch: BootEpoch { number: 1, nonce: 1 } }
 }
 
-/// The story: an operator's decision led to no leader, and stood. The member that was missing came back, and the others
-/// elected without what it held.
+/// The story: an operator's grant led to no leader, and had no end. The missing member came back,
+/// and the others elected a leader without what it held.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mandate_lets_votes_through_for_whom_it_names_until_it_ends() {
+async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
     let (_folder, replica, service) = replica().await;
     replica.inner.member.gate.close();
-    replica.mandate(Mandate { run: Run { start: 1, nonce: 2 }, ..mandate() }).await.unwrap();
+    replica
+        .unsafe_recovery(UnsafeRecovery { epoch: BootEpoch { number: 1, nonce: 2 }, ..unsafe_recovery() })
+        .await
+        .unwrap();
     assert!(
         service.vote(Request::new(candidacy(1))).await.is_err(),
-        "another run than the one that was named"
+        "another boot epoch than the one in the grant"
     );
-    replica.mandate(mandate()).await.unwrap();
+    replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
     assert!(service.pre_vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
-    replica.inner.member.gate.end_mandate();
+    replica.inner.member.gate.end_unsafe_recovery();
     assert!(service.pre_vote(Request::new(candidacy(2))).await.is_err());
     assert!(service.vote(Request::new(candidacy(2))).await.is_err());
-    replica.mandate(mandate()).await.unwrap();
+    replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
     assert!(
         service.vote(Request::new(candidacy(2))).await.unwrap().into_inner().granted,
-        "it is given again"
+        "the grant was given again"
     );
 }
 
-/// The story: one member led, two came back by its mandate, and the second after others had elected a leader by
-/// themselves: one decision was counted as two losses.
+/// The story: one member led, and two recovered under its grant, the second after others had
+/// elected a leader without the grant: one decision was counted as two unsafe recoveries.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_is_told_to_the_leadership_that_a_mandate_made_and_to_no_other() {
+async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
     let (_folder, replica, service) = replica().await;
     let member = &replica.inner.member;
     member.gate.close();
-    let told = |leader: NodeId, term| {
+    let is_unsafe = |leader: NodeId, term| {
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
-        member.by_mandate(
+        member.is_unsafe_leadership(
             leader,
             &crate::transport::messages::vote_from_proto(Some(vote), member.identity.votes_of(leader))
                 .unwrap(),
         )
     };
-    assert!(!told(other(), 1));
-    replica.mandate(mandate()).await.unwrap();
-    assert!(told(other(), 1), "whether this member's own vote was needed or not");
-    assert!(!told(NodeId::new(3, 3), 1), "somebody else leads");
+    assert!(!is_unsafe(other(), 1));
+    replica.unsafe_recovery(unsafe_recovery()).await.unwrap();
+    assert!(is_unsafe(other(), 1), "whether this member's own vote was needed or not");
+    assert!(!is_unsafe(NodeId::new(3, 3), 1), "another member leads");
     service.vote(Request::new(candidacy(1))).await.unwrap();
-    member.gate.end_mandate();
-    assert!(told(other(), 1), "what it was elected by stays true");
-    assert!(!told(other(), 2), "elected again, by others");
-    assert!(!told(NodeId::new(3, 3), 1));
+    member.gate.end_unsafe_recovery();
+    assert!(is_unsafe(other(), 1), "how it was elected does not change");
+    assert!(!is_unsafe(other(), 2), "elected again, by others");
+    assert!(!is_unsafe(NodeId::new(3, 3), 1));
 }
 
-/// The story: a member that was to be behind a loss asked once more after it had restarted, and not for the loss that time. And the
-/// request of its earlier run, which came late, took the place of the later one's.
+/// The story: a member that needed an unsafe-recovery record asked again after a restart, and asked
+/// only for a boot-epoch record that time. And the late request of its earlier boot replaced the
+/// one of the later boot.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_requests_for_a_record_neither_takes_back_what_the_other_asks_for() {
+async fn concurrent_requests_for_a_record_are_merged() {
     let folder = tempfile::tempdir().unwrap();
     let address = MemberAddress { peer: "127.0.0.1:1".into(), client: String::new() };
     let config = ReplicaConfig::new(Mode::Device, BTreeMap::from([(1, address)]));
     let replica = Replica::start(config, engine(&folder).await).await.unwrap();
     let LocalMember { records, progress, raft, .. } = &*replica.inner.member;
-    // With its own record, which a leader puts into the log, what the log says of others than members is forgotten.
-    while !progress.has_start(replica.node_id(), replica.engine().run()) {
+    // When a leader logs its own record, the state drops the boot epochs of nodes that are no
+    // members: wait for that.
+    while !progress.has_epoch(replica.node_id(), replica.engine().boot_epoch()) {
         runtime::sleep(Duration::from_millis(5)).await;
     }
-    let vote = look_at(raft, |seen| seen.vote);
-    let run = |start| Run { start, nonce: start };
-    let losses = progress.losses().count;
-    for (start, loss) in [(5, true), (6, false), (5, false)] {
-        records.propose(vote, other(), run(start), loss);
+    let vote = with_metrics(raft, |seen| seen.vote);
+    let epoch = |number| BootEpoch { number, nonce: number };
+    let unsafe_recoveries = progress.unsafe_recoveries().count;
+    for (number, unsafe_recovery) in [(5, true), (6, false), (5, false)] {
+        records.propose(vote, other(), epoch(number), unsafe_recovery);
     }
     let logged = async {
-        while !progress.has_start(other(), run(6)) {
+        while !progress.has_epoch(other(), epoch(6)) {
             runtime::sleep(Duration::from_millis(5)).await;
         }
     };
-    runtime::timeout(Duration::from_secs(20), logged).await.expect("the record of the later run");
-    assert!(progress.lost_since(vote.leader_id.term), "the loss is told before the record that waits for it");
-    assert!(progress.losses().count > losses);
+    runtime::timeout(Duration::from_secs(20), logged).await.expect("the record of the later epoch");
+    assert!(
+        progress.unsafely_recovered_since(vote.leader_id.term),
+        "the unsafe-recovery record precedes the boot-epoch record"
+    );
+    assert!(progress.unsafe_recoveries().count > unsafe_recoveries);
 }
 
-/// Elected in the last moment of its mandate, it is brought back under its own leadership.
+/// Elected in the last moment of its grant, a member recovers under its own leadership.
 #[tokio::test(flavor = "multi_thread")]
-async fn whom_a_mandate_names_campaigns_while_it_stands_and_leads_on_after_it() {
+async fn the_candidate_campaigns_while_its_grant_is_valid_and_stays_leader_after_it() {
     let (_folder, replica, _service) = replica().await;
     let gate = &replica.inner.member.gate;
     gate.close();
     let own = replica.node_id();
-    assert!(!gate.may_campaign(own) && !gate.named(own));
-    replica.mandate(Mandate { candidate: own, run: replica.engine().run() }).await.unwrap();
-    assert!(gate.may_campaign(own) && gate.named(own));
-    gate.end_mandate();
-    assert!(!gate.may_campaign(own) && gate.named(own));
+    assert!(!gate.may_campaign(own) && !gate.was_chosen(own));
+    replica
+        .unsafe_recovery(UnsafeRecovery { candidate: own, epoch: replica.engine().boot_epoch() })
+        .await
+        .unwrap();
+    assert!(gate.may_campaign(own) && gate.was_chosen(own));
+    gate.end_unsafe_recovery();
+    assert!(!gate.may_campaign(own) && gate.was_chosen(own));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_the_member_alone() {
+async fn a_closed_gate_lets_entries_through_only_from_the_leadership_that_agreed_to_help() {
     let (_folder, replica, service) = replica().await;
     replica.inner.member.gate.close();
     let append = AppendRequest {
@@ -186,35 +197,39 @@ async fn a_closed_gate_lets_entries_through_from_the_leadership_that_admitted_th
         previous: None,
         entries: vec![],
         committed: None,
-        regime: 0,
-        lazy: false,
+        ack_mode_number: 0,
+        ack_fast: false,
         matched: None,
     };
     let refused = service.append_one(Request::new(append.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let gate = &replica.inner.member.gate;
-    let (leader, vote) = gate.knocked().unwrap();
-    assert_eq!((leader, gate.admitted()), (other(), None));
-    gate.admit(vote);
+    let (leader, vote) = gate.pending_leader().unwrap();
+    assert_eq!((leader, gate.recovery_leader()), (other(), None));
+    gate.set_recovery_leader(vote);
     let mut later = append.clone();
     later.vote.as_mut().unwrap().term = 2;
-    assert!(service.append_one(Request::new(later)).await.is_err(), "another term has not admitted it");
-    assert!(gate.knocked().is_some_and(|(_, vote)| vote.leader_id.term == 2));
+    assert!(
+        service.append_one(Request::new(later)).await.is_err(),
+        "the leader of another term has not agreed to help"
+    );
+    assert!(gate.pending_leader().is_some_and(|(_, vote)| vote.leader_id.term == 2));
     let mut earlier = append.clone();
     earlier.vote.as_mut().unwrap().term = 0;
     assert!(service.append_one(Request::new(earlier)).await.is_err());
-    assert_eq!(gate.knocked(), None, "a late message of an earlier leader is not asked about");
+    assert_eq!(gate.pending_leader(), None, "a late message of an earlier leader is ignored");
     assert!(service.append_one(Request::new(append)).await.is_ok());
-    // The status follows a moment later.
+    // The status is updated a moment later.
     while replica.status().term != 1 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The story: an operator gave up what a missing member still held, and it came back. The new leader's entries at the same
-/// positions were taken for known, since they were applied: two histories stood behind each other.
+/// The story: an operator discarded what a missing member still held, and it came back. The new
+/// leader's entries at the same indexes were taken for known ones, since those were applied: two
+/// histories were mixed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_takes_nothing_beside_what_it_has_applied_otherwise() {
+async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
     let (_folder, replica, service) = replica().await;
     let blank = |term, index| proto::Entry { term, index, meta: vec![0].into(), values: vec![] };
     let append = |term, previous: Option<(u64, u64)>, entries| {
@@ -237,12 +252,12 @@ async fn a_member_takes_nothing_beside_what_it_has_applied_otherwise() {
     {
         let refused = service.append_one(contradicting).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        assert!(refused.message().contains("cairn recover"), "{refused}");
+        assert!(refused.message().contains("cairn unsafe-recovery"), "{refused}");
     }
     let answer = service.append_one(append(1, None, vec![blank(1, 0)])).await.unwrap().into_inner();
     assert!(
         matches!(answer.kind, Some(proto::append_response::Kind::HigherVote(_))),
-        "a deposed leader hears why"
+        "a deposed leader gets the higher vote"
     );
     service.append_one(append(3, Some((2, 1)), vec![blank(3, 2)])).await.unwrap();
     assert_eq!(replica.status().last_log, Some(LogId { term: 3, index: 2 }));
@@ -267,24 +282,24 @@ async fn a_member_that_lacks_what_it_acknowledged_to_this_leader_recovers() {
     service.append_one(append(2, Some((2, 1)), vec![])).await.unwrap();
     service.append_one(append(1, Some((1, 5)), vec![])).await.unwrap();
     assert_eq!(
-        replica.standing(),
-        Standing::Active,
-        "a leader of an earlier term says nothing of what is held now"
+        replica.member_state(),
+        MemberState::Active,
+        "an ack to a leader of an earlier term says nothing about the present log"
     );
     let refused = service.append_one(append(2, Some((2, 2)), vec![])).await.unwrap_err();
     assert!(refused.message().contains("2-2"), "{}", refused.message());
-    assert_eq!(replica.standing(), Standing::Recovering);
+    assert_eq!(replica.member_state(), MemberState::Recovering);
     assert!(service.vote(Request::new(candidacy(3))).await.is_err());
-    while replica.engine().standing() != Standing::Recovering {
+    while replica.engine().member_state() != MemberState::Recovering {
         tokio::task::yield_now().await;
     }
     let gate = &replica.inner.member.gate;
     assert!(service.append_one(append(2, Some((2, 2)), vec![])).await.is_err());
-    assert_eq!(gate.admitted(), None);
+    assert_eq!(gate.recovery_leader(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_asks_for_votes_or_appends_in_the_name_of_another() {
+async fn votes_and_appends_in_the_name_of_another_member_are_refused() {
     let (_folder, replica, service) = replica().await;
     let mut vote = candidacy(1);
     vote.vote = Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: false });
@@ -308,7 +323,7 @@ async fn a_message_for_an_earlier_incarnation_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hello_tells_who_is_here_and_whether_it_is_blank() {
+async fn hello_returns_the_identity_and_whether_the_member_is_uninitialized() {
     let (_folder, _replica, service) = replica().await;
     let hello = |slot| {
         let mut envelope = envelope();
@@ -317,10 +332,10 @@ async fn hello_tells_who_is_here_and_whether_it_is_blank() {
     };
     let answer = service.hello(hello(1)).await.unwrap().into_inner();
     assert_eq!(answer.envelope.unwrap().sender, NodeId::new(1, 1).as_u64());
-    assert!(answer.blank);
+    assert!(answer.uninitialized);
     assert_eq!(service.hello(hello(2)).await.unwrap_err().code(), Code::FailedPrecondition);
     service.vote(Request::new(candidacy(1))).await.unwrap();
-    assert!(!service.hello(hello(1)).await.unwrap().into_inner().blank, "it has voted");
+    assert!(!service.hello(hello(1)).await.unwrap().into_inner().uninitialized, "it has voted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -353,10 +368,11 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
     assert_eq!(replica.wait_stopped().now_or_never(), None);
 }
 
-/// The story: a leader's stream was reset while openraft had its requests in hand. Their room was given back with the stream,
-/// and the next stream's requests were promised the same: the engine was full when both were appended, and the member stopped.
+/// The story: a leader's stream was reset while openraft had its requests. Their reservation ended
+/// with the stream, and the next stream's requests got the same capacity: the engine was full when
+/// both were appended, and the member stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
+async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone() {
     let (_folder, replica, service) = replica().await;
     let data_bytes = replica.engine().status().data_bytes;
     let append = |index: u64, percent: u64| {
@@ -388,11 +404,11 @@ async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
         raft.with_raft_state(stall).await
     });
     is_busy.await.unwrap();
-    let mut given_up = service.append_one(append(0, 60));
-    assert!(futures::poll!(&mut given_up).is_pending());
-    drop(given_up);
+    let mut abandoned = service.append_one(append(0, 60));
+    assert!(futures::poll!(&mut abandoned).is_pending());
+    drop(abandoned);
     let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60))) else {
-        panic!("what is promised already was promised again");
+        panic!("reserved capacity was reserved again");
     };
     assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
     drop(go_on);
@@ -401,14 +417,14 @@ async fn what_openraft_has_in_hand_keeps_its_room_though_its_sender_is_gone() {
         assert_ne!(replica.status().role, crate::replica::status::Role::Stopped);
         tokio::task::yield_now().await;
     }
-    assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its place");
-    service.append_one(append(1, 25)).await.expect("the promise has ended with it");
+    assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its extents");
+    service.append_one(append(1, 25)).await.expect("the reservation has ended");
 }
 
-/// The story: one message with the greatest term that was taken ended the cluster: no next term was left to elect anybody in,
-/// not even after all members were started again.
+/// The story: a member accepted one message with the greatest term, which ended the cluster: no
+/// next term was left for an election, not even after all members restarted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_term_that_no_election_can_have_led_to_is_refused_in_every_message() {
+async fn a_term_that_elections_cannot_have_reached_is_refused_in_every_message() {
     let (_folder, replica, service) = replica().await;
     let far = (1 << 32) + 2;
     assert!(service.vote(Request::new(candidacy(far))).await.is_err(), "not even by one that never voted");
@@ -458,12 +474,12 @@ async fn a_term_that_no_election_can_have_led_to_is_refused_in_every_message() {
         }
     }
     let answer = service.vote(Request::new(candidacy(2))).await.unwrap().into_inner();
-    assert!(answer.granted, "the cluster goes on: {answer:?}");
+    assert!(answer.granted, "the cluster continues: {answer:?}");
     assert_eq!(replica.engine().vote(GROUP).unwrap()[1..9], 2u64.to_le_bytes());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_joiner_takes_its_first_term_from_its_leader_and_the_next_ones_within_a_leap() {
+async fn an_empty_member_takes_its_first_term_from_its_leader_and_later_ones_within_the_jump() {
     let (_folder, _replica, service) = replica().await;
     let append = |term| {
         let vote = Some(Vote { term, node_id: other().as_u64(), committed: true });
@@ -475,9 +491,9 @@ async fn an_empty_joiner_takes_its_first_term_from_its_leader_and_the_next_ones_
     assert!(service.append_one(append(first + (2 << 32) + 1)).await.is_err());
 }
 
-/// What a follower or a voter answers is looked at as what it asks.
+/// Answers of followers and voters are checked like requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_with_a_term_that_no_election_can_have_led_to_is_refused() {
+async fn an_answer_with_a_term_that_elections_cannot_have_reached_is_refused() {
     let (_folder, replica, service) = replica().await;
     service.vote(Request::new(candidacy(1))).await.unwrap();
     let identity = &replica.inner.member.identity;
@@ -488,29 +504,29 @@ async fn an_answer_with_a_term_that_no_election_can_have_led_to_is_refused() {
         )
     };
     assert!(vote(1 + (1 << 32)).is_ok());
-    assert!(vote(2 + (1 << 32)).is_err(), "though it says that it leads");
+    assert!(vote(2 + (1 << 32)).is_err(), "even if it claims to lead");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_was_misled_is_told_how_it_is_replaced() {
+async fn a_misled_member_logs_how_to_replace_it() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(&folder).await;
-    let said = |engine: &Engine| {
+    let logged = |engine: &Engine| {
         let log = Log::default();
         let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || terms::warn_if_misled(engine, other()));
         String::from_utf8(std::mem::take(&mut *log.0.lock())).unwrap()
     };
-    assert_eq!(said(&engine), "");
+    assert_eq!(logged(&engine), "");
     let vote = |term: u64| [&[1][..], &term.to_le_bytes(), &other().as_u64().to_le_bytes(), &[0]].concat();
     engine.save_vote(GROUP, &vote(1 << 32)).await.unwrap();
-    assert_eq!(said(&engine), "");
+    assert_eq!(logged(&engine), "");
     engine.save_vote(GROUP, &vote((1 << 62) - 1)).await.unwrap();
-    let said = said(&engine);
-    assert!(said.contains("ERROR") && said.contains("cairn format"), "{said}");
+    let logged = logged(&engine);
+    assert!(logged.contains("ERROR") && logged.contains("cairn format"), "{logged}");
 }
 
-/// What is logged.
+/// Collects the log lines.
 #[derive(Clone, Default)]
 struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
 

@@ -1,4 +1,5 @@
-//! What openraft stores, in the engine: the log, the state machine with its snapshots, and the repair of damaged values.
+//! What openraft stores, in the engine: the log, the state machine with its snapshots, and the
+//! repair of damaged values.
 
 pub(crate) mod log_store;
 pub(crate) mod progress;
@@ -10,5 +11,5 @@ pub(crate) mod tests;
 use crate::core::types::TypeConfig;
 use state_machine::StateMachine;
 
-/// openraft over this floor.
+/// openraft over this crate's storage.
 pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachine>;

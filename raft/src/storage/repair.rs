@@ -1,9 +1,9 @@
-//! Getting the right bytes of a damaged value, and putting them back: they are fetched from the other members when a
-//! read meets the damage, or when the scrubber does.
+//! Repair of damaged values: when a read or the scrubber finds damage, the repairer fetches the
+//! right bytes from the other members and writes them back.
 //!
-//! What holds here: a value is asked for by the entry that wrote it and the hash of its bytes, so a stale or another value
-//! can never take its place; whoever sends it and whoever takes it checks the bytes; a value that no member has is an
-//! error, never absence.
+//! What holds here: a value is requested by the entry that wrote it and the hash of its bytes, so a
+//! stale or another value can never replace it; both sender and receiver check the bytes; a value
+//! that no member has is an error, and never counts as absent.
 
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::runtime;
@@ -17,110 +17,113 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A leader that cannot read an entry for this long hands leadership over.
-const BURDENED_AFTER: Duration = Duration::from_secs(3);
+const UNREADABLE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Where the right bytes of a damaged value may be had: the network answers.
+/// Where to fetch the right bytes of a damaged value. The transport implements it.
 pub(crate) trait PeerValues: Send + Sync {
-    /// The bytes of an extent, whose value `key` names if it is a key's, and the member that had them. `None` where none
-    /// that answers has.
+    /// The bytes of an extent, and the member that had them. `key` is the key whose value it is, or
+    /// empty. `None` if no member that answers has them.
     fn fetch<'a>(&'a self, extent: &'a Extent, key: &'a [u8]) -> BoxFuture<'a, Option<(Bytes, NodeId)>>;
 }
 
-/// Mends this member's values.
-pub(crate) struct Mender {
+/// Repairs this member's values.
+pub(crate) struct Repairer {
     engine: Engine,
     peers: Arc<dyn PeerValues>,
-    mended: AtomicU64,
-    unmendable: AtomicU64,
-    /// One above the last log entry that is damaged, that no member has, and that nobody needs.
-    needless: AtomicU64,
+    repaired: AtomicU64,
+    unrepairable: AtomicU64,
+    /// One above the last log entry that is damaged, that no member has, and that nothing needs.
+    purgeable: AtomicU64,
     /// The entry that could not be read for replication, and since when.
     stuck: Mutex<Option<(u64, runtime::Instant)>>,
 }
 
-/// Whether bytes could not be had as they were written.
+/// Whether the error means that the stored bytes cannot be read as they were written.
 fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt(_) | Error::Io { .. })
 }
 
-impl Mender {
-    pub(crate) fn new(engine: Engine, peers: Arc<dyn PeerValues>) -> Mender {
-        Mender {
+impl Repairer {
+    pub(crate) fn new(engine: Engine, peers: Arc<dyn PeerValues>) -> Repairer {
+        Repairer {
             engine,
             peers,
-            mended: AtomicU64::new(0),
-            unmendable: AtomicU64::new(0),
-            needless: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
+            unrepairable: AtomicU64::new(0),
+            purgeable: AtomicU64::new(0),
             stuck: Mutex::new(None),
         }
     }
 
-    /// Values put right or let go of, and attempts that found nobody who had the value.
+    /// Values repaired or marked purgeable, and attempts that failed.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.mended.load(Ordering::Relaxed), self.unmendable.load(Ordering::Relaxed))
+        (self.repaired.load(Ordering::Relaxed), self.unrepairable.load(Ordering::Relaxed))
     }
 
-    /// The right bytes of a damaged extent, which are then in place again. `None` where no member has them. That it could
-    /// not be written back does not make the bytes wrong: they are returned all the same.
-    pub(crate) async fn mend(&self, extent: &Extent) -> Option<Bytes> {
+    /// Repairs a damaged extent and returns the right bytes; `None` if no member has them. If
+    /// writing them back fails, the bytes are still right and are returned.
+    pub(crate) async fn repair(&self, extent: &Extent) -> Option<Bytes> {
         let own = self.engine.identity();
         let node = NodeId::new(own.slot, own.incarnation);
         let (log_id, offset) = (extent.log_id, extent.at.offset);
         let Some((bytes, from)) = self.find(extent).await else {
-            if self.let_go(extent).await {
-                self.mended.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%node, %log_id, offset, length = extent.at.len, "an applied entry's value is damaged that no member and no key has: the log is purged through it");
+            if self.mark_purgeable(extent).await {
+                self.repaired.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, length = extent.at.len, "an applied entry's value is damaged; no member has it and no key needs it: purging the log through that entry");
                 return None;
             }
-            self.unmendable.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%node, %log_id, offset, length = extent.at.len, "no member that answers has a value that is damaged here");
+            self.unrepairable.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%node, %log_id, offset, length = extent.at.len, "a value is damaged, and no member that answers has it");
             return None;
         };
-        match self.engine.mend(GROUP, extent, &bytes).await {
+        match self.engine.repair(GROUP, extent, &bytes).await {
             Ok(true) => {
-                self.mended.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%node, %log_id, offset, length = extent.at.len, %from, "a damaged value was mended");
+                self.repaired.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, length = extent.at.len, %from, "a damaged value was repaired");
             }
-            // Overwritten, deleted or mended by somebody else meanwhile.
+            // Overwritten, deleted or repaired by another task meanwhile.
             Ok(false) => {}
             Err(error) => {
-                self.unmendable.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%node, %log_id, offset, %error, "the right bytes of a damaged value could not be written back");
+                self.unrepairable.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%node, %log_id, offset, %error, "cannot write the right bytes of a damaged value back");
             }
         }
         Some(bytes)
     }
 
-    /// The same for a read: kept out of the future of every read, since it is large and each one would be copied with it.
-    async fn mend_boxed(&self, extent: Extent) -> Option<Bytes> {
-        Box::pin(async move { self.mend(&extent).await }).await
+    /// The same for a read. Boxed, since its large future would otherwise be part of, and copied
+    /// with, that of every read.
+    async fn repair_boxed(&self, extent: Extent) -> Option<Bytes> {
+        Box::pin(async move { self.repair(&extent).await }).await
     }
 
-    /// Whether nobody needs the value: its entry is applied, no key has what it wrote, and so it would only be of use to a
-    /// follower, for whom a snapshot does as well. The log may then go through that entry.
-    async fn let_go(&self, extent: &Extent) -> bool {
+    /// Marks the log as purgeable through the extent's entry if nothing needs the value: the entry
+    /// is applied and no key refers to what it wrote. Only a follower could use it then, and a
+    /// snapshot serves that follower as well. Returns whether it did.
+    async fn mark_purgeable(&self, extent: &Extent) -> bool {
         let needed = self.engine.applied_before_restart(GROUP).map_or(0, |before| before.index);
         let needed = needed.max(extent.log_id.index);
         let applied = self.engine.applied(GROUP).is_some_and(|applied| applied.index >= needed);
         if !applied || matches!(extent.owner, Owner::Key(_)) {
             return false;
         }
-        // As it is now: it may have been applied since somebody looked.
+        // Look up the present owners: the entry may have been applied since the caller read the
+        // extent.
         let (offset, log_id) = (extent.at.offset, extent.log_id);
         let owners = self.engine.extents(GROUP, offset..offset + 1).await;
         if owners.iter().any(|now| matches!(now.owner, Owner::Key(_))) {
             return false;
         }
-        self.needless.fetch_max(log_id.index + 1, Ordering::Relaxed);
+        self.purgeable.fetch_max(log_id.index + 1, Ordering::Relaxed);
         true
     }
 
-    /// The index through which the log is to go, whoever may still want it from here.
-    pub(crate) fn needless_through(&self) -> Option<u64> {
-        self.needless.load(Ordering::Relaxed).checked_sub(1)
+    /// The index through which the log should be purged, even if a follower still needs it.
+    pub(crate) fn purgeable_through(&self) -> Option<u64> {
+        self.purgeable.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The bytes, and who had them.
+    /// The bytes, and their source.
     async fn find(&self, extent: &Extent) -> Option<(Bytes, String)> {
         let own = match &extent.owner {
             Owner::Body => self.engine.body_of(GROUP, extent.log_id),
@@ -138,10 +141,10 @@ impl Mender {
         Some((bytes, peer.to_string()))
     }
 
-    /// A key's state and value, mended where it is damaged.
+    /// A key's state and value, repaired if it is damaged.
     ///
     /// # Errors
-    /// Those of [`Engine::get`]; `Corrupt` only where no member has the value.
+    /// Those of [`Engine::get`]; `Corrupt` only if no member has the value.
     pub(crate) async fn get(&self, key: &[u8]) -> cairn_engine::Result<Option<(KeyEntry, Bytes)>> {
         let error = match self.engine.get(GROUP, key).await {
             Err(error) if is_damage(&error) => error,
@@ -150,18 +153,18 @@ impl Mender {
         let Some(entry) = self.engine.lookup(GROUP, key) else {
             return Ok(None);
         };
-        match self.mend_boxed(Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
+        match self.repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
             Some(bytes) => Ok(Some((entry, bytes))),
-            // It may have been overwritten while the others were asked.
+            // It may have been overwritten while the other members were asked.
             None if self.engine.lookup(GROUP, key) != Some(entry) => self.engine.get(GROUP, key).await,
             None => Err(error),
         }
     }
 
-    /// A value of a view, mended where it is damaged.
+    /// A value of a view, repaired if it is damaged.
     ///
     /// # Errors
-    /// Those of [`View::read`]; `Corrupt` only where no member has the value.
+    /// Those of [`View::read`]; `Corrupt` only if no member has the value.
     pub(crate) async fn read(
         &self,
         view: &View,
@@ -170,16 +173,16 @@ impl Mender {
     ) -> cairn_engine::Result<Bytes> {
         match view.read(entry).await {
             Err(error) if is_damage(&error) => {
-                self.mend_boxed(Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
+                self.repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
             }
             read => read,
         }
     }
 
-    /// Values of a view, mended where they are damaged; in the order of the keys.
+    /// Values of a view in the order of the keys, repaired if they are damaged.
     ///
     /// # Errors
-    /// As [`Mender::read`], for the first that cannot be had.
+    /// As [`Repairer::read`], for the first that can be neither read nor repaired.
     pub(crate) async fn read_all(
         &self,
         view: &View,
@@ -190,7 +193,7 @@ impl Mender {
         for ((key, entry), read) in keys.iter().zip(read) {
             values.push(match read {
                 Err(error) if is_damage(&error) => {
-                    self.mend_boxed(Extent::of_key((*key).clone(), entry)).await.ok_or(error)?
+                    self.repair_boxed(Extent::of_key((*key).clone(), entry)).await.ok_or(error)?
                 }
                 read => read?,
             });
@@ -198,9 +201,9 @@ impl Mender {
         Ok(values)
     }
 
-    /// Mends the values of the entries from `range.start` on, as far as `max_bytes` of values reach. Returns the first entry
-    /// that stays damaged.
-    pub(crate) async fn mend_log(&self, range: Range<u64>, max_bytes: u64) -> Option<u64> {
+    /// Repairs the values of the entries from `range.start` on, up to about `max_bytes` of values.
+    /// Returns the first entry that stays damaged.
+    pub(crate) async fn repair_log(&self, range: Range<u64>, max_bytes: u64) -> Option<u64> {
         let mut bytes = 0u64;
         for index in range {
             let log_id = self.engine.log_id_at(GROUP, index)?;
@@ -208,7 +211,7 @@ impl Mender {
                 bytes = bytes.saturating_add(u64::from(at.len));
                 let extent = Extent { at, log_id, owner: Owner::Entry };
                 if self.engine.read_extent(GROUP, &extent).await.is_err()
-                    && self.mend(&extent).await.is_none()
+                    && self.repair(&extent).await.is_none()
                 {
                     return Some(index);
                 }
@@ -220,7 +223,7 @@ impl Mender {
         None
     }
 
-    /// Entry `index` could be read for replication, or not.
+    /// Records whether entry `index` could be read for replication.
     pub(crate) fn replicable(&self, index: u64, readable: bool) {
         let mut stuck = self.stuck.lock();
         match (&*stuck, readable) {
@@ -231,15 +234,15 @@ impl Mender {
         }
     }
 
-    /// Whether this member, if it leads, has been unable for some time to read what it should send. Says so once for each
-    /// such time.
-    pub(crate) fn take_burdened(&self) -> bool {
+    /// Whether this member, if it leads, could not read for some time what it should send. Returns
+    /// true once for each such period.
+    pub(crate) fn take_unreadable_for_long(&self) -> bool {
         let mut stuck = self.stuck.lock();
-        let burdened = stuck.is_some_and(|(_, since)| runtime::now() - since > BURDENED_AFTER);
-        if burdened {
+        let unreadable = stuck.is_some_and(|(_, since)| runtime::now() - since > UNREADABLE_LIMIT);
+        if unreadable {
             *stuck = None;
         }
-        burdened
+        unreadable
     }
 }
 
@@ -250,7 +253,7 @@ fn key(extent: &Extent) -> &[u8] {
     }
 }
 
-/// A member that nobody can be asked beside.
+/// A member without peers.
 #[cfg(test)]
 pub(crate) struct NoPeers;
 

@@ -3,12 +3,12 @@
 use crate::core::types::TypeConfig;
 use crate::storage::log_store::LogStore;
 use crate::storage::progress::Progress;
-use crate::storage::repair::{Mender, NoPeers};
-use crate::storage::state_machine::retired::Retired;
-use crate::storage::state_machine::starts::Starts;
+use crate::storage::repair::{NoPeers, Repairer};
+use crate::storage::state_machine::boot_epochs::BootEpochs;
+use crate::storage::state_machine::removed::Removed;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine};
 use cairn_engine::io::{Backend, FileDirectory};
-use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
-        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(NoPeers)));
+        let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
         let (progress, pinned) =
-            (Arc::new(Progress::new(Retired::default(), Starts::default())), PinnedSnapshot::default());
-        let machine = StateMachine::new(engine.clone(), progress, pinned, mender.clone());
-        Ok((folder, LogStore::new(engine, mender), machine.unwrap()))
+            (Arc::new(Progress::new(Removed::default(), BootEpochs::default())), PinnedSnapshot::default());
+        let machine = StateMachine::new(engine.clone(), progress, pinned, repairer.clone());
+        Ok((folder, LogStore::new(engine, repairer), machine.unwrap()))
     }
 }
 
@@ -38,12 +38,12 @@ pub(crate) async fn engine_with(folder: &TempDir, change: impl FnOnce(&mut Optio
     FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();
-    let mut options = Options::new(Mode::Device, BootId(1), 1);
+    let mut options = Options::new(Mode::Device, KernelBootId(1), 1);
     change(&mut options);
     Engine::open(Arc::new(directory), None, options).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_engine_is_a_store_as_openraft_demands() {
+async fn the_engine_passes_openrafts_storage_suite() {
     Suite::test_all(Builder).await.unwrap();
 }

@@ -1,17 +1,18 @@
 //! One append stream to a follower, pipelined.
 //!
-//! What holds here: answers come in the order of the requests; at most [`WINDOW`] requests are unanswered; a follower
-//! that answers nothing for as long as it was given ends the stream with an error. One future drives both directions,
-//! so when openraft drops it, its source of requests is dropped in the same moment: the next stream needs it.
+//! What holds here: answers come in the order of the requests; at most [`WINDOW`] requests are
+//! unanswered; a follower that does not answer within its time limit ends the stream with an error.
+//! One future drives both directions, so when openraft drops it, its source of requests is dropped
+//! at the same moment: the next stream needs it.
 //!
-//! Which answers openraft may see is told at [`Unanswered`].
+//! [`InFlightAppends`] decides which answers openraft may see.
 
 use super::connection::Client;
+use super::duplicate::deliver_duplicate;
 use super::identity::PeerIdentity;
 use super::messages;
 use super::peer::Snapshots;
 use super::policy::SendPolicy;
-use super::repeat::again;
 use super::terms::Sender;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
@@ -28,10 +29,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-/// Unanswered requests, at most.
+/// At most this many requests are unanswered.
 pub(super) const WINDOW: usize = 32;
 
-/// What openraft learns from an answer.
+/// The result for openraft in an answer.
 pub(super) fn outcome(
     answer: proto::AppendResponse,
     from: Sender<'_>,
@@ -45,7 +46,7 @@ pub(super) fn outcome(
     })
 }
 
-/// The requests' way to tonic.
+/// The channel of requests to tonic.
 pub(super) fn outlet()
 -> (mpsc::Sender<proto::AppendRequest>, impl Stream<Item = proto::AppendRequest> + Send + 'static) {
     let (sender, mut receiver) = mpsc::channel(WINDOW);
@@ -57,36 +58,37 @@ pub(super) fn outlet()
     )
 }
 
-/// The unanswered requests, the oldest first: whether each is without an entry.
+/// The unanswered requests, the oldest first, and whether each is without an entry.
 ///
-/// openraft takes an answer for one to every request that ends at the entry it names, and the follower for somebody who
-/// followed when the last of those was sent. So an answer is not passed on while a request without an entry, which ends where
-/// the one before it does, is unanswered behind it: an answer given long ago would confirm a leadership of now, and a read.
+/// openraft treats an ack of X as acking every request that ends at X, and as proof that the
+/// follower still followed when the last of them was sent. A request without an entry ends where
+/// the one before it does. So an answer is not passed on while such a request is unanswered behind
+/// it: an answer given long ago would confirm a present leadership, and a read.
 ///
-/// And openraft takes it for a log that was reverted, and stops the leader, when a request without an entry turns out not to
-/// fit the follower's log below what the follower has. That is so where the request was sent before a snapshot that the follower has
-/// now: such an answer is void.
+/// If the follower's log conflicts with a request without an entry, below what the follower has
+/// acknowledged, openraft takes the log for reverted and stops the leader. This happens if the
+/// request was sent before a snapshot that the follower has now. Such an answer is void.
 #[derive(Default)]
-pub(super) struct Unanswered(VecDeque<Sent>);
+pub(super) struct InFlightAppends(VecDeque<InFlightAppend>);
 
-/// A request on its way.
+/// An unanswered request.
 #[derive(Clone, Copy)]
-struct Sent {
+struct InFlightAppend {
     without_entry: bool,
-    /// Snapshots that the follower had been sent by then.
+    /// How many snapshot transfers to the follower had ended when it was sent.
     snapshots: u64,
 }
 
-/// What an answer is worth.
+/// What openraft may conclude from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worth {
-    /// It may confirm that the follower follows.
+struct AckMeaning {
+    /// It may confirm that the follower still follows.
     counts: bool,
-    /// If it says that the request does not fit the follower's log: that is so no more.
+    /// If it reports a conflict, that conflict is outdated.
     void: bool,
 }
 
-impl Unanswered {
+impl InFlightAppends {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -96,15 +98,17 @@ impl Unanswered {
     }
 
     fn sent(&mut self, without_entry: bool, snapshots: &Snapshots) {
-        self.0.push_back(Sent { without_entry, snapshots: snapshots.ended() });
+        self.0.push_back(InFlightAppend { without_entry, snapshots: snapshots.ended() });
     }
 
-    /// The oldest request is answered. What that is worth; `None` if there was no request.
-    fn answered(&mut self, snapshots: &Snapshots) -> Option<Worth> {
+    /// The oldest request is answered. Returns what the answer means; `None` if no request is in
+    /// flight.
+    fn answered(&mut self, snapshots: &Snapshots) -> Option<AckMeaning> {
         let sent = self.0.pop_front()?;
-        // The next one's answer says the same, and is given later.
+        // The answer to the next request, if it is without an entry, says the same, and was given
+        // later.
         let counts = self.0.front().is_none_or(|next| !next.without_entry);
-        Some(Worth { counts, void: sent.without_entry && snapshots.overtook(sent.snapshots) })
+        Some(AckMeaning { counts, void: sent.without_entry && snapshots.overtook(sent.snapshots) })
     }
 }
 
@@ -114,23 +118,24 @@ pub(super) struct Session<S> {
     pub(super) client: Client,
     pub(super) policy: Arc<dyn SendPolicy>,
     pub(super) target: NodeId,
-    pub(super) patience: Duration,
-    /// Requests from openraft; `None` when it has no more.
+    pub(super) timeout: Duration,
+    /// Requests from openraft; `None` when there are no more.
     pub(super) requests: Option<S>,
-    /// Where they go; `None` when there are no more.
+    /// The channel to tonic; `None` when there are no more requests.
     pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
     pub(super) answers: Streaming<proto::AppendResponse>,
-    pub(super) unanswered: Unanswered,
+    pub(super) unanswered: InFlightAppends,
     pub(super) snapshots: Snapshots,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
     pub(super) since: runtime::Instant,
-    /// Requests without an entry, one after another.
+    /// How many requests without an entry came in a row.
     pub(super) empty: u32,
 }
 
-/// So many requests without an entry in a row are no signs of life: those are sent apart.
+/// Heartbeats use their own calls, so more requests without an entry in a row than this are not
+/// heartbeats.
 const EMPTY_MAX: u32 = 50;
 
 enum Step {
@@ -157,7 +162,8 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                 Step::Request(Some(request)) => {
                     self.empty = if request.entries.is_empty() { self.empty + 1 } else { 0 };
                     if self.empty > EMPTY_MAX {
-                        // openraft goes on reading where the log was purged meanwhile, and hears of nothing else.
+                        // openraft continues to read where the log was purged meanwhile, and learns
+                        // that only from an error.
                         let reason = "the entries that the follower needs are purged here";
                         return Some(Err(Status::unavailable(reason)));
                     }
@@ -175,7 +181,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         let answer = self.answers.next();
         let request = match &mut self.requests {
             Some(requests) if self.unanswered.len() < WINDOW => requests.next(),
-            _ => return waited(self.patience, self.since, answer).await.map(Step::Answer),
+            _ => return waited(self.timeout, self.since, answer).await.map(Step::Answer),
         };
         let either = async {
             match select(answer, request).await {
@@ -185,7 +191,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         };
         match self.unanswered.is_empty() {
             true => Ok(either.await),
-            false => waited(self.patience, self.since, either).await,
+            false => waited(self.timeout, self.since, either).await,
         }
     }
 
@@ -200,21 +206,23 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             self.since = runtime::now();
         }
         self.unanswered.sent(request.entries.is_empty(), &self.snapshots);
-        // The window is as large as the channel; a closed one shows itself as the end of the answers.
+        // The window is as large as the channel; if it is closed, the answers end.
         if let Some(outlet) = &self.outlet {
-            let regime = self.policy.ack_mode(&request.vote);
-            let message = messages::append_to_proto(request, envelope, regime);
+            let ack_mode = self.policy.ack_mode(&request.vote);
+            let message = messages::append_to_proto(request, envelope, ack_mode);
             let alone = || proto::AppendRequest {
                 envelope: self.identity.to(self.target),
                 matched,
                 ..message.clone()
             };
-            again(&self.client, alone, |mut client, message| async move { client.append_one(message).await });
+            deliver_duplicate(&self.client, alone, |mut client, message| async move {
+                client.append_one(message).await
+            });
             outlet.try_send(proto::AppendRequest { matched, ..message }).ok();
         }
     }
 
-    /// What it says, and whether openraft may take it for an answer.
+    /// The result in an answer, and whether openraft may see it.
     fn answered(
         &mut self,
         answer: Option<Result<proto::AppendResponse, Status>>,
@@ -224,39 +232,40 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
             self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
             self.first_answered = true;
         }
-        let worth = self.unanswered.answered(&self.snapshots);
-        let worth = worth.ok_or_else(|| Status::internal("an answer to nothing"))?;
+        let meaning = self.unanswered.answered(&self.snapshots);
+        let meaning = meaning.ok_or_else(|| Status::internal("an answer without a request"))?;
         self.since = runtime::now();
-        // It will not answer otherwise at once.
+        // A retry would get the same answer, so let openraft back off.
         let outcome = outcome(answer, self.identity.votes_of(self.target));
         let outcome = outcome.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        if worth.void && matches!(outcome, Err(StreamAppendError::Conflict(_))) {
+        if meaning.void && matches!(outcome, Err(StreamAppendError::Conflict(_))) {
             return Err(Status::unavailable("a snapshot overtook the request"));
         }
-        Ok((outcome, worth.counts))
+        Ok((outcome, meaning.counts))
     }
 }
 
 async fn waited<F: Future + Send>(
-    patience: Duration,
+    limit: Duration,
     since: runtime::Instant,
     future: F,
 ) -> Result<F::Output, Status> {
-    let rest = patience.saturating_sub(runtime::now() - since);
+    let rest = limit.saturating_sub(runtime::now() - since);
     let future = pin!(future);
     runtime::timeout(rest, future)
         .await
-        .ok_or_else(|| Status::deadline_exceeded(format!("no answer for {} ms", patience.as_millis())))
+        .ok_or_else(|| Status::deadline_exceeded(format!("no answer for {} ms", limit.as_millis())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The story: E1 is answered when the follower still followed this leader. Meanwhile the follower has voted for another one,
-    /// and the leader asks, without an entry, whether it is still followed. E1's old answer names the same entry.
+    /// The story: request E1 is answered while the follower still follows this leader. Then the
+    /// follower votes for another candidate, and the leader asks, without an entry, whether the
+    /// follower still follows. E1's old answer names the same entry.
     #[test]
-    fn an_answer_does_not_stand_for_a_later_request_that_ends_at_the_same_entry() {
+    fn an_answer_does_not_confirm_a_later_request_that_ends_at_the_same_entry() {
         const ENTRIES: bool = false;
         const EMPTY: bool = true;
         // (requests, which of their answers count)
@@ -269,40 +278,43 @@ mod tests {
         ];
         let snapshots = Snapshots::default();
         for (requests, expected) in table {
-            let mut unanswered = Unanswered::default();
+            let mut unanswered = InFlightAppends::default();
             requests.iter().for_each(|without_entry| unanswered.sent(*without_entry, &snapshots));
-            let counts: Vec<bool> =
-                std::iter::from_fn(|| unanswered.answered(&snapshots)).map(|worth| worth.counts).collect();
+            let counts: Vec<bool> = std::iter::from_fn(|| unanswered.answered(&snapshots))
+                .map(|meaning| meaning.counts)
+                .collect();
             assert_eq!(counts, expected, "{requests:?}");
         }
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = InFlightAppends::default();
         unanswered.sent(ENTRIES, &snapshots);
-        let worth = unanswered.answered(&snapshots);
+        let meaning = unanswered.answered(&snapshots);
         assert!(
-            worth.is_some_and(|worth| worth.counts),
-            "nothing behind it yet: it was given after all that was sent"
+            meaning.is_some_and(|meaning| meaning.counts),
+            "no later request: the answer was given after all that was sent"
         );
         assert_eq!(unanswered.answered(&snapshots), None);
     }
 
-    /// The story: a leader told a follower that had lost its log how far it may apply, and then sent it a snapshot. The answer, that
-    /// the follower's log did not reach so far, came last, and the leader stopped.
+    /// The story: a leader sent a follower that had lost its log a commit index, and then a
+    /// snapshot. The answer to the first, a conflict because the follower's log did not reach so
+    /// far, came last, and the leader stopped.
     #[test]
     fn a_conflict_with_what_a_snapshot_has_replaced_is_void() {
         let snapshots = Snapshots::default();
-        let void = |unanswered: &mut Unanswered| unanswered.answered(&snapshots).map(|worth| worth.void);
-        let mut unanswered = Unanswered::default();
+        let void =
+            |unanswered: &mut InFlightAppends| unanswered.answered(&snapshots).map(|meaning| meaning.void);
+        let mut unanswered = InFlightAppends::default();
         for without_entry in [true, true, false, true] {
             unanswered.sent(without_entry, &snapshots);
         }
         assert_eq!(void(&mut unanswered), Some(false));
         let sending = snapshots.begin();
-        assert_eq!(void(&mut unanswered), Some(true), "it is on its way");
+        assert_eq!(void(&mut unanswered), Some(true), "a transfer is under way");
         drop(sending);
         assert_eq!(
             void(&mut unanswered),
             Some(false),
-            "openraft knows of requests with entries which are the latest"
+            "openraft itself knows which requests with entries are outdated"
         );
         assert_eq!(void(&mut unanswered), Some(true), "sent before the snapshot");
         unanswered.sent(true, &snapshots);

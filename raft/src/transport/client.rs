@@ -1,11 +1,11 @@
-//! The client side of the peer protocol: what openraft asks of the network.
+//! The client side of the peer protocol: openraft's network.
 
-use super::append::{self, Session, Unanswered};
+use super::append::{self, InFlightAppends, Session};
 use super::connection::{Client, rpc_error};
+use super::duplicate::deliver_duplicate;
 use super::identity::PeerIdentity;
 use super::peer::{Peer, addresses};
 use super::policy::SendPolicy;
-use super::repeat::again;
 use super::terms::Sender;
 use super::{messages, sender};
 use crate::core::ids::{MemberAddress, NodeId};
@@ -28,19 +28,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tonic::Status;
 
-/// Between attempts to open an append stream.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The pause between attempts to open an append stream.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Connections to the other members, made when first used, shared by everybody who talks to the same one.
+/// Connections to the other members, made on first use and shared by all that call the same member.
 #[derive(Clone)]
 pub(crate) struct Connections {
     identity: PeerIdentity,
     policy: Arc<dyn SendPolicy>,
     pinned: PinnedSnapshot,
-    /// Where the configuration says that each slot's member is.
+    /// The configured address of each slot's member.
     configured: Arc<BTreeMap<u16, MemberAddress>>,
-    /// How long a follower may take to answer an append.
-    patience: Duration,
+    /// The time limit for a follower's answer to an append.
+    answer_timeout: Duration,
     peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
 }
 
@@ -50,9 +50,9 @@ impl Connections {
         policy: Arc<dyn SendPolicy>,
         pinned: PinnedSnapshot,
         configured: Arc<BTreeMap<u16, MemberAddress>>,
-        patience: Duration,
+        answer_timeout: Duration,
     ) -> Connections {
-        Connections { identity, policy, pinned, configured, patience, peers: Arc::default() }
+        Connections { identity, policy, pinned, configured, answer_timeout, peers: Arc::default() }
     }
 
     fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
@@ -69,7 +69,7 @@ impl Connections {
             peer: peer.clone(),
             pipelined,
             not_before: None,
-            patience: self.patience,
+            answer_timeout: self.answer_timeout,
             pinned: self.pinned.clone(),
         }
     }
@@ -87,17 +87,17 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
     }
 }
 
-/// One user's way to one member.
+/// One user's connection to one member.
 pub(crate) struct PeerNetwork {
     identity: PeerIdentity,
     policy: Arc<dyn SendPolicy>,
     target: NodeId,
     peer: Peer,
-    /// Appends go through a stream; a heartbeat is a call of its own.
+    /// Appends go through a stream; a heartbeat is a separate call.
     pipelined: bool,
-    /// After a failure the next stream is not opened before this.
+    /// After a failure the next stream is not opened before this time.
     not_before: Option<runtime::Instant>,
-    patience: Duration,
+    answer_timeout: Duration,
     pinned: PinnedSnapshot,
 }
 
@@ -109,25 +109,25 @@ impl PeerNetwork {
     }
 
     fn control(&self) -> Rpc<(usize, Client)> {
-        self.peer.client(|way| &way.control)
+        self.peer.client(|route| &route.control)
     }
 
     fn bulk(&self) -> Rpc<(usize, Client)> {
-        self.peer.client(|way| &way.bulk)
+        self.peer.client(|route| &route.bulk)
     }
 
-    /// A unary call with an end, its answer checked for who gave it.
+    /// A unary call with a time limit; checks the identity of the member that answers.
     async fn call<T>(
         &self,
         action: openraft::RPCTypes,
         within: Duration,
-        way: usize,
+        route: usize,
         call: impl Future<Output = Result<tonic::Response<T>, Status>> + Send,
         envelope: impl Fn(&T) -> Option<&proto::Envelope>,
     ) -> Rpc<T> {
         let answer = self.answer(action, within, call, envelope).await;
         if answer.is_err() {
-            self.peer.failed(way);
+            self.peer.failed(route);
         }
         answer
     }
@@ -148,11 +148,11 @@ impl PeerNetwork {
         Ok(answer)
     }
 
-    /// A member that has forgotten what it promised asks for no votes, but by an operator's mandate.
+    /// A recovering member asks for no votes, except by an unsafe-recovery grant.
     fn may_campaign(&self) -> Rpc<()> {
         match self.policy.may_campaign(self.identity.id()) {
             true => Ok(()),
-            false => Err(Unreachable::from_string("this member recovers, and asks for no votes").into()),
+            false => Err(Unreachable::from_string("this member is recovering, and asks for no votes").into()),
         }
     }
 
@@ -163,14 +163,14 @@ impl PeerNetwork {
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
         self.may_campaign()?;
-        let (way, mut client) = self.control()?;
+        let (route, mut client) = self.control()?;
         let request = proto::VoteRequest {
             envelope: self.identity.to(self.target),
             vote: Some(messages::vote_to_proto(&rpc.vote)),
             last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
             leadership_transfer: rpc.leadership_transfer,
         };
-        again(
+        deliver_duplicate(
             &client,
             || request.clone(),
             move |mut client, request| async move {
@@ -187,11 +187,12 @@ impl PeerNetwork {
             }
         };
         let answer = self
-            .call(openraft::RPCTypes::Vote, option.hard_ttl(), way, call, |answer: &proto::VoteResponse| {
+            .call(openraft::RPCTypes::Vote, option.hard_ttl(), route, call, |answer: &proto::VoteResponse| {
                 answer.envelope.as_ref()
             })
             .await?;
-        // The gate may have closed meanwhile, and openraft counts what it is given.
+        // Check again: the gate may have closed meanwhile, and openraft counts the votes that it
+        // gets.
         self.may_campaign()?;
         Ok(VoteResponse::new(
             messages::vote_from_proto(answer.vote, self.votes())?,
@@ -200,7 +201,8 @@ impl PeerNetwork {
         ))
     }
 
-    /// As [`PeerNetwork::try_open`], but not at once after a failure: openraft itself tries again with every entry.
+    /// As [`PeerNetwork::try_open`], but waits after a failure, since openraft itself retries with
+    /// every entry.
     async fn open<S>(&mut self, requests: S) -> Rpc<(usize, Session<S>)> {
         if let Some(at) = self.not_before.take() {
             let now = runtime::now();
@@ -210,25 +212,25 @@ impl PeerNetwork {
         }
         let opened = self.try_open(requests).await;
         if opened.is_err() {
-            self.not_before = Some(runtime::now() + PAUSE);
+            self.not_before = Some(runtime::now() + REOPEN_INTERVAL);
         }
         let (before, node, target) =
             (self.peer.reachable.swap(opened.is_ok(), Ordering::Relaxed), self.identity.id(), self.target);
         match &opened {
-            Ok(_) if !before => tracing::info!(%node, %target, "a member can be reached again"),
-            Err(error) if before => tracing::warn!(%node, %target, %error, "a member cannot be reached"),
+            Ok(_) if !before => tracing::info!(%node, %target, "a member is reachable again"),
+            Err(error) if before => tracing::warn!(%node, %target, %error, "a member is unreachable"),
             _ => {}
         }
         opened
     }
 
     async fn try_open<S>(&self, requests: S) -> Rpc<(usize, Session<S>)> {
-        let (way, mut client) = self.bulk()?;
+        let (route, mut client) = self.bulk()?;
         let (outlet, stream) = append::outlet();
-        let opened = runtime::timeout(self.patience, client.append(stream)).await;
+        let opened = runtime::timeout(self.answer_timeout, client.append(stream)).await;
         let answers = opened
             .unwrap_or_else(|| Err(Status::deadline_exceeded("the follower does not answer")))
-            .inspect_err(|_| self.peer.failed(way))
+            .inspect_err(|_| self.peer.failed(route))
             .map_err(|status| rpc_error(&status))?
             .into_inner();
         let session = Session {
@@ -236,18 +238,18 @@ impl PeerNetwork {
             identity: self.identity.clone(),
             policy: self.policy.clone(),
             target: self.target,
-            patience: self.patience,
+            timeout: self.answer_timeout,
             requests: Some(requests),
             outlet: Some(outlet),
             answers,
-            unanswered: Unanswered::default(),
+            unanswered: InFlightAppends::default(),
             snapshots: self.peer.snapshots.clone(),
             empty: 0,
             first_sent: false,
             first_answered: false,
             since: runtime::now(),
         };
-        Ok((way, session))
+        Ok((route, session))
     }
 }
 
@@ -260,13 +262,13 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
-        let (way, mut client) = self.control()?;
-        let regime = self.policy.ack_mode(&rpc.vote);
+        let (route, mut client) = self.control()?;
+        let ack_mode = self.policy.ack_mode(&rpc.vote);
         let matched = self.policy.acknowledged(self.target, &rpc.vote);
-        let message = messages::append_to_proto(rpc, self.identity.to(self.target), regime);
+        let message = messages::append_to_proto(rpc, self.identity.to(self.target), ack_mode);
         let matched = matched.as_ref().map(convert::log_id_to_proto);
         let request = proto::AppendRequest { matched, ..message };
-        again(
+        deliver_duplicate(
             &client,
             || request.clone(),
             |mut client, request| async move { client.append_one(request).await },
@@ -276,7 +278,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             .call(
                 openraft::RPCTypes::AppendEntries,
                 option.hard_ttl(),
-                way,
+                route,
                 call,
                 |answer: &proto::AppendResponse| answer.envelope.as_ref(),
             )
@@ -284,10 +286,12 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         Ok(match append::outcome(answer, self.votes())? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
-            // It may come later than what the follower has been sent on its stream since, and openraft would take it for a log
-            // that was reverted. The stream finds out as well.
+            // This answer may come after the follower has got more on its stream, and openraft
+            // would take it for a reverted log. The stream detects a real conflict as well.
             Err(StreamAppendError::Conflict(_)) => {
-                return Err(Unreachable::from_string("the follower lacks what it had acknowledged").into());
+                return Err(
+                    Unreachable::from_string("the follower lacks entries that it acknowledged").into()
+                );
             }
             Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
         })
@@ -305,16 +309,16 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             return openraft::network::stream_append_sequential(self, input, option);
         }
         Box::pin(async move {
-            let (way, session) = self.open(input).await?;
+            let (route, session) = self.open(input).await?;
             let peer = &self.peer;
             let answers = futures::stream::unfold(Some(session), move |session| async move {
                 let mut session = session?;
                 let answer = session.next().await?.map_err(|status| rpc_error(&status));
                 if answer.is_err() && !session.first_answered {
-                    // It may be somebody else who listens there.
-                    peer.failed(way);
+                    // Another node may listen there.
+                    peer.failed(route);
                 }
-                // A conflict, a higher vote or a failure is the stream's last word.
+                // The stream ends with a conflict, a higher vote or a failure.
                 let rest = matches!(&answer, Ok(Ok(_))).then_some(session);
                 Some((answer, rest))
             });
@@ -369,14 +373,14 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
-        let (way, mut client) = self.control()?;
+        let (route, mut client) = self.control()?;
         let request = proto::TransferLeaderRequest {
             envelope: self.identity.to(self.target),
             from: Some(messages::vote_to_proto(rpc.from_leader())),
             to: rpc.to_node_id().as_u64(),
             last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
         };
-        again(
+        deliver_duplicate(
             &client,
             || request.clone(),
             |mut client, request| async move { client.transfer_leader(request).await },
@@ -386,7 +390,7 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             .call(
                 openraft::RPCTypes::TransferLeader,
                 option.hard_ttl(),
-                way,
+                route,
                 call,
                 |answer: &proto::TransferLeaderResponse| answer.envelope.as_ref(),
             )

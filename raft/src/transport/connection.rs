@@ -1,4 +1,4 @@
-//! One connection to a member, and how openraft should take its failures.
+//! One connection to a member, and how to report its failures to openraft.
 
 use crate::core::error::Malformed;
 use crate::core::proto::MAX_MESSAGE_BYTES;
@@ -16,7 +16,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 pub(super) type Client = PeerClient<Channel>;
 
-/// A client of whoever listens at `address`.
+/// A client of the member that listens at `address`.
 pub(super) fn connect(address: &str) -> Result<Client, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| format!("`{address}` is not an address: {error}"))?
@@ -32,7 +32,8 @@ pub(super) fn connect(address: &str) -> Result<Client, String> {
         .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }
 
-/// How openraft should take a failed call: back off where trying again at once is of no use.
+/// The error for openraft of a failed call: `Unreachable`, which makes it back off, if an immediate
+/// retry is of no use.
 pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
     match status.code() {
         Code::Unavailable

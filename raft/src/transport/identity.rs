@@ -1,66 +1,75 @@
-//! The handshake in every message: between whom it travels.
+//! The fence: every message names its sender and receiver, and the receiver checks them.
 //!
-//! The story against which this stands: a member's disk is wiped and the member comes back at the same address with
-//! another incarnation, or another cluster's member is configured there by mistake. Whatever was meant for the one that
-//! was there before must not be taken by the one that is there now. And: a copy of a member's disk is
-//! started beside it, or an older state of it is restored. Each start of a member has a number and a nonce; whoever has
-//! heard of a later start does not listen to an earlier one, nor to another one with the same number.
+//! The story behind it: a member's disk is wiped and the member comes back at the same address with
+//! another incarnation, or a member of another cluster is configured there by mistake. A message
+//! for the former must not be accepted by the latter. And: a copy of a member's disk is started
+//! beside it, or an older state of it is restored. Each boot epoch of a member has a number and a
+//! nonce. A member that knows a later boot epoch refuses an earlier one, and another one with the
+//! same number.
 
 use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
 use crate::core::proto::Envelope;
-use crate::storage::state_machine::retired::Retired;
-use crate::storage::state_machine::starts::Starts;
-use cairn_engine::{Engine, Lineage, Run};
+use crate::storage::state_machine::boot_epochs::BootEpochs;
+use crate::storage::state_machine::removed::Removed;
+use cairn_engine::{BootEpoch, Engine, FencingHistory};
 use std::sync::Arc;
 use tonic::{Code, Status};
 
-/// This member, towards the others.
+/// This member's identity, for messages to the others and checks of theirs.
 #[derive(Clone)]
 pub(crate) struct PeerIdentity {
     cluster: Arc<str>,
     id: NodeId,
-    run: Run,
-    lineage: Lineage,
-    starts: Starts,
-    retired: Retired,
+    epoch: BootEpoch,
+    fencing_history: FencingHistory,
+    boot_epochs: BootEpochs,
+    removed: Removed,
     terms: Terms,
 }
 
 /// The version of the protocol between members that this release speaks.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// How a message is refused from an identity that is no member any more, or from an older copy of a member's disk.
-pub(crate) const OUTCAST: Code = Code::PermissionDenied;
+/// The code that refuses a removed identity, or an older copy of a member's disk.
+pub(crate) const REFUSED_IDENTITY: Code = Code::PermissionDenied;
 
 impl PeerIdentity {
-    /// Of the member that this engine holds.
-    pub(crate) fn of(engine: &Engine, starts: Starts, retired: Retired) -> PeerIdentity {
+    /// The identity of the member that this engine holds.
+    pub(crate) fn of(engine: &Engine, boot_epochs: BootEpochs, removed: Removed) -> PeerIdentity {
         let own = engine.identity();
         let id = NodeId::new(own.slot, own.incarnation);
-        let (cluster, lineage) = (own.cluster.as_str().into(), engine.lineage());
-        PeerIdentity { cluster, id, run: engine.run(), lineage, starts, retired, terms: Terms::of(engine) }
+        let (cluster, fencing_history) = (own.cluster.as_str().into(), engine.fencing_history());
+        PeerIdentity {
+            cluster,
+            id,
+            epoch: engine.boot_epoch(),
+            fencing_history,
+            boot_epochs,
+            removed,
+            terms: Terms::of(engine),
+        }
     }
 
-    /// Of somebody who has no data directory yet, and only asks.
-    pub(crate) fn unborn(cluster: &str, id: NodeId) -> PeerIdentity {
-        let run = Run { start: 0, nonce: 0 };
-        let (starts, retired) = (Starts::default(), Retired::default());
-        let (lineage, terms) = (Lineage::default(), Terms::default());
-        PeerIdentity { cluster: cluster.into(), id, run, lineage, starts, retired, terms }
+    /// For a node without a data directory, which only asks.
+    pub(crate) fn without_identity(cluster: &str, id: NodeId) -> PeerIdentity {
+        let epoch = BootEpoch { number: 0, nonce: 0 };
+        let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
+        let (fencing_history, terms) = (FencingHistory::default(), Terms::default());
+        PeerIdentity { cluster: cluster.into(), id, epoch, fencing_history, boot_epochs, removed, terms }
     }
 
-    pub(crate) fn starts(&self) -> &Starts {
-        &self.starts
+    pub(crate) fn boot_epochs(&self) -> &BootEpochs {
+        &self.boot_epochs
     }
 
     pub(crate) fn id(&self) -> NodeId {
         self.id
     }
 
-    /// To look at the votes that `sender` sends.
+    /// For checking the votes that `sender` sends.
     pub(crate) fn votes_of(&self, sender: NodeId) -> Sender<'_> {
-        self.terms.said_by(sender)
+        self.terms.votes_from(sender)
     }
 
     /// The envelope of a message to `receiver`.
@@ -69,19 +78,19 @@ impl PeerIdentity {
             cluster: self.cluster.to_string(),
             sender: self.id.as_u64(),
             receiver: receiver.as_u64(),
-            start: self.run.start,
-            run: self.run.nonce,
-            lineage: self.lineage.to_vec(),
+            boot_epoch: self.epoch.number,
+            boot_nonce: self.epoch.nonce,
+            fencing_history: self.fencing_history.to_vec(),
             protocol: PROTOCOL,
         })
     }
 
-    /// The envelope of a message to whoever is there.
+    /// The envelope of a message whose receiver is not known yet.
     pub(crate) fn to_anyone(&self) -> Option<Envelope> {
         self.to(NodeId::from_u64(0))
     }
 
-    /// Who sent a request that is meant for this member.
+    /// The sender of a request to this member.
     pub(crate) fn sender_of_request(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
@@ -91,7 +100,7 @@ impl PeerIdentity {
         }
     }
 
-    /// Who sent a Hello, which need not know whom it meets beyond the slot.
+    /// The sender of a Hello, which names only the receiver's slot.
     pub(crate) fn sender_of_hello(&self, envelope: Option<&Envelope>, slot: u32) -> Result<NodeId, Status> {
         let sender = self.sender_in_cluster(envelope)?;
         match slot == u32::from(self.id.slot()) {
@@ -100,7 +109,7 @@ impl PeerIdentity {
         }
     }
 
-    /// An answer must come from the member that was asked.
+    /// Checks that an answer comes from the member that was asked.
     pub(crate) fn check_answer(&self, envelope: Option<&Envelope>, from: NodeId) -> Result<(), Status> {
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
@@ -114,8 +123,7 @@ impl PeerIdentity {
     }
 
     pub(crate) fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
-        let envelope =
-            envelope.ok_or_else(|| refused("the message does not say between whom it travels".into()))?;
+        let envelope = envelope.ok_or_else(|| refused("the message names no sender and receiver".into()))?;
         let sender = NodeId::from_u64(envelope.sender);
         if envelope.cluster != *self.cluster {
             return Err(refused(format!(
@@ -126,43 +134,44 @@ impl PeerIdentity {
         if envelope.protocol != PROTOCOL {
             return Err(refused(format!(
                 "member {sender} speaks version {} of the protocol between members, this one, {}, speaks {PROTOCOL}: run \
-                 releases on them that fit",
+                 releases that fit on both",
                 envelope.protocol, self.id
             )));
         }
-        if self.retired.contains(sender) {
+        if self.removed.contains(sender) {
             let reason = format!(
-                "member {sender} is retired, another one took its slot; make its data directory anew, so that it joins \
+                "member {sender} is removed, another one took its slot; give it an empty data directory, so that it joins \
                  under a new identity"
             );
-            return Err(Status::new(OUTCAST, reason));
+            return Err(Status::new(REFUSED_IDENTITY, reason));
         }
         if sender.slot() == self.id.slot() && sender != self.id {
             return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
         }
-        self.fence(sender, run_of(envelope), &envelope.lineage)?;
+        self.fence(sender, epoch_of(envelope), &envelope.fencing_history)?;
         Ok(sender)
     }
 
-    /// Refuses an earlier start of a member than one already heard of, and a twin of it.
-    fn fence(&self, sender: NodeId, run: Run, lineage: &[u64]) -> Result<(), Status> {
-        match self.starts.hear(sender, run, lineage) {
+    /// Refuses a boot epoch of a member that is earlier than one already known, or another boot of
+    /// the same number.
+    fn fence(&self, sender: NodeId, epoch: BootEpoch, fencing_history: &[u64]) -> Result<(), Status> {
+        match self.boot_epochs.observe(sender, epoch, fencing_history) {
             Ok(()) => Ok(()),
             Err(known) => {
                 let reason = format!(
-                    "member {sender} speaks from its start {} ({:016x}), and its start {} ({:016x}) is known: a late \
-                     message, or an older copy of its data directory; bring the newest one back, or make it anew",
-                    run.start, run.nonce, known.start, known.nonce
+                    "member {sender} sends from boot epoch {} ({:016x}), and its boot epoch {} ({:016x}) is known: a late \
+                     message, or an older copy of its data directory; bring the newest one back, or give it an empty one",
+                    epoch.number, epoch.nonce, known.number, known.nonce
                 );
-                Err(Status::new(OUTCAST, reason))
+                Err(Status::new(REFUSED_IDENTITY, reason))
             }
         }
     }
 }
 
-/// The sender's start.
-pub(crate) fn run_of(envelope: &Envelope) -> Run {
-    Run { start: envelope.start, nonce: envelope.run }
+/// The sender's boot epoch.
+pub(crate) fn epoch_of(envelope: &Envelope) -> BootEpoch {
+    BootEpoch { number: envelope.boot_epoch, nonce: envelope.boot_nonce }
 }
 
 fn refused(reason: String) -> Status {
@@ -177,59 +186,65 @@ mod tests {
         envelope_of(cluster, sender, receiver, 1, 1)
     }
 
-    fn envelope_of(cluster: &str, sender: NodeId, receiver: NodeId, start: u64, run: u64) -> Envelope {
+    fn envelope_of(
+        cluster: &str,
+        sender: NodeId,
+        receiver: NodeId,
+        boot_epoch: u64,
+        boot_nonce: u64,
+    ) -> Envelope {
         Envelope {
             cluster: cluster.into(),
             sender: sender.as_u64(),
             receiver: receiver.as_u64(),
-            start,
-            run,
-            lineage: vec![],
+            boot_epoch,
+            boot_nonce,
+            fencing_history: vec![],
             protocol: PROTOCOL,
         }
     }
 
-    fn member(retired: Retired) -> PeerIdentity {
+    fn member(removed: Removed) -> PeerIdentity {
         PeerIdentity {
             cluster: "blue".into(),
             id: NodeId::new(1, 11),
-            run: Run { start: 1, nonce: 9 },
-            lineage: Lineage::default(),
-            starts: Starts::default(),
-            retired,
+            epoch: BootEpoch { number: 1, nonce: 9 },
+            fencing_history: FencingHistory::default(),
+            boot_epochs: BootEpochs::default(),
+            removed,
             terms: Terms::default(),
         }
     }
 
     fn here() -> PeerIdentity {
-        member(Retired::default())
+        member(Removed::default())
     }
 
     #[test]
-    fn an_earlier_start_and_a_twin_are_refused_once_a_later_start_was_heard() {
+    fn an_earlier_boot_epoch_and_a_copy_are_refused_once_a_later_one_is_known() {
         let here = here();
-        let hear = |start, run| {
-            let message = envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), start, run);
+        let observe = |number, nonce| {
+            let message = envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), number, nonce);
             here.sender_of_request(Some(&message)).map(drop)
         };
-        hear(4, 40).unwrap();
-        hear(4, 40).unwrap();
-        assert!(hear(4, 41).unwrap_err().message().contains("older copy"));
-        assert!(hear(3, 30).is_err());
-        hear(5, 50).unwrap();
-        assert!(hear(4, 40).is_err());
-        hear(5, 50).unwrap();
+        observe(4, 40).unwrap();
+        observe(4, 40).unwrap();
+        assert!(observe(4, 41).unwrap_err().message().contains("older copy"));
+        assert!(observe(3, 30).is_err());
+        observe(5, 50).unwrap();
+        assert!(observe(4, 40).is_err());
+        observe(5, 50).unwrap();
     }
 
     #[test]
-    fn a_retired_identity_is_refused_whoever_it_talks_to() {
-        let retired = Retired::default();
-        let here = member(retired.clone());
+    fn a_message_of_a_removed_identity_is_refused_in_requests_and_answers() {
+        let removed = Removed::default();
+        let here = member(removed.clone());
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(Some(&message)).unwrap();
-        retired.are(&Arc::new([old].into()));
-        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == OUTCAST);
+        removed.set(&Arc::new([old].into()));
+        assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
         assert!(here.check_answer(Some(&message), old).is_err());
         here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)))).unwrap();
@@ -257,13 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_another_version_of_the_protocol_is_refused_by_name_before_anything_else_of_it_is_believed()
-     {
+    fn a_message_in_another_version_of_the_protocol_is_refused_before_anything_else_of_it_is_used() {
         let message =
             |protocol| Envelope { protocol, ..envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11)) };
         let here = here();
         for other in [0, PROTOCOL + 1, u32::MAX] {
-            let later = Envelope { start: 9, ..message(other) };
+            let later = Envelope { boot_epoch: 9, ..message(other) };
             let status = here.sender_of_request(Some(&later)).unwrap_err();
             assert_eq!(status.code(), tonic::Code::FailedPrecondition);
             let named = format!("version {other} of the protocol between members");
@@ -279,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_twin_in_the_same_slot_is_refused() {
+    fn another_identity_in_the_same_slot_is_refused() {
         let message = envelope("blue", NodeId::new(1, 99), NodeId::new(1, 11));
         assert!(here().sender_of_request(Some(&message)).is_err());
     }

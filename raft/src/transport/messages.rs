@@ -1,6 +1,7 @@
-//! Between openraft's types and the peer protocol's messages.
+//! Converts between openraft's types and the peer protocol's messages.
 //!
-//! What holds here: nothing from the network reaches openraft unless every part of it that openraft needs is there.
+//! What holds here: a message from the network reaches openraft only if every part that openraft
+//! needs is present.
 
 use super::terms::Sender;
 use crate::core::convert::{log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto};
@@ -11,14 +12,14 @@ use crate::core::{codec, proto};
 use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
 
-/// Which members may acknowledge ahead of their syncs, and since when.
+/// The ack mode, with the term and number of its latest change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Regime {
+pub(crate) struct AckMode {
     /// The leader's term.
     pub(crate) term: u64,
     /// Counts changes within the term.
     pub(crate) number: u64,
-    pub(crate) lazy: bool,
+    pub(crate) fast: bool,
 }
 
 pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
@@ -26,7 +27,7 @@ pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
     proto::Vote { term: leader.term(), node_id: leader.node_id().as_u64(), committed: vote.is_committed() }
 }
 
-/// A vote whose term is believed of its sender.
+/// A vote, if its term is accepted from its sender.
 pub(crate) fn vote_from_proto(vote: Option<proto::Vote>, from: Sender<'_>) -> Result<Vote, Malformed> {
     let vote = vote.ok_or(Malformed("no vote"))?;
     from.check(vote.term)?;
@@ -48,16 +49,16 @@ fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Malformed> {
     Ok(Entry::new(RaftLogId::new_term_index(entry.term, entry.index), payload))
 }
 
-/// The request, and whether it carries `envelope`.
+/// The request as a message, with `envelope`.
 pub(crate) fn append_to_proto(
     request: AppendRequest,
     envelope: Option<proto::Envelope>,
-    regime: Regime,
+    ack_mode: AckMode,
 ) -> proto::AppendRequest {
     proto::AppendRequest {
         envelope,
-        regime: regime.number,
-        lazy: regime.lazy,
+        ack_mode_number: ack_mode.number,
+        ack_fast: ack_mode.fast,
         matched: None,
         vote: Some(vote_to_proto(&request.vote)),
         previous: request.prev_log_id.as_ref().map(log_id_to_proto),
@@ -66,18 +67,19 @@ pub(crate) fn append_to_proto(
     }
 }
 
-/// What an append says that its receiver has acknowledged.
+/// The entry that the receiver acknowledged, as the leader sends it in an append.
 pub(crate) fn matched_from_proto(message: &proto::AppendRequest) -> Option<cairn_engine::LogId> {
     message.matched.map(|id| cairn_engine::LogId { term: id.term, index: id.index })
 }
 
-/// What an append says of acknowledging ahead of syncs.
-pub(crate) fn regime_from_proto(message: &proto::AppendRequest) -> Regime {
+/// The ack mode that an append carries.
+pub(crate) fn ack_mode_from_proto(message: &proto::AppendRequest) -> AckMode {
     let term = message.vote.as_ref().map_or(0, |vote| vote.term);
-    Regime { term, number: message.regime, lazy: message.lazy }
+    AckMode { term, number: message.ack_mode_number, fast: message.ack_fast }
 }
 
-/// Entries must follow `previous` without a hole and no term may fall, which openraft takes for granted.
+/// Checks that entries follow `previous` without a hole and that terms never fall, which openraft
+/// assumes.
 pub(crate) fn append_from_proto(
     message: proto::AppendRequest,
     from: Sender<'_>,
@@ -152,7 +154,7 @@ mod tests {
     }
 
     fn from_other(message: proto::AppendRequest) -> Result<AppendRequest, Malformed> {
-        append_from_proto(message, Terms::default().said_by(NodeId::new(2, 2)))
+        append_from_proto(message, Terms::default().votes_from(NodeId::new(2, 2)))
     }
 
     fn request(previous: Option<(u64, u64)>, entries: Vec<proto::Entry>) -> proto::AppendRequest {
@@ -162,8 +164,8 @@ mod tests {
             previous: previous.map(|(term, index)| proto::LogId { term, index }),
             entries,
             committed: None,
-            regime: 0,
-            lazy: false,
+            ack_mode_number: 0,
+            ack_fast: false,
             matched: None,
         }
     }
@@ -210,11 +212,12 @@ mod tests {
         assert!(from_other(request(Some((3, u64::MAX - 1)), vec![blank(3, u64::MAX)])).is_err());
     }
 
-    /// The story: one message with the last of all terms. It was stored and passed on, and no later term exists.
+    /// The story: one message with the greatest possible term. It was stored and passed on, and no
+    /// later term existed.
     #[test]
-    fn a_term_or_position_that_leaves_no_room_for_later_ones_is_refused() {
+    fn a_term_or_index_beyond_the_bound_is_refused() {
         let terms = Terms::default();
-        let from = terms.said_by(NodeId::new(2, 2));
+        let from = terms.votes_from(NodeId::new(2, 2));
         let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }), from);
         assert!(vote(1 << 32).is_ok() && vote((1 << 32) + 1).is_err() && vote(u64::MAX).is_err());
         assert!(from_other(request(Some((3, u64::MAX - 1)), vec![])).is_err());
@@ -245,8 +248,8 @@ mod tests {
             ],
             leader_commit: Some(RaftLogId::new_term_index(4, 8)),
         };
-        let bytes =
-            append_to_proto(request.clone(), None, Regime { term: 5, number: 2, lazy: true }).encode_to_vec();
+        let bytes = append_to_proto(request.clone(), None, AckMode { term: 5, number: 2, fast: true })
+            .encode_to_vec();
         let back = from_other(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
         assert_eq!(back.entries, request.entries);
@@ -275,8 +278,8 @@ mod tests {
                     .map(|(term, index, meta)| proto::Entry { term, index, meta: meta.into(), values: vec![] })
                     .collect(),
                 committed: None,
-                regime: 0,
-                lazy: false,
+                ack_mode_number: 0,
+                ack_fast: false,
             matched: None,
             });
         }

@@ -1,11 +1,13 @@
-//! Between members: the protocol, its client, and what a message must be before it is taken.
+//! Between members: the protocol, its client, and the checks that a message must pass.
 //!
-//! What holds here: every request names cluster, sender and receiver, every answer too, and both sides check; a message
-//! that a member could not have sent is refused before it reaches openraft; nothing waits without an end.
+//! What holds here: every request and every answer names cluster, sender and receiver, and both
+//! sides check; a message that a member could not have sent is refused before it reaches openraft;
+//! every wait has a time limit.
 
 mod append;
 mod client;
 mod connection;
+mod duplicate;
 mod fetch;
 mod hello;
 pub(crate) mod identity;
@@ -15,7 +17,6 @@ mod peer;
 mod policy;
 pub(crate) mod receiver;
 mod recover;
-mod repeat;
 mod sender;
 pub(crate) mod terms;
 
@@ -24,9 +25,9 @@ pub(crate) use fetch::Peers;
 pub(crate) use hello::hello;
 #[cfg(test)]
 pub(crate) use identity::PROTOCOL;
-pub(crate) use identity::{OUTCAST, PeerIdentity};
-pub(crate) use join::{Applicant, ask_to_join};
-pub(crate) use messages::Regime;
+pub(crate) use identity::{PeerIdentity, REFUSED_IDENTITY};
+pub(crate) use join::{PendingJoin, ask_to_join};
+pub(crate) use messages::AckMode;
 pub(crate) use peer::addresses;
 pub(crate) use policy::SendPolicy;
 pub(crate) use receiver::SnapshotReceiver;

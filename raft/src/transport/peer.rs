@@ -1,6 +1,7 @@
-//! The ways to a member: where it can be, and which connection is taken.
+//! The routes to a member: its addresses, and which one is used.
 //!
-//! What holds here: a way is taken until it fails, then the next one; who answers is checked by whoever asks.
+//! What holds here: a route is used until it fails, then the next one; the caller checks the
+//! identity of the member that answers.
 
 use super::connection::{Client, connect};
 use crate::core::ids::{MemberAddress, NodeId};
@@ -10,21 +11,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// One member: the ways to it, of which one is taken until it fails.
+/// One member: the routes to it, of which one is used until it fails.
 #[derive(Clone)]
 pub(super) struct Peer {
-    ways: Arc<[Way]>,
-    taken: Arc<AtomicUsize>,
-    /// Whether the last append stream could be opened; for the log, which says so once.
+    routes: Arc<[Route]>,
+    current: Arc<AtomicUsize>,
+    /// Whether the last append stream could be opened, so that a change is logged once.
     pub(super) reachable: Arc<AtomicBool>,
     pub(super) snapshots: Snapshots,
 }
 
-/// Counts the snapshots on their way to one member, and those that ended, well or not. Clones share it.
+/// Counts the snapshot transfers to one member that began, and those that ended, successful or not.
+/// Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Snapshots(Arc<[AtomicU64; 2]>);
 
-/// A snapshot on its way.
+/// A snapshot transfer under route.
 pub(super) struct Sending(Snapshots);
 
 impl Snapshots {
@@ -39,7 +41,7 @@ impl Snapshots {
         ended.load(Ordering::SeqCst)
     }
 
-    /// Whether one is on its way, or has ended since `ended` had.
+    /// Whether a transfer is under route, or has ended since `ended` returned `before`.
     pub(super) fn overtook(&self, before: u64) -> bool {
         let [begun, ended] = &*self.0;
         let ended = ended.load(Ordering::SeqCst);
@@ -55,44 +57,47 @@ impl Drop for Sending {
 }
 
 /// Two connections to one address: heartbeats and votes must not queue behind entries.
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) bulk: Result<Client, String>,
     pub(super) control: Result<Client, String>,
 }
 
 impl Peer {
     pub(super) fn at(addresses: &[&str]) -> Peer {
-        let way = |address: &&str| Way { bulk: connect(address), control: connect(address) };
+        let route = |address: &&str| Route { bulk: connect(address), control: connect(address) };
         Peer {
-            ways: addresses.iter().map(way).collect(),
-            taken: Arc::default(),
+            routes: addresses.iter().map(route).collect(),
+            current: Arc::default(),
             reachable: Arc::new(AtomicBool::new(true)),
             snapshots: Snapshots::default(),
         }
     }
 
-    /// A connection of the way that is taken, and which way that is.
+    /// A connection of the present route, and that route's number.
     pub(super) fn client(
         &self,
-        of: impl Fn(&Way) -> &Result<Client, String>,
+        of: impl Fn(&Route) -> &Result<Client, String>,
     ) -> Result<(usize, Client), RPCError<TypeConfig>> {
-        let taken = self.taken.load(Ordering::Relaxed);
-        let client = self.ways.get(taken).map_or_else(|| Err("no address".into()), |way| of(way).clone());
-        client.map(|client| (taken, client)).map_err(|reason| {
-            self.failed(taken);
+        let current = self.current.load(Ordering::Relaxed);
+        let client =
+            self.routes.get(current).map_or_else(|| Err("no address".into()), |route| of(route).clone());
+        client.map(|client| (current, client)).map_err(|reason| {
+            self.failed(current);
             Unreachable::from_string(reason).into()
         })
     }
 
-    /// The next attempt takes another way, if there is one and nobody else has turned to it already.
-    pub(super) fn failed(&self, way: usize) {
-        let next = (way + 1).checked_rem(self.ways.len()).unwrap_or(0);
-        self.taken.compare_exchange(way, next, Ordering::Relaxed, Ordering::Relaxed).ok();
+    /// Makes the next attempt use another route, if there is one, and if no other caller has
+    /// switched already.
+    pub(super) fn failed(&self, route: usize) {
+        let next = (route + 1).checked_rem(self.routes.len()).unwrap_or(0);
+        self.current.compare_exchange(route, next, Ordering::Relaxed, Ordering::Relaxed).ok();
     }
 }
 
-/// Where a member can be: as configured, since an operator who moves it says so there, and as the log has it, since that may
-/// know of a member that took its slot elsewhere. Whoever answers is checked for who it is.
+/// A member's addresses: the configured one, since an operator who moves the member changes it
+/// there; and the one in the log, which may name a member that took the slot elsewhere. The caller
+/// checks the identity of the member that answers.
 pub(crate) fn addresses<'a>(
     configured: &'a BTreeMap<u16, MemberAddress>,
     target: NodeId,
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_address_goes_before_the_one_in_the_log() {
+    fn the_configured_address_is_used_before_the_one_in_the_log() {
         let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
         let of = |slot, logged| addresses(&configured, NodeId::new(slot, 7), &at(logged)).join(" ");
         assert_eq!(of(1, "a"), "a:2");
@@ -120,18 +125,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_failure_the_other_way_is_taken_once_however_many_fail() {
+    async fn concurrent_failures_switch_the_route_once() {
         let peer = Peer::at(&["new:2", "old:2"]);
-        let taken = || peer.client(|way| &way.bulk).map(|(way, _)| way).unwrap();
-        assert_eq!(taken(), 0);
+        let current = || peer.client(|route| &route.bulk).map(|(route, _)| route).unwrap();
+        assert_eq!(current(), 0);
         peer.failed(0);
         peer.failed(0);
-        assert_eq!(taken(), 1);
+        assert_eq!(current(), 1);
         peer.failed(1);
-        assert_eq!(taken(), 0);
+        assert_eq!(current(), 0);
         let only = Peer::at(&["a:2"]);
         only.failed(0);
-        assert!(only.client(|way| &way.control).is_ok());
-        assert!(Peer::at(&["no address"]).client(|way| &way.control).is_err());
+        assert!(only.client(|route| &route.control).is_ok());
+        assert!(Peer::at(&["no address"]).client(|route| &route.control).is_err());
     }
 }

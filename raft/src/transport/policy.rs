@@ -1,22 +1,23 @@
-//! What the floors above say about what is sent.
+//! What the floors above decide about messages that are sent.
 
-use super::messages::Regime;
+use super::messages::AckMode;
 use crate::core::ids::NodeId;
 use crate::core::types::{RaftLogId, Vote};
 
-/// Asked whenever it matters: what it says changes at any time.
+/// Called for each message: the answers change at any time.
 pub(crate) trait SendPolicy: Send + Sync {
     /// Whether this member may ask for votes.
     fn may_campaign(&self, member: NodeId) -> bool;
 
-    /// What an append of this leadership tells its receiver about acknowledging ahead of syncs.
-    fn ack_mode(&self, leadership: &Vote) -> Regime;
+    /// The ack mode that an append of this leadership carries.
+    fn ack_mode(&self, leadership: &Vote) -> AckMode;
 
-    /// The last entry that a follower acknowledged in this leadership, as far as its leader knows: told to it when a
-    /// connection begins.
+    /// The last entry that a follower acknowledged in this leadership, as far as its leader knows.
+    /// The leader sends it to the follower on every new connection and with each heartbeat.
     ///
-    /// The story against which this stands: an older copy of a follower's disk, made since its last start, is put in its
-    /// place. No start of that disk is known to anybody that is not one of the copy too, its journal ends in order, and it
-    /// has forgotten what it acknowledged since. Only whoever heard the acknowledgements can tell.
+    /// The story behind it: an older copy of a follower's disk, made after its last boot, is put in
+    /// its place. Every boot epoch of that disk that the members know is in the copy's fencing
+    /// history too, the copy's journal ends in order, and it lacks what the follower acknowledged
+    /// since. Only the leader that received those acknowledgements can tell.
     fn acknowledged(&self, follower: NodeId, leadership: &Vote) -> Option<RaftLogId>;
 }

@@ -1,9 +1,11 @@
-//! Receiving a snapshot: one at a time, its pieces in order, kept when the connection breaks.
+//! Receiving a snapshot: one at a time, its pieces in order. A broken connection keeps what has
+//! arrived.
 //!
-//! What holds here: a piece is taken once, in order, and only with values that match their hash; a snapshot whose last
-//! entry the log already holds is not taken at all, since installing it would drop the log's newer entries. A piece that was
-//! begun is taken to its end, whoever still waits for it. A value that comes only by its hash is one that this member holds, of the
-//! same entry; else the sender is asked for it.
+//! What holds here: a piece is taken once, in order, and only with values that match their hash. A
+//! snapshot whose last entry the log already holds is not taken, since installing it would drop the
+//! log's newer entries. A piece that was begun is taken to its end, even if its sender stops
+//! waiting. A value may come as a hash only if this member holds the value of the same entry; else
+//! the receiver asks for it.
 
 use super::messages;
 use crate::core::error::Malformed;
@@ -18,10 +20,10 @@ use std::time::Duration;
 use tokio::sync::{Mutex, oneshot};
 use tonic::Status;
 
-/// A transfer of which nothing arrives for this long is forgotten, and its room given back.
+/// A transfer without a message for this long is dropped, and its space freed.
 const KEEP_FOR: Duration = Duration::from_secs(120);
 
-/// Where pieces are gathered.
+/// Collects the pieces of a snapshot.
 pub(crate) struct SnapshotReceiver {
     engine: Engine,
     partial: Arc<Mutex<Option<Partial>>>,
@@ -36,12 +38,12 @@ struct Partial {
 }
 
 impl Partial {
-    /// With the next piece, if it is all here; the keys whose values are missing.
+    /// Adds the next piece if it is complete; else returns the keys whose values are missing.
     async fn take(mut self, items: Vec<proto::SnapshotItem>) -> Result<(Partial, Vec<Bytes>), Status> {
         let keys = checked(&self.last_key, items)?;
         let last_key = keys.last().map_or_else(|| self.last_key.clone(), |key| key.key().clone());
         let missing = self.installer.put(keys).await.map_err(engine_status)?;
-        // What no checkpoint can hold need not be sent to its end.
+        // Fail early: no checkpoint could hold the snapshot.
         self.installer.fits(0).map_err(engine_status)?;
         if missing.is_empty() {
             self.last_key = last_key;
@@ -52,19 +54,19 @@ impl Partial {
     }
 }
 
-/// Where a transfer stands.
-pub(crate) enum Standing {
-    /// The log already holds what the snapshot ends with.
-    Needless,
-    /// The next piece, and the last key before it.
+/// The state of a transfer.
+pub(crate) enum TransferState {
+    /// The log already holds the snapshot's last entry.
+    AlreadyApplied,
+    /// The number of the next piece, and the last key before it.
     Expects(u64, Bytes),
 }
 
-/// What became of a piece.
+/// The result of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) next_chunk: u64,
-    /// Keys whose values are needed after all; the piece is due again, with those.
+    /// Keys whose values this member lacks; the piece is expected again, with those.
     pub(crate) missing: Vec<Bytes>,
 }
 
@@ -82,11 +84,12 @@ impl SnapshotReceiver {
         SnapshotReceiver { engine, partial: Arc::default() }
     }
 
-    fn needless(&self, last: LogId) -> bool {
+    fn already_applied(&self, last: LogId) -> bool {
         self.engine.applied(GROUP) >= Some(last) || self.engine.log_id_at(GROUP, last.index) == Some(last)
     }
 
-    /// What is applied is committed, and has no other ids: replication takes a contradiction for a broken invariant.
+    /// Applied entries are committed and keep their ids: openraft would take a contradiction for a
+    /// broken invariant.
     fn refuse_contradiction(&self, last: LogId) -> Result<(), Status> {
         match self.engine.applied(GROUP) {
             Some(applied) if last.index <= applied.index && last > applied => {
@@ -97,18 +100,18 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Goes on with a transfer, or begins it.
-    pub(crate) async fn offset(&self, last: LogId) -> Result<Standing, Status> {
-        if self.needless(last) {
-            return Ok(Standing::Needless);
+    /// Resumes a transfer, or begins it.
+    pub(crate) async fn offset(&self, last: LogId) -> Result<TransferState, Status> {
+        if self.already_applied(last) {
+            return Ok(TransferState::AlreadyApplied);
         }
         self.refuse_contradiction(last)?;
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
-            return Ok(Standing::Expects(partial.next_chunk, partial.last_key.clone()));
+            return Ok(TransferState::Expects(partial.next_chunk, partial.last_key.clone()));
         }
-        // Dropped first, so that it does not take the room of the new one.
+        // Drop the old transfer first, so that the new one can use its space.
         *partial = None;
         *partial = Some(Partial {
             last_log_id: last,
@@ -117,10 +120,11 @@ impl SnapshotReceiver {
             last_key: Bytes::new(),
             used: runtime::now(),
         });
-        Ok(Standing::Expects(0, Bytes::new()))
+        Ok(TransferState::Expects(0, Bytes::new()))
     }
 
-    /// Takes a piece. May be cancelled: once it was begun it is taken all the same, and who asks for the offset waits for that.
+    /// Takes a piece. May be cancelled: a piece that was begun is still taken, and a call of
+    /// `offset` waits for that.
     pub(crate) async fn chunk(
         &self,
         last: LogId,
@@ -135,7 +139,8 @@ impl SnapshotReceiver {
         if chunk != next_chunk {
             return Ok(Taken { next_chunk, missing: Vec::new() });
         }
-        // Where this ends by an error part of the piece is in: only a new beginning is certain.
+        // After an error a part of the piece may be stored, so the transfer is gone and must begin
+        // again.
         let Some(partial) = slot.take() else {
             return Err(Status::aborted("no snapshot is being received"));
         };
@@ -151,7 +156,8 @@ impl SnapshotReceiver {
         taken.await.unwrap_or_else(|_| Err(Status::aborted("this member ends")))
     }
 
-    /// Gives out a snapshot whose pieces have all arrived, to be installed. `None`: needless by now.
+    /// Hands over a snapshot whose pieces have all arrived, to be installed. `None`: it is applied
+    /// already.
     pub(crate) async fn finish(
         &self,
         last: LogId,
@@ -160,14 +166,14 @@ impl SnapshotReceiver {
         machine: Bytes,
     ) -> Result<Option<Snapshot>, Status> {
         let mut slot = self.partial.lock().await;
-        if self.needless(last) {
+        if self.already_applied(last) {
             *slot = None;
             return Ok(None);
         }
         self.refuse_contradiction(last)?;
         match slot.take() {
             Some(partial) if partial.last_log_id == last && partial.next_chunk == chunks => {
-                // Room that is missing is said here: met while the state is replaced, it would end replication.
+                // Report missing space here: during the install it would end replication.
                 partial.installer.fits(machine.len() as u64).map_err(engine_status)?;
                 let incoming = Incoming::new(partial.installer, &machine, &meta)?;
                 Ok(Some(Snapshot { meta, snapshot: SnapshotData::Incoming(Box::new(incoming)) }))
@@ -179,9 +185,9 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Forgets a transfer that came to nothing.
+    /// Drops an abandoned transfer.
     pub(crate) fn expire(&self) {
-        // A piece of it is just being taken.
+        // Locked: a piece of it is being taken.
         let Ok(mut partial) = self.partial.try_lock() else { return };
         if partial.as_ref().is_some_and(|partial| runtime::now() - partial.used > KEEP_FOR) {
             *partial = None;
@@ -189,7 +195,7 @@ impl SnapshotReceiver {
     }
 }
 
-/// Keys rise, and each value is what was first written.
+/// Checks that keys ascend, and that each value matches its hash.
 fn checked(last_key: &Bytes, items: Vec<proto::SnapshotItem>) -> Result<Vec<SnapshotKey>, Status> {
     let mut keys: Vec<SnapshotKey> = Vec::with_capacity(items.len());
     for item in items {
@@ -234,14 +240,15 @@ mod tests {
         proto::SnapshotItem { key, term: 1, index: 1, value, hash: hash.into(), length }
     }
 
-    /// The story: a leader waited ten seconds for the answer to one piece, and no longer. The piece, and all the pieces before it,
-    /// were forgotten, and the snapshot was sent from its beginning; and again.
+    /// The story: a leader waited ten seconds for the answer to one piece, and no longer. The
+    /// piece, and all the pieces before it, were dropped, and the snapshot was sent from its
+    /// beginning, again and again.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_piece_is_taken_to_its_end_though_its_sender_waits_no_longer() {
+    async fn a_piece_is_taken_to_its_end_even_if_its_sender_stops_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let receiver = SnapshotReceiver::new(engine(&folder).await);
         let last = LogId { term: 1, index: 9 };
-        assert!(matches!(receiver.offset(last).await, Ok(Standing::Expects(0, _))));
+        assert!(matches!(receiver.offset(last).await, Ok(TransferState::Expects(0, _))));
         let first = receiver.chunk(last, 0, vec![item("a", vec![1; 100])]).await.unwrap();
         assert_eq!(first, Taken { next_chunk: 1, missing: vec![] });
         // Polled once, and dropped.
@@ -249,12 +256,12 @@ mod tests {
         let taken = async {
             loop {
                 match receiver.offset(last).await.unwrap() {
-                    Standing::Expects(2, key) => return assert_eq!(key, "b"),
-                    Standing::Expects(1, _) => tokio::task::yield_now().await,
-                    Standing::Expects(next, _) => {
-                        panic!("chunk {next} is expected: what was taken is forgotten")
+                    TransferState::Expects(2, key) => return assert_eq!(key, "b"),
+                    TransferState::Expects(1, _) => tokio::task::yield_now().await,
+                    TransferState::Expects(next, _) => {
+                        panic!("chunk {next} is expected: the pieces were dropped")
                     }
-                    Standing::Needless => panic!("needless"),
+                    TransferState::AlreadyApplied => panic!("already applied"),
                 }
             }
         };

@@ -1,16 +1,17 @@
-//! Sending a snapshot: pieces in key order, from where the receiver stands.
+//! Sending a snapshot: pieces in key order, from the receiver's position on.
 //!
-//! What holds here: a value is sent unless its receiver has applied the entry that wrote it, or says that it lacks it all the same;
-//! while one stretch of keys is on its way, piece by piece, the next one is read, and no more.
+//! What holds here: if the receiver has applied the entry that wrote a value, the value is sent
+//! only after the receiver reports that it lacks it; every other value is sent at once. While one
+//! range of keys is sent, piece by piece, the next range is read, and no more.
 
 use super::connection::{Client, rpc_error};
+use super::duplicate::deliver_duplicate;
 use super::identity::PeerIdentity;
 use super::messages;
-use super::repeat::again;
 use crate::core::ids::NodeId;
 use crate::core::types::{TypeConfig, Vote};
 use crate::core::{proto, runtime};
-use crate::storage::state_machine::{Item, Outgoing, PinnedSnapshot, Stretch};
+use crate::storage::state_machine::{Item, KeyRange, Outgoing, PinnedSnapshot};
 use bytes::Bytes;
 use cairn_engine::LogId;
 use openraft::errors::{NetworkError, StreamingError, Unreachable};
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Response, Status};
 
-/// The longest that one piece may take.
+/// The time limit for one piece.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest that the last step may take: the receiver writes a checkpoint.
+/// The time limit for the last step, in which the receiver writes a checkpoint.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) struct Transfer {
@@ -37,8 +38,8 @@ pub(super) struct Transfer {
 type Sent<T> = Result<T, StreamingError<TypeConfig>>;
 
 impl Transfer {
-    /// Sends the snapshot and has it installed. The answer carries the receiver's vote: openraft sees whether it is
-    /// higher.
+    /// Sends the snapshot and has it installed. The answer carries the receiver's vote; openraft
+    /// checks whether it is higher.
     pub(super) async fn run(mut self) -> Sent<SnapshotResponse<TypeConfig>> {
         let vote = self.send().await?;
         self.pinned.release(&self.outgoing);
@@ -52,7 +53,7 @@ impl Transfer {
             vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta.clone()),
         };
-        again(
+        deliver_duplicate(
             &self.client,
             || offset.clone(),
             |mut client, offset| async move { client.snapshot_offset(offset).await },
@@ -68,7 +69,7 @@ impl Transfer {
         )
         .await?;
         let vote = self.receivers_vote(offset.vote)?;
-        if offset.needless || vote > self.vote {
+        if offset.already_applied || vote > self.vote {
             return Ok(vote);
         }
         self.pinned.pin(&self.outgoing);
@@ -76,17 +77,17 @@ impl Transfer {
         let after = Some(offset.last_key).filter(|key| !key.is_empty());
         let mut chunk = offset.next_chunk;
         tracing::info!(target = %self.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");
-        let mut next = Some(self.outgoing.stretch(after, held).await);
-        while let Some(stretch) = next {
-            let stretch = stretch.map_err(|error| self.unreadable(error))?;
-            let Some(last_key) = stretch.items.last().map(|item| item.key.clone()) else { break };
+        let mut next = Some(self.outgoing.next_keys(after, held).await);
+        while let Some(range) = next {
+            let range = range.map_err(|error| self.unreadable(error))?;
+            let Some(last_key) = range.items.last().map(|item| item.key.clone()) else { break };
             let following = async {
-                match stretch.last {
+                match range.last {
                     true => None,
-                    false => Some(self.outgoing.stretch(Some(last_key), held).await),
+                    false => Some(self.outgoing.next_keys(Some(last_key), held).await),
                 }
             };
-            let sending = self.send_stretch(meta.last_log_id, &mut chunk, &stretch);
+            let sending = self.send_range(meta.last_log_id, &mut chunk, &range);
             let (higher, following) = futures::join!(sending, following);
             if let Some(vote) = higher? {
                 return Ok(vote);
@@ -96,22 +97,22 @@ impl Transfer {
         self.finish(meta, chunk).await
     }
 
-    /// A value that cannot be read here is no reason for this member to stop.
+    /// A value that cannot be read here must not stop this member.
     fn unreadable(&self, error: cairn_engine::Error) -> StreamingError<TypeConfig> {
-        tracing::warn!(target = %self.target, %error, "the snapshot cannot be read; it is tried again");
-        // A later picture may no longer need what cannot be read.
+        tracing::warn!(target = %self.target, %error, "cannot read the snapshot; retrying");
+        // A later snapshot may no longer need the unreadable value.
         self.pinned.forget(&self.outgoing);
         Unreachable::from_string(error).into()
     }
 
-    /// Sends the pieces of a stretch as chunks from `chunk` on. `Some`: the receiver's higher vote.
-    async fn send_stretch(
+    /// Sends the pieces of a range as chunks from `chunk` on. `Some`: the receiver's higher vote.
+    async fn send_range(
         &self,
         last: Option<proto::LogId>,
         chunk: &mut u64,
-        stretch: &Stretch,
+        range: &KeyRange,
     ) -> Sent<Option<Vote>> {
-        for piece in stretch.pieces() {
+        for piece in range.pieces() {
             if let Some(vote) = self.send_piece(last, *chunk, piece).await? {
                 return Ok(Some(vote));
             }
@@ -120,7 +121,8 @@ impl Transfer {
         Ok(None)
     }
 
-    /// Sends a piece, and again with the values that the receiver turns out to lack. `Some`: the receiver's higher vote.
+    /// Sends a piece, and once more with the values that the receiver lacks. `Some`: the receiver's
+    /// higher vote.
     async fn send_piece(&self, last: Option<proto::LogId>, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
         let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
         for _ in 0..2 {
@@ -166,17 +168,24 @@ impl Transfer {
             chunk,
             items: items.collect(),
         };
-        again(
+        deliver_duplicate(
             &self.client,
             || request.clone(),
             |mut client, request| async move { client.snapshot_chunk(request).await },
         );
         let mut client = self.client.clone();
         let call = client.snapshot_chunk(request);
-        // What is newer may need less room.
-        let no_room = || self.pinned.forget(&self.outgoing);
-        checked(&self.identity, self.target, PIECE_TIMEOUT, call, |answer| answer.envelope.as_ref(), no_room)
-            .await
+        // A newer snapshot may need less space.
+        let out_of_space = || self.pinned.forget(&self.outgoing);
+        checked(
+            &self.identity,
+            self.target,
+            PIECE_TIMEOUT,
+            call,
+            |answer| answer.envelope.as_ref(),
+            out_of_space,
+        )
+        .await
     }
 
     async fn finish(&mut self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {
@@ -187,7 +196,7 @@ impl Transfer {
             chunks,
             machine: self.outgoing.machine().into(),
         };
-        again(
+        deliver_duplicate(
             &self.client,
             || request.clone(),
             |mut client, request| async move { client.snapshot_finish(request).await },
@@ -219,7 +228,7 @@ async fn checked<T>(
     within: Duration,
     call: impl Future<Output = Result<Response<T>, Status>> + Send,
     envelope: impl Fn(&T) -> Option<&proto::Envelope>,
-    no_room: impl FnOnce(),
+    out_of_space: impl FnOnce(),
 ) -> Sent<T> {
     let late = || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
     let answer = runtime::timeout(within, call).await.unwrap_or_else(late);
@@ -227,7 +236,7 @@ async fn checked<T>(
         Ok(answer) => answer.into_inner(),
         Err(status) => {
             if status.code() == Code::ResourceExhausted {
-                no_room();
+                out_of_space();
             }
             return Err(rpc_error(&status).into());
         }

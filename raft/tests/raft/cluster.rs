@@ -4,7 +4,7 @@ use crate::support::{Cluster, put, quick, until, value, write};
 use cairn_raft::{Command, Condition, Operation, ReadError, Role, Session, WriteError};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_blank_members_form_a_cluster_and_take_a_write() {
+async fn three_uninitialized_members_form_a_cluster_and_take_a_write() {
     let cluster = Cluster::started(3, |_| ()).await;
     let leader = cluster.leader().await;
     let outcome = write(leader, put("a", "1")).await;
@@ -16,7 +16,7 @@ async fn three_blank_members_form_a_cluster_and_take_a_write() {
         let status = replica.status();
         assert_eq!(status.members.iter().filter(|member| member.voter).count(), 3);
         assert_eq!(status.stopped_reason, None);
-        // Behind it the leader may have recorded by now which run of each member it speaks with.
+        // The leader may have logged boot epochs of the members behind it.
         assert!(status.applied.map(|id| id.index) >= Some(outcome.log_id.index));
     }
 }
@@ -64,7 +64,7 @@ async fn a_leader_without_a_quorum_serves_no_reads_and_acknowledges_no_writes() 
     .await;
 }
 
-/// Whether the leader refuses writes at once: asked without waiting for an outcome that cannot come.
+/// Whether the leader refuses writes at once. Does not wait for an outcome that cannot come.
 fn lease_over(replica: &cairn_raft::Replica) -> bool {
     use futures::FutureExt;
     let mut write = Box::pin(replica.write(put("never", "acknowledged")));
@@ -79,7 +79,7 @@ fn lease_over(replica: &cairn_raft::Replica) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_leader_is_killed_the_others_go_on_and_it_catches_up_afterwards() {
+async fn when_the_leader_is_killed_the_others_continue_and_it_catches_up_afterwards() {
     let mut cluster = Cluster::started(3, quick).await;
     for number in 0..100 {
         cluster.put(&format!("before{number}"), vec![1; 5000]).await;
@@ -111,8 +111,9 @@ async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
         (leader.node_id(), leader.status().term)
     };
     cluster.replica(leader.slot()).shutdown().await.unwrap();
-    let heir = until("a new leader", || cluster.replicas().find(|r| r.status().role == Role::Leader)).await;
-    assert_eq!(heir.status().term, term + 1, "somebody stood for election in vain");
+    let transferee =
+        until("a new leader", || cluster.replicas().find(|r| r.status().role == Role::Leader)).await;
+    assert_eq!(transferee.status().term, term + 1, "an election failed");
     assert_eq!(cluster.replica(leader.slot()).status().role, Role::Stopped);
     cluster.kill(leader.slot()).await;
     cluster.put("b", "2").await;
@@ -144,7 +145,7 @@ async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_repeated_at_the_next_leader_has_the_first_outcome() {
+async fn a_write_retried_at_the_next_leader_has_the_first_outcome() {
     let mut cluster = Cluster::started(3, quick).await;
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let operation = Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };

@@ -2,7 +2,7 @@
 
 use crate::support::{Cluster, put, until, write};
 use cairn_engine::io::{AlignedBuf, Backend, Device, Directory, FileDirectory, FileKind, IoFuture};
-use cairn_engine::{BootId, Engine, Mode, Options};
+use cairn_engine::{Engine, KernelBootId, Mode, Options};
 use cairn_raft::{ReadError, Replica, ReplicaConfig, Role, WriteError};
 use std::io;
 use std::sync::Arc;
@@ -61,13 +61,13 @@ impl Device for FailingDevice {
     }
 }
 
-/// The leader of a cluster of one, and what breaks its device.
+/// The leader of a cluster of one, and a switch that breaks its device.
 async fn leader_that_may_fail() -> (Cluster, Replica, Arc<AtomicBool>) {
     let cluster = Cluster::new(1, |_| ()).await;
     let fail = Arc::new(AtomicBool::new(false));
     let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
     let directory = Arc::new(Failing { real, fail: fail.clone() });
-    let engine = Engine::open(directory, None, Options::new(Mode::Device, BootId(7), 1)).await.unwrap();
+    let engine = Engine::open(directory, None, Options::new(Mode::Device, KernelBootId(7), 1)).await.unwrap();
     let mut config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
 async fn a_device_that_breaks_while_nothing_is_written_is_noticed() {
     let (_cluster, replica, fail) = leader_that_may_fail().await;
     fail.store(true, Ordering::SeqCst);
-    // Nobody asks replication for anything: a sync in the background is what fails.
+    // No request reaches replication: a background sync is what fails.
     assert!(replica.engine().sync().await.is_err());
     let reason = replica.wait_stopped().await;
     assert!(reason.contains("the device is broken"), "{reason}");

@@ -1,11 +1,11 @@
-//! Forming a cluster, and what is no cluster of this member's.
+//! Forming a cluster, and configurations that are refused.
 
 use crate::support::{Cluster, put, value, write};
 use cairn_engine::Mode;
 use cairn_raft::{Replica, ReplicaConfig, Role};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_of_one_forms_by_itself() {
+async fn a_cluster_of_one_forms_without_help() {
     let cluster = Cluster::started(1, |_| ()).await;
     let leader = cluster.leader().await;
     write(leader, put("a", "1")).await;
@@ -18,7 +18,7 @@ async fn nothing_is_formed_before_all_members_have_answered() {
     let mut cluster = Cluster::new(3, |_| ()).await;
     cluster.start(1).await;
     cluster.start(2).await;
-    // Slot 3 is asked who it is, again and again, and gives no answer.
+    // Slot 3 is asked for its identity again and again, and does not answer.
     let silent = tokio::net::TcpListener::bind(cluster.members[2].listen).await.unwrap();
     for _ in 0..5 {
         drop(silent.accept().await.unwrap());

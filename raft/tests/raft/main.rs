@@ -1,6 +1,6 @@
 //! Clusters of replicas in one process, on loopback.
 //!
-//! One binary: what each test needs of the crate is compiled once.
+//! One binary, so that what each test needs of the crate is compiled once.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@
 mod cluster;
 mod failure;
 mod forming;
-mod rebirth;
 mod repair;
+mod replacement;
 mod snapshot;
 mod support;

@@ -1,9 +1,9 @@
-//! Damage at rest on the members of a real cluster: what one lost, the others give back.
+//! Damage at rest on the members of a real cluster: each member repairs it from the others.
 
 use crate::support::{Cluster, put, quick, until, value, write};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Error, Extent, Standing, ValueRef};
+use cairn_engine::{Error, Extent, MemberState, ValueRef};
 use cairn_raft::{GROUP, Replica, ReplicaConfig, Role, ScrubStatus};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -73,17 +73,17 @@ fn damage_all(cluster: &Cluster, slot: u16, kind: FileKind) {
     damage(cluster, slot, kind, 0, len as usize);
 }
 
-fn place(replica: &Replica, number: usize) -> ValueRef {
+fn value_ref(replica: &Replica, number: usize) -> ValueRef {
     replica.engine().lookup(GROUP, key(number).as_bytes()).unwrap().value
 }
 
-/// Damages the value of a key on one member, wherever it has it.
+/// Damages the value of a key on one member, wherever that member stores it.
 fn damage_value(cluster: &Cluster, slot: u16, number: usize) {
-    let at = place(cluster.replica(slot), number);
+    let at = value_ref(cluster.replica(slot), number);
     damage(cluster, slot, FileKind::Data, at.offset + 5, 3);
 }
 
-/// What the device holds, without mending.
+/// Whether the device holds the right value. Does not repair it.
 async fn is_intact(replica: &Replica, number: usize) -> bool {
     let entry = replica.engine().lookup(GROUP, key(number).as_bytes()).unwrap();
     let extent = Extent::of_key(key(number).into(), &entry);
@@ -105,7 +105,7 @@ async fn follower(cluster: &Cluster) -> u16 {
 async fn comes_back(cluster: &mut Cluster, slot: u16) {
     cluster.start(slot).await;
     until("the member to be active again", || {
-        (cluster.replica(slot).standing() == Standing::Active).then_some(())
+        (cluster.replica(slot).member_state() == MemberState::Active).then_some(())
     })
     .await;
     cluster.put("after", "1").await;
@@ -131,10 +131,10 @@ async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_i
         comes_back(&mut cluster, slot).await;
         check_all(cluster.replica(slot)).await;
         assert_eq!(value(cluster.replica(slot), &meanwhile).await.unwrap(), "1");
-        // What it holds by now it holds for good.
+        // What it recovered survives another restart.
         cluster.kill(slot).await;
         cluster.start(slot).await;
-        assert_eq!(cluster.replica(slot).standing(), Standing::Active);
+        assert_eq!(cluster.replica(slot).member_state(), MemberState::Active);
         cluster.leader().await;
         cluster.converge().await;
     }
@@ -156,7 +156,7 @@ async fn a_member_that_lost_everything_but_its_superblock_comes_back_by_a_snapsh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_value_is_read_right_on_any_member_and_is_whole_on_the_device_afterwards() {
+async fn a_damaged_value_is_read_right_on_any_member_and_is_repaired_on_the_device() {
     let cluster = cluster(usual).await;
     fill(&cluster, 0..KEYS).await;
     // Disjoint damage: each key on one member.
@@ -171,13 +171,13 @@ async fn a_damaged_value_is_read_right_on_any_member_and_is_whole_on_the_device_
         for number in 0..KEYS {
             assert!(is_intact(replica, number).await, "{number}");
         }
-        assert_eq!(replica.scrub_status().mended, KEYS as u64 / 3);
-        assert_eq!(replica.engine().status().mended_values, KEYS as u64 / 3);
+        assert_eq!(replica.scrub_status().repaired, KEYS as u64 / 3);
+        assert_eq!(replica.engine().status().repaired_values, KEYS as u64 / 3);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_no_member_has_is_an_error_and_never_absent_and_a_new_one_can_be_written() {
+async fn a_value_that_no_member_has_is_an_error_and_never_absent_and_can_be_overwritten() {
     let cluster = cluster(usual).await;
     fill(&cluster, 0..20).await;
     for slot in 1..=3 {
@@ -186,17 +186,17 @@ async fn a_value_that_no_member_has_is_an_error_and_never_absent_and_a_new_one_c
     for replica in cluster.replicas() {
         assert!(matches!(replica.get(key(8).as_bytes()).await, Err(Error::Corrupt(_))));
         assert_eq!(replica.get(key(9).as_bytes()).await.unwrap().unwrap().1, bytes(9));
-        assert_eq!(replica.scrub_status().unmendable, 1);
+        assert_eq!(replica.scrub_status().unrepairable, 1);
     }
-    write(cluster.leader().await, put(&key(8), "anew")).await;
+    write(cluster.leader().await, put(&key(8), "again")).await;
     cluster.converge().await;
     for replica in cluster.replicas() {
-        assert_eq!(replica.get(key(8).as_bytes()).await.unwrap().unwrap().1, "anew");
+        assert_eq!(replica.get(key(8).as_bytes()).await.unwrap().unwrap().1, "again");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn entries_that_are_damaged_on_the_leader_are_mended_on_their_way_to_a_follower() {
+async fn entries_that_are_damaged_on_the_leader_are_repaired_before_they_are_sent() {
     let mut cluster = cluster(usual).await;
     fill(&cluster, 0..10).await;
     let slot = follower(&cluster).await;
@@ -209,12 +209,12 @@ async fn entries_that_are_damaged_on_the_leader_are_mended_on_their_way_to_a_fol
     cluster.start(slot).await;
     cluster.converge().await;
     check_all(cluster.replica(slot)).await;
-    let mended: Vec<u64> = cluster.replicas().map(|replica| replica.scrub_status().mended).collect();
-    assert!(mended.iter().sum::<u64>() > 0, "{mended:?}, {leader} led");
+    let repaired: Vec<u64> = cluster.replicas().map(|replica| replica.scrub_status().repaired).collect();
+    assert!(repaired.iter().sum::<u64>() > 0, "{repaired:?}, {leader} led");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_whose_entries_nobody_reachable_has_goes_on_and_mends_them_when_somebody_returns() {
+async fn a_leader_with_entries_that_no_reachable_member_has_continues_and_repairs_them_when_one_returns() {
     let mut cluster = cluster(usual).await;
     fill(&cluster, 0..10).await;
     let away = follower(&cluster).await;
@@ -225,8 +225,8 @@ async fn a_leader_whose_entries_nobody_reachable_has_goes_on_and_mends_them_when
     damage_value(&cluster, leader, 12);
     cluster.kill(other).await;
     cluster.start(away).await;
-    until("an attempt that finds nobody", || {
-        (cluster.replica(leader).scrub_status().unmendable > 0).then_some(())
+    until("an attempt that finds no member with the value", || {
+        (cluster.replica(leader).scrub_status().unrepairable > 0).then_some(())
     })
     .await;
     assert_ne!(cluster.replica(leader).status().role, Role::Stopped);
@@ -242,7 +242,7 @@ async fn a_leader_whose_entries_nobody_reachable_has_goes_on_and_mends_them_when
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_is_sent_whole_though_values_are_damaged_on_the_leader() {
+async fn a_snapshot_is_complete_even_if_values_are_damaged_on_the_leader() {
     let mut cluster = cluster(keep_little).await;
     fill(&cluster, 0..2).await;
     let slot = follower(&cluster).await;
@@ -270,13 +270,13 @@ async fn scrubbed(replica: &Replica) -> ScrubStatus {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scrub_finds_damage_in_every_file_and_it_is_gone_after() {
+async fn a_scrub_finds_damage_in_every_file_and_repairs_it() {
     let mut cluster = cluster(usual).await;
     fill(&cluster, 0..KEYS).await;
     let slot = follower(&cluster).await;
     let replica = cluster.replica(slot);
     let clean = scrubbed(replica).await;
-    assert_eq!((clean.damaged, clean.mended, clean.unmendable), (0, 0, 0));
+    assert_eq!((clean.damaged, clean.repaired, clean.unrepairable), (0, 0, 0));
     assert!(clean.values_checked > KEYS as u64 && clean.blocks_checked > 10, "{clean:?}");
 
     fill(&cluster, 0..10).await;
@@ -299,14 +299,14 @@ async fn a_scrub_finds_damage_in_every_file_and_it_is_gone_after() {
     }
     damage(&cluster, slot, FileKind::Superblock, 16 * 1024 + 60, 1);
     let found = scrubbed(replica).await;
-    assert_eq!((found.damaged, found.mended, found.unmendable), (KEYS as u64 + 4, KEYS as u64 + 4, 0));
+    assert_eq!((found.damaged, found.repaired, found.unrepairable), (KEYS as u64 + 4, KEYS as u64 + 4, 0));
     assert!(data() == before, "the data area is as it was");
     let again = scrubbed(replica).await;
     assert_eq!((again.damaged, again.cycles), (found.damaged, found.cycles + 1), "nothing is left to find");
 
     cluster.kill(slot).await;
     cluster.start(slot).await;
-    assert_eq!(cluster.replica(slot).standing(), Standing::Active, "nothing was lost");
+    assert_eq!(cluster.replica(slot).member_state(), MemberState::Active, "nothing was lost");
     cluster.leader().await;
     cluster.converge().await;
 }
@@ -332,7 +332,7 @@ async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started(
     cluster.configure = usual;
     cluster.start(1).await;
     let replica = cluster.replica(1);
-    let kept = until("the scrubber to know where it was", || {
+    let kept = until("the scrubber to read its stored position", || {
         Some(replica.scrub_status()).filter(|status| status.paused)
     })
     .await;
@@ -340,27 +340,28 @@ async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started(
     assert!(!scrubbed(replica).await.paused);
 }
 
-/// Bits flipped on one member hit entries that the others had purged long ago: no scrub could mend them, each counted them
-/// again, and a follower that needed them would have waited for ever.
+/// The story: bits flipped on one member hit entries that the others had purged long ago. No scrub
+/// could repair them, each scrub counted them again, and a follower that needed them would have
+/// waited for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_let_go_of() {
+async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_purged() {
     let cluster = cluster(usual).await;
     fill(&cluster, 0..KEYS).await;
     let index = cluster.replica(1).engine().lookup(GROUP, key(60).as_bytes()).unwrap().version.index;
-    let places: Vec<ValueRef> = cluster.replicas().map(|replica| place(replica, 60)).collect();
+    let values: Vec<ValueRef> = cluster.replicas().map(|replica| value_ref(replica, 60)).collect();
     write(cluster.leader().await, put(&key(60), "another")).await;
     cluster.converge().await;
-    for (slot, at) in (1..).zip(&places) {
+    for (slot, at) in (1..).zip(&values) {
         damage(&cluster, slot, FileKind::Data, at.offset + 5, 3);
     }
     let replica = cluster.replica(follower(&cluster).await);
     let first = scrubbed(replica).await;
-    assert_eq!((first.damaged, first.unmendable), (1, 0), "{first:?}");
+    assert_eq!((first.damaged, first.unrepairable), (1, 0), "{first:?}");
     until("the log to be purged through the entry", || {
         replica.engine().log_bounds(GROUP).purged.filter(|purged| purged.index >= index)
     })
     .await;
     let second = scrubbed(replica).await;
-    assert_eq!((second.damaged, second.unmendable), (1, 0), "nothing of it is left: {second:?}");
+    assert_eq!((second.damaged, second.unrepairable), (1, 0), "nothing of it is left: {second:?}");
     assert_eq!(value(replica, &key(60)).await.unwrap(), "another");
 }

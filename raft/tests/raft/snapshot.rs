@@ -1,4 +1,4 @@
-//! A member so far behind that the log no longer reaches back to it.
+//! A member that lags so far that the log no longer reaches back to it.
 
 use crate::support::proxy::Proxy;
 use crate::support::{Cluster, put, quick, until, value, write};
@@ -13,7 +13,7 @@ fn keep_little(config: &mut ReplicaConfig) {
     config.log_retain_entries = 20;
 }
 
-/// Writes, with the follower away, until the log no longer holds what it needs.
+/// Writes while the follower is down, until the log no longer holds what it needs.
 async fn write_past(cluster: &Cluster, last: u64) {
     write_keys_past(cluster, KEYS, last).await;
 }
@@ -52,8 +52,8 @@ async fn check(cluster: &Cluster, follower: u16) {
     assert!(replica.status().purged.is_some(), "it came by snapshot");
 }
 
-/// A cluster, and a follower of it that was far behind.
-async fn brought_up_by_a_snapshot() -> (Cluster, u16) {
+/// A cluster, and a follower of it that got a snapshot.
+async fn caught_up_by_a_snapshot() -> (Cluster, u16) {
     let mut cluster = Cluster::started(3, keep_little).await;
     let (follower, last) = away(&mut cluster).await;
     write_past(&cluster, last).await;
@@ -63,8 +63,8 @@ async fn brought_up_by_a_snapshot() -> (Cluster, u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
-    let (cluster, follower) = brought_up_by_a_snapshot().await;
+async fn a_member_far_behind_catches_up_by_a_snapshot() {
+    let (cluster, follower) = caught_up_by_a_snapshot().await;
     cluster.put("after", "2").await;
     cluster.converge().await;
     assert_eq!(value(cluster.replica(follower), "after").await.unwrap(), "2");
@@ -72,7 +72,7 @@ async fn a_member_far_behind_is_brought_up_by_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_keeps_a_snapshot_over_a_crash_after_it() {
-    let (mut cluster, follower) = brought_up_by_a_snapshot().await;
+    let (mut cluster, follower) = caught_up_by_a_snapshot().await;
     cluster.kill(follower).await;
     cluster.start(follower).await;
     check(&cluster, follower).await;
@@ -93,7 +93,7 @@ async fn sessions_come_with_the_snapshot() {
     write_past(&cluster, last).await;
     cluster.start(follower).await;
     check(&cluster, follower).await;
-    // Only the two that know the session by snapshot and by log are left, then either may lead.
+    // Only two members are left, which know the session by snapshot and by log: either may lead.
     let other = (1..=3).find(|slot| *slot != follower).unwrap();
     cluster.kill(other).await;
     assert_eq!(cluster.write(command).await, first);
@@ -101,8 +101,8 @@ async fn sessions_come_with_the_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_transfer_goes_on_where_it_broke() {
-    // Everybody reaches member 3 through a connection that can be cut.
+async fn a_broken_transfer_resumes_where_it_broke() {
+    // The others reach member 3 through a connection that can be cut.
     let mut cluster = Cluster::new(3, keep_little).await;
     let proxy = Proxy::to(cluster.members[2].listen).await;
     cluster.addresses.get_mut(&3).unwrap().peer = proxy.address.to_string();
@@ -123,13 +123,14 @@ async fn a_broken_transfer_goes_on_where_it_broke() {
     assert_eq!(proxy.cuts.load(Ordering::SeqCst), 1, "the transfer was never cut");
     let sent = proxy.passed.load(Ordering::SeqCst) - before;
     assert!(sent >= snapshot_bytes, "{sent} bytes for a snapshot of {snapshot_bytes}");
-    assert!(sent < snapshot_bytes * 3 / 2, "{sent} bytes for a snapshot of {snapshot_bytes}: begun anew");
+    assert!(sent < snapshot_bytes * 3 / 2, "{sent} bytes for a snapshot of {snapshot_bytes}: begun again");
 }
 
-/// The story: a member that was paused came back slower than one that was wiped. It held most keys as they were; all the same each
-/// value was read at the leader, sent, and read by the member, one after the other, to find that it was there already.
+/// The story: a member that had been paused came back more slowly than one that had been wiped. It
+/// held most keys already. But the leader read and sent each value, and the member then read its
+/// own copy to find that it was there already.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_was_away_is_sent_what_changed_and_no_more_and_mends_what_it_holds_damaged() {
+async fn a_member_that_was_down_gets_only_what_changed_and_repairs_its_own_damaged_values() {
     const CHANGED: usize = 100;
     let mut cluster = Cluster::new(3, keep_little).await;
     let proxy = Proxy::to(cluster.members[2].listen).await;
@@ -143,7 +144,7 @@ async fn a_member_that_was_away_is_sent_what_changed_and_no_more_and_mends_what_
     let away = cluster.replica(3);
     let last = away.status().last_log.unwrap().index;
     let damaged = away.engine().lookup(GROUP, b"key200").unwrap().value;
-    // What a checkpoint covers is not read at the start, where the damage would be met.
+    // The start does not read what a checkpoint covers; else it would find the damage.
     away.engine().checkpoint().await.unwrap();
     cluster.kill(3).await;
     let data = cluster.members[2].folder.path().join("data");

@@ -1,8 +1,8 @@
-//! What clients asked and what they were told: the material of every check on behaviour.
+//! The requests of clients and their answers: the input of every check on behaviour.
 //!
-//! Keys live in groups; no request reaches outside one group, so each group's history can be judged by itself
-//! (linearizability is local). A request whose outcome is unknown has no return: it may take effect at any time after
-//! its invocation, or never.
+//! Keys belong to groups, and a request touches one group only, so each group's history can be
+//! checked alone (linearizability is local). A request whose outcome is unknown has no return time:
+//! it may take effect at any time after its invocation, or never.
 
 use std::fmt;
 
@@ -29,10 +29,10 @@ pub enum Change {
     Check,
 }
 
-/// What must hold before a write for it to be applied.
+/// What must hold for a write to be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing.
+    /// No condition.
     None,
     /// The key does not exist.
     Absent,
@@ -58,13 +58,13 @@ pub struct WriteOperation {
 pub struct ListSpec {
     /// Only keys after this one (before it, in reverse).
     pub start_after: Option<Key>,
-    /// At most so many.
+    /// The most items of a page.
     pub limit: usize,
     /// From the last to the first.
     pub reverse: bool,
     /// Without values.
     pub keys_only: bool,
-    /// Stop before keys and values exceed so many bytes; one item is always there.
+    /// The page ends before its keys and values exceed this many bytes; it holds at least one item.
     pub max_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ pub enum Action {
 pub struct Item {
     /// The key.
     pub key: Key,
-    /// Its value, unless only keys were asked for.
+    /// Its value, unless only keys were requested.
     pub value: Option<Value>,
     /// Its version.
     pub version: Version,
@@ -117,26 +117,26 @@ pub enum Outcome {
     Found(Option<(Value, Version)>),
     /// A key's version.
     FoundVersion(Option<Version>),
-    /// A list: items in the asked order, and whether more follow.
+    /// A list: items in the requested order, and whether more follow.
     Listed(Vec<Item>, bool),
-    /// It failed and certainly had no effect.
+    /// The request failed and certainly had no effect.
     NoEffect,
-    /// It may have taken effect, may yet, or never will.
+    /// The request may have taken effect, may yet take effect, or never will.
     Unknown,
 }
 
 /// One request and its answer. Times are nanoseconds since the run began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Who asked.
+    /// The client's number.
     pub client: u32,
     /// The group of its keys.
     pub group: u32,
-    /// What was asked.
+    /// The request.
     pub action: Action,
-    /// Whether a write was to be synced on a majority before its answer.
+    /// Whether a write asked for a sync on a majority before its answer.
     pub synced: bool,
-    /// When it was asked.
+    /// When the request was sent.
     pub invoked: u64,
     /// When the answer came; meaningless for [`Outcome::Unknown`].
     pub returned: u64,
@@ -145,7 +145,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether its effect is open for ever.
+    /// Whether its outcome stays unknown.
     pub fn is_open(&self) -> bool {
         self.outcome == Outcome::Unknown
     }
@@ -155,7 +155,7 @@ impl Record {
         matches!(self.outcome, Outcome::Applied { .. })
     }
 
-    /// The log index that its answer told, of a write.
+    /// The log index in the answer to a write.
     pub fn index(&self) -> Option<Version> {
         match self.outcome {
             Outcome::Applied { index, .. } | Outcome::ConditionFailed { index, .. } => Some(index),
@@ -163,7 +163,7 @@ impl Record {
         }
     }
 
-    /// The values that it puts, with their keys, in order.
+    /// The values that the request puts, with their keys, in order.
     pub fn puts(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         let operations: &[WriteOperation] = match &self.action {
             Action::Write(operations) => operations,
@@ -175,7 +175,7 @@ impl Record {
         })
     }
 
-    /// The values that it saw: key, value, version.
+    /// The values in the answer: key, value, version.
     pub fn seen(&self) -> Vec<(Key, Value, Version)> {
         match (&self.action, &self.outcome) {
             (Action::Get(key) | Action::StaleGet(key), Outcome::Found(Some((value, version)))) => {
@@ -210,13 +210,13 @@ pub struct History {
 }
 
 impl History {
-    /// From records in any order.
+    /// Creates a history from records in any order.
     pub fn new(mut records: Vec<Record>) -> History {
         records.sort_by_key(|record| (record.invoked, record.client));
         History { records }
     }
 
-    /// All of them.
+    /// All records.
     pub fn records(&self) -> &[Record] {
         &self.records
     }

@@ -1,5 +1,5 @@
-//! Clients of a cluster under test, what they were told, and what must hold of it: the same for
-//! simulated clusters and for real processes.
+//! Clients of a cluster under test, the history of their requests and answers, and the checks of
+//! that history: the same for simulated clusters and for real processes.
 //!
 //! ```text
 //!   workload ── cairn-client ──► the cluster
@@ -7,10 +7,10 @@
 //!      └──► history ──► check ◄── ledger
 //! ```
 //!
-//! `workload` decides what to ask, asks the real client library, and records question, answer and
-//! times on a [`Timeline`]; [`history`] is what was recorded; [`check`] judges it, whole or, in
-//! long runs, piece by piece by [`ledger`]. Nothing here knows whether time and network are
-//! simulated.
+//! `workload` chooses requests, sends them with the real client library, and records request,
+//! answer and times on a [`Timeline`]. [`history`] is that record. [`check`] checks a complete
+//! history; for long runs [`ledger`] checks it piece by piece. Nothing here knows whether time and
+//! network are simulated.
 #![forbid(unsafe_code)]
 
 pub mod check;

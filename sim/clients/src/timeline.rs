@@ -1,13 +1,12 @@
-//! A run's clock, and where clients tell what they do: virtual time and the trace in the
-//! simulation, else the real clock.
+//! A run's clock and trace: virtual time and the trace in the simulation, else the real clock.
 
 use std::fmt;
 
-/// A run's clock, and what happens on it.
+/// A run's clock and trace.
 pub trait Timeline: Send + Sync {
     /// Nanoseconds since the run began.
     fn now(&self) -> u64;
 
-    /// Something happened.
+    /// Adds an event to the trace.
     fn event(&self, text: fmt::Arguments<'_>);
 }

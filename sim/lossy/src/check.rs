@@ -1,8 +1,9 @@
-//! Compares what a cluster holds with what clients were told: what the cluster answers, and what
-//! each machine holds.
+//! Compares what a cluster holds with the answers that clients got: what the cluster answers, and
+//! what each machine holds.
 //!
-//! A cluster that answers rightly may still have a member that forgot: its copy would be missing at
-//! the next fault. So each machine is also asked for its own state, once all have applied the same.
+//! A cluster that answers correctly may still have a member that lacks entries: its copy would be
+//! missing at the next fault. So each machine is also asked for its own state, once all have
+//! applied the same.
 
 use crate::cluster::{Cluster, integer};
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,7 @@ use cairn_client::{Client, ListOptions};
 use cairn_clients::ledger::{Ledger, Listing};
 use std::time::{Duration, Instant};
 
-/// Within this all machines must have applied everything once nobody writes.
+/// Within this time all machines must have applied everything once no client writes.
 const CONVERGE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -21,10 +22,10 @@ const POLL: Duration = Duration::from_millis(50);
 const PAGE_BYTES: u64 = 2 << 20;
 const MESSAGE_BYTES: usize = 64 << 20;
 
-/// One sentence for each thing that is wrong. Nobody may write meanwhile.
+/// Returns one sentence for each fault. No client may write meanwhile.
 ///
 /// # Errors
-/// Where the cluster cannot be asked.
+/// If the cluster does not answer.
 pub async fn verify(cluster: &mut Cluster, client: &Client, ledger: &mut Ledger) -> Result<Vec<String>> {
     let answered = cluster_state(client).await.context("listing all keys")?;
     let mut wrong = prefixed("the cluster", ledger.compare(&answered));
@@ -32,19 +33,19 @@ pub async fn verify(cluster: &mut Cluster, client: &Client, ledger: &mut Ledger)
     Ok(wrong)
 }
 
-/// As [`verify`], after an operator gave up what no machine held any more: what was acknowledged
-/// since `since` may be gone. Gives also how many keys lost something.
+/// Like [`verify`], after an unsafe recovery: what was acknowledged since `since` may be gone. Also
+/// returns how many keys lost something.
 ///
 /// # Errors
 /// As [`verify`].
-pub async fn verify_after_loss(
+pub async fn verify_after_unsafe_recovery(
     cluster: &mut Cluster,
     client: &Client,
     ledger: &mut Ledger,
     since: Duration,
 ) -> Result<(Vec<String>, u64)> {
     let answered = cluster_state(client).await.context("listing all keys")?;
-    let (wrong, lost) = ledger.compare_after_loss(&answered, since);
+    let (wrong, lost) = ledger.compare_after_unsafe_recovery(&answered, since);
     let mut wrong = prefixed("the cluster", wrong);
     wrong.extend(verify_machines(cluster, ledger).await);
     Ok((wrong, lost))
@@ -69,23 +70,23 @@ fn prefixed(whose: &str, sentences: Vec<String>) -> Vec<String> {
     sentences.into_iter().map(|sentence| format!("{whose}: {sentence}")).collect()
 }
 
-/// Waits until all machines have applied the same and nothing is left to apply.
+/// Waits until all machines have applied the same and have nothing left to apply.
 async fn converged(cluster: &mut Cluster) -> Result<()> {
     let began = Instant::now();
     loop {
         let status = cluster.status()?;
-        let mut told = Vec::new();
+        let mut positions = Vec::new();
         for number in 0..cluster.len() {
             let index = |field| status.get(&number).and_then(|own| integer(own, field));
-            told.push(["applied_index", "last_log_index"].map(index));
+            positions.push(["applied_index", "last_log_index"].map(index));
         }
-        let last = told.iter().flatten().flatten().max().copied();
-        if last.is_some() && told.iter().flatten().all(|index| *index == last) {
+        let last = positions.iter().flatten().flatten().max().copied();
+        if last.is_some() && positions.iter().flatten().all(|index| *index == last) {
             return Ok(());
         }
         if began.elapsed() > CONVERGE {
             let mut machines = Vec::new();
-            for (number, [applied, last]) in told.into_iter().enumerate() {
+            for (number, [applied, last]) in positions.into_iter().enumerate() {
                 let slot = number + 1;
                 machines.push(match (cluster.ended(number)?, status.get(&number)) {
                     (Some(reason), _) => format!("machine {slot} ended: {reason}"),

@@ -1,7 +1,8 @@
-//! Three machines on this one: each a `cairn serve` process on a lossy disk, with a boot id of its own in a file.
+//! Three machines on this one: each is a `cairn serve` process on a lossy disk, with a kernel boot
+//! id of its own in a file.
 //!
-//! What holds here: processes and mounts end with the [`Cluster`], also in a panic; a server that outlives the program all
-//! the same ends when its standard input does.
+//! What holds here: processes and mounts end with the [`Cluster`], also in a panic. A server that
+//! outlives the program nevertheless ends when its standard input does.
 
 use crate::disk::{Behaviour, CutStyle, Damage, LossyMount};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 /// The data directory inside the disk.
 const DATA: &str = "data";
 
-/// Lines of a server's log that are shown when it did what it should not.
+/// How many lines of a server's log are shown when it failed.
 const LOG_LINES: usize = 12;
 
-/// How to make a cluster.
+/// How to create a cluster.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The binary `cairn`.
@@ -38,7 +39,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The disk that the mode asks for.
+    /// The disk that the mode assumes.
     pub fn behaviour(&self) -> Behaviour {
         if self.mode == "device" { Behaviour::Honour } else { Behaviour::Volatile }
     }
@@ -56,26 +57,26 @@ pub struct Machine {
     started: Instant,
 }
 
-/// The machines, in order of their slots. Numbered from 0 here.
+/// The machines, in order of their slots; numbered from 0 here.
 pub struct Cluster {
     setup: Setup,
     machines: Vec<Machine>,
-    /// Of each term, who was seen leading it.
+    /// The leader seen in each term.
     leaders: BTreeMap<u64, String>,
     rng: StdRng,
-    /// Whether a power cut passes for the death of a process.
+    /// Whether a power cut looks like the end of a process.
     cuts_are_hidden: bool,
     /// Where the machines listen, also while they are down.
     _ports: Vec<HeldPort>,
-    /// Last: the mounts in it must be gone before it is removed.
+    /// The last field: the mounts in it must be gone before it is removed.
     folder: TempDir,
 }
 
 impl Cluster {
-    /// Formats `size` machines. Starts none.
+    /// Formats `size` machines; starts none.
     ///
     /// # Errors
-    /// Where a mount or `cairn format` fails.
+    /// If a mount or `cairn format` fails.
     pub fn format(setup: &Setup, size: usize, seed: u64) -> Result<Cluster> {
         let mut folder = tempfile::Builder::new().prefix("cairn-lossy-").tempdir()?;
         folder.disable_cleanup(setup.keep);
@@ -99,7 +100,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A mounted disk and a configuration.
+    /// Creates a mounted disk and a configuration.
     fn make_machine(&self, number: usize, addresses: &[String]) -> Result<Machine> {
         let slot = number + 1;
         let path = |name: &str| self.folder.path().join(format!("{name}-{slot}"));
@@ -150,7 +151,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// `cairn` with these arguments, untouched by the environment of whoever runs this.
+    /// `cairn` with these arguments, independent of the caller's environment.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.setup.cairn);
         for (variable, _) in std::env::vars_os() {
@@ -173,7 +174,7 @@ impl Cluster {
     /// Starts a machine's server.
     ///
     /// # Errors
-    /// If the process cannot be made.
+    /// If the process cannot be created.
     pub fn start(&mut self, number: usize) -> Result<()> {
         let machine = self.machine(number)?;
         let log = std::fs::File::options().create(true).append(true).open(&machine.log)?;
@@ -187,7 +188,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts all that do not run.
+    /// Starts all machines.
     ///
     /// # Errors
     /// As [`Cluster::start`].
@@ -195,11 +196,11 @@ impl Cluster {
         (0..self.len()).try_for_each(|number| self.start(number))
     }
 
-    /// Cuts the power of these machines at the same moment. Each has another boot id when it is started again, unless
-    /// cuts are hidden.
+    /// Cuts the power of these machines at the same moment. Each has another kernel boot id when it
+    /// starts again, unless cuts are hidden.
     ///
     /// # Errors
-    /// If a disk's files below cannot be written.
+    /// If the files below a disk cannot be written.
     pub fn cut_power(&mut self, numbers: &[usize], style: Option<CutStyle>) -> Result<Damage> {
         let mut damage = Damage::default();
         for number in numbers {
@@ -223,12 +224,12 @@ impl Cluster {
         Ok(damage)
     }
 
-    /// From now on machines keep their boot ids over a power cut, so that nothing tells them of it.
+    /// From now on machines keep their boot ids over a power cut, so that they cannot notice it.
     pub fn hide_cuts(&mut self) {
         self.cuts_are_hidden = true;
     }
 
-    /// Kills a machine's process; the machine runs on.
+    /// Kills a machine's process; the machine continues.
     ///
     /// # Errors
     /// If there is no such machine.
@@ -240,7 +241,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A boot id that this machine never had.
+    /// Gives a machine a boot id that it never had.
     fn new_boot(&mut self, number: usize) -> Result<()> {
         let id: u128 = self.rng.random();
         let digits = format!("{:032x}", id | 1);
@@ -252,33 +253,34 @@ impl Cluster {
         Ok(())
     }
 
-    /// How all disks treat writes and syncs from now on.
+    /// Sets how all disks treat writes and syncs from now on.
     pub fn behave(&self, behaviour: Behaviour) {
         for machine in &self.machines {
             machine.disk.disk().behave(behaviour);
         }
     }
 
-    /// Flips one bit in these 4 KiB blocks of a file in a machine's data directory. False if they hold nothing but zeros.
+    /// Flips one bit in these 4 KiB blocks of a file in a machine's data directory. False if they
+    /// hold only zeros.
     ///
     /// # Errors
-    /// If the file is not there.
+    /// If the file does not exist.
     pub fn flip(&mut self, number: usize, file: &str, blocks: Range<u64>) -> Result<bool> {
         let mut rng = StdRng::seed_from_u64(self.rng.random());
         let disk = &self.machine(number)?.disk;
         Ok(disk.flip_within(&format!("{DATA}/{file}"), blocks, &mut rng)?.is_some())
     }
 
-    /// How often a machine's log has said this.
+    /// How many lines of a machine's log contain this text.
     ///
     /// # Errors
     /// If there is no such machine, or no log.
-    pub fn said(&self, number: usize, what: &str) -> Result<u64> {
+    pub fn log_lines(&self, number: usize, what: &str) -> Result<u64> {
         let log = std::fs::read_to_string(&self.machine(number)?.log)?;
         Ok(log.lines().filter(|line| line.contains(what)).count() as u64)
     }
 
-    /// The process of this machine ended by itself: its last words.
+    /// The last error of this machine's process, if the process has ended.
     ///
     /// # Errors
     /// If there is no such machine.
@@ -291,12 +293,12 @@ impl Cluster {
         }
     }
 
-    /// Machines.
+    /// The number of machines.
     pub fn len(&self) -> usize {
         self.machines.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no machines.
     pub fn is_empty(&self) -> bool {
         self.machines.is_empty()
     }
@@ -309,12 +311,13 @@ impl Cluster {
         Ok(self.machine(number)?.started)
     }
 
-    /// Where clients are served.
+    /// The addresses for clients.
     pub fn addresses(&self) -> Vec<String> {
         self.machines.iter().map(|machine| machine.client_address.clone()).collect()
     }
 
-    /// What `cairn status -o json` prints, one object for each machine that answered, by the machine's number.
+    /// The output of `cairn status -o json`: one object for each machine that answered, by the
+    /// machine's number.
     ///
     /// # Errors
     /// Two leaders of one term; output that is no JSON.
@@ -340,15 +343,21 @@ impl Cluster {
         Ok(found)
     }
 
-    /// What an operator does when too many machines forgot: `cairn recover --accept-loss`.
+    /// Does what an operator does when too many machines lost acknowledged writes: `cairn
+    /// unsafe-recovery --accept-data-loss`.
     ///
     /// # Errors
     /// If that fails.
-    pub fn accept_loss(&self) -> Result<()> {
+    pub fn accept_data_loss(&self) -> Result<()> {
         let endpoints = self.addresses().join(",");
-        let output =
-            self.command(&["recover", "--accept-loss", "--yes", "--endpoints", &endpoints]).output()?;
-        ensure!(output.status.success(), "cairn recover: {}", String::from_utf8_lossy(&output.stderr));
+        let output = self
+            .command(&["unsafe-recovery", "--accept-data-loss", "--yes", "--endpoints", &endpoints])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "cairn unsafe-recovery: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 
@@ -369,7 +378,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for machine in &mut self.machines {
             if let Some(mut process) = machine.process.take() {
-                // Its own end may have come first.
+                // It may have ended before.
                 let _ = process.kill();
                 let _ = process.wait();
             }
@@ -388,12 +397,12 @@ pub fn integer(status: &serde_json::Value, field: &str) -> Option<u64> {
     status.get(field).and_then(|value| value.as_u64())
 }
 
-/// The last line of a log that says why its process ended.
+/// The last line of a log that tells why its process ended.
 fn last_error(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last = |wanted: fn(&str) -> bool| text.lines().rev().find(|line| wanted(line));
     let line = last(|line| line.starts_with("cairn: "))
         .or_else(|| last(|line| line.contains("ERROR")))
         .or_else(|| last(|_| true));
-    line.unwrap_or("it said nothing").to_owned()
+    line.unwrap_or("its log is empty").to_owned()
 }

@@ -1,12 +1,12 @@
-//! What a scenario counted, for people and for programs.
+//! The counts of a scenario, printed as text or JSON.
 
 use crate::disk::Damage;
-use cairn_clients::ledger::Told;
+use cairn_clients::ledger::AnswerCounts;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// Sentences about wrong things that are printed; the rest is counted.
+/// How many sentences about faults are printed; the rest is only counted.
 const SHOWN: usize = 20;
 
 /// A scenario's figures.
@@ -24,7 +24,7 @@ pub struct Figures {
     pub served: u64,
     /// Rounds after which the cluster did not serve and said why.
     pub reported: u64,
-    /// Keys that lost something when an operator accepted a loss, all within the window.
+    /// Keys that lost something in an unsafe recovery, all within the window.
     pub given_up: u64,
     /// Rounds after which a loss was found.
     pub caught: u64,
@@ -34,9 +34,9 @@ pub struct Figures {
     pub unknown: u64,
     /// Requests refused, and writes whose conditions did not hold: without effect.
     pub refused: u64,
-    /// Reads during the load, each judged.
+    /// Reads during the load, each checked.
     pub reads: u64,
-    /// Keys looked for in the last comparison.
+    /// Keys in the last comparison.
     pub keys: u64,
     /// Comparisons of everything that the cluster and each machine holds.
     pub comparisons: u64,
@@ -46,32 +46,33 @@ pub struct Figures {
     pub scrubs: u64,
     /// Values, journal blocks, checkpoints and superblock copies that scrubs found damaged.
     pub damaged: u64,
-    /// Of all that was met damaged, by scrubs and by reads: put right.
-    pub mended: u64,
-    /// Attempts to put something right that came to nothing.
-    pub unmended: u64,
+    /// How many of the damaged things that scrubs and reads found were repaired.
+    pub repaired: u64,
+    /// Repairs that failed.
+    pub unrepaired: u64,
     /// Starts with a damaged directory, after which the machine recovered from the others.
     pub salvaged: u64,
-    /// What is wrong, one sentence each: lost, damaged, never written, split, stuck.
+    /// The faults, one sentence each: lost, damaged, never written, split, stuck.
     pub wrong: Vec<String>,
     /// The longest time without an acknowledgement around a cut, in milliseconds, of each round.
     pub gaps_ms: Vec<u64>,
-    /// From the start of a cut machine's process until it was an active member, in milliseconds, of each return.
+    /// The time from the start of a cut machine's process until it was an active member, in
+    /// milliseconds, of each return.
     pub recovery_ms: Vec<u64>,
     /// Damage done by all cuts.
     pub damage: Damage,
-    /// How long it all took.
+    /// The duration of the scenario.
     pub seconds: u64,
 }
 
 impl Figures {
     /// Adds a period of load.
-    pub fn add_load(&mut self, told: Told) {
-        self.acknowledged += told.acknowledged;
-        self.unknown += told.unknown;
-        self.refused += told.refused;
-        self.reads += told.reads;
-        self.wrong.extend(told.wrong);
+    pub fn add_load(&mut self, counts: AnswerCounts) {
+        self.acknowledged += counts.acknowledged;
+        self.unknown += counts.unknown;
+        self.refused += counts.refused;
+        self.reads += counts.reads;
+        self.wrong.extend(counts.wrong);
     }
 
     /// Adds the longest time without an acknowledgement around a cut.
@@ -89,7 +90,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Median and greatest; zeros of nothing.
+/// Median and maximum; zeros if there are no values.
 fn middle_and_max(values: &[u64]) -> (u64, u64) {
     let mut values = values.to_vec();
     values.sort_unstable();
@@ -121,8 +122,8 @@ impl fmt::Display for Figures {
         if self.scrubs > 0 {
             writeln!(
                 f,
-                "  scrubs   {}: {} found damaged by them; by them and by reads {} mended, {} not; {} starts salvaged",
-                self.scrubs, self.damaged, self.mended, self.unmended, self.salvaged
+                "  scrubs   {}: {} found damaged by them; by them and by reads {} repaired, {} not; {} starts salvaged",
+                self.scrubs, self.damaged, self.repaired, self.unrepaired, self.salvaged
             )?;
         }
         if !self.recovery_ms.is_empty() {
@@ -136,7 +137,7 @@ impl fmt::Display for Figures {
         if self.given_up > 0 {
             writeln!(
                 f,
-                "  operator gave up the newest writes of {} keys, all within the window",
+                "  operator discarded the newest writes of {} keys, all within the window",
                 self.given_up
             )?;
         }
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_and_longest_are_of_the_values_given() {
+    fn median_and_maximum_are_of_the_given_values() {
         assert_eq!(middle_and_max(&[]), (0, 0));
         assert_eq!(middle_and_max(&[7]), (7, 7));
         assert_eq!(middle_and_max(&[9, 1, 5]), (5, 9));

@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Groups of keys that clients share at a time.
-pub const PLACES: u32 = 8;
+pub const GROUPS_AT_A_TIME: u32 = 8;
 
 /// Polled while waiting for acknowledgements.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What each client asks, as fast as it is answered. Few writes are to be synced before their
-/// answer, so that a power cut has something to take. There are no stale reads: they may show what
-/// an earlier period wrote, of which nothing is kept.
+/// The requests of each client, sent as fast as they are answered. Few writes ask for a sync before
+/// their answer, so that a power cut can lose something. There are no stale reads: they may show
+/// values of an earlier period, of which no record is kept.
 pub fn profile(clients: u32, deadline: Duration) -> Profile {
     Profile {
         clients,
         tasks_per_client: 1,
-        groups: PLACES,
+        groups: GROUPS_AT_A_TIME,
         think_max: Duration::ZERO,
         deadline,
         write_percent: 80,
@@ -31,13 +31,13 @@ pub fn profile(clients: u32, deadline: Duration) -> Profile {
     }
 }
 
-/// A client of this number, which begins with `seed`.
+/// A client with this number and seed.
 pub fn worker(number: u32, client: cairn_client::Client, seed: u64, of: &Profile, to: &Recorder) -> Worker {
     let generator = Generator::new(seed, number, of.clone());
     Worker { number, client, generator, recorder: to.clone() }
 }
 
-/// Real time since then. What clients do is not told.
+/// Real time since then. Events are not traced.
 pub struct Clock(pub Instant);
 
 impl Timeline for Clock {
@@ -60,7 +60,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Sets all clients to work.
+    /// Starts all clients.
     pub fn start(workers: Vec<Worker>, recorder: &Recorder) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let workers = workers.into_iter().map(|worker| tokio::spawn(worker.run(Arc::clone(&stop)))).collect();
@@ -89,10 +89,10 @@ impl Load {
         Duration::from_nanos(gaps.max().unwrap_or_default())
     }
 
-    /// Ends the load, after the requests under way.
+    /// Ends the load, after the requests in flight.
     ///
     /// # Errors
-    /// Where a client's task ended by itself.
+    /// If a client's task failed.
     pub async fn stop(self) -> Result<Vec<Worker>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut workers = Vec::new();

@@ -1,4 +1,5 @@
-//! `cargo lossy`: power cuts and flipped bits under real `cairn` processes. Prints figures; fails if anything was lost.
+//! `cargo lossy`: power cuts and flipped bits under real `cairn` processes. Prints figures; fails
+//! if anything was lost.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
@@ -14,38 +15,40 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Real `cairn` processes on a disk that forgets what was not synced.
+/// Real `cairn` processes on a disk that loses what was not synced.
 #[derive(Debug, Parser)]
 #[command(name = "cargo lossy")]
 struct Arguments {
-    /// Cut the power of one machine under load so many times
+    /// Cut the power of one machine under load this many times
     #[arg(long, default_value_t = 0)]
     cuts: u64,
-    /// Cut the power of all machines under load so many times
+    /// Cut the power of all machines under load this many times
     #[arg(long, default_value_t = 0)]
     all_cuts: u64,
-    /// Cut the power of all machines, one after another, under load so many times
+    /// Cut the power of all machines, one after another, under load this many times
     #[arg(long, default_value_t = 0)]
     rolling_cuts: u64,
-    /// Cut the power of all machines while idle so many times
+    /// Cut the power of all machines while idle this many times
     #[arg(long, default_value_t = 0)]
     idle_cuts: u64,
-    /// Cut the power of all machines on disks that lie about syncs so many times: a loss must be found
+    /// Cut the power of all machines on disks that lie about syncs this many times: a loss must be
+    /// found
     #[arg(long, default_value_t = 0)]
     lies: u64,
-    /// Cut the power of all machines in `replicated` mode and let the boot id hide it, so many times: as with --lies
+    /// Cut the power of all machines in `replicated` mode this many times, hidden by an unchanged
+    /// boot id: as with --lies
     #[arg(long, default_value_t = 0)]
     hidden_cuts: u64,
-    /// Flip bits in every file of a machine under load so many times
+    /// Flip bits in every file of a machine under load this many times
     #[arg(long, default_value_t = 0)]
     flips: u64,
-    /// What an acknowledgement promises
+    /// The durability mode
     #[arg(long, default_value = "sync", value_parser = ["sync", "replicated", "device"])]
     mode: String,
-    /// Everything random comes from it, except what time decides
+    /// The seed of everything random, except what depends on time
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Clients that ask at the same time
+    /// Clients that send requests at the same time
     #[arg(long, default_value_t = 12)]
     writers: u32,
     /// Bytes of each machine's data directory
@@ -57,19 +60,20 @@ struct Arguments {
     /// A further line for each machine's configuration, such as 'storage.backend = "threads"'
     #[arg(long)]
     set: Vec<String>,
-    /// The binary to test; by default this source tree's, built now as this program was
+    /// The binary to test; by default it is built now from this source tree, with this program's
+    /// profile
     #[arg(long, env = "CAIRN_BIN")]
     cairn: Option<PathBuf>,
-    /// End with an error after so many seconds
+    /// End with an error after this many seconds
     #[arg(long, default_value_t = 3600)]
     limit: u64,
-    /// Leave the machines' folders behind
+    /// Keep the machines' folders
     #[arg(long)]
     keep: bool,
     /// Print one JSON object per scenario
     #[arg(long)]
     json: bool,
-    /// Say what each round did
+    /// Print what each round did
     #[arg(short, long)]
     verbose: bool,
 }
@@ -93,7 +97,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Some(cairn) => std::path::absolute(cairn)?,
         None => build()?,
     };
-    ensure!(cairn.is_file(), "{} is not there", cairn.display());
+    ensure!(cairn.is_file(), "{} does not exist", cairn.display());
     let setup = Setup {
         cairn,
         mode: arguments.mode.clone(),
@@ -104,7 +108,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     };
     let plan =
         Plan { setup, seed: arguments.seed, writers: arguments.writers.max(1), verbose: arguments.verbose };
-    // Before any thread is made: all of them, and the servers, must have the mounts of this one.
+    // Before any thread is created: all threads, and the servers, must see the mounts of this one.
     isolate()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let limit = Duration::from_secs(arguments.limit);
@@ -156,8 +160,9 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
     Ok(right)
 }
 
-/// Builds `cairn` from this source tree, so that it is never an older one, in the profile of this program. For the whole
-/// workspace, so that a test of the workspace has built it already, with the same features.
+/// Builds `cairn` from this source tree, so that it is never an older one, in the profile of this
+/// program. It builds for the whole workspace, so that a test of the workspace has built the same
+/// binary already, with the same features.
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
     let (flags, folder): (&[&str], _) =

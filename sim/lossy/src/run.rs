@@ -3,7 +3,7 @@
 use crate::check;
 use crate::cluster::{Cluster, Setup, integer, text};
 use crate::figures::Figures;
-use crate::load::{Clock, Load, PLACES, profile, worker};
+use crate::load::{Clock, GROUPS_AT_A_TIME, Load, profile, worker};
 use anyhow::{Context, Result, bail};
 use cairn_client::{Client, Options, ScrubAction, ScrubStatus};
 use cairn_clients::ledger::Ledger;
@@ -15,44 +15,45 @@ use std::time::{Duration, Instant};
 /// Machines of a cluster.
 pub const MACHINES: usize = 3;
 
-/// Within this a machine whose power was cut must be an active member again.
+/// Within this time a machine whose power was cut must be an active member again.
 pub const ACTIVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Within this machines that are idle, or can spare no other, must have cleared their `lazy` marks.
-const STRICT_LIMIT: Duration = Duration::from_secs(10);
+/// Within this time machines that are idle, or a degraded quorum, must have cleared their
+/// unsynced-ack flags.
+const SYNCED_LIMIT: Duration = Duration::from_secs(10);
 
-/// Within this writes must go on once they can.
-const GO_ON_LIMIT: Duration = Duration::from_secs(15);
+/// Within this time writes must be acknowledged again.
+const WRITES_LIMIT: Duration = Duration::from_secs(15);
 
-/// Within this a machine must have scrubbed all that it holds.
+/// Within this time a machine must have scrubbed all its data.
 const SCRUB_LIMIT: Duration = Duration::from_secs(60);
 
 /// The deadline of one request.
 const DEADLINE: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(30);
 
-/// What a scenario is given.
+/// The parameters of a scenario.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How to make a cluster.
+    /// How to create a cluster.
     pub setup: Setup,
-    /// Everything random comes from it, except what time decides.
+    /// The seed of everything random, except what depends on time.
     pub seed: u64,
-    /// Clients that ask at the same time.
+    /// Clients that send requests at the same time.
     pub writers: u32,
-    /// Say each round.
+    /// Print what each round did.
     pub verbose: bool,
 }
 
 /// A running cluster with its load.
-pub struct Run {
-    /// What was asked for.
+pub struct LossyRun {
+    /// The parameters.
     pub plan: Plan,
     /// The machines.
     pub cluster: Cluster,
-    /// What has been counted.
+    /// The counts so far.
     pub figures: Figures,
-    /// Choices of the scenario.
+    /// Random choices of the scenario.
     pub rng: StdRng,
     client: Client,
     ledger: Ledger,
@@ -62,35 +63,36 @@ pub struct Run {
 
 /// Whether a machine came back.
 pub enum Returned {
-    /// Active, after so long.
+    /// Active, after this time.
     Active(Duration),
-    /// Not, with what it said.
+    /// Not active, with the reason that it gave.
     Not {
-        /// The end of its process, or its status.
+        /// The error of its process, or its status.
         reason: String,
-        /// Whether that tells why: the process ended with a word, or the status says that the machine is recovering.
+        /// Whether that explains it: the process ended with an error, or the status says that the
+        /// machine is recovering.
         explained: bool,
     },
 }
 
-impl Run {
+impl LossyRun {
     /// Formats and starts a cluster, and waits until all its machines are active.
     ///
     /// # Errors
-    /// If they do not become so.
-    pub async fn begin(plan: &Plan, scenario: &str) -> Result<Run> {
+    /// If a machine does not become active.
+    pub async fn begin(plan: &Plan, scenario: &str) -> Result<LossyRun> {
         let mut rng = StdRng::seed_from_u64(plan.seed);
         let cluster = Cluster::format(&plan.setup, MACHINES, rng.random())?;
         let client = options(&cluster).build()?;
         let figures =
             Figures { scenario: scenario.to_owned(), mode: plan.setup.mode.clone(), ..Figures::default() };
-        let mut run = Run {
+        let mut run = LossyRun {
             plan: plan.clone(),
             cluster,
             figures,
             rng,
             client,
-            ledger: Ledger::new(Clock(Instant::now()), PLACES),
+            ledger: Ledger::new(Clock(Instant::now()), GROUPS_AT_A_TIME),
             idle: Vec::new(),
             began: Instant::now(),
         };
@@ -98,14 +100,14 @@ impl Run {
         Ok(run)
     }
 
-    /// Puts a new cluster in the place of this one, which cannot go on. What was counted stays.
+    /// Replaces this cluster, which cannot continue, by a new one. The counts stay.
     ///
     /// # Errors
-    /// As [`Run::begin`].
-    pub async fn begin_anew(&mut self) -> Result<()> {
+    /// As [`LossyRun::begin`].
+    pub async fn replace_cluster(&mut self) -> Result<()> {
         self.cluster = Cluster::format(&self.plan.setup, MACHINES, self.rng.random())?;
         self.client = options(&self.cluster).build()?;
-        self.ledger = Ledger::new(Clock(Instant::now()), PLACES);
+        self.ledger = Ledger::new(Clock(Instant::now()), GROUPS_AT_A_TIME);
         self.set_up().await
     }
 
@@ -129,12 +131,12 @@ impl Run {
         Ok(())
     }
 
-    /// The time, on the clock of what clients record.
+    /// The time, on the clock of the clients' records.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.ledger.recorder().now())
     }
 
-    /// All clients at work.
+    /// Starts all clients.
     pub fn load(&mut self) -> Load {
         Load::start(std::mem::take(&mut self.idle), self.ledger.recorder())
     }
@@ -142,36 +144,38 @@ impl Run {
     /// Ends a period of load.
     ///
     /// # Errors
-    /// Where a client's task ended by itself.
+    /// If a client's task failed.
     pub async fn rest(&mut self, load: Load) -> Result<()> {
         self.idle = load.stop().await?;
         self.figures.add_load(self.ledger.collect());
         Ok(())
     }
 
-    /// What is wrong with what clients were told, whatever the cluster holds.
-    pub fn judge(&self) -> Vec<String> {
-        self.ledger.judge()
+    /// Faults in the answers to clients, whatever the cluster holds.
+    pub fn check(&self) -> Vec<String> {
+        self.ledger.check()
     }
 
-    /// Lets the load run until it has written something, and a random while longer.
+    /// Lets the load run until it has written something, and then for a random time.
     ///
     /// # Errors
     /// If nothing is acknowledged.
     pub async fn warm_up(&mut self, load: &Load) -> Result<()> {
-        if !load.wait_for(self.writers() * 4, GO_ON_LIMIT).await {
+        if !load.wait_for(self.writers() * 4, WRITES_LIMIT).await {
             bail!("nothing is acknowledged\n{}", self.cluster.logs());
         }
-        // Long enough, often, for acknowledgements to run ahead of syncs, which a group begins only when it is steady.
+        // Often long enough for members to acknowledge before they sync, which a leader allows only
+        // when the cluster is stable.
         self.pause(0..1200).await;
         Ok(())
     }
 
-    /// Waits until writes go on. If they do not, that is wrong.
+    /// Waits until writes are acknowledged again. If they are not, that counts as wrong.
     pub async fn goes_on(&mut self, load: &Load) {
-        // More than there are clients: at least one belongs to a write that was begun after the disaster.
-        if !load.wait_for(self.writers() + 1, GO_ON_LIMIT).await {
-            self.figures.wrong.push(format!("writes stand still for {GO_ON_LIMIT:?}"));
+        // More than there are clients: at least one belongs to a write that was sent after the
+        // fault.
+        if !load.wait_for(self.writers() + 1, WRITES_LIMIT).await {
+            self.figures.wrong.push(format!("no writes are acknowledged for {WRITES_LIMIT:?}"));
         }
     }
 
@@ -179,29 +183,30 @@ impl Run {
         self.plan.writers as usize
     }
 
-    /// A random while, in milliseconds.
+    /// Sleeps for a random time in this range, in milliseconds.
     pub async fn pause(&mut self, millis: std::ops::Range<u64>) {
         let millis = self.rng.random_range(millis);
         tokio::time::sleep(Duration::from_millis(millis)).await;
     }
 
-    /// Under load, in mode `replicated`: waits until acknowledgements run ahead of syncs everywhere, so that a power cut has
-    /// something to take. A cluster that just lost a member may take longer than this waits.
+    /// Under load, in mode `replicated`: waits until all members acknowledge before they sync, so
+    /// that a power cut can lose something. The wait is limited, since a cluster that just lost a
+    /// member may need longer.
     ///
     /// # Errors
-    /// A split that the status shows.
-    pub async fn wait_lazy(&mut self) -> Result<()> {
+    /// If the status shows two leaders of one term.
+    pub async fn wait_unsynced_acks(&mut self) -> Result<()> {
         if self.plan.setup.mode != "replicated" {
             return Ok(());
         }
         let began = Instant::now();
-        while began.elapsed() < STRICT_LIMIT {
+        while began.elapsed() < SYNCED_LIMIT {
             let status = self.cluster.status()?;
-            let lazy = |number: usize| {
+            let unsynced_acks = |number: usize| {
                 let storage = status.get(&number).and_then(|own| own.get("storage"));
-                storage.and_then(|storage| storage.get("lazy")?.as_bool()).unwrap_or(false)
+                storage.and_then(|storage| storage.get("unsynced_acks")?.as_bool()).unwrap_or(false)
             };
-            if (0..self.cluster.len()).all(lazy) {
+            if (0..self.cluster.len()).all(unsynced_acks) {
                 return Ok(());
             }
             tokio::time::sleep(POLL).await;
@@ -209,32 +214,32 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until none of these machines may have acknowledged what is not synced, and each look within `steady` finds it
-    /// so. If they do not come to that, that is wrong.
+    /// Waits until all these machines have cleared their unsynced-ack flags, and every check within
+    /// `steady` confirms it. If that takes too long, it counts as wrong.
     ///
     /// # Errors
-    /// A split that the status shows.
-    pub async fn wait_not_lazy(&mut self, numbers: &[usize], steady: Duration) -> Result<()> {
+    /// If the status shows two leaders of one term.
+    pub async fn wait_all_acks_synced(&mut self, numbers: &[usize], steady: Duration) -> Result<()> {
         let began = Instant::now();
         let mut clear_since = None;
         loop {
             let status = self.cluster.status()?;
-            let lazy = |number: &usize| {
+            let unsynced_acks = |number: &usize| {
                 let storage = status.get(number).and_then(|own| own.get("storage"));
-                storage.and_then(|storage| storage.get("lazy")?.as_bool()).unwrap_or(true)
+                storage.and_then(|storage| storage.get("unsynced_acks")?.as_bool()).unwrap_or(true)
             };
-            let lazy: Vec<usize> = numbers.iter().copied().filter(lazy).collect();
-            if lazy.is_empty() {
+            let unsynced_acks: Vec<usize> = numbers.iter().copied().filter(unsynced_acks).collect();
+            if unsynced_acks.is_empty() {
                 if clear_since.get_or_insert_with(Instant::now).elapsed() >= steady {
                     return Ok(());
                 }
             } else {
                 clear_since = None;
             }
-            if began.elapsed() > STRICT_LIMIT {
-                let slots: Vec<usize> = lazy.iter().map(|number| number + 1).collect();
+            if began.elapsed() > SYNCED_LIMIT {
+                let slots: Vec<usize> = unsynced_acks.iter().map(|number| number + 1).collect();
                 let sentence = format!(
-                    "the `lazy` marks of machines {slots:?} are not clear for {steady:?} within {STRICT_LIMIT:?}"
+                    "the unsynced-ack flags of machines {slots:?} are not clear for {steady:?} within {SYNCED_LIMIT:?}"
                 );
                 self.figures.wrong.push(sentence);
                 return Ok(());
@@ -243,12 +248,13 @@ impl Run {
         }
     }
 
-    /// Waits until these machines, which were just started, are active members, as `cairn status` tells: there is a leader,
-    /// and the machine leads or follows, is not recovering, and has applied what was committed when it first answered.
-    /// Gives what came of each, in the order of `numbers`.
+    /// Waits until these machines, which were just started, are active members according to `cairn
+    /// status`: there is a leader, and the machine leads or follows, is not recovering, and has
+    /// applied what was committed when it first answered. Returns the result for each, in the order
+    /// of `numbers`.
     ///
     /// # Errors
-    /// A split that the status shows.
+    /// If the status shows two leaders of one term.
     pub async fn wait_active(&mut self, numbers: &[usize]) -> Result<Vec<Returned>> {
         let began = Instant::now();
         let mut waiting: Vec<Waiting> = numbers.iter().map(|number| Waiting::new(*number)).collect();
@@ -273,10 +279,11 @@ impl Run {
         }
     }
 
-    /// Compares what the cluster and its machines hold with what was written. True if all is right.
+    /// Compares what the cluster and its machines hold with what was written. Returns what is
+    /// wrong.
     ///
     /// # Errors
-    /// Where the cluster cannot be asked.
+    /// If the cluster does not answer.
     pub async fn compare(&mut self) -> Result<Vec<String>> {
         let wrong = check::verify(&mut self.cluster, &self.client, &mut self.ledger).await?;
         self.figures.comparisons += 1;
@@ -284,25 +291,26 @@ impl Run {
         Ok(wrong)
     }
 
-    /// As [`Run::compare`], after an operator gave up what no machine held any more. Gives also how many keys lost something;
-    /// it is wrong if they did and the status tells of no loss.
+    /// Like [`LossyRun::compare`], after an unsafe recovery. Also returns how many keys lost
+    /// something; if some did, a status must show the unsafe recovery.
     ///
     /// # Errors
-    /// Where the cluster cannot be asked.
-    pub async fn compare_after_loss(&mut self, since: Duration) -> Result<(Vec<String>, u64)> {
+    /// If the cluster does not answer.
+    pub async fn compare_after_unsafe_recovery(&mut self, since: Duration) -> Result<(Vec<String>, u64)> {
         let ledger = &mut self.ledger;
         let (mut wrong, lost) =
-            check::verify_after_loss(&mut self.cluster, &self.client, ledger, since).await?;
+            check::verify_after_unsafe_recovery(&mut self.cluster, &self.client, ledger, since).await?;
         self.figures.comparisons += 1;
         self.figures.keys = self.ledger.keys();
-        let told = self.cluster.status()?.values().filter_map(|one| integer(one, "losses")).max();
-        if lost > 0 && told.unwrap_or(0) == 0 {
-            wrong.push(format!("{lost} keys lost something, and no status tells of a loss"));
+        let recoveries =
+            self.cluster.status()?.values().filter_map(|one| integer(one, "unsafe_recoveries")).max();
+        if lost > 0 && recoveries.unwrap_or(0) == 0 {
+            wrong.push(format!("{lost} keys lost something, and no status shows an unsafe recovery"));
         }
         Ok((wrong, lost))
     }
 
-    /// What a machine's scrubber says, after it did `action`.
+    /// The status of a machine's scrubber, after it did `action`.
     ///
     /// # Errors
     /// If it does not answer.
@@ -312,10 +320,10 @@ impl Run {
         Ok(self.client.scrub(address, action).await?)
     }
 
-    /// Has a machine scrub all that it holds, and waits for the end of that: what its scrubber says then.
+    /// Has a machine scrub all its data, and waits for the end. Returns the scrubber's status then.
     ///
     /// # Errors
-    /// If it does not come to an end.
+    /// If it does not end.
     pub async fn scrub(&mut self, number: usize) -> Result<ScrubStatus> {
         let began = Instant::now();
         let before = self.scrubber(number, ScrubAction::Show).await?.cycles;
@@ -333,14 +341,14 @@ impl Run {
         }
     }
 
-    /// Says what a round did, if asked to.
+    /// Prints what a round did, if verbose.
     pub fn say(&self, what: impl FnOnce() -> String) {
         if self.plan.verbose {
             eprintln!("{} round {}: {}", self.figures.scenario, self.figures.rounds, what());
         }
     }
 
-    /// Ends the cluster and gives the figures.
+    /// Ends the cluster and returns the figures.
     pub fn finish(mut self) -> Figures {
         self.figures.seconds = self.began.elapsed().as_secs();
         if !self.figures.wrong.is_empty() {
@@ -350,15 +358,15 @@ impl Run {
     }
 }
 
-/// A machine whose return is awaited.
+/// A machine that must become active.
 struct Waiting {
     number: usize,
-    /// What it must have applied.
+    /// The index that it must have applied.
     target: Option<u64>,
     returned: Option<Returned>,
 }
 
-/// What `cairn status` tells of each machine that answers.
+/// The output of `cairn status` for each machine that answers.
 type Status = BTreeMap<usize, serde_json::Value>;
 
 impl Waiting {
@@ -374,13 +382,13 @@ impl Waiting {
         let committed = status.values().filter_map(|one| integer(one, "committed_index")).max();
         self.target = self.target.or(committed);
         let member = matches!(text(own, "role"), Some("leader" | "follower"));
-        let active = text(own, "standing").is_none_or(|standing| standing == "active");
+        let active = text(own, "member_state").is_none_or(|member_state| member_state == "active");
         member && active && self.target.is_some() && integer(own, "applied_index") >= self.target
     }
 
     fn late(&self, status: &Status) -> Returned {
         let own = status.get(&self.number);
-        let explained = own.and_then(|own| text(own, "standing")) == Some("recovering");
+        let explained = own.and_then(|own| text(own, "member_state")) == Some("recovering");
         let own = own.map_or("no answer".to_owned(), ToString::to_string);
         Returned::Not { reason: format!("not active within {ACTIVE_LIMIT:?}: {own}"), explained }
     }

@@ -1,35 +1,35 @@
-//! What is done to the machines, and what must hold afterwards.
+//! The scenarios: what is done to the machines, and what must hold afterwards.
 
 use crate::disk::{Behaviour, CutStyle};
 use crate::figures::Figures;
-use crate::run::{Plan, Returned, Run};
+use crate::run::{LossyRun, Plan, Returned};
 use anyhow::Result;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use std::time::Duration;
 
-/// Within this a leader under load has noticed that a machine is gone. Until then it may let acknowledgements run ahead,
-/// and marks that are clear may be set again.
+/// Within this time a leader under load has noticed that a machine is gone. Until then it may use
+/// the fast ack mode, and cleared flags may be set again.
 const NOTICED: Duration = Duration::from_millis(1500);
 
-/// What may be lost in `replicated` mode when all machines lose power at once: the interval of the background sync, and
-/// what such a sync takes on a busy machine.
+/// What may be lost in `replicated` mode when all machines lose power at once: the interval of the
+/// background sync, and the time that such a sync takes on a busy machine.
 const WINDOW: Duration = Duration::from_millis(2500);
 
-/// A cluster that stopped acknowledges nothing for so long.
+/// A cluster that stopped acknowledges nothing for this long.
 const STOPPED: Duration = Duration::from_secs(1);
 
-/// Cuts of one machine at a time while clients write. Nothing may be lost, the others go on, and the machine comes back
-/// by itself.
+/// Cuts the power of one machine at a time while clients write. Nothing may be lost, the others
+/// continue, and the machine comes back without an operator.
 ///
 /// # Errors
-/// Where the scenario cannot be carried out.
+/// If the scenario cannot be carried out.
 pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "power cut of one machine under load").await?;
+    let mut run = LossyRun::begin(plan, "power cut of one machine under load").await?;
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
-        run.wait_lazy().await?;
+        run.wait_unsynced_acks().await?;
         run.warm_up(&load).await?;
         let victim = run.rng.random_range(0..run.cluster.len());
         let cut_at = run.now();
@@ -53,8 +53,9 @@ pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Starts these machines again. False, with the reason among what is wrong, if one does not become active.
-pub(crate) async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<bool> {
+/// Restarts these machines. False, with the reason added to what is wrong, if one does not become
+/// active.
+pub(crate) async fn await_return(run: &mut LossyRun, numbers: &[usize]) -> Result<bool> {
     for number in numbers {
         run.cluster.start(*number)?;
     }
@@ -71,20 +72,20 @@ pub(crate) async fn await_return(run: &mut Run, numbers: &[usize]) -> Result<boo
     Ok(all)
 }
 
-/// Cuts of all machines at the same moment, with nothing written since they all cleared their `lazy` marks. Nothing may be
-/// lost and all come back by themselves.
+/// Cuts the power of all machines at the same moment, with nothing written since they all cleared
+/// their unsynced-ack flags. Nothing may be lost, and all come back without an operator.
 ///
 /// # Errors
-/// Where the scenario cannot be carried out.
+/// If the scenario cannot be carried out.
 pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "power cut of all machines while idle").await?;
+    let mut run = LossyRun::begin(plan, "power cut of all machines while idle").await?;
     let all: Vec<usize> = (0..run.cluster.len()).collect();
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
         run.warm_up(&load).await?;
         run.rest(load).await?;
-        run.wait_not_lazy(&all, Duration::ZERO).await?;
+        run.wait_all_acks_synced(&all, Duration::ZERO).await?;
         let damage = run.cluster.cut_power(&all, None)?;
         run.figures.damage.add(damage);
         if !await_return(&mut run, &all).await? {
@@ -102,13 +103,14 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Cuts of all machines under load, one after another, none of which comes back before all are cut: the second when those
-/// that are left have cleared their `lazy` marks. Nothing may be lost and all come back by themselves.
+/// Cuts the power of all machines under load, one after another; none comes back before all are
+/// cut. The second is cut when the others have cleared their unsynced-ack flags. Nothing may be
+/// lost, and all come back without an operator.
 ///
 /// # Errors
-/// Where the scenario cannot be carried out.
+/// If the scenario cannot be carried out.
 pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "power cuts of all machines one after another under load").await?;
+    let mut run = LossyRun::begin(plan, "power cuts of all machines one after another under load").await?;
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
@@ -122,7 +124,7 @@ pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
             run.figures.damage.add(damage);
             if left.len() * 2 > order.len() {
                 run.goes_on(&load).await;
-                run.wait_not_lazy(&left, NOTICED).await?;
+                run.wait_all_acks_synced(&left, NOTICED).await?;
             }
             run.pause(0..300).await;
         }
@@ -144,22 +146,23 @@ pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Cuts of all machines at the same moment while clients write. In `sync` and `device` mode nothing may be lost. In `replicated` mode
-/// the cluster either serves, and then all machines are back and nothing is lost, or it does not serve and says why.
+/// Cuts the power of all machines at the same moment while clients write. In `sync` and `device`
+/// mode nothing may be lost. In `replicated` mode either the cluster serves, all machines are back
+/// and nothing is lost, or it does not serve and says why.
 ///
 /// # Errors
-/// Where the scenario cannot be carried out.
+/// If the scenario cannot be carried out.
 pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = Run::begin(plan, "power cut of all machines under load").await?;
+    let mut run = LossyRun::begin(plan, "power cut of all machines under load").await?;
     let all: Vec<usize> = (0..run.cluster.len()).collect();
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
         if run.plan.setup.mode == "replicated" {
-            // What may be lost is younger than what the last comparison saw.
+            // What may be lost must be younger than what the last comparison saw.
             tokio::time::sleep(WINDOW).await;
         }
-        run.wait_lazy().await?;
+        run.wait_unsynced_acks().await?;
         run.warm_up(&load).await?;
         let cut_at = run.now();
         let damage = run.cluster.cut_power(&all, None)?;
@@ -195,32 +198,33 @@ pub async fn all_under_load(plan: &Plan, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-/// Accepts the loss. False if the cluster does not then serve, everywhere alike, all but the newest writes.
-async fn operator_decides(run: &mut Run, cut_at: Duration) -> Result<bool> {
-    run.cluster.accept_loss()?;
+/// Does an unsafe recovery. False if the cluster does not then serve all but the newest writes,
+/// with all machines equal.
+async fn operator_decides(run: &mut LossyRun, cut_at: Duration) -> Result<bool> {
+    run.cluster.accept_data_loss()?;
     let all: Vec<usize> = (0..run.cluster.len()).collect();
     for (slot, returned) in (1..).zip(run.wait_active(&all).await?) {
         if let Returned::Not { reason, .. } = returned {
-            run.figures.wrong.push(format!("machine {slot} after `cairn recover`: {reason}"));
+            run.figures.wrong.push(format!("machine {slot} after `cairn unsafe-recovery`: {reason}"));
             return Ok(false);
         }
     }
-    let (wrong, lost) = run.compare_after_loss(cut_at.saturating_sub(WINDOW)).await?;
-    run.say(|| format!("the operator gave up writes of {lost} keys: {} wrong", wrong.len()));
+    let (wrong, lost) = run.compare_after_unsafe_recovery(cut_at.saturating_sub(WINDOW)).await?;
+    run.say(|| format!("the operator discarded writes of {lost} keys: {} wrong", wrong.len()));
     run.figures.given_up += lost;
     run.figures.wrong.extend(wrong);
     Ok(run.figures.wrong.is_empty())
 }
 
-/// How all machines came back.
+/// The result of restarting all machines.
 struct Return {
-    /// Of each machine that did not become active, what it says.
+    /// The reason of each machine that did not become active.
     reasons: Vec<String>,
-    /// Whether one of them says why.
+    /// Whether one of the reasons explains it.
     explained: bool,
 }
 
-async fn start_all(run: &mut Run) -> Result<Return> {
+async fn start_all(run: &mut LossyRun) -> Result<Return> {
     run.cluster.start_all()?;
     let mut returned = Return { reasons: Vec::new(), explained: false };
     let all: Vec<usize> = (0..run.cluster.len()).collect();
@@ -236,20 +240,21 @@ async fn start_all(run: &mut Run) -> Result<Return> {
     Ok(returned)
 }
 
-/// What a canary is made of: an assumption without which no store can keep its promise.
+/// A canary breaks an assumption without which no store can keep its promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Disks that report syncs which they do not do.
+    /// Disks that report syncs that they do not do.
     LyingDisks,
-    /// Machines that keep their boot id over a power cut, and so take what they forgot for what never was.
+    /// Machines that keep their boot id over a power cut, and so do not know that they may have
+    /// lost something.
     HiddenCuts,
 }
 
-/// Power cuts of all machines under load where no promise can be kept. A loss must be found, or reported by the machines:
-/// else it is this harness that sees nothing.
+/// Cuts the power of all machines under load where no promise can be kept. A loss must be found, or
+/// reported by the machines: else this harness would miss losses.
 ///
 /// # Errors
-/// Where the scenario cannot be carried out.
+/// If the scenario cannot be carried out.
 pub async fn canary(plan: &Plan, canary: Canary, cuts: u64) -> Result<Figures> {
     let mut plan = plan.clone();
     let name = match canary {
@@ -259,13 +264,13 @@ pub async fn canary(plan: &Plan, canary: Canary, cuts: u64) -> Result<Figures> {
             "canary: power cuts that the boot id hides"
         }
     };
-    let mut run = Run::begin(&plan, name).await?;
+    let mut run = LossyRun::begin(&plan, name).await?;
     for round in 0..cuts {
         if round > 0 {
-            run.begin_anew().await?;
+            run.replace_cluster().await?;
         }
         run.figures.rounds += 1;
-        cut_where_nothing_helps(&mut run, canary, round).await?;
+        cut_without_protection(&mut run, canary, round).await?;
     }
     if run.figures.caught == 0 {
         run.figures.wrong.push("no loss was found where there must have been one".to_owned());
@@ -273,7 +278,7 @@ pub async fn canary(plan: &Plan, canary: Canary, cuts: u64) -> Result<Figures> {
     Ok(run.finish())
 }
 
-async fn cut_where_nothing_helps(run: &mut Run, canary: Canary, round: u64) -> Result<()> {
+async fn cut_without_protection(run: &mut LossyRun, canary: Canary, round: u64) -> Result<()> {
     let all: Vec<usize> = (0..run.cluster.len()).collect();
     let load = run.load();
     run.warm_up(&load).await?;
@@ -281,22 +286,22 @@ async fn cut_where_nothing_helps(run: &mut Run, canary: Canary, round: u64) -> R
         Canary::LyingDisks => run.cluster.behave(Behaviour::Lie),
         Canary::HiddenCuts => run.cluster.hide_cuts(),
     }
-    run.wait_lazy().await?;
+    run.wait_unsynced_acks().await?;
     run.warm_up(&load).await?;
-    // All that is not synced comes to nothing, as if it had never been; or a part of it.
+    // Nothing unsynced survives, or a part of it does.
     let style = if round.is_multiple_of(2) { CutStyle::Nothing } else { CutStyle::Scattered };
     let damage = run.cluster.cut_power(&all, Some(style))?;
     run.figures.damage.add(damage);
     run.cluster.behave(run.plan.setup.behaviour());
     let Return { reasons, .. } = start_all(run).await?;
     run.rest(load).await?;
-    // What a client under load was told is one of the losses that are wanted.
+    // A wrong answer to a client under load is one of the losses that must be found.
     let mut found = std::mem::take(&mut run.figures.wrong);
     if reasons.is_empty() {
         found.extend(run.compare().await?);
         run.figures.served += 1;
     } else {
-        found.extend(run.judge());
+        found.extend(run.check());
     }
     run.say(|| format!("{damage:?}, {} lost: {:?}, stopped: {reasons:?}", found.len(), found.first()));
     if !found.is_empty() {

@@ -1,4 +1,5 @@
-//! The lossy disk itself, through the kernel: what survives a power cut, and who may still write after it.
+//! The lossy disk itself, through the kernel: what survives a power cut, and that ended processes
+//! cannot write after it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +20,8 @@ struct Machine {
     _folder: TempDir,
 }
 
-/// A mounted disk; `None`, with a word on why, where this machine cannot have one. In CI that is a failure.
+/// A mounted disk; `None`, with a message, if this machine cannot have one. In CI that is a
+/// failure.
 fn machine(behaviour: Behaviour) -> Option<Machine> {
     if let Some(missing) = missing() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}");
@@ -193,7 +195,7 @@ fn a_lock_on_the_open_file_keeps_others_out_until_it_is_closed() {
     lock(&first).unwrap();
     assert!(lock(&second).is_err());
     drop(first);
-    // The kernel lets go of it a moment after the close: it tells the filesystem first.
+    // The kernel releases it a moment after the close: it tells the filesystem first.
     let free = (0..12_000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         lock(&second).is_ok()

@@ -1,4 +1,5 @@
-//! Power cuts and flipped bits under real processes, a few of each kind; `cargo lossy` does many. And the proof that a loss would be seen.
+//! Power cuts and flipped bits under real processes, a few of each kind; `cargo lossy` does many.
+//! The canaries show that a loss would be seen.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,13 +13,14 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-/// After so many seconds the program ends itself, and everything that it started.
+/// After this many seconds the program ends itself and everything that it started.
 const LIMIT: &str = "110";
 
-/// One at a time: what is waited for has limits, and a busy machine is slow enough.
+/// One test at a time: waits have limits, and a busy machine is slow enough.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The figures of one scenario; `None`, with a word on why, where this machine cannot run it. In CI that is a failure.
+/// The figures of one scenario; `None`, with a message, if this machine cannot run it. In CI that
+/// is a failure.
 fn figures(arguments: &[&str]) -> Option<Value> {
     if let Some(missing) = missing() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}");
@@ -43,7 +45,7 @@ fn count(figures: &Value, field: &str) -> u64 {
     figures[field].as_u64().unwrap()
 }
 
-/// Every round was served and compared, and nothing was wrong.
+/// The cluster served after every round, each was compared, and nothing was wrong.
 fn assert_nothing_lost(figures: &Value, rounds: u64) {
     assert_eq!(figures["wrong"], Value::Array(vec![]));
     for field in ["rounds", "served", "comparisons"] {
@@ -76,12 +78,13 @@ fn in_sync_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ./test lossy"]
-fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_by_itself_and_nothing_is_lost() {
+fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_without_an_operator_and_nothing_is_lost()
+{
     let Some(figures) = figures(&["--mode", "replicated", "--cuts", "4"]) else { return };
     assert_nothing_lost(&figures, 4);
     assert_eq!(figures["recovery_ms"].as_array().unwrap().len(), 4);
     let damage = &figures["damage"];
-    assert!(count(damage, "dropped") + count(damage, "torn") > 0, "something was forgotten");
+    assert!(count(damage, "dropped") + count(damage, "torn") > 0, "something was lost");
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ./test lossy"]
-fn bits_flipped_in_every_file_of_one_machine_after_another_are_mended_by_a_scrub_and_no_read_is_wrong() {
+fn bits_flipped_in_every_file_of_one_machine_after_another_are_repaired_by_a_scrub_and_no_read_is_wrong() {
     let Some(figures) = figures(&["--mode", "replicated", "--flips", "3"]) else { return };
     assert_eq!(figures["wrong"], Value::Array(vec![]));
     assert_eq!((count(&figures, "rounds"), count(&figures, "served")), (3, 3));
@@ -118,9 +121,11 @@ fn bits_flipped_in_every_file_of_one_machine_after_another_are_mended_by_a_scrub
         "two after the flips in a running process, two after a restart"
     );
     assert!(
-        count(&figures, "flips") > 3 * 30 && count(&figures, "damaged") > 0 && count(&figures, "mended") > 0
+        count(&figures, "flips") > 3 * 30
+            && count(&figures, "damaged") > 0
+            && count(&figures, "repaired") > 0
     );
-    assert_eq!(count(&figures, "unmended"), 0);
+    assert_eq!(count(&figures, "unrepaired"), 0);
 }
 
 #[test]
@@ -134,7 +139,7 @@ fn on_disks_that_lie_about_syncs_every_loss_is_found_or_reported() {
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ./test lossy"]
-fn where_the_boot_id_hides_a_power_cut_every_loss_is_found_or_reported() {
+fn if_the_boot_id_hides_a_power_cut_every_loss_is_found_or_reported() {
     let Some(figures) = figures(&["--hidden-cuts", "1"]) else { return };
     assert_eq!(count(&figures, "caught"), 1);
     assert!(count(&figures["damage"], "dropped") > 0);

@@ -1,23 +1,24 @@
-//! What can happen next in a state.
+//! The actions that are possible in a state.
 
 use crate::bounds::Bounds;
 use crate::log::{Content, Id, Log, MAX_LEN};
 use crate::rules::Rules;
-use crate::state::{Node, REBORN, Role, State, Term};
+use crate::state::{Node, REPLACEMENT, Role, State, Term};
 use std::fmt;
 
-/// How a member answers for what it wrote.
+/// Whether and when a member acknowledges what it wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ack {
-    /// Not at all, yet.
+    /// Not yet.
     None,
-    /// When written, under the mark.
-    Lazy,
+    /// When written, with its unsynced-ack flag set.
+    Fast,
     /// After a sync.
     Synced,
 }
 
-/// One step. `at` is a slot, `term` names the leader whose message is received.
+/// One step. `at` is an index in [`State::nodes`], `term` that of the leader whose message a member
+/// receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Campaign { at: usize },
@@ -41,7 +42,7 @@ pub(crate) enum Action {
     Overwrite { at: usize },
     StartCopy { at: usize },
     GoDown { at: usize },
-    SwitchRegime { at: usize },
+    SwitchAckMode { at: usize },
     Confirm { at: usize, term: u8 },
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Everything that can happen next.
+    /// Adds to `out` every action that is possible in this state.
     pub(crate) fn actions(&self, state: &State, out: &mut Vec<Action>) {
         for at in 0..state.nodes().len() {
             let node = &state.all[at];
@@ -68,19 +69,20 @@ impl Model {
                 self.leading(state, at, node, out);
             }
             for term in node.term.max(1)..=self.bounds.terms {
-                let said = state.term(term);
-                if said.leader != 0 && said.leader != node.id + 1 {
-                    self.receiving(at, node, term, said, out);
+                let sent = state.term(term);
+                if sent.leader != 0 && sent.leader != node.id + 1 {
+                    self.receiving(at, node, term, sent, out);
                 }
             }
             self.rejoining(state, at, node, out);
-            self.marking(at, node, out);
+            self.flag_clearing(at, node, out);
             self.faults(state, at, node, out);
         }
     }
 
-    /// A vote that can no longer count, or that the candidate's configuration does not count, is not modelled: it would
-    /// only forbid things to its voter. Whether a voter is a voter by its own log does not matter.
+    /// Leaves out votes that can no longer count, and votes that the candidate's configuration does
+    /// not count: they would only restrict the voter. The voter's own log need not list it as a
+    /// voter.
     fn elections(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
         let rules = &self.rules;
         if self.membership(node.log).contains(node.id)
@@ -111,118 +113,120 @@ impl Model {
     }
 
     fn leading(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
-        let said = state.term(node.term);
-        if self.commit_index(node, said).is_some() {
+        let sent = state.term(node.term);
+        if self.commit_index(node, sent).is_some() {
             out.push(Action::Commit { at });
         }
         if node.log.len() < self.bounds.entries.min(MAX_LEN) {
             let mut contents = Vec::new();
-            self.proposals(state, node, said, &mut contents);
+            self.proposals(state, node, sent, &mut contents);
             for content in contents {
-                if !self.bounds.thin || said.regime.is_multiple_of(2) {
-                    out.push(Action::Propose { at, content, ack: Ack::Lazy });
+                if !self.bounds.degraded || sent.ack_mode.is_multiple_of(2) {
+                    out.push(Action::Propose { at, content, ack: Ack::Fast });
                 }
                 if self.writes_unacknowledged() {
                     out.push(Action::Propose { at, content, ack: Ack::None });
                 }
             }
         }
-        if self.writes_unacknowledged() && said.acked[node.id as usize] < node.log.len() {
+        if self.writes_unacknowledged() && sent.acked[node.id as usize] < node.log.len() {
             out.push(Action::SyncOwn { at });
         }
-        if self.bounds.thin {
-            let thin = said.regime % 2 == 1;
-            let may_switch = !thin || self.may_be_lazy_again(node, said);
-            if may_switch && said.regime < self.bounds.regimes {
-                out.push(Action::SwitchRegime { at });
+        if self.bounds.degraded {
+            let degraded = sent.ack_mode % 2 == 1;
+            let may_switch = !degraded || self.may_be_fast_again(node, sent);
+            if may_switch && sent.ack_mode < self.bounds.ack_modes {
+                out.push(Action::SwitchAckMode { at });
             }
-            if thin && said.answered >> node.id & 1 == 0 {
+            if degraded && sent.answered >> node.id & 1 == 0 {
                 out.push(Action::Confirm { at, term: node.term });
             }
         }
     }
 
-    fn proposals(&self, state: &State, leader: &Node, said: &Term, out: &mut Vec<Content>) {
+    fn proposals(&self, state: &State, leader: &Node, sent: &Term, out: &mut Vec<Content>) {
         if state.used.values < self.bounds.values {
             out.push(Content::Value(state.used.values + 1));
         }
         for node in state.nodes() {
-            let requested =
-                if self.bounds.old_requests { 1..=node.starts } else { node.gate.max(1)..=node.gate };
+            let nonces =
+                if self.bounds.old_requests { 1..=node.recoveries } else { node.gate.max(1)..=node.gate };
             out.extend(
-                requested
-                    .map(|nonce| Content::Start { id: node.id, nonce })
-                    .filter(|start| leader.log.find(*start).is_none()),
+                nonces
+                    .map(|nonce| Content::BootEpoch { id: node.id, nonce })
+                    .filter(|record| leader.log.find(*record).is_none()),
             );
         }
-        self.changes(state, leader, said, out);
+        self.changes(state, leader, sent, out);
     }
 
-    /// The highest index that a quorum acknowledged and that Raft lets this leader commit.
-    pub(crate) fn commit_index(&self, leader: &Node, said: &Term) -> Option<u8> {
-        (said.commit + 1..=leader.log.len())
+    /// The highest index that a quorum acknowledged and that this leader may commit by Raft's
+    /// rules.
+    pub(crate) fn commit_index(&self, leader: &Node, sent: &Term) -> Option<u8> {
+        (sent.commit + 1..=leader.log.len())
             .rev()
-            .find(|len| self.is_quorum(leader.log, said.ackers(*len)))
+            .find(|len| self.is_quorum(leader.log, sent.ackers(*len)))
             .filter(|len| leader.log.get(*len).term() == leader.term)
     }
 
-    fn receiving(&self, at: usize, node: &Node, term: u8, said: &Term, out: &mut Vec<Action>) {
-        let known = node.log.common(said.log);
-        let acked = said.acked[node.id as usize];
+    fn receiving(&self, at: usize, node: &Node, term: u8, sent: &Term, out: &mut Vec<Action>) {
+        let known = node.log.common(sent.log);
+        let acked = sent.acked[node.id as usize];
         let first = acked == 0;
-        if known < said.log.len() {
-            if self.bounds.marks {
+        if known < sent.log.len() {
+            if self.bounds.flags {
                 out.push(Action::Append { at, term, ack: Ack::None });
             }
-            if self.may_be_lazy(node, term, said, known + 1) && !(first && self.rules.first_append_synced) {
-                out.push(Action::Append { at, term, ack: Ack::Lazy });
+            if self.may_be_fast(node, term, sent, known + 1) && !(first && self.rules.first_append_synced) {
+                out.push(Action::Append { at, term, ack: Ack::Fast });
             }
             if self.may_sync() || first && self.rules.first_append_synced {
                 out.push(Action::Append { at, term, ack: Ack::Synced });
             }
         }
         if self.may_sync() && known > acked {
-            if self.may_be_lazy(node, term, said, known) && !(first && self.rules.first_append_synced) {
-                out.push(Action::Known { at, term, ack: Ack::Lazy });
+            if self.may_be_fast(node, term, sent, known) && !(first && self.rules.first_append_synced) {
+                out.push(Action::Known { at, term, ack: Ack::Fast });
             }
             out.push(Action::Known { at, term, ack: Ack::Synced });
         }
-        let heard = node.regime[term as usize - 1] == said.regime;
-        if self.bounds.thin
-            && said.regime % 2 == 1
+        let knows_ack_mode = node.ack_mode[term as usize - 1] == sent.ack_mode;
+        if self.bounds.degraded
+            && sent.ack_mode % 2 == 1
             && node.gate == 0
-            && !(heard && said.answered >> node.id & 1 == 1)
+            && !(knows_ack_mode && sent.answered >> node.id & 1 == 1)
         {
             out.push(Action::Confirm { at, term });
         }
     }
 
-    /// Whether an append of this length reached the member that lets it acknowledge lazily.
-    fn may_be_lazy(&self, node: &Node, term: u8, said: &Term, len: u8) -> bool {
+    /// Whether an append of this length can have reached the member that lets it acknowledge before
+    /// it syncs.
+    fn may_be_fast(&self, node: &Node, term: u8, sent: &Term, len: u8) -> bool {
         if node.clearing && self.rules.no_ack_while_clearing {
             return false;
         }
-        if !self.bounds.thin || said.regime.is_multiple_of(2) {
+        if !self.bounds.degraded || sent.ack_mode.is_multiple_of(2) {
             return true;
         }
-        let heard_of_thin = node.regime[term as usize - 1] == said.regime;
-        let old_append = len <= said.lazy_len && !(heard_of_thin && self.rules.old_regime_is_thin);
-        old_append || !self.rules.thin_syncs
+        let knows_safe_mode = node.ack_mode[term as usize - 1] == sent.ack_mode;
+        let old_append = len <= sent.fast_len && !(knows_safe_mode && self.rules.old_ack_mode_is_safe);
+        old_append || !self.rules.safe_mode_syncs
     }
 
     fn rejoining(&self, state: &State, at: usize, node: &Node, out: &mut Vec<Action>) {
         if node.term == 0 {
             return;
         }
-        let said = state.term(node.term);
-        let same = node.log.common(said.log);
-        let applied = same.min(said.commit);
+        let sent = state.term(node.term);
+        let same = node.log.common(sent.log);
+        let applied = same.min(sent.commit);
         if node.gate != 0 {
-            let start = node.log.find(Content::Start { id: node.id, nonce: node.gate });
+            let record = node.log.find(Content::BootEpoch { id: node.id, nonce: node.gate });
             let reached = if self.rules.leave_on_applied { applied } else { same };
-            let by_start = start.is_some_and(|index| index <= reached);
-            let by_index = !self.rules.leave_by_start && said.commit > 0 && same >= said.commit;
-            if by_start || by_index {
+            let by_record = record.is_some_and(|index| index <= reached);
+            let by_index = !self.rules.leave_by_epoch && sent.commit > 0 && same >= sent.commit;
+            if by_record || by_index {
                 out.push(Action::Leave { at });
             }
         }
@@ -231,8 +235,8 @@ impl Model {
         }
     }
 
-    fn marking(&self, at: usize, node: &Node, out: &mut Vec<Action>) {
-        if !self.bounds.marks || self.bounds.thin || !node.lazy {
+    fn flag_clearing(&self, at: usize, node: &Node, out: &mut Vec<Action>) {
+        if !self.bounds.flags || self.bounds.degraded || !node.unsynced_acks {
             return;
         }
         match (self.rules.no_ack_while_clearing, node.clearing) {
@@ -250,7 +254,7 @@ impl Model {
                 if node.synced_vote != (node.term, node.voted) {
                     out.push(Action::PowerCut { at, log, vote_kept: false });
                 }
-                if !rules.one_start_update {
+                if !rules.one_epoch_update {
                     out.push(Action::CutThenKill { at, log });
                 }
             }
@@ -263,13 +267,13 @@ impl Model {
                 out.push(Action::Kill { at, keep: node.log.len() });
             }
         }
-        if used.losses < bounds.losses {
+        if used.lost_disks < bounds.lost_disks {
             out.push(Action::LoseDisk { at });
         }
         if bounds.overwrites && state.nodes().iter().all(|node| !node.down) {
             out.push(Action::LoseIdentity { at });
         }
-        if used.copies < bounds.copies && node.id < REBORN {
+        if used.copies < bounds.copies && node.id < REPLACEMENT {
             let replaced = |log: Log| !self.membership(log).contains(node.id);
             let voters = self.membership(state.committed);
             let known = state.nodes().iter().all(|n| !voters.contains(n.id) || replaced(n.log));
@@ -277,13 +281,13 @@ impl Model {
                 out.push(Action::StartCopy { at });
             }
         }
-        if bounds.thin && state.nodes().iter().all(|node| !node.down) {
+        if bounds.degraded && state.nodes().iter().all(|node| !node.down) {
             out.push(Action::GoDown { at });
         }
     }
 
-    /// Whether a leader says that a majority does without the member whose identity is lost: it holds all that the leader
-    /// has by then, be it committed or not.
+    /// Whether a leader confirms that a majority without the lost identity has synced everything
+    /// that the leader has, committed or not.
     fn may_be_overwritten(&self, state: &State, lost: u8) -> bool {
         let leaders = state.nodes().iter().filter(|node| node.role == Role::Leader && !node.down);
         leaders.into_iter().any(|leader| {
@@ -301,7 +305,7 @@ impl Model {
     }
 
     fn may_sync(&self) -> bool {
-        self.bounds.marks || self.bounds.thin
+        self.bounds.flags || self.bounds.degraded
     }
 
     fn writes_unacknowledged(&self) -> bool {
@@ -313,7 +317,7 @@ impl fmt::Display for Ack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Ack::None => "does not acknowledge yet",
-            Ack::Lazy => "acknowledges when written",
+            Ack::Fast => "acknowledges when written",
             Ack::Synced => "syncs, then acknowledges",
         })
     }
@@ -323,7 +327,7 @@ impl Action {
     /// The step in plain words, given the state before it.
     pub(crate) fn describe(&self, state: &State, bounds: &Bounds) -> String {
         let name = |id: u8| {
-            if bounds.members > REBORN { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
+            if bounds.members > REPLACEMENT { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
         };
         let id = |at: usize| name(state.all[at].id);
         let term_of = |at: usize| state.all[at].term;
@@ -339,19 +343,19 @@ impl Action {
             }
             Action::SyncOwn { at } => format!("{} (leader) syncs and counts its own copy", id(at)),
             Action::Append { at, term, ack } => {
-                let said = state.term(term).log;
-                let next = said.get(state.all[at].log.common(said) + 1);
-                format!("{} receives {next} of term {term}'s leader, writes it, {ack}", id(at))
+                let sent = state.term(term).log;
+                let next = sent.get(state.all[at].log.common(sent) + 1);
+                format!("{} receives {next} from term {term}'s leader, writes it, {ack}", id(at))
             }
             Action::Known { at, term, ack } => {
-                format!("{} hears term {term}'s leader repeat entries that it has, {ack}", id(at))
+                format!("{} receives entries that it has from term {term}'s leader again, {ack}", id(at))
             }
-            Action::Commit { at } => format!("{} (leader) counts a quorum and tells clients", id(at)),
+            Action::Commit { at } => format!("{} (leader) counts a quorum and answers the clients", id(at)),
             Action::Leave { at } => format!("{} ends its recovery", id(at)),
             Action::Join { at } => format!("{} applies its own membership", id(at)),
-            Action::Clear { at } => format!("{} syncs, then clears its mark", id(at)),
-            Action::ClearBegin { at } => format!("{} syncs, about to clear its mark", id(at)),
-            Action::ClearEnd { at } => format!("{}'s clear mark reaches the disk", id(at)),
+            Action::Clear { at } => format!("{} syncs, then clears its flag", id(at)),
+            Action::ClearBegin { at } => format!("{} syncs, and will clear its flag", id(at)),
+            Action::ClearEnd { at } => format!("{}'s cleared flag reaches the disk", id(at)),
             Action::PowerCut { at, log, vote_kept } => {
                 let vote = if vote_kept { "" } else { " and its last vote" };
                 let lost = if log == state.all[at].log && vote_kept { "nothing" } else { "its tail" };
@@ -359,7 +363,7 @@ impl Action {
             }
             Action::CutThenKill { at, log } => {
                 format!(
-                    "{} loses power, starts with {log}, is killed before it wrote its state, starts again",
+                    "{} loses power, starts with {log}, is killed before it writes its state, starts again",
                     id(at)
                 )
             }
@@ -367,20 +371,22 @@ impl Action {
                 let lost = state.all[at].log.len() - keep;
                 format!("{}'s process is killed ({lost} writes not yet on the disk), starts again", id(at))
             }
-            Action::LoseDisk { at } => format!("{}'s disk is lost; it starts blank as who it was", id(at)),
-            Action::LoseIdentity { at } => format!("{}'s identity cannot be read any more", id(at)),
+            Action::LoseDisk { at } => {
+                format!("{}'s disk is lost; it starts blank under its old identity", id(at))
+            }
+            Action::LoseIdentity { at } => format!("{}'s identity becomes unreadable", id(at)),
             Action::Overwrite { at } => format!("{}'s directory is overwritten", id(at)),
             Action::StartCopy { at } => {
-                format!("{} is started from a copy that was made in the beginning", id(at))
+                format!("{} is started from a copy of its first state", id(at))
             }
             Action::GoDown { at } => format!("{} goes down for good", id(at)),
-            Action::SwitchRegime { at } => {
-                let regime = state.term(term_of(at)).regime + 1;
-                let kind = if regime % 2 == 1 { "thin: sync before you acknowledge" } else { "lazy" };
-                format!("{} (leader) begins regime {regime}, {kind}", id(at))
+            Action::SwitchAckMode { at } => {
+                let ack_mode = state.term(term_of(at)).ack_mode + 1;
+                let kind = if ack_mode % 2 == 1 { "safe: sync, then acknowledge" } else { "fast" };
+                format!("{} (leader) begins ack mode {ack_mode} ({kind})", id(at))
             }
             Action::Confirm { at, term } => {
-                format!("{} answers in term {term}'s thin regime: synced, mark clear", id(at))
+                format!("{} answers in safe mode of term {term}: synced, flag clear", id(at))
             }
         }
     }

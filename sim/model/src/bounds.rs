@@ -1,56 +1,60 @@
-//! How far a search goes: what a run may contain at most, and where it begins.
+//! How far a search goes: the most that may happen in it, and where it begins.
 
 /// The bounds of one search. Terms, entries and faults are limited so that the search ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Machines: three or five. With five none is reborn.
+    /// Machines: three or five. With five there are no replacements.
     pub members: u8,
-    /// Of five: C was elected leader of term 2 by D and E, and neither A, who leads term 1, nor B knows of it yet.
+    /// With five machines: D and E have elected C leader of term 2. A, which leads term 1, and B do
+    /// not know it yet.
     pub deposed: bool,
-    /// Slots that may campaign, as bits.
+    /// Machines that may campaign, as bits by their index in `State::nodes`.
     pub candidates: u8,
-    /// Slots that may lose power, as bits.
+    /// Machines that may lose power, as bits by their index in `State::nodes`.
     pub faulty: u8,
-    /// The highest term; the first is led by A from the start.
+    /// The highest term. A leads the first term from the start.
     pub terms: u8,
     /// The longest log, the first leader's blank entry included.
     pub entries: u8,
     /// Client writes.
     pub values: u8,
-    /// Whether an operator may be asked for a mandate.
-    pub mandates: bool,
+    /// Whether the search checks what an unsafe recovery could do.
+    pub unsafe_recovery_grants: bool,
     /// Power cuts, of any machines.
     pub cuts: u8,
     /// Process kills, of any machines.
     pub kills: u8,
-    /// Slots that have a second identity, as bits: a blank machine that may join in the place of the first.
-    pub reborn: u8,
-    /// The replacement of slot C is half made: A and B have the joint configuration, and the new C has what they have.
+    /// Slots with a second identity, as bits: a blank machine that may replace the first identity.
+    pub replacement: u8,
+    /// The search begins in the middle of the replacement of slot C: A and B have the joint
+    /// configuration, and the new C has what they have.
     pub half_made: bool,
-    /// Whether a half-made replacement may also be undone.
+    /// Whether a leader may also undo a half-made replacement.
     pub undo: bool,
-    /// Whether a replaced member may be put back, as who it was, in the place of the one that replaced it.
+    /// Whether a replaced member may be put back under its old identity, instead of its
+    /// replacement.
     pub back: bool,
-    /// Disks lost by machines that then go on as who they were.
-    pub losses: u8,
-    /// Whether these recover in place.
-    pub losses_recover: bool,
-    /// Whether one machine's identity becomes unreadable, and its directory is then overwritten.
+    /// Lost disks of machines that continue under their old identity.
+    pub lost_disks: u8,
+    /// Whether those machines recover.
+    pub lost_disks_recover: bool,
+    /// Whether one machine's identity becomes unreadable and its directory is then overwritten.
     pub overwrites: bool,
     /// Old copies of replaced members' disks that are started.
     pub copies: u8,
-    /// Whether the mark takes part: it starts clear, acknowledgements may be synced or not, members may clear it.
-    pub marks: bool,
-    /// Whether leaders have a thin regime, and machine C goes down for good.
-    pub thin: bool,
-    /// The last regime of a term; odd ones are thin.
-    pub regimes: u8,
-    /// Whether leaders may say so of earlier starts of the member.
+    /// Whether the search covers the unsynced-ack flag: it is clear at the start, members
+    /// acknowledge before or after a sync, and they may clear the flag.
+    pub flags: bool,
+    /// Whether leaders switch ack modes, and one machine goes down for good.
+    pub degraded: bool,
+    /// The highest ack mode number of a term. Odd numbers are safe mode, even ones fast mode.
+    pub ack_modes: u8,
+    /// Whether leaders may also log records of a member's earlier boot epochs.
     pub old_requests: bool,
 }
 
 impl Bounds {
-    /// Two terms, nothing else: scenarios name what they add.
+    /// Two terms and no faults. Scenarios name what they add.
     pub(crate) const BASE: Bounds = Bounds {
         members: 3,
         deposed: false,
@@ -59,26 +63,26 @@ impl Bounds {
         terms: 2,
         entries: 3,
         values: 1,
-        mandates: false,
+        unsafe_recovery_grants: false,
         cuts: 0,
         kills: 0,
-        reborn: 0,
+        replacement: 0,
         half_made: false,
         undo: false,
         back: false,
-        losses: 0,
-        losses_recover: false,
+        lost_disks: 0,
+        lost_disks_recover: false,
         overwrites: false,
         copies: 0,
-        marks: false,
-        thin: false,
-        regimes: 3,
+        flags: false,
+        degraded: false,
+        ack_modes: 3,
         old_requests: true,
     };
 
-    /// Whether B and C are interchangeable.
+    /// Whether nothing tells B and C apart.
     pub(crate) fn symmetric(&self) -> bool {
-        let [b, c] = [self.reborn >> 1 & 1, self.reborn >> 2 & 1];
+        let [b, c] = [self.replacement >> 1 & 1, self.replacement >> 2 & 1];
         self.members == 3 && self.candidates == EVERY && self.faulty == EVERY && b == c
     }
 

@@ -1,10 +1,12 @@
-//! What can no longer matter is forgotten after each step, so that states that differ in nothing else are one.
+//! Drops what can no longer matter after each step, so that states that differ in nothing else
+//! count once.
 
 use crate::actions::Model;
 use crate::state::{Past, Role, State, TERMS};
 
 impl Model {
-    /// Votes of campaigns that are over, and, once no power cut can come any more, what one would have taken.
+    /// Drops votes of campaigns that are over. Once no power cut can come any more, drops
+    /// acknowledgements to former leaders and what a power cut would have taken.
     pub(crate) fn forget(&self, state: &mut State) {
         for term in 1..=TERMS as u8 {
             let campaigns = |role: Role| {
@@ -13,24 +15,25 @@ impl Model {
             };
             let (candidates, leaders): (u8, u8) = (campaigns(Role::Candidate), campaigns(Role::Leader));
             let over = self.no_more_cuts(state) && leaders == 0;
-            let said = state.term_mut(term);
-            for id in (0..said.asked.len()).filter(|id| candidates >> id & 1 == 0) {
-                (said.asked[id], said.granted[id]) = (0, 0);
+            let sent = state.term_mut(term);
+            for id in (0..sent.asked.len()).filter(|id| candidates >> id & 1 == 0) {
+                (sent.asked[id], sent.granted[id]) = (0, 0);
             }
             if over {
-                said.acked = Default::default();
+                sent.acked = Default::default();
             }
         }
         if self.no_more_cuts(state) {
             for node in &mut state.all {
-                (node.past, node.lazy, node.clearing) = (Past::default(), false, false);
+                (node.past, node.unsynced_acks, node.clearing) = (Past::default(), false, false);
                 node.synced_vote = (node.term, node.voted);
             }
         }
     }
 
-    /// The thin regime's promise looks at marks and at what is synced, also after the last cut.
+    /// Never with `degraded`: that promise depends on flags and on what is synced, after the last
+    /// cut too.
     fn no_more_cuts(&self, state: &State) -> bool {
-        !self.bounds.thin && state.used.cuts == self.bounds.cuts
+        !self.bounds.degraded && state.used.cuts == self.bounds.cuts
     }
 }

@@ -1,7 +1,7 @@
 //! A replicated log of at most eight entries in one word.
 //!
-//! An entry is a byte: two bits of term, six of content. An entry is never zero, so the length is implied, and two logs
-//! are equal when the words are.
+//! An entry is a byte: two bits of term, six of content. An entry is never zero, so the word
+//! implies the length, and two logs are equal if their words are.
 
 use std::fmt;
 
@@ -11,25 +11,28 @@ pub(crate) const MAX_LEN: u8 = 8;
 /// What an entry carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Content {
-    /// What each leader appends first.
+    /// The first entry of each leader.
     Blank,
-    /// A client's write; each has its own number.
+    /// A client's write. Each has its own number.
     Value(u8),
-    /// A run of a member that recovers began; whichever leader hears of it says so.
-    Start { id: u8, nonce: u8 },
-    /// Joint configuration: the slot's first identity in the old half, its second in the new half.
+    /// The boot-epoch record of a recovering member. Any leader that learns of the boot epoch logs
+    /// it.
+    BootEpoch { id: u8, nonce: u8 },
+    /// Joint configuration: the slot's first identity in the old half, its replacement in the new
+    /// half.
     Joint(u8),
     /// The new half alone.
     Final(u8),
-    /// The variant that is not Cairn's: first the new identity is added ...
+    /// Not Cairn's: adds the new identity, as the first of two changes.
     Add(u8),
-    /// ... and then the old one removed.
+    /// Not Cairn's: removes the old identity, as the second of two changes.
     Remove(u8),
-    /// Another variant that is not Cairn's: the new identity instead of the old one, with no joint configuration between.
+    /// Not Cairn's: replaces the old identity by the new one without a joint configuration.
     Direct(u8),
-    /// The old half alone: a change that was begun is undone.
+    /// The old half alone: undoes a change that was begun.
     Undo(u8),
-    /// Joint configuration the other way: the slot's first identity is to come back for its second.
+    /// Joint configuration the other way: the slot's first identity comes back, its replacement
+    /// goes.
     Back(u8),
 }
 
@@ -38,7 +41,7 @@ impl Content {
         match self {
             Content::Blank => 0,
             Content::Value(v) => v,
-            Content::Start { id, nonce } => 7 + 4 * id + nonce,
+            Content::BootEpoch { id, nonce } => 7 + 4 * id + nonce,
             Content::Joint(slot) => 32 + slot,
             Content::Final(slot) => 35 + slot,
             Content::Add(slot) => 38 + slot,
@@ -53,7 +56,7 @@ impl Content {
         match code {
             0 => Content::Blank,
             1..=7 => Content::Value(code),
-            8..=31 => Content::Start { id: (code - 8) / 4, nonce: (code - 8) % 4 + 1 },
+            8..=31 => Content::BootEpoch { id: (code - 8) / 4, nonce: (code - 8) % 4 + 1 },
             32..=34 => Content::Joint(code - 32),
             35..=37 => Content::Final(code - 35),
             38..=40 => Content::Add(code - 38),
@@ -64,11 +67,11 @@ impl Content {
         }
     }
 
-    /// The same with slots B and C exchanged.
+    /// The same content with slots B and C exchanged.
     fn mirrored(self) -> Content {
         match self {
             Content::Blank | Content::Value(_) => self,
-            Content::Start { id, nonce } => Content::Start { id: mirror(id), nonce },
+            Content::BootEpoch { id, nonce } => Content::BootEpoch { id: mirror(id), nonce },
             Content::Joint(slot) => Content::Joint(mirror(slot)),
             Content::Final(slot) => Content::Final(mirror(slot)),
             Content::Add(slot) => Content::Add(mirror(slot)),
@@ -79,13 +82,13 @@ impl Content {
         }
     }
 
-    /// Whether it says who votes.
+    /// Whether it defines the voters.
     pub(crate) fn is_membership(self) -> bool {
-        !matches!(self, Content::Blank | Content::Value(_) | Content::Start { .. })
+        !matches!(self, Content::Blank | Content::Value(_) | Content::BootEpoch { .. })
     }
 }
 
-/// The identity (or slot) that takes this one's place when slots B and C are exchanged.
+/// The identity (or slot) that this one becomes when slots B and C are exchanged.
 pub(crate) fn mirror(id: u8) -> u8 {
     match id {
         1 => 2,
@@ -96,7 +99,7 @@ pub(crate) fn mirror(id: u8) -> u8 {
     }
 }
 
-/// An entry: log id and content, without its index.
+/// An entry: term and content. Its index is its position in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry(u8);
 
@@ -123,7 +126,7 @@ impl Log {
         (64 - self.0.leading_zeros()).div_ceil(8) as u8
     }
 
-    /// The entry at an index that is there.
+    /// The entry at an index that the log has.
     pub(crate) fn get(self, index: u8) -> Entry {
         Entry((self.0 >> (8 * (index - 1))) as u8)
     }
@@ -132,7 +135,7 @@ impl Log {
         (1..=self.len()).map(move |index| self.get(index))
     }
 
-    /// With one more entry. The caller has left room.
+    /// The log with one more entry. It must have fewer than [`MAX_LEN`].
     pub(crate) fn pushed(self, entry: Entry) -> Log {
         Log(self.0 | u64::from(entry.0) << (8 * self.len()))
     }
@@ -141,7 +144,7 @@ impl Log {
         if len >= MAX_LEN { self } else { Log(self.0 & ((1 << (8 * len)) - 1)) }
     }
 
-    /// How many first entries both have in common.
+    /// The length of the longest common prefix.
     pub(crate) fn common(self, other: Log) -> u8 {
         let equal = ((self.0 ^ other.0).trailing_zeros() / 8) as u8;
         equal.min(self.len()).min(other.len())
@@ -160,28 +163,28 @@ impl Log {
         self.last_term() << 4 | self.len()
     }
 
-    /// Term and index of the last entry that says who votes.
+    /// Term and index of the last membership entry.
     pub(crate) fn last_membership(self) -> (u8, u8) {
         let last = (1..=self.len()).rev().find(|index| self.get(*index).content().is_membership());
         last.map_or((0, 0), |index| (self.get(index).term(), index))
     }
 
-    /// Where this content stands, if it does.
+    /// The index of this content, if the log has it.
     pub(crate) fn find(self, content: Content) -> Option<u8> {
         (1..=self.len()).find(|index| self.get(*index).content() == content)
     }
 
-    /// The same with slots B and C exchanged.
+    /// The same log with slots B and C exchanged.
     pub(crate) fn mirrored(self) -> Log {
-        const NAMES_NOBODY: u64 = 0x3838_3838_3838_3838;
-        if self.0 & NAMES_NOBODY == 0 {
+        const NAMES_A_MEMBER: u64 = 0x3838_3838_3838_3838;
+        if self.0 & NAMES_A_MEMBER == 0 {
             return self;
         }
         self.entries().fold(Log::default(), |log, e| log.pushed(Entry::new(e.term(), e.content().mirrored())))
     }
 }
 
-/// The letter of an identity: A, B, C, and reborn A', B', C'.
+/// The letter of an identity: A, B, C, and their replacements A', B', C'.
 pub(crate) struct Id(pub u8);
 
 impl fmt::Display for Id {
@@ -197,7 +200,7 @@ impl fmt::Display for Entry {
         match self.content() {
             Content::Blank => write!(f, "blank"),
             Content::Value(v) => write!(f, "v{v}"),
-            Content::Start { id, nonce } => write!(f, "start({},{nonce})", Id(id)),
+            Content::BootEpoch { id, nonce } => write!(f, "epoch({},{nonce})", Id(id)),
             Content::Joint(slot) => write!(f, "joint({}->{})", Id(slot), Id(slot + 3)),
             Content::Final(slot) => write!(f, "final({})", Id(slot)),
             Content::Add(slot) => write!(f, "add({})", Id(slot + 3)),
@@ -230,15 +233,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_gives_back_what_was_pushed() {
+    fn a_log_returns_what_was_pushed() {
         let contents = [
             Content::Blank,
             Content::Value(7),
-            Content::Start { id: 0, nonce: 1 },
+            Content::BootEpoch { id: 0, nonce: 1 },
             Content::Back(1),
             Content::Joint(2),
             Content::Final(0),
-            Content::Start { id: 5, nonce: 4 },
+            Content::BootEpoch { id: 5, nonce: 4 },
             Content::Undo(2),
         ];
         let log = contents.iter().fold(Log::default(), |log, c| log.pushed(Entry::new(3, *c)));

@@ -1,17 +1,19 @@
-//! `cargo model`: makes every search and prints the table; `cargo model --trace RULE` tells what happens without a rule.
+//! `cargo model` makes every search and prints the table. `cargo model --trace RULE` prints what
+//! happens without a rule.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Explores every state that Cairn's protocol can reach within bounds, and what happens when a rule is left out.
+/// Explores every state that Cairn's protocol can reach within bounds, and shows what happens
+/// without a rule.
 #[derive(Parser)]
 struct Arguments {
-    /// Only searches whose names contain this.
+    /// Make only the searches whose names contain this.
     #[arg(default_value = "")]
     filter: String,
-    /// Print the shortest counterexample of one search, in plain words.
+    /// Print the shortest counterexample of one search, step by step.
     #[arg(long, value_name = "RULE")]
     trace: Option<String>,
     #[command(flatten)]
@@ -34,7 +36,7 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
     if let Some(name) = &arguments.trace {
         let Some(text) = cairn_model::trace(name, &arguments.deeper) else {
             let names: Vec<_> = cairn_model::names().collect();
-            eprintln!("no search is called `{name}`; there are: {}", names.join(", "));
+            eprintln!("no search is called `{name}`; the searches are: {}", names.join(", "));
             return Ok(false);
         };
         out.write_all(text.as_bytes())?;

@@ -1,10 +1,11 @@
-//! Who votes, and how a lost member is replaced: a configuration of one or, while a replacement is half made, two halves.
+//! The voters, and how a member is replaced: a configuration has one half or, in the middle of a
+//! replacement, two.
 
 use crate::actions::Model;
 use crate::log::{Content, Log};
-use crate::state::{Node, REBORN, State, Term};
+use crate::state::{Node, REPLACEMENT, State, Term};
 
-/// Sets of identities, as bits. Both halves are equal when no replacement is under way.
+/// Sets of identities, as bits. Both halves are equal unless a replacement is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     old: u8,
@@ -12,19 +13,19 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// What a log says; Raft uses a configuration from the moment that it is in the log.
+    /// The membership of a log. Raft uses a configuration as soon as it is in the log.
     pub(crate) fn of(log: Log, first: u8) -> Membership {
         log.entries().fold(Membership::uniform(first), |m, entry| match entry.content() {
             Content::Joint(slot) => Membership { old: m.old, new: replaced(m.new, slot) },
             Content::Back(slot) => {
-                Membership { old: m.old, new: m.new & !(1 << (slot + REBORN)) | 1 << slot }
+                Membership { old: m.old, new: m.new & !(1 << (slot + REPLACEMENT)) | 1 << slot }
             }
             Content::Final(_) => Membership::uniform(m.new),
             Content::Undo(_) => Membership::uniform(m.old),
             Content::Direct(slot) => Membership::uniform(replaced(m.new, slot)),
-            Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REBORN)),
+            Content::Add(slot) => Membership::uniform(m.new | 1 << (slot + REPLACEMENT)),
             Content::Remove(slot) => Membership::uniform(m.new & !(1 << slot)),
-            Content::Blank | Content::Value(_) | Content::Start { .. } => m,
+            Content::Blank | Content::Value(_) | Content::BootEpoch { .. } => m,
         })
     }
 
@@ -36,12 +37,12 @@ impl Membership {
         self.voters() >> id & 1 == 1
     }
 
-    /// Everybody who votes.
+    /// All voters.
     fn voters(self) -> u8 {
         self.old | self.new
     }
 
-    /// Whether a replacement is half made.
+    /// Whether this is a joint configuration.
     fn is_joint(self) -> bool {
         self.old != self.new
     }
@@ -53,7 +54,7 @@ impl Membership {
 }
 
 fn replaced(voters: u8, slot: u8) -> u8 {
-    voters & !(1 << slot) | 1 << (slot + REBORN)
+    voters & !(1 << slot) | 1 << (slot + REPLACEMENT)
 }
 
 impl Model {
@@ -61,35 +62,37 @@ impl Model {
         Membership::of(log, self.bounds.voters())
     }
 
-    /// Whether these decide for a member with this log.
+    /// Whether these identities are a quorum for a member with this log.
     pub(crate) fn is_quorum(&self, log: Log, ids: u8) -> bool {
         let Membership { old, new } = self.membership(log);
         let old = if self.rules.joint_quorum { old } else { new };
         Membership { old, new }.is_quorum(ids)
     }
 
-    /// Whether a leader in the thin regime may leave it.
-    pub(crate) fn may_be_lazy_again(&self, leader: &Node, said: &Term) -> bool {
+    /// Whether a leader in safe mode may return to fast mode.
+    pub(crate) fn may_be_fast_again(&self, leader: &Node, sent: &Term) -> bool {
         let now = self.membership(leader.log);
-        let answered = now.voters() & !said.answered == 0 || !self.rules.return_needs_all;
-        let settled = self.membership(said.log.prefix(said.commit)) == now || !self.rules.return_needs_commit;
-        answered && settled
+        let answered = now.voters() & !sent.answered == 0 || !self.rules.return_needs_all;
+        let committed =
+            self.membership(sent.log.prefix(sent.commit)) == now || !self.rules.return_needs_commit;
+        answered && committed
     }
 
-    /// The changes that this leader may propose. Nobody looks at whether the old member is gone: it may only be silent.
-    pub(crate) fn changes(&self, state: &State, leader: &Node, said: &Term, out: &mut Vec<Content>) {
+    /// The changes that this leader may propose. Whether the old member is really gone makes no
+    /// difference: it may only be silent.
+    pub(crate) fn changes(&self, state: &State, leader: &Node, sent: &Term, out: &mut Vec<Content>) {
         let rules = &self.rules;
-        let own_term = said.commit > 0 && said.log.get(said.commit).term() == leader.term;
+        let own_term = sent.commit > 0 && sent.log.get(sent.commit).term() == leader.term;
         let now = self.membership(leader.log);
-        if self.bounds.reborn == 0
+        if self.bounds.replacement == 0
             || rules.own_term_first && !own_term
             || rules.one_change_in_flight && self.membership(known_committed(state, leader)) != now
         {
             return;
         }
-        for id in state.nodes().iter().map(|node| node.id).filter(|id| *id >= REBORN) {
-            let slot = id - REBORN;
-            let waits = rules.caught_up && said.acked[id as usize] < said.commit;
+        for id in state.nodes().iter().map(|node| node.id).filter(|id| *id >= REPLACEMENT) {
+            let slot = id - REPLACEMENT;
+            let waits = rules.caught_up && sent.acked[id as usize] < sent.commit;
             match (now.contains(slot), now.contains(id)) {
                 (true, false) if now.is_joint() || waits => {}
                 (true, false) if !rules.one_replacing_change => out.push(Content::Add(slot)),
@@ -109,11 +112,11 @@ impl Model {
     }
 }
 
-/// What a leader may know to be committed, from its own term and those before.
+/// The longest log that a leader may know to be committed, in its own term and earlier ones.
 fn known_committed(state: &State, leader: &Node) -> Log {
     let terms = state.terms[..leader.term as usize].iter();
     terms
-        .map(|said| said.log.prefix(said.commit))
+        .map(|sent| sent.log.prefix(sent.commit))
         .filter(|log| leader.log.starts_with(*log))
         .max_by_key(|log| log.len())
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What must always hold. The first step that breaks one of these ends the search.
+//! The properties that must always hold. The first step that breaks one ends the search.
 
 use crate::actions::Model;
 use crate::log::Log;
@@ -10,23 +10,25 @@ use std::fmt;
 pub(crate) enum Violation {
     /// Two members lead one term.
     TwoLeaders,
-    /// One log id stands for two contents.
+    /// One log id has two contents.
     IdReused,
-    /// A leader was elected without an entry that was committed before.
+    /// An elected leader lacks an entry that an earlier term committed.
     LeaderLacksCommitted,
-    /// An entry was committed that contradicts a committed one, or that an elected leader lacks.
+    /// An entry was committed that conflicts with a committed one.
     CommittedReplaced,
-    /// One machine is gone, and the two others cannot commit without it.
+    /// One machine is lost, and the two others cannot commit without it.
     SurvivorsBlocked,
-    /// An operator who asked some members could give a mandate, and the others go on without it.
-    MandateSplits,
-    /// A disk is lost, then another machine loses power, and nobody can be elected.
+    /// An unsafe recovery of some members could elect a leader, and the others continue without it.
+    UnsafeRecoverySplits,
+    /// A disk is lost, then another machine loses power, and no active member can be elected.
     SecondLossStops,
-    /// The thin regime was established with one machine down, and another became forgetful.
-    ThinPromiseBroken,
-    /// A directory without an identity was overwritten, then a machine lost power, and a committed entry is on no disk any more.
+    /// Safe mode was established with one machine down, and then another member recovers or has its
+    /// flag set.
+    DegradedPromiseBroken,
+    /// A directory with an unreadable identity was overwritten, then a machine lost power, and a
+    /// committed entry is on no disk any more.
     CommittedNowhere,
-    /// Not of the protocol: a bound of the model's own representation was reached.
+    /// Not a violation of the protocol: the search reached a bound of the model's representation.
     ModelTooSmall,
 }
 
@@ -38,19 +40,19 @@ impl fmt::Display for Violation {
             Violation::LeaderLacksCommitted => "committed entry lost (a leader lacks it)",
             Violation::CommittedReplaced => "committed entry replaced",
             Violation::SurvivorsBlocked => "two healthy machines cannot commit",
-            Violation::MandateSplits => "a mandate would lead beside a majority that goes on",
+            Violation::UnsafeRecoverySplits => "an unsafe recovery would make a second cluster",
             Violation::SecondLossStops => "one power cut during a replacement stops the cluster",
-            Violation::ThinPromiseBroken => {
+            Violation::DegradedPromiseBroken => {
                 "a second cut, after the first was survived, would stop the cluster"
             }
             Violation::CommittedNowhere => "a committed entry is on no disk any more",
-            Violation::ModelTooSmall => "the model's own representation is too small for these bounds",
+            Violation::ModelTooSmall => "the model's representation is too small for these bounds",
         })
     }
 }
 
 impl State {
-    /// A member became leader of its term.
+    /// Checks a member that becomes leader of its term.
     pub(crate) fn check_elected(&mut self, id: u8, term: u8, log: Log) {
         if !matches!(self.term(term).leader, 0) && self.term(term).leader != id + 1 {
             self.break_with(Violation::TwoLeaders);
@@ -61,7 +63,7 @@ impl State {
         }
     }
 
-    /// A leader tells a client that its log up to here is committed.
+    /// Checks a log that a leader reports to a client as committed.
     pub(crate) fn check_committed(&mut self, term: u8, log: Log) {
         let lacking = (term + 1..=TERMS as u8).any(|later| {
             self.term(later).leader != 0 && !self.term(later).elected_with(later).starts_with(log)
@@ -82,32 +84,39 @@ impl State {
 }
 
 impl Model {
-    /// What can be seen in the state itself.
+    /// Checks the properties that the state itself shows.
     pub(crate) fn check_state(&self, state: &mut State) {
         if self.survivors_blocked(state) {
             state.break_with(Violation::SurvivorsBlocked);
         }
-        if self.bounds.thin && self.bounds.reborn != 0 && state.used.cuts <= 1 && !self.electable(state) {
+        if self.bounds.degraded
+            && self.bounds.replacement != 0
+            && state.used.cuts <= 1
+            && !self.electable(state)
+        {
             state.break_with(Violation::SecondLossStops);
         }
         let on_a_disk = |node: &Node| node.log.starts_with(state.committed);
         if self.bounds.overwrites && !state.nodes().iter().any(on_a_disk) {
             state.break_with(Violation::CommittedNowhere);
         }
-        if self.mandate_splits(state) {
-            state.break_with(Violation::MandateSplits);
+        if self.unsafe_recovery_splits(state) {
+            state.break_with(Violation::UnsafeRecoverySplits);
         }
-        let forgetful = |node: &Node| !node.down && (node.lazy || node.gate != 0);
-        if state.promised && state.nodes().iter().any(forgetful) {
-            state.break_with(Violation::ThinPromiseBroken);
+        let breaks_promise = |node: &Node| !node.down && (node.unsynced_acks || node.gate != 0);
+        if state.promised && state.nodes().iter().any(breaks_promise) {
+            state.break_with(Violation::DegradedPromiseBroken);
         }
     }
 
-    /// Whether the one of some members whose log reaches furthest, and knows of no older configuration than the others, has
-    /// their majority in its own, if those that recover may vote for it, while the other members are active and a majority in what was committed.
-    fn mandate_splits(&self, state: &State) -> bool {
+    /// Whether an unsafe recovery could make a second cluster: a member with an outdated
+    /// configuration is elected, and the others continue. The candidate has the most up-to-date log
+    /// of the members that the operator asked, and (by the rule) none of them has a newer
+    /// configuration. They are a quorum of the candidate's configuration, since recovering members
+    /// may vote for it too. The other active members are a quorum of the committed configuration.
+    fn unsafe_recovery_splits(&self, state: &State) -> bool {
         let nodes = state.nodes();
-        if !self.bounds.mandates || nodes.iter().all(|node| node.gate == 0) {
+        if !self.bounds.unsafe_recovery_grants || nodes.iter().all(|node| node.gate == 0) {
             return false;
         }
         let set = |of: &dyn Fn(&Node) -> bool| {
@@ -117,10 +126,10 @@ impl Model {
         let current = self.membership(state.committed);
         let outdated = nodes.iter().filter(|node| self.membership(node.log) != current);
         outdated.into_iter().any(|chosen| {
-            let newest = self.rules.mandate_newest;
+            let newest = self.rules.unsafe_recovery_newest;
             let asked = set(&|node| {
-                let older = node.log.last_membership() <= chosen.log.last_membership();
-                node.log.rank() <= chosen.log.rank() && (older || !newest)
+                let not_newer = node.log.last_membership() <= chosen.log.last_membership();
+                node.log.rank() <= chosen.log.rank() && (not_newer || !newest)
             });
             let subsets = (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
             subsets
@@ -129,7 +138,7 @@ impl Model {
         })
     }
 
-    /// Whether the active members can elect one of them.
+    /// Whether the active members can elect one of themselves.
     fn electable(&self, state: &State) -> bool {
         let active = || state.nodes().iter().filter(|node| node.is_active() && !node.down);
         active().any(|candidate| {
@@ -138,10 +147,11 @@ impl Model {
         })
     }
 
-    /// Whether, with exactly one machine lost, a leader's configuration needs more than the two others.
+    /// Whether a leader's configuration needs more than the two other machines when exactly one is
+    /// lost.
     fn survivors_blocked(&self, state: &State) -> bool {
-        let survivors = self.bounds.voters() & !self.bounds.reborn;
-        self.bounds.reborn.count_ones() == 1
+        let survivors = self.bounds.voters() & !self.bounds.replacement;
+        self.bounds.replacement.count_ones() == 1
             && state
                 .nodes()
                 .iter()

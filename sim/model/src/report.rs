@@ -1,19 +1,19 @@
-//! The table of all searches, and one search's counterexample in plain words.
+//! The table of all searches, and the counterexample of one search in plain words.
 
 use crate::bounds::Bounds;
 use crate::rules::Rules;
 use crate::scenarios::{ALL, Scenario};
 use crate::search::{Outcome, search};
-use crate::state::REBORN;
+use crate::state::REPLACEMENT;
 use clap::builder::PossibleValuesParser;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Instant;
 
-/// A search that comes to more states has been given bounds that are too large: about 2 GiB.
+/// The most states of a search: about 2 GiB. More mean that the bounds are too large.
 const LIMIT: usize = 12_000_000;
 
-/// Other bounds than those of the table, and fewer rules.
+/// Options that change the bounds of the table or leave out further rules.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Deeper {
     /// The highest term, at most 3.
@@ -31,10 +31,10 @@ pub struct Deeper {
     /// Process kills, at most 4.
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=4))]
     kills: Option<u8>,
-    /// Leave one more rule out; may be repeated.
+    /// Leave out one more rule. May be repeated.
     #[arg(long, value_name = "RULE", value_parser = PossibleValuesParser::new(Rules::MEANINGS.iter().map(|(name, _)| *name)))]
     without: Vec<String>,
-    /// Give a search up after so many states.
+    /// Stop a search after so many states.
     #[arg(long)]
     limit: Option<usize>,
 }
@@ -56,7 +56,8 @@ impl Deeper {
     }
 }
 
-/// Makes the searches whose names contain `filter`, writes a line for each, and returns what was not as expected.
+/// Makes the searches whose names contain `filter`, writes a line for each, and returns a line for
+/// each result that was not as expected.
 ///
 /// # Errors
 /// When `out` fails.
@@ -95,7 +96,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|scenario| scenario.name)
 }
 
-/// The shortest counterexample of a search, step by step. `None` if there is no search of this name.
+/// The shortest counterexample of a search, step by step. `None` if there is no search of this
+/// name.
 pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
     let scenario = deeper.of(ALL.iter().find(|scenario| scenario.name == name)?);
     let mut text = String::new();
@@ -127,7 +129,7 @@ fn run(scenario: &Scenario, deeper: &Deeper) -> Outcome {
     search(&model, model.start(), scenario.witnesses, deeper.limit.unwrap_or(LIMIT))
 }
 
-/// Why an outcome is not what the scenario says, if it is not.
+/// The difference between an outcome and what the scenario expects, if there is one.
 fn judge(scenario: &Scenario, found: &Outcome) -> Option<String> {
     let got = found.violation.as_ref().map(|(violation, steps)| (*violation, steps.len()));
     if found.cut_short {
@@ -135,7 +137,7 @@ fn judge(scenario: &Scenario, found: &Outcome) -> Option<String> {
     } else if got != scenario.expected {
         Some(format!("expected {:?}, found {got:?}", scenario.expected))
     } else if !found.not_met.is_empty() {
-        Some(format!("never came to where {}", found.not_met.join("; nor to where ")))
+        Some(format!("never reached: {}", found.not_met.join("; ")))
     } else {
         None
     }
@@ -158,15 +160,16 @@ fn bounds(bounds: &Bounds) -> String {
     let counts = [
         ("cuts", bounds.cuts),
         ("kills", bounds.kills),
-        ("losses", bounds.losses),
+        ("lost-disks", bounds.lost_disks),
         ("copies", bounds.copies),
     ];
     for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
         let _ = write!(text, " {name}={count}");
     }
-    if bounds.reborn > 0 {
-        let slots = (0..REBORN).filter(|slot| bounds.reborn >> slot & 1 == 1);
-        let _ = write!(text, " reborn={}", slots.map(|slot| char::from(b'A' + slot)).collect::<String>());
+    if bounds.replacement > 0 {
+        let slots = (0..REPLACEMENT).filter(|slot| bounds.replacement >> slot & 1 == 1);
+        let _ =
+            write!(text, " replacement={}", slots.map(|slot| char::from(b'A' + slot)).collect::<String>());
     }
     text
 }

@@ -1,9 +1,11 @@
-//! Breadth-first search over all states within the bounds, on two threads, with the same result every time.
+//! Breadth-first search over all states within the bounds, on two threads, with the same result
+//! each time.
 //!
-//! Levels are expanded in chunks; threads share a chunk, and each then owns half of the fingerprints, so neither the
-//! order of states nor their number depends on timing. A state is remembered as 64 bits, the smaller fingerprint of
-//! itself and of its mirror image: among 10⁷ states two share one by chance with a probability of 3 in a million.
-//! The first violation found is at the least depth, so its counterexample is the shortest.
+//! The search expands levels in chunks. The threads share a chunk, and then each owns half of the
+//! fingerprints, so neither the order of states nor their number depends on timing. The search
+//! keeps 64 bits of a state: the smaller fingerprint of the state and its mirror image. Among 10⁷
+//! states two share a fingerprint by chance with a probability of 3 in a million. The first
+//! violation is at the least depth, so its counterexample is the shortest.
 
 use crate::actions::{Action, Model};
 use crate::properties::Violation;
@@ -16,7 +18,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const THREADS: usize = 2;
 const CHUNK: usize = 1 << 16;
 
-/// Something that a search must come across, so that "no violation" is not said of a search that went nowhere.
+/// A state that a search must reach. Otherwise "no violation" could mean that it explored nothing
+/// of interest.
 pub(crate) type Witness = (&'static str, fn(&State) -> bool);
 
 /// What a search found.
@@ -26,11 +29,11 @@ pub(crate) struct Outcome {
     pub states: usize,
     /// The longest of the shortest paths.
     pub depth: usize,
-    /// The violation and the shortest way to it.
+    /// The violation and the shortest path to it.
     pub violation: Option<(Violation, Vec<Step>)>,
     /// Names of the witnesses that were not met.
     pub not_met: Vec<&'static str>,
-    /// The limit of states was reached before the end.
+    /// Whether the search reached the limit of states before its end.
     pub cut_short: bool,
 }
 
@@ -123,7 +126,7 @@ fn expand(model: &Model, seen: &[Seen; THREADS], chunk: &[State]) -> Vec<[Vec<Ne
     })
 }
 
-/// Remembers what is new and returns it, in an order that depends on the input alone.
+/// Keeps the new states and returns them in an order that depends only on the input.
 fn insert(seen: &mut [Seen; THREADS], found: Vec<[Vec<Next>; THREADS]>) -> Vec<State> {
     let mut by_shard: [Vec<Vec<Next>>; THREADS] = Default::default();
     for of_thread in found {
@@ -156,7 +159,8 @@ fn join<T>(running: thread::ScopedJoinHandle<'_, T>) -> T {
     running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The shortest way from the start to a state. Mirror images are undone on the way: each state follows from the last.
+/// The shortest path from the start to a state. It contains no mirror images: each state follows
+/// from the one before.
 fn path(model: &Model, start: State, seen: &[Seen; THREADS], target: u64) -> Vec<Step> {
     let mut buffer = Bytes::default();
     let mut prints = vec![target];
@@ -195,7 +199,7 @@ fn fingerprint(model: &Model, state: &State, buffer: &mut Bytes) -> u64 {
     if model.bounds.symmetric() { own.min(print(&state.mirrored())) } else { own }
 }
 
-/// Collects what a state hashes.
+/// Collects the bytes that a state hashes.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
 

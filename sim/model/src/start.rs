@@ -1,17 +1,19 @@
-//! Where a search begins: A leads term 1, and its blank entry is everywhere, committed and synced.
+//! The first state of a search: A leads term 1, and its blank entry is on every member, committed
+//! and synced.
 //!
-//! Which machine leads first makes no difference, and elections from scratch are covered by those of the later terms.
+//! It makes no difference which machine leads first. The elections of later terms cover an election
+//! from scratch.
 
 use crate::actions::Model;
 use crate::log::{Content, Entry, Log};
-use crate::state::{IDS, Node, Past, REBORN, Role, State, TERMS, Term, Used};
+use crate::state::{IDS, Node, Past, REPLACEMENT, Role, State, TERMS, Term, Used};
 use crate::steps::up;
 
 impl Model {
-    /// The first state. Without marks as a subject every member carries its mark from the start.
+    /// The first state. Unless the search covers the unsynced-ack flag, it is set on every member.
     pub(crate) fn start(&self) -> State {
         let log = Log::default().pushed(Entry::new(1, Content::Blank));
-        let lazy = !self.bounds.marks;
+        let unsynced_acks = !self.bounds.flags;
         let node = |slot: u8| Node {
             id: slot,
             term: 1,
@@ -21,12 +23,12 @@ impl Model {
             log,
             past: Past::default(),
             gate: 0,
-            starts: 0,
+            recoveries: 0,
             joining: false,
-            lazy,
+            unsynced_acks,
             clearing: false,
             down: false,
-            regime: [0; TERMS],
+            ack_mode: [0; TERMS],
         };
         let first = Term {
             leader: 1,
@@ -35,28 +37,28 @@ impl Model {
             asked: [0; IDS],
             granted: [0; IDS],
             acked: std::array::from_fn(|id| u8::from(id < self.bounds.members as usize)),
-            regime: if self.bounds.thin { 2 } else { 0 },
-            lazy_len: 0,
+            ack_mode: if self.bounds.degraded { 2 } else { 0 },
+            fast_len: 0,
             answered: 0,
             up: self.bounds.voters(),
         };
         let mut state = State {
             all: [node(0), node(1), node(2), node(3), node(4)],
-            members: self.bounds.members + self.bounds.reborn.count_ones() as u8,
+            members: self.bounds.members + self.bounds.replacement.count_ones() as u8,
             terms: [first, Term::default(), Term::default()],
             committed: log,
             used: Used::default(),
             promised: false,
             broken: None,
         };
-        let reborn = (0..REBORN).filter(|slot| self.bounds.reborn >> slot & 1 == 1);
-        for (slot, blank) in reborn.zip(&mut state.all[REBORN as usize..]) {
+        let replacement = (0..REPLACEMENT).filter(|slot| self.bounds.replacement >> slot & 1 == 1);
+        for (slot, blank) in replacement.zip(&mut state.all[REPLACEMENT as usize..]) {
             *blank = Node {
-                id: slot + REBORN,
+                id: slot + REPLACEMENT,
                 role: Role::Follower,
                 log: Log::default(),
                 joining: !self.rules.joining_recovers,
-                lazy: false,
+                unsynced_acks: false,
                 ..*blank
             };
             blank.set_vote(0, 0);
@@ -64,8 +66,8 @@ impl Model {
         if self.bounds.half_made {
             begin_replacement(&mut state);
         }
-        if self.bounds.half_made && self.bounds.thin {
-            be_thin(&mut state);
+        if self.bounds.half_made && self.bounds.degraded {
+            begin_safe_mode(&mut state);
         }
         if self.bounds.deposed {
             depose(&mut state);
@@ -74,7 +76,8 @@ impl Model {
     }
 }
 
-/// A and B have committed the joint configuration in which C is replaced; the new C has learned all of it, C nothing.
+/// A and B have committed the joint configuration that replaces C. The new C has received it,
+/// the old C has not.
 fn begin_replacement(state: &mut State) {
     let joint = state.committed.pushed(Entry::new(1, Content::Joint(2)));
     for at in [0, 1, 3] {
@@ -84,23 +87,23 @@ fn begin_replacement(state: &mut State) {
         let id = node.id;
         state.term_mut(1).acked[id as usize] = joint.len();
     }
-    let said = state.term_mut(1);
-    (said.log, said.commit) = (joint, joint.len());
+    let sent = state.term_mut(1);
+    (sent.log, sent.commit) = (joint, joint.len());
     state.committed = joint;
 }
 
-/// The old C's disk is lost. The others know that it is gone, have synced everything, and their marks are clear.
-fn be_thin(state: &mut State) {
+/// The old C's disk is lost. The others know it, have synced everything, and their flags are clear.
+fn begin_safe_mode(state: &mut State) {
     for node in &mut state.all {
-        (node.lazy, node.regime[0]) = (false, 1);
+        (node.unsynced_acks, node.ack_mode[0]) = (false, 1);
     }
     state.all[2].down = true;
     let up = up(state);
-    let said = state.term_mut(1);
-    (said.regime, said.up) = (1, up);
+    let sent = state.term_mut(1);
+    (sent.ack_mode, sent.up) = (1, up);
 }
 
-/// C, elected by D and E, leads term 2 and has written its first entry.
+/// D and E have elected C leader of term 2, and C has written its first entry.
 fn depose(state: &mut State) {
     const C: u8 = 2;
     for node in &mut state.all[C as usize..] {
@@ -111,9 +114,9 @@ fn depose(state: &mut State) {
     leader.role = Role::Leader;
     leader.log = leader.log.pushed(Entry::new(2, Content::Blank));
     let log = leader.log;
-    let said = state.term_mut(2);
-    (said.leader, said.log) = (C + 1, log);
-    said.asked[C as usize] = rank;
-    said.granted[C as usize] = 0b11100;
-    said.acked[C as usize] = log.len();
+    let sent = state.term_mut(2);
+    (sent.leader, sent.log) = (C + 1, log);
+    sent.asked[C as usize] = rank;
+    sent.granted[C as usize] = 0b11100;
+    sent.acked[C as usize] = log.len();
 }

@@ -1,24 +1,26 @@
-//! A state of the whole cluster: three machines, with up to two reborn, or five; and everything that was ever said.
+//! A state of the whole cluster: three machines and up to two replacements, or five machines; and
+//! every message that was ever sent.
 //!
-//! Messages are never removed, so the network is a record per term of the most that was said in it. A leader's log only
-//! grows within its term: every append that it can have sent is a prefix of the longest, every acknowledgement a prefix of
-//! the longest acknowledged, and "delivered late, twice, out of order or never" is choosing any of them at any time.
+//! Messages are never removed, so the network is one record per term of the most that was sent in
+//! it. A leader's log only grows within its term: every append that it can have sent is a prefix of
+//! the longest, and every acknowledgement a prefix of the longest acknowledged. To deliver a
+//! message late, twice, out of order or never is to choose any of these prefixes at any time.
 
 use crate::log::{Log, mirror};
 use crate::properties::Violation;
 use std::hash::{Hash, Hasher};
 
-/// The most machines.
+/// The most machines in a search.
 pub(crate) const SLOTS: usize = 5;
-/// What a reborn machine's identity is greater by than the one that it replaces; of three machines only.
-pub(crate) const REBORN: u8 = 3;
-/// Identities: each machine's first, and, of three machines, the one that it gets when reborn.
+/// A replacement's identity is the replaced identity plus this. Only with three machines.
+pub(crate) const REPLACEMENT: u8 = 3;
+/// Identities: the first one of each machine and, with three machines, the replacement's.
 pub(crate) const IDS: usize = 6;
 /// Terms.
 pub(crate) const TERMS: usize = 3;
 const PAST: usize = 6;
 
-/// What a member takes itself for.
+/// The member's Raft role, in its own view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     Follower,
@@ -26,7 +28,7 @@ pub(crate) enum Role {
     Leader,
 }
 
-/// The states of the log that a power cut can bring back: every one since the last sync.
+/// The states of the log that a power cut can bring back: each one since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Past {
     logs: [Log; PAST],
@@ -42,7 +44,8 @@ impl Past {
         &self.logs[..self.len as usize]
     }
 
-    /// Remembers a log. False if there is no room, which a search reports as bounds too large.
+    /// Keeps a log. False if there is no capacity left; the search then reports that its bounds are
+    /// too large.
     #[must_use]
     pub(crate) fn insert(&mut self, log: Log) -> bool {
         match self.logs().binary_search(&log) {
@@ -70,53 +73,55 @@ impl Past {
 /// One machine: what its disk holds, and what its process knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Its slot; three more if it is the one that was reborn.
+    /// The slot; plus three for a replacement.
     pub id: u8,
     pub term: u8,
-    /// One more than the identity voted for in `term`; zero for none.
+    /// The identity voted for in `term`, plus one. Zero for none.
     pub voted: u8,
-    /// Term and vote that a power cut brings back; equal to the above unless a rule is left out.
+    /// The term and vote that a power cut brings back. Equal to `term` and `voted` unless a rule is
+    /// left out.
     pub synced_vote: (u8, u8),
     pub role: Role,
     /// The log as written.
     pub log: Log,
     /// What a power cut may leave instead.
     pub past: Past,
-    /// While recovering, the nonce of the record that ends it; zero otherwise.
+    /// While recovering, the nonce of the boot-epoch record that ends the recovery. Zero otherwise.
     pub gate: u8,
-    /// Recoveries begun, from which nonces come.
-    pub starts: u8,
-    /// Reborn, and silent until its own membership is applied (only without `joining_recovers`).
+    /// The number of recoveries begun; nonces are these numbers.
+    pub recoveries: u8,
+    /// A replacement that is silent until it has applied its own membership (only without
+    /// `joining_recovers`).
     pub joining: bool,
-    /// The mark on the disk.
-    pub lazy: bool,
-    /// The clear mark is on its way to the disk (only without `no_ack_while_clearing`).
+    /// The unsynced-ack flag on the disk.
+    pub unsynced_acks: bool,
+    /// The cleared flag is on its way to the disk (only without `no_ack_while_clearing`).
     pub clearing: bool,
     /// Off, for good.
     pub down: bool,
-    /// Per term, the newest regime heard of.
-    pub regime: [u8; TERMS],
+    /// The newest ack mode number that the member knows, per term.
+    pub ack_mode: [u8; TERMS],
 }
 
 impl Node {
-    /// Replaces the log; a power cut may bring the old one back. False if `past` is full.
+    /// Replaces the log. A power cut may bring the old one back. False if `past` is full.
     #[must_use]
     pub(crate) fn write(&mut self, log: Log) -> bool {
         let old = std::mem::replace(&mut self.log, log);
         self.past.insert(old)
     }
 
-    /// Everything written is synced.
+    /// Syncs everything written.
     pub(crate) fn sync(&mut self) {
         self.past = Past::default();
     }
 
-    /// A term and vote, synced.
+    /// Sets term and vote, and syncs them.
     pub(crate) fn set_vote(&mut self, term: u8, voted: u8) {
         (self.term, self.voted, self.synced_vote) = (term, voted, (term, voted));
     }
 
-    /// Whether it may take part in elections.
+    /// Whether the member may take part in elections.
     pub(crate) fn is_active(&self) -> bool {
         self.gate == 0 && !self.joining
     }
@@ -134,28 +139,29 @@ impl Node {
     }
 }
 
-/// Everything said in one term.
+/// Everything that was sent in one term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Term {
-    /// One more than the leader's identity; zero for none.
+    /// The leader's identity plus one. Zero for none.
     pub leader: u8,
-    /// The leader's log at its longest: every append is a prefix of it.
+    /// The leader's longest log. Every append is a prefix of it.
     pub log: Log,
-    /// The leader's commit index at its highest.
+    /// The leader's highest commit index.
     pub commit: u8,
-    /// By candidate: the rank of its log, zero if it did not campaign.
+    /// By candidate: the rank of its log. Zero if it did not campaign.
     pub asked: [u8; IDS],
-    /// By candidate: who granted.
+    /// By candidate: the members that granted their vote, as bits.
     pub granted: [u8; IDS],
     /// By member: the longest acknowledged prefix.
     pub acked: [u8; IDS],
-    /// The leader's regime: odd is thin, even is lazy. Zero where regimes are not modelled.
-    pub regime: u8,
-    /// The leader's log length when a lazy regime last ended: older appends that allow laziness reach so far.
-    pub lazy_len: u8,
-    /// Who answered within the current regime.
+    /// The leader's ack mode number: odd is safe mode, even is fast mode. Zero where the search has
+    /// no ack modes.
+    pub ack_mode: u8,
+    /// The leader's log length when fast mode last ended. Late appends of fast mode are not longer.
+    pub fast_len: u8,
+    /// The members that answered with the present ack mode number, as bits.
     pub answered: u8,
-    /// Who was up when the current regime began.
+    /// The members that were up when the present ack mode began, as bits.
     pub up: u8,
 }
 
@@ -166,7 +172,7 @@ impl Term {
         self.log.prefix(before as u8)
     }
 
-    /// Which identities acknowledged at least so much.
+    /// The identities that acknowledged at least this length, as bits.
     pub(crate) fn ackers(&self, len: u8) -> u8 {
         (0..IDS).filter(|id| self.acked[*id] >= len).fold(0, |set, id| set | 1 << id)
     }
@@ -188,34 +194,35 @@ impl Term {
     }
 }
 
-/// What was used up of the bounds.
+/// What is used up of the bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Used {
     pub values: u8,
     pub cuts: u8,
     pub kills: u8,
-    pub losses: u8,
+    pub lost_disks: u8,
     pub copies: u8,
 }
 
 /// The cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// All that there can be; use [`State::nodes`].
+    /// All nodes that there can be. Use [`State::nodes`].
     pub all: [Node; SLOTS],
-    /// How many there are.
+    /// How many nodes there are.
     pub members: u8,
     pub terms: [Term; TERMS],
-    /// What clients were told is committed.
+    /// The log that leaders reported to clients as committed.
     pub committed: Log,
     pub used: Used,
-    /// The thin regime was established with a machine down: from here on the others must stay clear and active.
+    /// Safe mode was established with a machine down. From here on the others must stay active with
+    /// clear flags.
     pub promised: bool,
     /// The first property that a step broke.
     pub broken: Option<Violation>,
 }
 
-// States are hashed far more often than anything else is done, so all that is small is hashed in one piece.
+// Hashing states is by far the most frequent operation, so small fields are hashed in one piece.
 
 impl Hash for Node {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -228,16 +235,25 @@ impl Hash for Node {
             log,
             past,
             gate,
-            starts,
+            recoveries,
             joining,
-            lazy,
+            unsynced_acks,
             clearing,
             down,
-            regime,
+            ack_mode,
         } = *self;
-        let flags = [joining, lazy, clearing, down].map(u8::from);
-        hasher.write(&[id, term, voted, synced_vote.0, synced_vote.1, role as u8, gate, starts]);
-        hasher.write(&[flags[0], flags[1], flags[2], flags[3], regime[0], regime[1], regime[2], past.len]);
+        let flags = [joining, unsynced_acks, clearing, down].map(u8::from);
+        hasher.write(&[id, term, voted, synced_vote.0, synced_vote.1, role as u8, gate, recoveries]);
+        hasher.write(&[
+            flags[0],
+            flags[1],
+            flags[2],
+            flags[3],
+            ack_mode[0],
+            ack_mode[1],
+            ack_mode[2],
+            past.len,
+        ]);
         log.hash(hasher);
         for log in past.logs() {
             log.hash(hasher);
@@ -247,8 +263,8 @@ impl Hash for Node {
 
 impl Hash for Term {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Term { leader, log, commit, asked, granted, acked, regime, lazy_len, answered, up } = *self;
-        hasher.write(&[leader, commit, regime, lazy_len, answered, up]);
+        let Term { leader, log, commit, asked, granted, acked, ack_mode, fast_len, answered, up } = *self;
+        hasher.write(&[leader, commit, ack_mode, fast_len, answered, up]);
         hasher.write(&asked);
         hasher.write(&granted);
         hasher.write(&acked);
@@ -279,7 +295,7 @@ impl State {
         &mut self.terms[term as usize - 1]
     }
 
-    /// The same with slots B and C exchanged: what holds for one holds for the other.
+    /// The same state with slots B and C exchanged. What holds for one holds for the other.
     pub(crate) fn mirrored(&self) -> State {
         let mut all = self.all.map(|node| node.mirrored());
         all.swap(1, 2);

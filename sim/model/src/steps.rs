@@ -1,4 +1,4 @@
-//! What an action does to the state.
+//! The effect of each action on the state.
 
 use crate::actions::{Ack, Action, Model};
 use crate::log::{Content, Entry, Log};
@@ -6,7 +6,7 @@ use crate::properties::Violation;
 use crate::state::{Node, Past, Role, State, TERMS};
 
 impl Model {
-    /// The state after an action that is possible in this one.
+    /// The state after an action that is possible in `before`.
     pub(crate) fn step(&self, before: &State, action: Action) -> State {
         let mut state = *before;
         match action {
@@ -30,7 +30,7 @@ impl Model {
             }
             Action::ClearEnd { at } => {
                 state.all[at].clearing = false;
-                state.all[at].lazy = false;
+                state.all[at].unsynced_acks = false;
             }
             Action::PowerCut { at, log, vote_kept } => self.power_cut(&mut state, at, log, vote_kept),
             Action::CutThenKill { at, log } => {
@@ -46,10 +46,10 @@ impl Model {
             }
             Action::StartCopy { at } => {
                 state.used.copies += 1;
-                state.all[at] = Node { starts: state.all[at].starts, ..self.start().all[at] };
+                state.all[at] = Node { recoveries: state.all[at].recoveries, ..self.start().all[at] };
             }
             Action::GoDown { at } => state.all[at].down = true,
-            Action::SwitchRegime { at } => switch_regime(&mut state, at),
+            Action::SwitchAckMode { at } => switch_ack_mode(&mut state, at),
             Action::Confirm { at, term } => self.confirm(&mut state, at, term),
         }
         self.check_state(&mut state);
@@ -62,9 +62,9 @@ impl Model {
         let (id, rank) = (node.id, node.log.rank());
         node.set_vote(node.term + 1, id + 1);
         node.role = Role::Candidate;
-        let said = state.term_mut(state.all[at].term);
-        said.asked[id as usize] = rank;
-        said.granted[id as usize] |= 1 << id;
+        let sent = state.term_mut(state.all[at].term);
+        sent.asked[id as usize] = rank;
+        sent.granted[id as usize] |= 1 << id;
     }
 
     fn grant(&self, state: &mut State, at: usize, term: u8, candidate: u8) {
@@ -83,11 +83,11 @@ impl Model {
         let Node { id, term, log, .. } = state.all[at];
         state.check_elected(id, term, log);
         state.all[at].role = Role::Leader;
-        let said = state.term_mut(term);
-        said.leader = id + 1;
-        said.log = log;
-        if self.bounds.thin {
-            said.regime = if self.rules.new_leader_thin { 1 } else { 2 };
+        let sent = state.term_mut(term);
+        sent.leader = id + 1;
+        sent.log = log;
+        if self.bounds.degraded {
+            sent.ack_mode = if self.rules.new_leader_safe { 1 } else { 2 };
             let up = up(state);
             state.term_mut(term).up = up;
         }
@@ -96,7 +96,7 @@ impl Model {
             state.all[at].sync();
             acknowledge_own(state, at);
         } else {
-            self.lead(state, at, Content::Blank, Ack::Lazy);
+            self.lead(state, at, Content::Blank, Ack::Fast);
         }
     }
 
@@ -112,73 +112,74 @@ impl Model {
         let node = state.all[at];
         let log = node.log.pushed(Entry::new(node.term, content));
         write(state, at, log);
-        let said = state.term_mut(node.term);
-        if said.log.starts_with(log) {
-            // A leader that resumed its term says again what it said.
-        } else if log.starts_with(said.log) {
-            said.log = log;
+        let sent = state.term_mut(node.term);
+        if sent.log.starts_with(log) {
+            // A leader that resumed its term sends the same entry again.
+        } else if log.starts_with(sent.log) {
+            sent.log = log;
         } else {
             state.break_with(Violation::IdReused);
         }
-        if ack == Ack::Lazy {
+        if ack == Ack::Fast {
             let acked = state.term(node.term).acked[node.id as usize];
             if self.synced_first(log, acked + 1) {
                 state.all[at].sync();
-            } else if self.rules.leader_marks_own_ack {
-                self.mark(&mut state.all[at]);
+            } else if self.rules.leader_flags_own_ack {
+                self.set_flag(&mut state.all[at]);
             }
             acknowledge_own(state, at);
         }
     }
 
     fn append(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
-        self.hear(&mut state.all[at], term, ack);
-        let said = state.term(term).log;
-        let known = state.all[at].log.common(said);
+        self.adopt_term(&mut state.all[at], term, ack);
+        let sent = state.term(term).log;
+        let known = state.all[at].log.common(sent);
         let acked = state.term(term).acked[state.all[at].id as usize];
-        write(state, at, said.prefix(known + 1));
+        write(state, at, sent.prefix(known + 1));
         let node = &mut state.all[at];
         match ack {
             Ack::None => {}
-            Ack::Lazy if self.synced_first(said.prefix(known + 1), acked + 1) => node.sync(),
-            Ack::Lazy => self.mark(node),
+            Ack::Fast if self.synced_first(sent.prefix(known + 1), acked + 1) => node.sync(),
+            Ack::Fast => self.set_flag(node),
             Ack::Synced => node.sync(),
         }
         if ack != Ack::None {
             acknowledge(state, at, term, known + 1);
         }
-        self.note_regime(state, at, term, ack);
+        self.note_ack_mode(state, at, term, ack);
     }
 
     fn known(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
-        self.hear(&mut state.all[at], term, ack);
-        let said = *state.term(term);
+        self.adopt_term(&mut state.all[at], term, ack);
+        let sent = *state.term(term);
         let node = &mut state.all[at];
-        let known = node.log.common(said.log);
-        if ack == Ack::Synced || self.synced_first(said.log.prefix(known), said.acked[node.id as usize] + 1) {
+        let known = node.log.common(sent.log);
+        if ack == Ack::Synced || self.synced_first(sent.log.prefix(known), sent.acked[node.id as usize] + 1) {
             node.sync();
         } else if self.rules.known_entries_wait {
-            self.mark(node);
+            self.set_flag(node);
         }
         acknowledge(state, at, term, known);
-        self.note_regime(state, at, term, ack);
+        self.note_ack_mode(state, at, term, ack);
     }
 
-    /// Whether an acknowledgement of a log from this index on has to wait for a sync, whatever the regime.
+    /// Whether an acknowledgement of a log from this index on must wait for a sync in every ack
+    /// mode.
     fn synced_first(&self, log: Log, from: u8) -> bool {
         self.rules.membership_synced && (from..=log.len()).any(|i| log.get(i).content().is_membership())
     }
 
-    /// A member that acknowledges lazily in a lazy regime has heard of it.
-    fn note_regime(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
-        let regime = state.term(term).regime;
-        if ack == Ack::Lazy && regime.is_multiple_of(2) {
-            state.all[at].regime[term as usize - 1] = regime;
+    /// A member that acknowledges before it syncs, in fast mode, knows that ack mode number.
+    fn note_ack_mode(&self, state: &mut State, at: usize, term: u8, ack: Ack) {
+        let ack_mode = state.term(term).ack_mode;
+        if ack == Ack::Fast && ack_mode.is_multiple_of(2) {
+            state.all[at].ack_mode[term as usize - 1] = ack_mode;
         }
     }
 
-    /// A message of a term's leader: the term counts from here on.
-    fn hear(&self, node: &mut Node, term: u8, ack: Ack) {
+    /// The member receives a message of a term's leader and adopts the term.
+    fn adopt_term(&self, node: &mut Node, term: u8, ack: Ack) {
         if term > node.term {
             if self.rules.first_append_synced || ack == Ack::Synced {
                 node.set_vote(term, 0);
@@ -189,17 +190,17 @@ impl Model {
         node.role = Role::Follower;
     }
 
-    fn mark(&self, node: &mut Node) {
-        if self.rules.mark_before_ack {
-            node.lazy = true;
+    fn set_flag(&self, node: &mut Node) {
+        if self.rules.flag_before_ack {
+            node.unsynced_acks = true;
         }
     }
 
     fn commit(&self, state: &mut State, at: usize) {
         let node = state.all[at];
-        let said = state.term_mut(node.term);
-        if let Some(index) = self.commit_index(&node, said) {
-            said.commit = index;
+        let sent = state.term_mut(node.term);
+        if let Some(index) = self.commit_index(&node, sent) {
+            sent.commit = index;
             state.check_committed(node.term, node.log.prefix(index));
         }
     }
@@ -208,7 +209,7 @@ impl Model {
         if self.rules.cleared_after_sync {
             node.sync();
         }
-        node.lazy = false;
+        node.unsynced_acks = false;
     }
 
     fn power_cut(&self, state: &mut State, at: usize, log: Log, vote_kept: bool) {
@@ -223,16 +224,16 @@ impl Model {
         }
         let learner = !self.membership(log).contains(node.id);
         let stays = node.joining || learner && !self.rules.learner_recovers;
-        let forgetful = node.lazy && !stays;
-        if node.gate != 0 || forgetful && self.rules.lost_tail_recovers {
+        let lost_tail = node.unsynced_acks && !stays;
+        if node.gate != 0 || lost_tail && self.rules.lost_tail_recovers {
             self.recover(node);
         }
         self.restart(state, at);
     }
 
     fn recover(&self, node: &mut Node) {
-        node.starts += 1;
-        node.gate = if self.rules.fresh_nonce { node.starts } else { 1 };
+        node.recoveries += 1;
+        node.gate = if self.rules.fresh_nonce { node.recoveries } else { 1 };
     }
 
     fn kill(&self, state: &mut State, at: usize, keep: u8) {
@@ -254,65 +255,66 @@ impl Model {
     }
 
     fn restart(&self, state: &mut State, at: usize) {
-        let regimes = state.terms.map(|term| term.regime);
+        let ack_modes = state.terms.map(|term| term.ack_mode);
         let node = &mut state.all[at];
         node.role = Role::Follower;
         node.clearing = false;
-        node.regime = if self.rules.restart_fences_appends { regimes } else { [0; TERMS] };
+        node.ack_mode = if self.rules.restart_fences_appends { ack_modes } else { [0; TERMS] };
     }
 
-    /// Without the rules of rebirth: the machine goes on under its identity, with nothing left.
+    /// Only without a rule about new identities: the machine continues under its identity, with an
+    /// empty disk.
     fn lose_disk(&self, state: &mut State, at: usize) {
-        state.used.losses += 1;
+        state.used.lost_disks += 1;
         let node = &mut state.all[at];
         (node.log, node.past) = (Log::default(), Past::default());
         node.set_vote(0, 0);
-        node.lazy = false;
+        node.unsynced_acks = false;
         node.gate = 0;
-        if self.bounds.losses_recover {
+        if self.bounds.lost_disks_recover {
             self.recover(node);
         }
         self.restart(state, at);
     }
 
-    /// A member answers in the thin regime: everything synced, the mark clear.
+    /// A member answers in safe mode: everything is synced, the flag is clear.
     fn confirm(&self, state: &mut State, at: usize, term: u8) {
-        let regime = state.term(term).regime;
+        let ack_mode = state.term(term).ack_mode;
         let known = state.all[at].log.common(state.term(term).log);
         let id = state.all[at].id;
         let leads = state.term(term).leader == id + 1;
         if !leads {
-            self.hear(&mut state.all[at], term, Ack::Synced);
+            self.adopt_term(&mut state.all[at], term, Ack::Synced);
         }
         let node = &mut state.all[at];
-        node.regime[term as usize - 1] = regime;
-        if self.rules.thin_syncs {
+        node.ack_mode[term as usize - 1] = ack_mode;
+        if self.rules.safe_mode_syncs {
             node.sync();
-            node.lazy = false;
+            node.unsynced_acks = false;
             acknowledge(state, at, term, known);
         }
-        let said = state.term_mut(term);
-        said.answered |= 1 << id;
-        let (answered, up) = (said.answered, said.up);
+        let sent = state.term_mut(term);
+        sent.answered |= 1 << id;
+        let (answered, up) = (sent.answered, sent.up);
         let led = state.nodes().iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
-        if led && self.bounds.reborn == 0 && up != self.bounds.voters() && answered & up == up {
+        if led && self.bounds.replacement == 0 && up != self.bounds.voters() && answered & up == up {
             state.promised = true;
         }
     }
 }
 
-fn switch_regime(state: &mut State, at: usize) {
+fn switch_ack_mode(state: &mut State, at: usize) {
     let up = up(state);
-    let said = state.term_mut(state.all[at].term);
-    if said.regime.is_multiple_of(2) {
-        said.lazy_len = said.log.len();
+    let sent = state.term_mut(state.all[at].term);
+    if sent.ack_mode.is_multiple_of(2) {
+        sent.fast_len = sent.log.len();
     }
-    said.regime += 1;
-    said.answered = 0;
-    said.up = up;
+    sent.ack_mode += 1;
+    sent.answered = 0;
+    sent.up = up;
 }
 
-/// Who is up.
+/// The members that are up, as bits.
 pub(crate) fn up(state: &State) -> u8 {
     state.nodes().iter().filter(|node| !node.down).fold(0, |set, node| set | 1 << node.id)
 }

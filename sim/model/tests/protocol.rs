@@ -1,4 +1,5 @@
-//! The whole table: the protocol holds within its bounds, and each rule left out is caught in the known number of steps.
+//! The whole table: the protocol holds within the bounds, and the searches without a rule find the
+//! known violation in the known number of steps.
 use cairn_model::Deeper;
 
 #[test]

@@ -1,5 +1,5 @@
-//! A checksum failure is never "not found", never other bytes: who reads a damaged value gets the right one, or an error that
-//! names the damage.
+//! A checksum failure is never "not found" and never other bytes: a read of a damaged value returns
+//! the right bytes, or an error that names the damage.
 
 use bytes::Bytes;
 use cairn_clients::Violation;
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The property's name.
 pub const NAME: &str = "damage is never absence";
 
-/// Judges a read of a key, whose state was looked up before and after it.
+/// Checks a read of a key whose state was looked up before and after it.
 pub fn check(
     slot: u16,
     key: &[u8],
@@ -24,7 +24,7 @@ pub fn check(
             return None;
         }
         Ok(Some((entry, bytes))) => format!("{} bytes that are not those of {entry:?}", bytes.len()),
-        // It was there all the time.
+        // The key was there all the time.
         Ok(None) if before.is_some() && before == after => "absent".to_owned(),
         Ok(None) | Err(Error::Corrupt(_) | Error::Failed { .. } | Error::Closed) => return None,
         Err(error) => error.to_string(),

@@ -1,4 +1,4 @@
-//! At most one leader per term, and a node that was restarted never leads a term that it led before.
+//! At most one leader per term, and a restarted node never leads a term that it led before.
 
 use cairn_clients::Violation;
 use std::collections::BTreeMap;
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 /// The property's name.
 pub const NAME: &str = "one leader per term";
 
-/// Who was seen leading which term.
+/// The leader seen in each term.
 #[derive(Debug, Default)]
 pub struct Leaders {
     terms: BTreeMap<u64, (u16, u32)>,
 }
 
 impl Leaders {
-    /// A node, in its `run`-th life, says that it leads `term`.
+    /// A node, in its `run`-th process, reports that it leads `term`.
     pub fn saw(&mut self, slot: u16, run: u32, term: u64) -> Option<Violation> {
         let (leader, life) = *self.terms.entry(term).or_insert((slot, run));
         ((leader, life) != (slot, run)).then(|| {

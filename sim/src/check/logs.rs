@@ -1,4 +1,4 @@
-//! A log id names one content in the whole cluster, and an index that is committed has one log id.
+//! In the whole cluster a log id names one content, and a committed index has one log id.
 
 use cairn_clients::Violation;
 use cairn_engine::LogId;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The property's name.
 pub const NAME: &str = "log id names one content";
 
-/// Everything seen in logs, of all nodes and at all times.
+/// Everything seen in the logs of all nodes at all times.
 #[derive(Debug, Default)]
 pub struct Logs {
     content: BTreeMap<LogId, (u128, u16)>,
@@ -34,7 +34,7 @@ impl Logs {
         })
     }
 
-    /// A client was told that its write has this log id.
+    /// A client received this log id as the answer to its write.
     pub fn acknowledged(&self, id: LogId) -> Option<Violation> {
         let (found, by) = *self.committed.get(&id.index)?;
         (found != id).then(|| {
@@ -63,6 +63,6 @@ mod tests {
         assert!(logs.saw_committed(2, id(2, 4)).is_some());
         assert_eq!(logs.acknowledged(id(1, 4)), None);
         assert!(logs.acknowledged(id(2, 4)).is_some());
-        assert_eq!(logs.acknowledged(id(2, 9)), None, "nobody looked there");
+        assert_eq!(logs.acknowledged(id(2, 9)), None, "no node has committed that index");
     }
 }

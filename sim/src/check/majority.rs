@@ -1,6 +1,7 @@
 //! What one node has applied is in the logs of a majority.
 //!
-//! A node that is down may have it; only nodes that run and certainly do not are counted against it.
+//! A node that is down may have it; a node counts as lacking it only if it runs and certainly does
+//! not have it.
 
 use cairn_clients::Violation;
 use cairn_engine::LogId;
@@ -8,7 +9,7 @@ use cairn_engine::LogId;
 /// The property's name.
 pub const NAME: &str = "applied is on a majority";
 
-/// Judges one applied position against the members that certainly do not hold it.
+/// Checks one applied position against the members that certainly do not hold it.
 pub fn check(members: usize, applied: LogId, by: u16, lacking: &[u16]) -> Option<Violation> {
     let majority = members / 2 + 1;
     (members.saturating_sub(lacking.len()) < majority).then(|| {

@@ -1,5 +1,5 @@
-//! In each configuration a slot has at most one voter, and an identity that was dropped is neither a voter nor a leader
-//! ever again.
+//! In each configuration a slot has at most one voter, and a dropped identity never votes or leads
+//! again.
 
 use cairn_clients::Violation;
 use cairn_raft::NodeId;
@@ -13,14 +13,15 @@ pub const NAME: &str = "one voter per slot, identities never reused";
 pub struct Members {
     voters: BTreeSet<NodeId>,
     dropped: BTreeSet<NodeId>,
-    /// The latest leader's.
+    /// The term of the latest leader.
     term: u64,
 }
 
 impl Members {
-    /// A node goes by these configurations, one or two. They need not be committed; a single configuration that drops
-    /// somebody follows a joint one that was. A joint one that was not may come to nothing with its leader, and so whoever
-    /// votes in that alone is no voter yet.
+    /// A node uses these configurations, one or two. They need not be committed. A single
+    /// configuration that drops a voter follows a joint configuration that was committed. A joint
+    /// configuration that was not committed may vanish with its leader, so an identity that votes
+    /// only there is no voter yet.
     pub fn saw(&mut self, configurations: &[BTreeSet<NodeId>]) -> Option<Violation> {
         for voters in configurations {
             let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
@@ -34,8 +35,8 @@ impl Members {
         None
     }
 
-    /// The leader of this term goes by one configuration: whoever voted before in a slot that another one has there is
-    /// dropped, since only a joint configuration that was committed leads there.
+    /// The leader of this term uses one configuration. An earlier voter whose slot has another
+    /// identity there is dropped, since only a committed joint configuration leads there.
     pub fn settled(&mut self, term: u64, voters: &BTreeSet<NodeId>) -> Option<Violation> {
         if term < self.term {
             return None;
@@ -51,7 +52,7 @@ impl Members {
         None
     }
 
-    /// This one leads.
+    /// This identity leads.
     pub fn leads(&self, id: NodeId) -> Option<Violation> {
         self.dropped.contains(&id).then(|| Violation::new(NAME, format!("{id} was dropped and leads")))
     }
@@ -76,12 +77,12 @@ mod tests {
         assert_eq!(members.settled(2, &after), None);
         assert!(members.leads(NodeId::new(2, 2)).is_some());
         assert_eq!(members.leads(NodeId::new(2, 3)), None);
-        assert_eq!(members.settled(1, &before), None, "a leader that was overtaken");
+        assert_eq!(members.settled(1, &before), None, "a leader of an older term");
         assert!(members.settled(2, &before).is_some());
     }
 
     #[test]
-    fn a_newcomer_in_a_joint_configuration_that_came_to_nothing_may_vote_later() {
+    fn a_joining_node_of_an_abandoned_joint_configuration_may_vote_later() {
         let set = |ids: &[(u16, u64)]| -> BTreeSet<NodeId> {
             ids.iter().map(|(slot, incarnation)| NodeId::new(*slot, *incarnation)).collect()
         };

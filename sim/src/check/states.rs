@@ -1,5 +1,5 @@
-//! The state machine is deterministic: equal applied positions have equal states, whoever applied them and when; and
-//! within one life of a node the applied position only grows.
+//! The state machine is deterministic: equal applied positions have equal states on every node and
+//! at any time. While a process runs its applied position only grows.
 
 use cairn_clients::Violation;
 use cairn_engine::LogId;
@@ -28,7 +28,7 @@ impl States {
         })
     }
 
-    /// A node's applied position in its `run`-th life.
+    /// A node's applied position in its `run`-th process.
     pub fn saw_progress(&mut self, slot: u16, run: u32, applied: Option<LogId>) -> Option<Violation> {
         let before = self.progress.insert((slot, run), applied?)?;
         (applied < Some(before)).then(|| {
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(states.saw(2, at(4), 1), None);
         assert!(states.saw(3, at(4), 2).is_some());
         assert_eq!(states.saw_progress(1, 0, at(4)), None);
-        assert!(states.saw_progress(1, 0, at(3)).is_some(), "applied went back within one life");
+        assert!(states.saw_progress(1, 0, at(3)).is_some(), "applied went back while the process ran");
         assert_eq!(states.saw_progress(1, 1, at(3)), None);
     }
 }

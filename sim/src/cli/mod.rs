@@ -1,4 +1,4 @@
-//! What the command line means, and how runs are spread over threads.
+//! The command line, and how runs are spread over threads.
 
 mod scenarios;
 mod summary;
@@ -14,11 +14,11 @@ use std::sync::mpsc;
 use std::time::Instant;
 use summary::Summary;
 
-/// Of a run that failed so many events are printed, and so much of each.
+/// How many events of a failed run are printed, and how much of each.
 const STORY_LINES: usize = 20;
 const STORY_COLUMNS: usize = 160;
 
-/// In so many runs every kind of fault must have been applied.
+/// In this many runs every kind of fault must have been applied.
 const ALL_FAULTS_IN: u64 = 200;
 
 /// Deterministic simulation of a Cairn cluster. One seed is one run.
@@ -28,7 +28,7 @@ struct Arguments {
     /// Replay this seed and print its trace.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run these seeds: `A..B` without B, or a number N for 0..N; 100 where nothing else is said.
+    /// Run these seeds: `A..B` without B, or a number N for 0..N; the default is 100.
     #[arg(long, value_parser = parse_range)]
     seeds: Option<std::ops::Range<u64>>,
     /// Runs at the same time.
@@ -37,22 +37,23 @@ struct Arguments {
     /// This mode instead of each seed's own.
     #[arg(long)]
     mode: Option<Mode>,
-    /// Little else than power cuts, close upon each other; in mode `replicated` where nothing else is said.
+    /// Few faults besides power cuts, close upon each other; in mode `replicated` by default.
     #[arg(long, conflicts_with_all = ["scenarios", "scenario"])]
     storm: bool,
     /// Run each seed twice and compare the traces.
     #[arg(long)]
     check_determinism: bool,
-    /// Stop once so many runs have failed, and say how many it took.
+    /// Stop once this many runs have failed, and say how many runs it took.
     #[arg(long, value_name = "FAILURES")]
     until_failures: Option<usize>,
     /// Run all scripted scenarios, each with a few seeds.
     #[arg(long, conflicts_with_all = ["seed", "check_determinism", "until_failures"])]
     scenarios: bool,
-    /// Run this scripted scenario: with `--seed` once, with its trace; otherwise `--seeds`, or as many as it is made for.
+    /// Run this scripted scenario: with `--seed` once, with its trace; otherwise with `--seeds`, or
+    /// with its default number of seeds.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["scenarios", "check_determinism", "until_failures"])]
     scenario: Option<String>,
-    /// Show what the nodes log; twice for more.
+    /// Show what the nodes log; repeat for more.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -82,7 +83,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Options for runs that only tell how they ended.
+/// Options for runs of which only the result is shown.
 fn options(arguments: &Arguments) -> RunOptions {
     RunOptions { mode: arguments.mode, storm: arguments.storm, print: false, log: None }
 }
@@ -166,7 +167,7 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
     finish(&summary, arguments.storm)
 }
 
-/// What was drawn, and the last that happened to the nodes before something did not hold.
+/// Prints the kinds of faults of a run, and the last events before the first violation.
 fn print_story(report: &Report, options: RunOptions) {
     let plan = options.plan(report.seed);
     let drawn: BTreeSet<&str> = plan.faults.iter().chain(&plan.decays).map(|kind| kind.name()).collect();
@@ -198,7 +199,8 @@ fn compare(first: &mut Report, second: &Report) {
     first.violations.push(cairn_clients::Violation::new("a seed has one trace", detail));
 }
 
-/// A run that failed: its seed, how many runs had ended by then, and the first property that did not hold.
+/// A failed run: its seed, how many runs had ended by then, and the first property that did not
+/// hold.
 struct Catch {
     seed: u64,
     run: u64,
@@ -218,7 +220,8 @@ fn print_catches(catches: &[Catch]) {
     println!("caught by seed {} | {} | median {median} of {}", first.seed, first.property, catches.len());
 }
 
-/// Fails if a run did, or if a kind of fault was never applied though there was occasion; a storm has few kinds.
+/// Fails if a run failed, or if in many runs a kind of fault was never applied; a storm has few
+/// kinds.
 fn finish(summary: &Summary, storm: bool) -> ExitCode {
     println!("{} passed, {} failed", summary.passed(), summary.failed());
     let missing = summary.never_applied();

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// What the seeds of one scenario came to.
+/// The results of one scenario's seeds.
 #[derive(Default)]
 struct Tally {
     runs: u64,
@@ -16,7 +16,7 @@ struct Tally {
     reached: BTreeMap<&'static str, u64>,
 }
 
-/// Runs what was asked for.
+/// Runs the chosen scenarios.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let chosen: Vec<&'static Scenario> = scenarios()
         .filter(|known| arguments.scenario.as_deref().is_none_or(|name| name == known.name))
@@ -86,7 +86,7 @@ fn run(chosen: Vec<&'static Scenario>, arguments: &Arguments) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What went wrong in a run, and how to see it again.
+/// Prints what went wrong in a run, and how to replay it.
 fn show(scenario: &Scenario, report: &Report) {
     for violation in &report.violations {
         println!("{} seed {} FAILED {violation}", scenario.name, report.seed);
@@ -108,7 +108,8 @@ impl Tally {
         }
     }
 
-    /// Prints the line of a scenario. False if a seed failed, or if none of the seeds that it is made for reached a part.
+    /// Prints the line of a scenario. False if a seed failed, or if none of its default seeds
+    /// reached a part.
     fn print(&self, scenario: &Scenario, all_parts: bool) -> bool {
         let count = |part: &&'static str| self.reached.get(part).copied().unwrap_or_default();
         let fine = self.failed == 0 && (!all_parts || scenario.parts.iter().all(|part| count(part) > 0));

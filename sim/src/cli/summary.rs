@@ -1,4 +1,4 @@
-//! What many runs did, in a few lines.
+//! Sums over many runs, printed in a few lines.
 
 use cairn_sim::harness::{FaultKind, Report};
 use std::collections::BTreeMap;

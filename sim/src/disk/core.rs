@@ -1,11 +1,11 @@
-//! The disk of one machine: its files, who may use them, and a running digest of everything asked of it.
+//! The disk of one machine: its files, the handles to them, and a running digest of all operations.
 //!
 //! Pure, like the files under it. What holds here:
-//! - a handle carries the epoch in which it was opened; a kill or a cut begins a new epoch, and an old handle can
-//!   neither read, write nor sync;
+//! - a handle carries the epoch in which it was opened; a kill or a power cut begins a new epoch,
+//!   and a handle of an older epoch can neither read, write nor sync;
 //! - within one epoch a file is open at most once: the lock of a real open file description;
-//! - the digest covers kind, place, content and order of every operation, so two runs with the same digest did the
-//!   same I/O.
+//! - the digest covers kind, offset, content and order of every operation, so two runs with the
+//!   same digest did the same I/O.
 
 use super::ending::Damage;
 use super::harm::{self, Failing};
@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Where in a block the flipped bit is.
+/// The offset of the flipped bit's byte in its block.
 const FLIPPED: u64 = 100;
 
-/// Counts of what a disk did and suffered.
+/// Counts of a disk's operations and damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// Reads begun.
@@ -33,14 +33,15 @@ pub struct DiskStats {
     pub syncs: u64,
     /// Damage done by kills and cuts.
     pub damage: Damage,
-    /// Operations done otherwise than asked.
+    /// Operations that did not do what was asked.
     pub wrongs: Wrongs,
 }
 
-/// In the text of every write's and sync's error: those end a node, which must log them. A read's error must not.
+/// Part of the text of every arranged error of a write or a sync. Such an error ends a node, which
+/// must log it. An error of a read must not end a node.
 pub const ARRANGED: &str = "simulated I/O error";
 
-/// What a disk holds, taken out of its machine.
+/// The files of a disk, taken out of its machine.
 #[derive(Debug)]
 pub struct Files(BTreeMap<FileKind, FileImage>);
 
@@ -58,12 +59,12 @@ pub struct Core {
     /// Writes and syncs that end with an error.
     pub(super) doomed: BTreeSet<u64>,
     /// How often the disk alone lost power.
-    pub(super) losses: u64,
-    /// The disk is not there: every write and sync fails until the process ends.
+    pub(super) power_losses: u64,
+    /// The disk is absent: every write and sync fails until the process ends.
     pub(super) away: bool,
     /// How often blocks at rest were damaged.
     pub(super) harms: u64,
-    /// Errors that struck.
+    /// Arranged errors that were applied.
     pub(super) errors: u64,
     /// Reads of this block of a file return a flipped bit until the process ends.
     pub(super) misread: Option<(FileKind, u64)>,
@@ -89,7 +90,7 @@ impl Core {
             stats: DiskStats::default(),
             arranged: None,
             doomed: BTreeSet::new(),
-            losses: 0,
+            power_losses: 0,
             away: false,
             harms: 0,
             errors: 0,
@@ -98,23 +99,24 @@ impl Core {
         }
     }
 
-    /// Puts other files in the place of the present ones, which it returns. Handles of the present ones are dead.
+    /// Replaces the files and returns the previous ones. Handles of the previous ones are dead.
     pub fn exchange(&mut self, files: Files) -> Files {
         self.epoch += 1;
         self.locked.clear();
         self.doomed.clear();
         self.away = false;
         self.misread = None;
-        self.wrong.forget_flights();
+        self.wrong.forget_in_flight();
         Files(std::mem::replace(&mut self.files, files.0))
     }
 
-    /// A copy of what the disk holds; of a disk at rest, whose process has ended.
+    /// A copy of the disk's files, for a disk at rest, whose process has ended.
     pub fn copy(&self) -> Files {
         Files(self.files.clone())
     }
 
-    /// What a snapshot below the running machine holds: of writes in flight some, and whole.
+    /// The content of a snapshot taken below the running machine: of the writes in flight it holds
+    /// some, each complete.
     pub fn snapshot(&self, rng: &mut StdRng) -> Files {
         let mut files = self.copy();
         for file in files.0.values_mut() {
@@ -123,7 +125,7 @@ impl Core {
         files
     }
 
-    /// What a loss of power now would leave: at worst, or by chance.
+    /// What a power cut now would leave: in the worst case, or a random case.
     pub fn after_a_cut(&self, worst: bool, rng: &mut StdRng) -> Files {
         let mut files = self.copy();
         for file in files.0.values_mut() {
@@ -140,7 +142,7 @@ impl Core {
         self.files.get(&kind).is_some_and(|file| file.as_written(offset, len))
     }
 
-    /// These bytes of a file, read by nobody; nothing where they cannot be read.
+    /// These bytes of a file, without counting as a read; `None` if they cannot be read.
     pub fn bytes(&self, kind: FileKind, offset: u64, len: usize) -> Option<Vec<u8>> {
         self.files.get(&kind)?.bytes(offset, len)
     }
@@ -151,7 +153,7 @@ impl Core {
         Files(sizes.map(|(kind, size)| (kind, FileImage::zeroed(size))).collect())
     }
 
-    /// Forgets all files.
+    /// Frees all files.
     pub fn wipe(&mut self) {
         self.files.clear();
     }
@@ -168,7 +170,7 @@ impl Core {
         Ok((self.epoch, size))
     }
 
-    /// Gives the lock back; a handle of an older epoch has none to give.
+    /// Releases the lock; a handle of an older epoch holds none.
     pub fn close(&mut self, epoch: u64, kind: FileKind) {
         if epoch == self.epoch {
             self.locked.remove(&kind);
@@ -209,7 +211,7 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a write and names it.
+    /// Begins a write and returns its id.
     ///
     /// # Errors
     /// As [`Core::read`].
@@ -220,7 +222,7 @@ impl Core {
             return Err(refused("write", kind, offset, bytes.len()));
         }
         file.begin(id, offset, bytes);
-        if self.away || self.strikes(Failing::Write, kind) {
+        if self.away || self.arranged_now(Failing::Write, kind) {
             self.doomed.insert(id);
         } else {
             self.wrong.begin_write(kind, id);
@@ -239,7 +241,7 @@ impl Core {
     pub fn complete_write(&mut self, epoch: u64, kind: FileKind, id: u64) -> io::Result<()> {
         self.file(epoch, kind)?;
         if self.doomed.remove(&id) {
-            // It stays in flight: what it left is decided when the process or the machine ends.
+            // It stays in flight: what it leaves is decided when the process or the machine ends.
             self.note(b'E', kind, id, 0);
             return Err(io::Error::other(ARRANGED));
         }
@@ -256,7 +258,8 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a sync: its watermark, whether it will fail, and the losses of power before it, for [`Core::complete_sync`].
+    /// Begins a sync. Returns its watermark, whether it will fail, and how often the disk had lost
+    /// power before, for [`Core::complete_sync`].
     ///
     /// # Errors
     /// A fenced handle's error.
@@ -264,16 +267,16 @@ impl Core {
         let watermark = self.file(epoch, kind)?.begin_sync();
         self.stats.syncs += 1;
         self.note(b's', kind, watermark, 0);
-        Ok((watermark, self.strikes(Failing::Sync, kind), self.losses))
+        Ok((watermark, self.arranged_now(Failing::Sync, kind), self.power_losses))
     }
 
     /// Ends a sync.
     ///
     /// # Errors
-    /// A fenced handle's error, or the arranged one: then nothing became safe.
+    /// A fenced handle's error, or the arranged one: then the sync made nothing safe.
     pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, begun: (u64, bool, u64)) -> io::Result<()> {
-        let (watermark, fails, losses) = begun;
-        let unpowered = self.away || self.losses > losses;
+        let (watermark, fails, power_losses) = begun;
+        let unpowered = self.away || self.power_losses > power_losses;
         let file = self.file(epoch, kind)?;
         if fails || unpowered {
             file.sync_failed(watermark);
@@ -285,8 +288,8 @@ impl Core {
         Ok(())
     }
 
-    /// The process died; the machine and its page of dirty blocks live on. With `drops` it lets go of some of what failed
-    /// syncs should have covered.
+    /// The process ended; the machine and its dirty blocks live on. With `drops` the disk drops
+    /// some of the blocks that failed syncs should have covered.
     pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
         self.end_epoch();
         self.end_files(b'k', |file| file.kill(drops, rng))
@@ -298,7 +301,7 @@ impl Core {
         self.cut_files(b'p', rng)
     }
 
-    /// What a loss of power leaves of all files.
+    /// Applies a power cut to all files.
     pub(super) fn cut_files(&mut self, code: u8, rng: &mut StdRng) -> Damage {
         let honours_contract = self.honours_contract;
         self.end_files(code, |file| file.cut(honours_contract, rng))
@@ -310,7 +313,7 @@ impl Core {
         self.doomed.clear();
         self.away = false;
         self.misread = None;
-        self.wrong.forget_flights();
+        self.wrong.forget_in_flight();
     }
 
     fn end_files(&mut self, code: u8, mut end: impl FnMut(&mut FileImage) -> Damage) -> Damage {
@@ -338,12 +341,12 @@ impl Core {
         self.digest
     }
 
-    pub(super) fn note(&mut self, code: u8, kind: FileKind, place: u64, content: u64) {
+    pub(super) fn note(&mut self, code: u8, kind: FileKind, at: u64, content: u64) {
         let mut line = [0_u8; 18];
         let (head, rest) = line.split_at_mut(2);
         head.copy_from_slice(&[code, kind as u8]);
         let (first, second) = rest.split_at_mut(8);
-        first.copy_from_slice(&place.to_le_bytes());
+        first.copy_from_slice(&at.to_le_bytes());
         second.copy_from_slice(&content.to_le_bytes());
         self.digest = xxh3_64_with_seed(&line, self.digest);
     }

@@ -1,20 +1,22 @@
-//! Damage of data at rest: rotten bits, blocks that can no longer be read, writes that were never stored or went astray,
-//! a disk that is gone.
+//! Damage of data at rest: flipped bits, unreadable blocks, writes that were never stored or went
+//! astray, a replaced disk.
 //!
-//! What holds here: no damage touches a block that is not safe, so that it is never mistaken for a lost write; a block that
-//! is written again is whole; what is damaged is known, so that whoever simulates can keep enough of the cluster intact.
+//! What holds here: decay damages only blocks that are safe (synced), so that it is never mistaken
+//! for a lost unsynced write. Writing a block again repairs it. The disk knows what is damaged, so
+//! that the harness can keep enough of the cluster intact.
 //!
-//! A device that acknowledged a write and did not store it shows that only once its cache lets go of the block. That is
-//! why a lost write, and one that went astray, are done here to blocks that were synced long ago: they fall back to what they
-//! held before. It also bounds them by what can be noticed at all: the loss of the very last write before a power cut
-//! looks like no write at all, and nothing on that disk tells.
+//! A device that acknowledged a write and did not store it shows that only once its cache drops the
+//! block. So a lost write, and one that went astray, are simulated on blocks that were synced long
+//! ago: they fall back to their former content. That also limits the damage to what can be noticed
+//! at all. If the very last write before a power cut is lost, it looks like no write at all, and
+//! nothing on that disk tells otherwise.
 
 use super::image::FileImage;
 use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 
-/// What becomes of blocks at rest.
+/// A kind of damage to blocks at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
     /// A bit flips.
@@ -23,19 +25,21 @@ pub enum Decay {
     Wear,
     /// The block's last write was never stored.
     Lost,
-    /// The block's last write went to another place of the file.
+    /// The block's last write went to another offset in the file.
     Astray,
 }
 
 impl FileImage {
-    /// Blocks that decay may strike: safe, not damaged yet, so many rounds of syncs old, the newest first.
+    /// Blocks that decay may damage: safe, not damaged yet, synced at least `rounds` syncs ago, the
+    /// newest first.
     pub fn aged(&self, rounds: u64) -> Vec<u64> {
         let mut blocks = self.long_synced(rounds);
         blocks.retain(|number| !self.decayed.contains(number));
         blocks
     }
 
-    /// Does this to one of these blocks. False where it would change nothing.
+    /// Applies this damage to one of these blocks, chosen at random. False if it would change
+    /// nothing.
     pub fn decay(&mut self, decay: Decay, among: &[u64], rng: &mut StdRng) -> bool {
         let Some(number) = among.get(rng.random_range(0..among.len().max(1))).copied() else { return false };
         match decay {
@@ -87,18 +91,19 @@ impl FileImage {
         true
     }
 
-    /// Blocks that are not as they were written.
+    /// The number of damaged blocks.
     pub fn decayed(&self) -> usize {
         self.decayed.len()
     }
 
-    /// Somebody has seen that nobody needs what is still damaged.
+    /// Stops counting the blocks that are still damaged: the harness has checked that they are not
+    /// needed.
     pub fn forgive(&mut self) {
         self.decayed.clear();
         self.harmed.clear();
     }
 
-    /// A block is not as it was written. False if it was not before.
+    /// Marks a block as damaged. False if it was damaged before.
     fn harm(&mut self, number: u64) -> bool {
         self.harmed.insert(number);
         self.decayed.insert(number)
@@ -115,26 +120,26 @@ impl FileImage {
         self.worn.range(offset / block..(offset + len as u64).div_ceil(block)).next().copied()
     }
 
-    /// A write in flight completes and is not stored; or it is stored so many blocks behind its place, inside the file.
-    /// False if it is no longer known.
+    /// Completes a write in flight without storing it, or stores it `astray` blocks after its
+    /// offset, inside the file. False if the write is no longer known.
     pub fn complete_wrongly(&mut self, id: u64, astray: Option<u64>) -> bool {
-        let Some(flight) = self.flights.remove(&id) else { return false };
+        let Some(in_flight_write) = self.in_flight_writes.remove(&id) else { return false };
         let all = self.size() / cairn_engine::io::BLOCK as u64;
-        let len = flight.blocks.len() as u64;
+        let len = in_flight_write.blocks.len() as u64;
         if let Some(blocks) = astray {
-            let first = (flight.first + blocks) % (all - len + 1);
-            for (number, block) in (first..).zip(flight.blocks) {
+            let first = (in_flight_write.first + blocks) % (all - len + 1);
+            for (number, block) in (first..).zip(in_flight_write.blocks) {
                 self.put(number, block);
                 self.harm(number);
             }
         }
-        for number in flight.first..flight.first + len {
+        for number in in_flight_write.first..in_flight_write.first + len {
             self.harm(number);
         }
         true
     }
 
-    /// Another disk takes this one's place: zeros.
+    /// Replaces the file by an empty disk's: zeros.
     pub fn replace(&mut self) {
         *self = FileImage::zeroed(self.size());
         self.harmed = (0..self.size() / cairn_engine::io::BLOCK as u64).collect();
@@ -176,12 +181,12 @@ mod tests {
         assert!(file.decay(Decay::Rot, &[2], &mut rng));
         let after = content(&file);
         let bits: u32 = before.iter().zip(&after).map(|(one, other)| (one ^ other).count_ones()).sum();
-        let place = before.iter().zip(&after).position(|(one, other)| one != other).unwrap();
-        assert_eq!((bits, place / BLOCK, file.decayed()), (1, 2, 1));
+        let at = before.iter().zip(&after).position(|(one, other)| one != other).unwrap();
+        assert_eq!((bits, at / BLOCK, file.decayed()), (1, 2, 1));
     }
 
     #[test]
-    fn a_block_that_is_not_safe_or_damaged_already_is_not_struck() {
+    fn a_block_that_is_not_safe_or_already_damaged_is_not_damaged() {
         let (mut file, mut rng) = file();
         assert!(file.decay(Decay::Wear, &[1], &mut rng));
         file.begin(9, 0, &[7; BLOCK]);
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_is_not_counted_and_stays_damaged() {
+    fn forgiven_damage_is_not_counted_and_stays() {
         let (mut file, mut rng) = file();
         assert!(file.decay(Decay::Wear, &[3], &mut rng));
         file.forgive();

@@ -1,7 +1,8 @@
 //! The disk behind the engine's device seam, under the simulated clock.
 //!
-//! Every operation begins when it is called and completes after a random time, on a host of its own: pausing or
-//! killing the node does not stop the device, and dropping the future cancels nothing.
+//! Every operation begins when it is called and completes after a random time, on a host of its
+//! own: pausing or killing the node does not stop the device, and dropping the future cancels
+//! nothing.
 
 use super::core::{Core, DiskStats, Files};
 use super::decay::Decay;
@@ -20,22 +21,22 @@ use tokio::time::Instant;
 
 struct Inner {
     core: Core,
-    /// Latencies, and the fate of writes at kills and cuts.
+    /// Generates latencies, and the fate of writes at kills and power cuts.
     rng: StdRng,
     /// One operation in this many takes tens of milliseconds.
     slow_one_in: u32,
-    /// The usual operation that is not immediate takes up to this many microseconds.
+    /// An ordinary operation that is not immediate takes up to this many microseconds.
     usual_max_us: u64,
-    alarms: Vec<Alarm>,
-    /// Until then no operation ends, or none on this one file.
+    waiters: Vec<Waiter>,
+    /// Until this time no operation completes, or none on this one file.
     stalled: Option<(Instant, Option<FileKind>)>,
-    /// Every operation takes so much longer.
+    /// Every operation takes this much longer.
     slower: Duration,
     /// No operation takes any time.
     instant: bool,
 }
 
-/// What somebody waits for.
+/// The operations that a waiter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// Writes to any file.
@@ -46,11 +47,11 @@ pub enum Moment {
     Operation,
 }
 
-/// Rings when so many more of them have begun.
-struct Alarm {
+/// Wakes a waiter when `left` more of its operations have begun.
+struct Waiter {
     moment: Moment,
     left: u32,
-    bell: oneshot::Sender<()>,
+    sender: oneshot::Sender<()>,
 }
 
 /// One machine's disk. Clones share it; it lives as long as the simulation.
@@ -85,13 +86,13 @@ impl SimDisk {
         SimDisk { inner: Arc::new(Mutex::new(inner)), host, name }
     }
 
-    /// A disk for whoever wants to know what can be made of these files: its operations take no time.
+    /// A disk that holds these files, for opening a crash image: its operations take no time.
     pub fn of(name: String, files: Files, host: NodeHandle) -> SimDisk {
         let inner = Inner::new(Core::of(true, files), StdRng::seed_from_u64(0), u32::MAX, 1);
         SimDisk { inner: Arc::new(Mutex::new(Inner { instant: true, ..inner })), host, name }
     }
 
-    /// What a loss of power now would leave; see [`Core::after_a_cut`].
+    /// What a power cut now would leave; see [`Core::after_a_cut`].
     pub fn after_a_cut(&self, worst: bool, rng: &mut StdRng) -> Files {
         self.inner.lock().core.after_a_cut(worst, rng)
     }
@@ -106,7 +107,7 @@ impl SimDisk {
         self.inner.lock().core.bytes(kind, offset, len)
     }
 
-    /// From now on every operation takes so much longer than usual.
+    /// From now on every operation takes this much longer than usual.
     pub fn slow_down(&self, by: Duration) {
         self.inner.lock().slower = by;
     }
@@ -121,9 +122,9 @@ impl SimDisk {
         Arc::new(SimDirectory { disk: self.clone() })
     }
 
-    /// The process died. To be called in the same poll as madsim's `kill`.
+    /// The process ended. To be called in the same poll as madsim's `kill`.
     ///
-    /// With `drops` reads may see less than before, of what failed syncs should have covered.
+    /// With `drops` reads may see older content of blocks that failed syncs should have covered.
     pub fn kill(&self, drops: bool) -> Damage {
         let Inner { core, rng, .. } = &mut *self.inner.lock();
         core.kill(drops, rng)
@@ -156,38 +157,40 @@ impl SimDisk {
         self.inner.lock().core.dirty_blocks()
     }
 
-    /// Resolves as soon as `count` more of these have begun: a moment at which something is in flight.
+    /// Resolves as soon as `count` more of these operations have begun: a moment at which one is in
+    /// flight.
     pub async fn after(&self, moment: Moment, count: u32) {
-        let (bell, rung) = oneshot::channel();
-        self.inner.lock().alarms.push(Alarm { moment, left: count, bell });
-        // Bells are dropped only after they rang.
-        let _ = rung.await;
+        let (sender, begun) = oneshot::channel();
+        self.inner.lock().waiters.push(Waiter { moment, left: count, sender });
+        // A waiter's sender is dropped only after it sent.
+        let _ = begun.await;
     }
 
-    /// Puts an empty disk in this one's place, after a kill or a cut; what was there is returned.
+    /// Replaces the files by an empty disk's, after a kill or a power cut. Returns the previous
+    /// files.
     pub fn take_out(&self) -> Files {
         let core = &mut self.inner.lock().core;
         let blank = core.blank();
         core.exchange(blank)
     }
 
-    /// A copy of what the disk holds, after a kill or a cut.
+    /// A copy of the disk's files, after a kill or a power cut.
     pub fn copy(&self) -> Files {
         self.inner.lock().core.copy()
     }
 
-    /// A copy of what the disk holds while it is in use.
+    /// A copy of the disk's files while they are in use.
     pub fn snapshot(&self) -> Files {
         let Inner { core, rng, .. } = &mut *self.inner.lock();
         core.snapshot(rng)
     }
 
-    /// Puts this disk in, and drops the one that was there.
+    /// Puts these files in, and drops the previous ones.
     pub fn put_in(&self, files: Files) {
         drop(self.inner.lock().core.exchange(files));
     }
 
-    /// Frees what the disk holds: nobody will read it any more.
+    /// Frees the disk's files at the end of a run.
     pub fn wipe(&self) {
         self.inner.lock().core.wipe();
     }
@@ -197,12 +200,12 @@ impl SimDisk {
         self.inner.lock().core.arrange(failing, kind, spared);
     }
 
-    /// Takes back an error that has not struck.
+    /// Cancels an arranged error that was not applied yet.
     pub fn disarm(&self) {
         self.inner.lock().core.disarm();
     }
 
-    /// Arranged errors that struck so far.
+    /// How many arranged errors were applied so far.
     pub fn errors(&self) -> u64 {
         self.inner.lock().core.errors()
     }
@@ -213,7 +216,7 @@ impl SimDisk {
         core.misread_journal(rng)
     }
 
-    /// No block is misread any more.
+    /// Ends the misreading.
     pub fn read_right(&self) {
         self.inner.lock().core.read_right();
     }
@@ -261,7 +264,7 @@ impl SimDisk {
         self.inner.lock().core.arrange_wrong_read(kind, choice);
     }
 
-    /// From now on every operation is done as asked.
+    /// From now on every operation does what was asked.
     pub fn behave(&self) {
         self.inner.lock().core.behave();
     }
@@ -271,7 +274,7 @@ impl SimDisk {
         self.inner.lock().core.has_identity()
     }
 
-    /// Blocks that are not as they were written, unless they were forgiven.
+    /// The number of damaged blocks that were not forgiven.
     pub fn decayed(&self) -> usize {
         self.inner.lock().core.decayed()
     }
@@ -286,17 +289,18 @@ impl SimDisk {
         self.inner.lock().core.harmed_beside_data()
     }
 
-    /// Somebody has seen that nobody needs what is still damaged.
+    /// Stops counting the blocks that are still damaged: the harness has checked that they are not
+    /// needed.
     pub fn forgive(&self) {
         self.inner.lock().core.forgive();
     }
 
-    /// For so long no operation ends: none at all, or none on one file.
+    /// For this long no operation completes, or none on one file.
     pub fn stall(&self, lasts: Duration, only: Option<FileKind>) {
         self.inner.lock().stalled = Some((Instant::now() + lasts, only));
     }
 
-    /// Runs `finish` on the disk after a random time and hands its result over.
+    /// Runs `finish` on the disk after a random time and sends its result.
     fn later<T: Send + 'static>(
         &self,
         kind: FileKind,
@@ -319,11 +323,11 @@ impl SimDisk {
 
 impl Inner {
     fn new(core: Core, rng: StdRng, slow_one_in: u32, usual_max_us: u64) -> Inner {
-        let (alarms, stalled, slower, instant) = (Vec::new(), None, Duration::ZERO, false);
-        Inner { core, rng, slow_one_in, usual_max_us, alarms, stalled, slower, instant }
+        let (waiters, stalled, slower, instant) = (Vec::new(), None, Duration::ZERO, false);
+        Inner { core, rng, slow_one_in, usual_max_us, waiters, stalled, slower, instant }
     }
 
-    /// An operation begins.
+    /// Counts an operation that begins, and wakes waiters.
     fn tick(&mut self, kind: FileKind, writes: bool) {
         let matches = |moment: Moment| match moment {
             Moment::Operation => true,
@@ -331,16 +335,16 @@ impl Inner {
             Moment::WriteTo(only) => writes && only == kind,
         };
         let mut waiting = Vec::new();
-        for mut alarm in std::mem::take(&mut self.alarms) {
-            alarm.left = alarm.left.saturating_sub(u32::from(matches(alarm.moment)));
-            match alarm.left {
-                // Nobody may be waiting any more.
-                0 => drop(alarm.bell.send(())),
-                _ if alarm.bell.is_closed() => {}
-                _ => waiting.push(alarm),
+        for mut waiter in std::mem::take(&mut self.waiters) {
+            waiter.left = waiter.left.saturating_sub(u32::from(matches(waiter.moment)));
+            match waiter.left {
+                // The waiter may be gone.
+                0 => drop(waiter.sender.send(())),
+                _ if waiter.sender.is_closed() => {}
+                _ => waiting.push(waiter),
             }
         }
-        self.alarms = waiting;
+        self.waiters = waiting;
     }
 
     fn delay(&mut self, kind: FileKind) -> Option<Duration> {
@@ -362,7 +366,7 @@ impl Inner {
         }
     }
 
-    /// Nothing means as soon as the scheduler comes by; madsim's shortest sleep is a millisecond.
+    /// `None` means at the scheduler's next step; madsim's shortest sleep is a millisecond.
     fn latency(&mut self) -> Option<Duration> {
         if self.rng.random_ratio(1, self.slow_one_in) {
             return Some(Duration::from_micros(self.rng.random_range(5_000..60_000)));
@@ -372,7 +376,7 @@ impl Inner {
     }
 }
 
-/// One of `some` or `other`, each as likely.
+/// One of `some` or `other`, with equal probability.
 fn pick<'a, T>(rng: &mut StdRng, some: &'a [T], other: &'a T) -> &'a T {
     some.get(rng.random_range(0..=some.len())).unwrap_or(other)
 }

@@ -5,9 +5,9 @@ use cairn_engine::io::BLOCK;
 use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 
-/// The unit that a disk without a write-unit promise may tear at, in bytes.
+/// The unit, in bytes, at which a disk without a promise about write units may tear.
 pub const SECTOR: usize = 512;
-/// Of the completed blocks that no sync covers, so many come back in part older and in part newer.
+/// The share of unsynced completed blocks that come back as a mixture of older and newer sectors.
 const MIXED: f64 = 0.08;
 
 /// What a power cut or a kill did to one file.
@@ -15,11 +15,11 @@ const MIXED: f64 = 0.08;
 pub struct Damage {
     /// Completed blocks, not synced, that survived.
     pub kept: u64,
-    /// Completed blocks, not synced, that vanished or fell back to an older version.
+    /// Completed blocks, not synced, that were lost or fell back to an older version.
     pub dropped: u64,
-    /// Of both, those that hold sectors of several versions.
+    /// Completed blocks, not synced, that hold sectors of several versions.
     pub mixed: u64,
-    /// Blocks in flight that landed whole.
+    /// Blocks in flight that landed completely.
     pub landed: u64,
     /// Blocks in flight that left no trace.
     pub lost: u64,
@@ -40,17 +40,18 @@ impl Damage {
 }
 
 impl FileImage {
-    /// The process died and the machine runs on: completed writes stay, each write in flight lands or not, now. Of what a
-    /// failed sync left behind some blocks fall back, with `drops`, and the others stay in doubt; else all of it stays.
+    /// The process ended and the machine continues: completed writes stay, and each write in flight
+    /// lands or not, now. Blocks of a failed sync: with `drops` some fall back and the others stay
+    /// unsafe, without it all of them stay.
     pub fn kill(&mut self, drops: bool, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
         if drops {
-            self.drop_forsaken(rng, &mut damage);
+            self.drop_failed_syncs(rng, &mut damage);
         } else {
-            self.dirty.values_mut().flatten().for_each(|version| version.forsaken = false);
+            self.dirty.values_mut().flatten().for_each(|version| version.sync_failed = false);
         }
-        for flight in std::mem::take(&mut self.flights).into_values() {
-            let all = flight.blocks.len() as u64;
+        for in_flight_write in std::mem::take(&mut self.in_flight_writes).into_values() {
+            let all = in_flight_write.blocks.len() as u64;
             let landing = match rng.random_range(0..5_u8) {
                 0 | 1 => all,
                 2 | 3 => 0,
@@ -58,18 +59,21 @@ impl FileImage {
             };
             damage.landed += landing;
             damage.lost += all - landing;
-            for (number, block) in (flight.first..).zip(flight.blocks).take(landing as usize) {
+            for (number, block) in
+                (in_flight_write.first..).zip(in_flight_write.blocks).take(landing as usize)
+            {
                 self.put(number, block);
             }
         }
         damage
     }
 
-    /// Reads of a block whose newest version a failed sync left behind may from now on see an older one.
-    fn drop_forsaken(&mut self, rng: &mut StdRng, damage: &mut Damage) {
+    /// Drops the newest versions of some blocks that a failed sync should have covered: from now on
+    /// reads see an older version.
+    fn drop_failed_syncs(&mut self, rng: &mut StdRng, damage: &mut Damage) {
         let fallen = &mut self.fallen;
         self.dirty.retain(|number, versions| {
-            if versions.last().is_some_and(|version| version.forsaken) && rng.random_bool(0.5) {
+            if versions.last().is_some_and(|version| version.sync_failed) && rng.random_bool(0.5) {
                 damage.dropped += 1;
                 fallen.insert(*number);
                 versions.truncate(rng.random_range(0..versions.len()));
@@ -78,30 +82,32 @@ impl FileImage {
         });
     }
 
-    /// The machine lost power. With `honours_contract` completed writes survive and writes in flight are old or new
-    /// per 4 KiB block; without it each completed block may be any version since the last sync, and each sector in
-    /// flight may be old, new, half-written or garbage. Afterwards everything left is as if synced.
+    /// The machine lost power. With `honours_contract` completed writes survive, and writes in
+    /// flight are old or new per 4 KiB block. Without it each completed block may be any version
+    /// since the last sync, and each sector in flight may be old, new, half-written or garbage.
+    /// Afterwards everything left counts as synced.
     pub fn cut(&mut self, honours_contract: bool, rng: &mut StdRng) -> Damage {
         let mut damage = Damage::default();
         for (number, mut versions) in std::mem::take(&mut self.dirty) {
             let newest = versions.len();
-            // 0 is the synced image, `newest` the last completed write; the ends are the likely ones.
+            // 0 is the synced image, `newest` the last completed write; both ends are likely.
             let survivor = match rng.random_range(0..5_u8) {
                 _ if honours_contract => newest,
                 0 | 1 => newest,
                 2 | 3 => 0,
                 _ => rng.random_range(0..=newest),
             };
-            let whole = survivor == newest;
-            damage.kept += u64::from(whole);
-            damage.dropped += u64::from(!whole);
-            // What a disk lets go of its cache piece by piece may be in part older and in part newer.
+            let kept = survivor == newest;
+            damage.kept += u64::from(kept);
+            damage.dropped += u64::from(!kept);
+            // A disk that writes its cache back in pieces may leave a mixture of older and newer
+            // sectors.
             if !honours_contract && rng.random_bool(MIXED) {
                 damage.mixed += 1;
                 let mut mixed = self.synced.get(&number).map_or([0; BLOCK], |old| **old);
-                for (place, target) in mixed.chunks_mut(SECTOR).enumerate() {
+                for (sector, target) in mixed.chunks_mut(SECTOR).enumerate() {
                     let version = versions.get(rng.random_range(0..=newest));
-                    if let Some(source) = version.and_then(|version| version.block.chunks(SECTOR).nth(place))
+                    if let Some(source) = version.and_then(|version| version.block.chunks(SECTOR).nth(sector))
                     {
                         target.copy_from_slice(source);
                     }
@@ -114,8 +120,8 @@ impl FileImage {
                 self.left(number, version.block);
             }
         }
-        for flight in std::mem::take(&mut self.flights).into_values() {
-            for (number, block) in (flight.first..).zip(flight.blocks) {
+        for in_flight_write in std::mem::take(&mut self.in_flight_writes).into_values() {
+            for (number, block) in (in_flight_write.first..).zip(in_flight_write.blocks) {
                 self.land_in_part(number, &block, honours_contract, rng, &mut damage);
             }
         }
@@ -123,19 +129,19 @@ impl FileImage {
         damage
     }
 
-    /// The worst that a loss of power may leave: of completed writes only what is synced, unless the disk keeps them; of
-    /// writes in flight nothing.
+    /// The worst that a power cut may leave: only synced writes, or all completed ones if the disk
+    /// keeps them, and no write in flight.
     pub fn fall_back(&mut self, honours_contract: bool) {
         for (number, mut versions) in std::mem::take(&mut self.dirty) {
             if let Some(version) = versions.pop().filter(|_| honours_contract) {
                 self.left(number, version.block);
             }
         }
-        self.flights.clear();
+        self.in_flight_writes.clear();
         self.syncs += 1;
     }
 
-    /// A cut left this: as if synced by then, and no earlier.
+    /// Stores a block that a power cut left: it counts as synced by the cut, and no earlier.
     fn left(&mut self, number: u64, block: Block) {
         if let Some(old) = self.synced.insert(number, block) {
             self.former.insert(number, old);
@@ -154,7 +160,7 @@ impl FileImage {
         if atomic || rng.random_bool(0.4) {
             if rng.random_bool(0.5) {
                 damage.landed += 1;
-                self.whole(number);
+                self.intact(number);
                 self.left(number, new.clone());
             } else {
                 damage.lost += 1;
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_sync_left_behind_may_fall_back_when_the_process_ends_and_else_stays_in_doubt() {
+    fn blocks_of_a_failed_sync_may_fall_back_when_the_process_ends_and_else_stay_unsafe() {
         let (mut dropped, mut kept, mut gone) = (0, 0, 0);
         each_seed(|rng| {
             let mut file = FileImage::zeroed(1 << 20);

@@ -1,7 +1,9 @@
-//! What is to happen to a disk: errors, misread blocks, decay, and operations done otherwise than asked.
+//! Arranged faults of a disk: errors, misread blocks, decay, and operations that do not do what was
+//! asked.
 //!
-//! What holds here: an arranged error strikes once, and so does an arranged wrong operation; a misread block reads right in the
-//! next process; of the superblock's copies at most one is damaged at a time.
+//! What holds here: an arranged error is applied once, and so is an arranged wrong operation. A
+//! misread block reads right in the next process. At most one of the superblock's copies is damaged
+//! at a time.
 
 use super::core::Core;
 use super::decay::Decay;
@@ -10,39 +12,40 @@ use super::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind, SUPERBLOCK_BYTES};
 use rand::{RngExt, rngs::StdRng};
 
-/// A journal block is misread, and a write of journal or data turns out to be lost, only if so many syncs came after the one that
-/// made it safe; and a journal block only if it is among the newest of these: older ones are behind a checkpoint, and nobody
-/// needs them.
+/// A journal block may be misread, and a write of journal or data may turn out to be lost, only if
+/// this many syncs came after the one that made it safe. A journal block must also be among the
+/// newest of these: older ones are covered by a checkpoint and no longer needed.
 const SYNCS_AFTER: u64 = 12;
-/// A bit flips, or a block wears out, in what is newer, too: so many syncs later a synced block says that this one was safe.
+/// A bit may flip, or a block wear out, in newer blocks too: after this many syncs a synced block
+/// records that this one was safe.
 const SYNCS_AFTER_THE_NEWEST: u64 = 2;
 const RECENT_BLOCKS: usize = 40;
-/// Decay strikes checkpoints and the superblock wherever they are safe: of these there are copies.
+/// Checkpoints and the superblock may decay as soon as they are synced, since they have copies.
 const ROUNDS_OF_COPIES: u64 = 0;
-/// In the larger files decay strikes so many of the newest blocks that it may.
+/// In the larger files only this many of the newest candidates may decay.
 const NEWEST_DATA: usize = 400;
 
 /// The superblock's copies, and how far apart they begin.
 const SUPERBLOCK_COPIES: u64 = 4;
 const BLOCKS_BETWEEN_COPIES: u64 = SUPERBLOCK_BYTES / SUPERBLOCK_COPIES / BLOCK as u64;
 
-/// What an arranged error strikes.
+/// The operation that an arranged error is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failing {
     /// A write: what it leaves is unknown.
     Write,
-    /// A sync: what it should have covered may be gone, and no later sync brings it back.
+    /// A sync: what it should have covered may be lost, and no later sync brings it back.
     Sync,
     /// A write or a sync never returns, not even with an error.
     Hang,
 }
 
-/// An error to come.
+/// An arranged error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arranged {
     failing: Failing,
     kind: Option<FileKind>,
-    /// So many operations of the kind come before it.
+    /// How many operations of the kind succeed before it.
     spared: u32,
 }
 
@@ -52,23 +55,23 @@ impl Core {
         self.arranged = Some(Arranged { failing, kind, spared });
     }
 
-    /// Takes back an error that has not struck.
+    /// Cancels an arranged error that was not applied yet.
     pub fn disarm(&mut self) {
         self.arranged = None;
     }
 
-    /// From now on every operation is done as asked.
+    /// From now on every operation does what was asked.
     pub fn behave(&mut self) {
         self.wrong.disarm();
     }
 
-    /// Arranged errors that struck so far.
+    /// How many arranged errors were applied so far.
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// Until the process ends, reads of one journal block come back with a flipped bit, as over a bad cable: of a block
-    /// that later ones say is synced. False if there is none.
+    /// Until the process ends, reads of one journal block return a flipped bit, as over a bad
+    /// cable. It is a block that later blocks record as synced. False if there is none.
     pub fn misread_journal(&mut self, rng: &mut StdRng) -> bool {
         let Some(file) = self.files.get(&FileKind::Journal) else { return false };
         let candidates = file.long_synced(SYNCS_AFTER);
@@ -81,7 +84,7 @@ impl Core {
         self.misread.is_some()
     }
 
-    /// No block is misread any more.
+    /// Ends the misreading.
     pub fn read_right(&mut self) {
         self.misread = None;
     }
@@ -91,8 +94,8 @@ impl Core {
         self.misread.is_some()
     }
 
-    /// Does this to up to `count` blocks of a file, and tells how many. Of the superblock's copies at most one is damaged
-    /// at a time: more would cost the identity.
+    /// Applies this damage to up to `count` blocks of a file, and returns how many it damaged. At
+    /// most one of the superblock's copies is damaged at a time: more would lose the identity.
     pub fn decay(&mut self, decay: Decay, kind: FileKind, count: usize, rng: &mut StdRng) -> usize {
         let Some(file) = self.files.get_mut(&kind) else { return 0 };
         let late = match decay {
@@ -118,7 +121,7 @@ impl Core {
         done
     }
 
-    /// Does this to one block of a file, however new. False where it would change nothing.
+    /// Applies this damage to one block of a file, however new. False if it would change nothing.
     pub fn decay_block(&mut self, decay: Decay, kind: FileKind, number: u64, rng: &mut StdRng) -> bool {
         let done = self.files.get_mut(&kind).is_some_and(|file| file.decay(decay, &[number], rng));
         self.harms += u64::from(done);
@@ -126,7 +129,7 @@ impl Core {
         done
     }
 
-    /// Whether two copies of the superblock are left that say the same.
+    /// Whether two copies of the superblock agree.
     pub fn has_identity(&self) -> bool {
         let Some(file) = self.files.get(&FileKind::Superblock) else { return false };
         let copies: Vec<Vec<u8>> = (0..SUPERBLOCK_COPIES)
@@ -145,7 +148,7 @@ impl Core {
             .any(|(number, copy)| copies.iter().skip(number + 1).any(|other| other == copy))
     }
 
-    /// Damages so many copies of the superblock that no two are left: three, or all four.
+    /// Damages so many copies of the superblock that no two agree: three, or all four.
     pub fn lose_identity(&mut self, rng: &mut StdRng) {
         let spared = rng.random_range(0..2 * SUPERBLOCK_COPIES);
         for copy in (0..SUPERBLOCK_COPIES).filter(|copy| *copy != spared) {
@@ -154,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Overwrites a file with zeros, as a person may.
+    /// Overwrites a file with zeros, as an operator may.
     pub fn erase(&mut self, kind: FileKind) {
         if let Some(file) = self.files.get_mut(&kind) {
             file.replace();
@@ -162,7 +165,7 @@ impl Core {
         self.note(b'z', kind, 0, 0);
     }
 
-    /// Flips a bit of the byte at `offset` of a file. False where it is not synced.
+    /// Flips a bit of the byte at `offset` of a file. False if it is not synced.
     pub fn flip(&mut self, kind: FileKind, offset: u64) -> bool {
         let flipped = self.files.get_mut(&kind).is_some_and(|file| file.flip(offset, 1));
         if flipped {
@@ -171,8 +174,9 @@ impl Core {
         flipped
     }
 
-    /// The next write to a file is reported as done and lost, or lands `astray` blocks further on. False where that would
-    /// be more than can be noticed: a copy of the superblock is damaged already.
+    /// The next write to a file is reported as complete and lost, or lands `astray` blocks further
+    /// on. False, and nothing is arranged, if that could not be noticed: a copy of the superblock
+    /// is damaged already.
     pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {
         let spare =
             kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
@@ -182,45 +186,48 @@ impl Core {
         spare
     }
 
-    /// The next read of a file returns one block of another place.
+    /// The next read of a file returns one block of another offset.
     pub fn arrange_wrong_read(&mut self, kind: FileKind, choice: u64) {
         self.wrong.read(kind, choice);
     }
 
-    /// Blocks that are not as they were written, unless they were forgiven.
+    /// The number of damaged blocks that were not forgiven.
     pub fn decayed(&self) -> usize {
         self.files.values().map(FileImage::decayed).sum()
     }
 
-    /// How often it was damaged so far.
+    /// How often the disk was damaged so far.
     pub fn harms(&self) -> u64 {
         let wrongs = self.stats().wrongs;
         self.harms + wrongs.lost_writes + wrongs.stray_writes
     }
 
-    /// Blocks of the journal, the checkpoints and the superblock that were damaged since they were forgiven.
+    /// Blocks of the journal, the checkpoints and the superblock that were damaged since they were
+    /// forgiven.
     pub fn harmed_beside_data(&self) -> usize {
         self.files.iter().filter(|(kind, _)| **kind != FileKind::Data).map(|(_, file)| file.harmed()).sum()
     }
 
-    /// Somebody has seen that nobody needs what is still damaged.
+    /// Stops counting the blocks that are still damaged: the harness has checked that they are not
+    /// needed.
     pub fn forgive(&mut self) {
         self.files.values_mut().for_each(FileImage::forgive);
     }
 
-    /// The disk loses power alone, while its machine runs on: what no sync covers is as after any power cut, and what is in flight
-    /// fails. With `away` so does every later write and sync until the process ends; else the disk is back at once. `None`,
-    /// and nothing happens, where no write is in flight: nobody would be told.
+    /// The disk loses power alone, while its machine continues: unsynced blocks are as after any
+    /// power cut, and operations in flight fail. With `away` every later write and sync fails too,
+    /// until the process ends; else the disk is back at once. If no write is in flight, nothing
+    /// happens and this returns `None`: no error would reveal the loss.
     pub fn lose_power(&mut self, away: bool, rng: &mut StdRng) -> Option<Damage> {
-        if self.files.values().all(|file| file.flights.is_empty()) {
+        if self.files.values().all(|file| file.in_flight_writes.is_empty()) {
             return None;
         }
-        self.doomed.extend(self.files.values().flat_map(|file| file.flights.keys().copied()));
-        self.wrong.forget_flights();
+        self.doomed.extend(self.files.values().flat_map(|file| file.in_flight_writes.keys().copied()));
+        self.wrong.forget_in_flight();
         self.errors += 1;
-        self.losses += 1;
+        self.power_losses += 1;
         self.away = away;
-        // The process that runs on takes them for written.
+        // The running process counts them as written.
         for file in self.files.values_mut() {
             let unsafe_blocks: Vec<u64> = file.dirty.keys().copied().collect();
             file.fallen.extend(unsafe_blocks);
@@ -230,11 +237,11 @@ impl Core {
 
     /// Whether the write or sync that begins now never returns.
     pub fn hangs(&mut self, kind: FileKind) -> bool {
-        self.strikes(Failing::Hang, kind)
+        self.arranged_now(Failing::Hang, kind)
     }
 
-    /// Whether the operation that begins now is to fail.
-    pub(super) fn strikes(&mut self, failing: Failing, kind: FileKind) -> bool {
+    /// Whether the operation that begins now gets the arranged error.
+    pub(super) fn arranged_now(&mut self, failing: Failing, kind: FileKind) -> bool {
         let Some(arranged) = &mut self.arranged else { return false };
         if arranged.failing != failing || arranged.kind.is_some_and(|only| only != kind) {
             return false;
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arranged_error_strikes_once_and_what_it_struck_is_not_safe() {
+    fn an_arranged_error_is_applied_once_and_its_operation_makes_nothing_safe() {
         let mut disk = disk();
         let (epoch, _) = disk.open(FileKind::Data).unwrap();
         disk.arrange(Failing::Write, Some(FileKind::Data), 1);
@@ -305,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_read_and_a_wrong_write_strike_once_and_report_success() {
+    fn a_wrong_read_and_a_wrong_write_happen_once_and_report_success() {
         let mut disk = disk();
         let (epoch, _) = disk.open(FileKind::Data).unwrap();
         let write = |disk: &mut Core, block: u64, byte: u8| {

@@ -1,12 +1,14 @@
 //! One simulated file: what is synced, what is written and not yet synced, and what is in flight.
 //!
-//! Pure: no clock, no runtime, random choices from the generator passed in. What holds here:
+//! Pure: no clock and no runtime; random choices come from the generator passed in. What holds
+//! here:
 //! - a read sees every completed write and no write in flight;
 //! - a sync makes exactly those versions safe that had completed when it began;
-//! - what was dirty when a sync failed is not made safe by a later sync: it may be gone, and only a write of the block
-//!   itself, or the end of the process, settles that;
-//! - a write that failed stays in flight until the process or the machine ends, which decides what is left of it;
-//! - a power cut leaves no block that was never asked for, except where a sector in flight was torn.
+//! - a later sync does not make safe what was dirty when a sync failed: it may be lost, until the
+//!   block is written again or the process ends;
+//! - a write that failed stays in flight until the process or the machine ends, which decides what
+//!   is left of it;
+//! - a power cut leaves only blocks that were written, except where a sector in flight was torn.
 
 use cairn_engine::io::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +22,12 @@ pub(super) struct Version {
     order: u64,
     pub(super) block: Block,
     /// A sync that should have covered it failed.
-    pub(super) forsaken: bool,
+    pub(super) sync_failed: bool,
 }
 
 /// A write that was begun and has not completed.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightWrite {
     pub(super) first: u64,
     pub(super) blocks: Vec<Block>,
 }
@@ -36,20 +38,21 @@ pub struct FileImage {
     size: u64,
     pub(super) synced: BTreeMap<u64, Block>,
     pub(super) dirty: BTreeMap<u64, Vec<Version>>,
-    pub(super) flights: BTreeMap<u64, Flight>,
+    pub(super) in_flight_writes: BTreeMap<u64, InFlightWrite>,
     /// Blocks that cannot be read until they are written again.
     pub(super) worn: BTreeSet<u64>,
-    /// Blocks that are not as they were written, unless somebody has seen that nobody needs them.
+    /// Damaged blocks, without the forgiven ones.
     pub(super) decayed: BTreeSet<u64>,
-    /// Blocks that were not as they were written at some time since somebody last saw that all that is needed is whole: a repair
-    /// of one value leaves another one of its block as it found it.
+    /// Blocks that were damaged at any time since [`FileImage::forgive`], also if they were
+    /// rewritten since: a repair of one value leaves another damaged value of the same block as it
+    /// is.
     pub(super) harmed: BTreeSet<u64>,
-    /// Blocks that show an older content, since a failed sync let go of the newer one.
+    /// Blocks that show older content, since a failed sync dropped the newer one.
     pub(super) fallen: BTreeSet<u64>,
-    /// What stood in a safe block before it was last synced; nothing means zeros.
+    /// The content of a safe block before its last sync; none means zeros.
     pub(super) former: BTreeMap<u64, Block>,
     order: u64,
-    /// Syncs that made something safe, and the one that did so last for each block.
+    /// How many syncs made something safe, and which of them did so last for each block.
     pub(super) syncs: u64,
     pub(super) synced_in: BTreeMap<u64, u64>,
 }
@@ -61,7 +64,7 @@ impl FileImage {
             size,
             synced: BTreeMap::new(),
             dirty: BTreeMap::new(),
-            flights: BTreeMap::new(),
+            in_flight_writes: BTreeMap::new(),
             worn: BTreeSet::new(),
             decayed: BTreeSet::new(),
             harmed: BTreeSet::new(),
@@ -97,7 +100,7 @@ impl FileImage {
         }
     }
 
-    /// Whether each of these bytes should be as it was last written: no block of theirs was touched by anything but writes.
+    /// Whether all these bytes are as last written: only writes changed their blocks.
     pub fn as_written(&self, offset: u64, len: usize) -> bool {
         let block = BLOCK as u64;
         let blocks = offset / block..(offset + len as u64).div_ceil(block);
@@ -105,7 +108,7 @@ impl FileImage {
         !touched(&self.worn) && !touched(&self.harmed) && !touched(&self.fallen)
     }
 
-    /// These bytes as a read would return them; nothing where one of their blocks cannot be read.
+    /// These bytes as a read would return them; `None` if one of their blocks cannot be read.
     pub fn bytes(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         if self.unreadable(offset, len).is_some() {
             return None;
@@ -126,15 +129,15 @@ impl FileImage {
     /// Begins a write; it is invisible until [`FileImage::complete`].
     pub fn begin(&mut self, id: u64, offset: u64, bytes: &[u8]) {
         let blocks = bytes.chunks(BLOCK).map(padded).collect();
-        self.flights.insert(id, Flight { first: offset / BLOCK as u64, blocks });
+        self.in_flight_writes.insert(id, InFlightWrite { first: offset / BLOCK as u64, blocks });
     }
 
     /// Completes a write. False if it is no longer known: a kill or a cut came first.
     pub fn complete(&mut self, id: u64) -> bool {
-        let Some(flight) = self.flights.remove(&id) else {
+        let Some(in_flight_write) = self.in_flight_writes.remove(&id) else {
             return false;
         };
-        for (number, block) in (flight.first..).zip(flight.blocks) {
+        for (number, block) in (in_flight_write.first..).zip(in_flight_write.blocks) {
             self.put(number, block);
         }
         true
@@ -142,30 +145,31 @@ impl FileImage {
 
     pub(super) fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
-        self.whole(number);
-        self.dirty.entry(number).or_default().push(Version { order: self.order, block, forsaken: false });
+        self.intact(number);
+        self.dirty.entry(number).or_default().push(Version { order: self.order, block, sync_failed: false });
     }
 
-    /// A block is written: whatever decay had done to it is over.
-    pub(super) fn whole(&mut self, number: u64) {
+    /// A block is written, which ends any damage to it.
+    pub(super) fn intact(&mut self, number: u64) {
         self.worn.remove(&number);
         self.decayed.remove(&number);
         self.fallen.remove(&number);
     }
 
-    /// The watermark of a sync that begins now, to be given to [`FileImage::synced_through`] when it ends.
+    /// The watermark of a sync that begins now, to be given to [`FileImage::synced_through`] when
+    /// it ends.
     pub fn begin_sync(&self) -> u64 {
         self.order
     }
 
-    /// Makes every version up to `watermark` safe, save those that a failed sync has left behind.
+    /// Makes every version up to `watermark` safe, except those of a failed sync.
     pub fn synced_through(&mut self, watermark: u64) {
         let (synced, synced_in, round) = (&mut self.synced, &mut self.synced_in, self.syncs + 1);
         let former = &mut self.former;
         let mut any = false;
         self.dirty.retain(|number, versions| {
             let covered = versions.partition_point(|version| version.order <= watermark);
-            let safe = versions.iter().take(covered).rposition(|version| !version.forsaken);
+            let safe = versions.iter().take(covered).rposition(|version| !version.sync_failed);
             if let Some(last) = safe.and_then(|safe| versions.drain(..=safe).next_back()) {
                 if let Some(old) = synced.insert(*number, last.block) {
                     former.insert(*number, old);
@@ -181,11 +185,11 @@ impl FileImage {
     /// A sync that began with `watermark` failed.
     pub fn sync_failed(&mut self, watermark: u64) {
         let versions = self.dirty.values_mut().flatten();
-        versions.filter(|version| version.order <= watermark).for_each(|version| version.forsaken = true);
+        versions.filter(|version| version.order <= watermark).for_each(|version| version.sync_failed = true);
     }
 
-    /// The blocks that were synced last, newest first, without those of the last `rounds` syncs: so much was synced
-    /// after them that whoever reads the file can know that they must be there.
+    /// The synced blocks, newest first, without those of the last `rounds` syncs. So much was
+    /// synced after them that a reader of the file can know that they must be there.
     pub fn long_synced(&self, rounds: u64) -> Vec<u64> {
         let mut blocks: Vec<(u64, u64)> =
             self.synced_in.iter().map(|(number, round)| (*round, *number)).collect();
@@ -201,7 +205,7 @@ impl FileImage {
 
     /// Writes in flight.
     pub fn in_flight(&self) -> usize {
-        self.flights.len()
+        self.in_flight_writes.len()
     }
 }
 
@@ -266,7 +270,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_failed_sync_left_behind_is_not_made_safe_by_the_next_one() {
+    fn the_next_sync_does_not_make_blocks_of_a_failed_sync_safe() {
         let (mut old, mut new) = (0, 0);
         each_seed(|rng| {
             let mut file = FileImage::zeroed(1 << 20);
@@ -310,17 +314,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn bytes_that_something_else_than_a_write_touched_are_not_as_written() {
+    fn bytes_changed_by_anything_but_writes_are_not_as_written() {
         let mut file = FileImage::zeroed(1 << 20);
         write(&mut file, 1, 1, 7);
         file.synced_through(file.begin_sync());
         assert!(file.as_written(0, 3 * BLOCK));
         assert_eq!(file.bytes(4_090, 10), Some(vec![0, 0, 0, 0, 0, 0, 7, 7, 7, 7]));
         assert!(file.flip(5_000, 1));
-        assert!(!file.as_written(8_000, 200), "the block that ends there was struck");
+        assert!(!file.as_written(8_000, 200), "the block that ends there was damaged");
         assert!(file.as_written(8_192, 200));
         write(&mut file, 1, 1, 8);
-        assert!(!file.as_written(8_000, 200), "another value of the block may be damaged still");
+        assert!(!file.as_written(8_000, 200), "another value of the block may still be damaged");
         file.forgive();
         assert!(file.as_written(0, 3 * BLOCK));
     }

@@ -3,20 +3,21 @@
 //! ```text
 //!   SimDirectory / SimDevice   the engine's seam under madsim: latencies, completions   (device.rs)
 //!            │ epoch-stamped handles
-//!   Core                       files, locks, fences, digest                              (core.rs)
-//!            │                 what is to happen to them                              (harm.rs)
+//!   Core                       files, locks, fenced handles, digest                      (core.rs)
+//!            │                 arranged errors and damage                             (harm.rs)
 //!            │
 //!   FileImage                  synced image │ completed, not synced │ in flight          (image.rs)
 //!                              what kills and power cuts leave                        (ending.rs)
-//!                              its decay at rest                                      (decay.rs)
-//!                              operations done wrongly                                (wrong.rs)
+//!                              damage at rest                                         (decay.rs)
+//!                              operations that do not do what was asked               (wrong.rs)
 //! ```
 //!
-//! Two kinds. One *honours the contract* of the `device` mode: a completed write survives a power cut and a write in
-//! flight is old or new per 4 KiB block. The other has a volatile cache: only a sync makes anything safe, in any
-//! order, and what is in flight tears at sectors.
+//! There are two kinds of disk. One *honours the contract* of the `device` mode: a completed write
+//! survives a power cut, and a write in flight is old or new per 4 KiB block. The other has a
+//! volatile cache: only a sync makes writes safe, unsynced writes survive in any order, and a write
+//! in flight tears at sectors.
 //!
-//! Errors, stalls and misread blocks are arranged by whoever simulates; the disk applies them.
+//! The harness arranges errors, stalls and misread blocks; the disk applies them.
 
 mod core;
 mod decay;

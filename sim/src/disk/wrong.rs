@@ -1,13 +1,13 @@
-//! Operations that a device reports as done and did not do as asked: a write that is not stored or lands elsewhere, a read
-//! of another block.
+//! Operations that a device reports as complete though it did not do what was asked: a write that
+//! is not stored or lands elsewhere, a read of another block.
 //!
-//! Each is arranged and strikes once.
+//! Each is arranged and happens once.
 
 use super::image::FileImage;
 use cairn_engine::io::{BLOCK, FileKind};
 use std::collections::BTreeMap;
 
-/// How often each struck.
+/// How often each happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wrongs {
     /// Writes that were not stored.
@@ -19,7 +19,7 @@ pub struct Wrongs {
 }
 
 impl Wrongs {
-    /// Adds another disk's.
+    /// Adds another disk's counts.
     pub fn add(&mut self, other: Wrongs) {
         self.lost_writes += other.lost_writes;
         self.stray_writes += other.stray_writes;
@@ -27,14 +27,14 @@ impl Wrongs {
     }
 }
 
-/// What is arranged, and which writes in flight it has struck.
+/// The arranged wrong operations, and the writes in flight that will go wrong.
 #[derive(Debug, Default)]
 pub(super) struct Arranged {
-    /// The next write to a file is lost, or lands so many blocks further on.
+    /// The next write to a file is lost, or lands this many blocks further on.
     write: Option<(FileKind, Option<u64>)>,
-    /// The next read of a file has one wrong block; the number decides which, and what it holds.
+    /// The next read of a file has one wrong block; the number chooses which, and its content.
     read: Option<(FileKind, u64)>,
-    struck: BTreeMap<u64, Option<u64>>,
+    in_flight: BTreeMap<u64, Option<u64>>,
 }
 
 impl Arranged {
@@ -46,26 +46,26 @@ impl Arranged {
         self.read = Some((kind, choice));
     }
 
-    /// Takes back what has not struck.
+    /// Cancels what has not happened yet.
     pub(super) fn disarm(&mut self) {
         (self.write, self.read) = (None, None);
     }
 
-    /// The process is over, and with it its writes in flight.
-    pub(super) fn forget_flights(&mut self) {
-        self.struck.clear();
+    /// The process ended, and with it its writes in flight.
+    pub(super) fn forget_in_flight(&mut self) {
+        self.in_flight.clear();
     }
 
-    /// Whether a write that begins now will be done wrongly.
+    /// Notes whether the write that begins now will go wrong.
     pub(super) fn begin_write(&mut self, kind: FileKind, id: u64) {
         if let Some((_, astray)) = self.write.take_if(|(only, _)| *only == kind) {
-            self.struck.insert(id, astray);
+            self.in_flight.insert(id, astray);
         }
     }
 
     /// Completes a write wrongly, if that was arranged.
     pub(super) fn complete_write(&mut self, id: u64, file: &mut FileImage, counts: &mut Wrongs) -> bool {
-        let Some(astray) = self.struck.remove(&id) else { return false };
+        let Some(astray) = self.in_flight.remove(&id) else { return false };
         match astray {
             Some(_) => counts.stray_writes += 1,
             None => counts.lost_writes += 1,
@@ -73,7 +73,8 @@ impl Arranged {
         file.complete_wrongly(id, astray)
     }
 
-    /// Replaces a block of what was read by another of the file, if that was arranged and makes a difference.
+    /// Replaces a block of a read by another block of the file, if that was arranged and makes a
+    /// difference.
     pub(super) fn complete_read(
         &mut self,
         kind: FileKind,
@@ -84,11 +85,11 @@ impl Arranged {
     ) {
         let Some((_, choice)) = self.read.filter(|(only, _)| *only == kind) else { return };
         let block = BLOCK as u64;
-        let place = choice % (target.len() as u64 / block).max(1);
-        let from = (offset / block + place + 1 + choice % 7) % (file.size() / block);
+        let wrong = choice % (target.len() as u64 / block).max(1);
+        let from = (offset / block + wrong + 1 + choice % 7) % (file.size() / block);
         let mut other = [0; BLOCK];
         file.read(from * block, &mut other);
-        if let Some(held) = target.chunks_mut(BLOCK).nth(place as usize).filter(|held| **held != other[..]) {
+        if let Some(held) = target.chunks_mut(BLOCK).nth(wrong as usize).filter(|held| **held != other[..]) {
             held.copy_from_slice(&other);
             self.read = None;
             counts.stray_reads += 1;

@@ -1,4 +1,4 @@
-//! Which disks may decay, and when, so that what must survive can survive.
+//! Which disks may decay, and when, so that one good copy of everything acknowledged is left.
 
 use super::cluster::Cluster;
 use super::machine::Machine;
@@ -8,31 +8,33 @@ use rand::seq::SliceRandom;
 
 /// The map of the disks that decay in a run.
 ///
-/// The rule, with *f* the number of members that the cluster can do without: of a block that was acknowledged, or of a value
-/// that a key still has, at least one good copy must be left among those that remember, and those that remember must be a
-/// majority. So
-/// - a seed names up to *f* **victims**; nobody else's disk decays;
-/// - a victim whose disk is damaged counts as one of the *f* until all that was damaged was written anew, or until a scrub has
-///   read everything that is live and found nothing. Meanwhile no more than *f - 1* others may lose power with something to
-///   lose, or have a block misread; and while *f* others recover from such a loss, no victim's disk decays;
-/// - when it is ended, a damaged victim counts as one that forgot, until it is active again: damage of its journal makes it
-///   recover in place;
-/// - where more may lose power than the cluster survives without a person, nothing decays: after such a loss a damaged value
-///   may have been the last one.
+/// The rule, with *f* the number of members that the cluster can lose: of each acknowledged block,
+/// and of each value that a key refers to, at least one good copy is left on members that lost
+/// nothing they acknowledged, and these members are a majority. So
+/// - a seed names up to *f* **victims**; no other disk decays;
+/// - a victim whose disk is damaged counts as one of the *f* until everything damaged was
+///   rewritten, or until a scrub has read everything live and found nothing. Meanwhile at most *f -
+///   1* others may lose power with unsynced acknowledgements, or have a block misread; and while
+///   *f* others recover from such a loss, no victim's disk decays;
+/// - when a damaged victim ends, it counts as one that lost acknowledged entries until it is active
+///   again: damage of its journal makes it recover in place;
+/// - where more machines may lose power than the cluster survives without an operator, nothing
+///   decays: after such a loss a damaged value may have been the last copy.
 ///
-/// Everything else may happen to anybody meanwhile, and everything to a victim: deaths, cuts, pauses, partitions.
+/// Everything else may happen to any member meanwhile, and to a victim too: kills, power cuts,
+/// pauses, partitions.
 ///
-/// What a disk does to a victim is bounded by the disk ([`Core::decay`](crate::disk::Core::decay)): the newest blocks are
-/// spared, since of the very last write before a power cut nobody can tell whether it was lost, and of the superblock's four
-/// copies one is damaged at a time. A power cut may tear two more, in the middle of an update: without two that agree the
-/// identity is gone, and the disk counts as lost.
+/// The disk itself bounds the damage ([`Core::decay`](crate::disk::Core::decay)). It spares the
+/// newest blocks, since nothing can tell whether the last write before a power cut was lost. It
+/// damages one of the superblock's four copies at a time. A power cut in the middle of an update
+/// may tear two more; if no two copies agree, the identity is gone and the disk counts as lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Atlas {
     victims: Vec<usize>,
 }
 
 impl Atlas {
-    /// The seed's choice.
+    /// Chooses the victims of a seed.
     pub(super) fn new(plan: &Plan) -> Atlas {
         if plan.decays.is_empty() || plan.mode == Mode::Replicated && plan.beyond_tolerance {
             return Atlas::default();
@@ -44,13 +46,13 @@ impl Atlas {
         Atlas { victims }
     }
 
-    /// Those whose disks may decay.
+    /// The machines whose disks may decay.
     pub(super) fn victims(&self) -> &[usize] {
         &self.victims
     }
 
     /// Whether this victim's disk may decay now.
     pub(super) fn may_decay(&self, cluster: &Cluster, victim: &Machine) -> bool {
-        !cluster.at_peace() && cluster.may_be_damaged(victim) && cluster.does_without(victim)
+        !cluster.faults_ended() && cluster.may_be_damaged(victim) && cluster.does_without(victim)
     }
 }

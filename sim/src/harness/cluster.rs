@@ -1,16 +1,17 @@
-//! All machines, and the lives of the nodes that run there.
+//! All machines, and the lives of the nodes on them.
 //!
-//! What holds here: a node is started by the shipped `Node::start`; when its process dies the disk's fate is decided in
-//! the same step; a node that does not start, or stops by itself, is a violation unless somebody expects it.
+//! What holds here: the shipped `Node::start` starts each node. When a process ends, the fate of
+//! its disk's unsynced writes is decided in the same step. A node that does not start, or stops on
+//! its own, is a violation unless a fault explains it.
 
 use super::atlas::Atlas;
 use super::machine::{Condition, Death, Machine, State};
 use super::plan::Plan;
-use super::whole;
+use super::starts_readable;
 use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_clients::Violation;
-use cairn_engine::{BootId, Engine, Error as EngineError, Identity, Mode};
+use cairn_engine::{Engine, Error as EngineError, Identity, KernelBootId, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::{Handle, NodeHandle};
@@ -28,7 +29,7 @@ pub(super) const CLUSTER: &str = "simulated";
 /// Longer than any stall of a simulated disk.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// More violations of one run say nothing new.
+/// More violations of one run tell nothing new.
 const VIOLATIONS_MAX: usize = 20;
 
 /// Virtual time since the run began.
@@ -48,8 +49,8 @@ pub(super) struct Cluster {
     counts: Mutex<BTreeMap<&'static str, u64>>,
     events: Mutex<BTreeMap<&'static str, u64>>,
     /// Set when the faults are over.
-    peace: AtomicBool,
-    /// An operator has given up what was lost: what was committed before may be gone.
+    faults_ended: AtomicBool,
+    /// An unsafe recovery was done: committed entries may be gone.
     decided: AtomicBool,
     /// Clean stops, and failures of devices, under way.
     pub(super) stopping: AtomicU32,
@@ -58,7 +59,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes hosts and formatted disks; starts nothing.
+    /// Creates hosts and formatted disks; starts nothing.
     pub(super) async fn build(plan: Plan, trace: Trace) -> Result<Arc<Cluster>, EngineError> {
         let handle = Handle::current();
         let device_host = handle.create_node().name("disks").build();
@@ -93,7 +94,7 @@ impl Cluster {
             violations: Mutex::default(),
             counts: Mutex::default(),
             events: Mutex::default(),
-            peace: AtomicBool::new(false),
+            faults_ended: AtomicBool::new(false),
             decided: AtomicBool::new(false),
             stopping: AtomicU32::new(0),
             power_cuts: AtomicU64::new(0),
@@ -110,10 +111,11 @@ impl Cluster {
         self.members.get(&slot).map(|address| address.client.clone())
     }
 
-    /// Makes an empty disk a data directory of a member that never was.
+    /// Formats an empty disk as the data directory of a new identity.
     pub(super) async fn format(&self, machine: &Machine, incarnation: u64) -> Result<(), EngineError> {
         let identity = Identity { cluster: CLUSTER.into(), slot: machine.slot, incarnation };
-        // An error that was to strike the disk before this one is not to strike a format, after which nobody would try again.
+        // Errors arranged for the previous disk must not apply to the format, which would not be
+        // retried.
         machine.disk.disarm();
         Engine::format(&*machine.disk.directory(), self.plan.geometry, &identity).await
     }
@@ -136,7 +138,7 @@ impl Cluster {
         self.count_many(fault, 1);
     }
 
-    /// Counts a fault that struck so often.
+    /// Counts a fault that was applied this often.
     pub(super) fn count_many(&self, fault: &'static str, times: u64) {
         if times > 0 {
             *self.counts.lock().entry(fault).or_default() += times;
@@ -147,7 +149,7 @@ impl Cluster {
         self.counts.lock().clone()
     }
 
-    /// Counts something that the nodes did.
+    /// Counts an event of the nodes.
     pub(super) fn count_event(&self, event: &'static str) {
         *self.events.lock().entry(event).or_default() += 1;
     }
@@ -157,11 +159,11 @@ impl Cluster {
     }
 
     /// From now on no fault begins.
-    pub(super) fn make_peace(&self) {
-        self.peace.store(true, Ordering::Relaxed);
+    pub(super) fn end_faults(&self) {
+        self.faults_ended.store(true, Ordering::Relaxed);
     }
 
-    /// An operator gives up what was lost.
+    /// Notes that an unsafe recovery begins.
     pub(super) fn decide(&self) {
         self.decided.store(true, Ordering::Relaxed);
     }
@@ -170,44 +172,46 @@ impl Cluster {
         self.decided.load(Ordering::Relaxed)
     }
 
-    pub(super) fn at_peace(&self) -> bool {
-        self.peace.load(Ordering::Relaxed)
+    pub(super) fn faults_ended(&self) -> bool {
+        self.faults_ended.load(Ordering::Relaxed)
     }
 
-    /// Whether one more machine may lose power: as many as may fail by themselves without a person, unless the plan goes
-    /// beyond that.
-    pub(super) fn may_forget(&self, machine: &Machine) -> bool {
+    /// Whether one more machine may lose power: at most as many as the cluster survives without an
+    /// operator, unless the plan goes beyond that.
+    pub(super) fn may_lose_acks(&self, machine: &Machine) -> bool {
         self.plan.mode != Mode::Replicated
-            || !machine.lazy()
+            || !machine.unsynced_acks()
             || self.plan.beyond_tolerance
             || self.may_be_damaged(machine)
     }
 
-    /// Whether one more machine may come back with less than it had, in any mode.
+    /// Whether one more machine may come back with less than it acknowledged, in any mode.
     pub(super) fn may_be_damaged(&self, machine: &Machine) -> bool {
         let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.faulty());
         others.count() < (self.machines.len() - 1) / 2
     }
 
-    /// Whether another member has something in its log. Until then the disk of the one that forms the cluster is not lost: the others may
-    /// have voted for it, and a person would have to format them.
+    /// Whether another member has an entry in its log. Before that, the disk of the member that
+    /// forms the cluster is not lost: the others may have voted for it, and an operator would have
+    /// to format them.
     pub(super) fn does_without(&self, machine: &Machine) -> bool {
         let others = self.machines.iter().filter(|other| other.slot != machine.slot);
         let mut nodes = others.filter_map(|other| other.node());
         nodes.any(|(_, node)| node.replica().status().last_log.is_some())
     }
 
-    /// Whether so many machines forgot that a cluster without a leader must wait for a person.
+    /// Whether so many machines may lack acknowledged entries that a cluster without a leader must
+    /// wait for an operator.
     pub(super) fn may_be_stuck(&self) -> bool {
-        let forgetful = self.machines.iter().filter(|machine| machine.forgetful()).count();
-        forgetful > (self.machines.len() - 1) / 2
+        let lacking = self.machines.iter().filter(|machine| machine.lacks_acks()).count();
+        lacking > (self.machines.len() - 1) / 2
     }
 
     pub(super) fn host(&self, machine: &Machine) -> Option<NodeHandle> {
         Handle::current().get_node(machine.host)
     }
 
-    /// Starts a node that is down. Between its death and this call its tasks must have had time to end.
+    /// Starts a node that is down. The tasks of its previous process must have had time to end.
     pub(super) fn start(self: &Arc<Self>, machine: &Machine) {
         let (life, boot) = {
             let mut state = machine.state.lock();
@@ -218,7 +222,7 @@ impl Cluster {
             state.change += 1;
             state.changed_at = virtual_time();
             state.life += 1;
-            state.owed = None;
+            state.counted_at_end = None;
             state.counted_before = cairn_raft::flushed(machine.slot);
             (state.life, state.boots)
         };
@@ -228,7 +232,7 @@ impl Cluster {
         self.trace.event(format!("node {} starts, life {life}", machine.slot));
         let environment = Environment {
             directory: machine.disk.directory(),
-            boot: BootId(u128::from(machine.slot) << 64 | u128::from(boot)),
+            boot: KernelBootId(u128::from(machine.slot) << 64 | u128::from(boot)),
             seed: self.plan.seed ^ (u64::from(machine.slot) << 32 | u64::from(life)),
         };
         let Some(host) = self.host(machine) else { return };
@@ -254,7 +258,7 @@ impl Cluster {
         if let Some(sessions) = self.plan.max_sessions {
             config.limits.max_sessions = sessions;
         }
-        config.recover_automatically = self.plan.recover_automatically;
+        config.unsafe_recovery_automatic = self.plan.unsafe_recovery_automatic;
         config.storage.sync_interval = self.plan.sync_interval;
         config.storage.io_timeout = IO_TIMEOUT;
         config.storage.log_retain_entries = self.plan.log_retain_entries;
@@ -262,13 +266,13 @@ impl Cluster {
         Ok(config)
     }
 
-    /// A node's life, on its own host.
+    /// Runs one life of a node, on its own host.
     async fn live(self: Arc<Self>, slot: u16, life: u32, config: NodeConfig, environment: Environment) {
         match Node::start(config, environment).await {
             Ok(node) => {
                 let node = Arc::new(node);
                 self.became(slot, life, Ok(node.clone()));
-                whole::check(self.clone(), slot, life, node.engine().view(GROUP));
+                starts_readable::check(self.clone(), slot, life, node.engine().view(GROUP));
                 let reason = node.stopped().await;
                 if self.alive(slot, life) {
                     self.stopped_by_itself(slot, life, &reason);
@@ -280,15 +284,15 @@ impl Cluster {
         }
     }
 
-    /// That is right where the device failed, if the reason says so, and where.
+    /// A node that stops is right if its device failed and the reason names the device.
     fn stopped_by_itself(&self, slot: u16, life: u32, reason: &str) {
-        self.trace.event(format!("node {slot} stops by itself: {reason}"));
+        self.trace.event(format!("node {slot} stops on its own: {reason}"));
         let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
         if machine.device_failed() && names_device_error(slot, reason) {
             machine.state.lock().stopped = Some(life);
             self.count_event("stopped by a failed device");
         } else {
-            self.violation(Violation::new("no node stops by itself", format!("node {slot}: {reason}")));
+            self.violation(Violation::new("no node stops without a cause", format!("node {slot}: {reason}")));
         }
     }
 
@@ -305,7 +309,7 @@ impl Cluster {
         }
         match outcome {
             Ok(node) => {
-                // A pause may have come while it started; it stays paused.
+                // If it was paused while it started, it stays paused.
                 if state.condition == Condition::Starting {
                     state.condition = Condition::Up;
                     state.changed_at = virtual_time();
@@ -326,7 +330,7 @@ impl Cluster {
                 self.trace.event(format!("node {slot} refuses to start: {refusal}"));
                 let failed = machine.device_failed() && names_device_error(slot, &refusal);
                 let misread = machine.disk.misreads() && names_journal_block(&refusal);
-                // The process is over, so what a failed sync left behind is settled.
+                // The process has ended, which decides what becomes of the blocks of a failed sync.
                 machine.disk.kill(false);
                 if failed || misread {
                     self.count_event(if failed {
@@ -341,7 +345,8 @@ impl Cluster {
         }
     }
 
-    /// Ends a node's process, and decides in the same step what its disk holds. True if there was a process.
+    /// Ends a node's process, and decides in the same step what its disk keeps. True if there was a
+    /// process.
     pub(super) fn end(&self, machine: &Machine, death: Death) -> bool {
         let was = machine.condition();
         if was == Condition::Open || was == Condition::Down && death == Death::Killed {
@@ -353,8 +358,8 @@ impl Cluster {
         let counted = machine.node().and_then(|_| machine.counted());
         Handle::current().kill(machine.host);
         let dirty = machine.disk.dirty_blocks();
-        let lazy = machine.lazy();
-        // Only of a failure that the directory knows: of one that nothing remembers nobody could tell.
+        let unsynced_acks = machine.unsynced_acks();
+        // Only a failure that the directory records: without a record no start could know about it.
         let failed_sync = machine.node().is_some_and(|(_, node)| node.engine().status().failed_sync_recorded);
         let known = machine.node().is_some() || machine.disk.has_identity();
         let damage = match death {
@@ -364,12 +369,12 @@ impl Cluster {
         let node = {
             let mut state = machine.state.lock();
             state.boots += u64::from(death == Death::PowerCut);
-            state.lazy = lazy;
-            // What is damaged may cost it the end of its journal.
-            let forgets = death == Death::PowerCut && lazy || failed_sync;
-            state.forgetful |= forgets || machine.disk.decayed() > 0;
+            state.unsynced_acks = unsynced_acks;
+            // Damage may cost it the end of its journal.
+            let loses_acks = death == Death::PowerCut && unsynced_acks || failed_sync;
+            state.lacks_acks |= loses_acks || machine.disk.decayed() > 0;
             state.errors = machine.disk.errors();
-            state.owed = counted;
+            state.counted_at_end = counted;
             state.node.take()
         };
         machine.set(Condition::Down);
@@ -385,16 +390,17 @@ impl Cluster {
         was != Condition::Down
     }
 
-    /// One copy of the superblock was damaged, and an update under way tore two: the directory does not say any more whose it is.
+    /// Marks the identity as lost if no two superblock copies agree: one was damaged, and a torn
+    /// update took two more.
     fn look_for_identity(&self, machine: &Machine, known: bool) {
         if known && !machine.disk.has_identity() {
             machine.lose();
             self.count_event("identities lost to a torn update beside a damaged copy");
-            self.trace.event(format!("disk {}: no two copies of the superblock are left", machine.slot));
+            self.trace.event(format!("disk {}: no two copies of the superblock agree", machine.slot));
         }
     }
 
-    /// The run is over. Nodes, tasks and disks refer to one another, so that nobody else would free them.
+    /// Ends the run. Nodes, tasks and disks refer to one another, so nothing else would free them.
     pub(super) async fn dismantle(&self) {
         for machine in &self.machines {
             Handle::current().kill(machine.host);
@@ -403,14 +409,14 @@ impl Cluster {
             let node = machine.state.lock().node.take();
             drop(node);
         }
-        // The tasks of a killed host end when the scheduler comes by.
+        // The tasks of a killed host end when the scheduler next polls them.
         tokio::time::sleep(Duration::from_millis(20)).await;
         for machine in &self.machines {
             machine.disk.wipe();
         }
     }
 
-    /// Stops a node's process from running, without ending it.
+    /// Pauses a node's process.
     pub(super) fn pause(&self, machine: &Machine) -> bool {
         if !matches!(machine.condition(), Condition::Up | Condition::Starting) {
             return false;
@@ -421,7 +427,7 @@ impl Cluster {
         true
     }
 
-    /// Lets a paused node run on.
+    /// Resumes a paused node.
     pub(super) fn resume(&self, machine: &Machine) {
         if machine.condition() != Condition::Paused {
             return;
@@ -432,8 +438,8 @@ impl Cluster {
         self.trace.event(format!("node {} resumed", machine.slot));
     }
 
-    /// Asks a running node to stop cleanly and waits for it, on its own host: whether it did within `limit`. `None` if
-    /// something else became of it.
+    /// Asks a running node to stop cleanly and waits for it, on its own host. Returns whether it
+    /// stopped within `limit`, `None` if something else happened to the machine.
     pub(super) async fn shut_down(&self, machine: &Machine, limit: Duration) -> Option<bool> {
         let (_, node) = machine.node()?;
         let host = self.host(machine)?;
@@ -450,10 +456,10 @@ impl Cluster {
     }
 }
 
-/// In the text of the error of an operation that never returned.
+/// Part of the error of an operation that never returned.
 pub(super) const HUNG: &str = "did not return within";
 
-/// The machine's disk, the file and the error.
+/// Whether `reason` names the machine's disk, the file and the error.
 fn names_device_error(slot: u16, reason: &str) -> bool {
     (reason.contains(ARRANGED) || reason.contains(HUNG))
         && reason.contains(&format!("disk-{slot}"))

@@ -1,16 +1,17 @@
-//! Asks again and again what a loss of power at this very moment would leave, and cuts nothing.
+//! Checks at random moments what a power cut would leave, without cutting anything.
 //!
-//! The disks' contents, as a cut would leave them, are copied in one step for all machines, and each copy is opened by the shipped
-//! engine under another boot. What must be there is known from outside: what each member has counted as stored, as
-//! openraft heard it, what anybody has applied, and how long each machine has been away. So a member that excuses a loss
-//! by its own record is found out, and no election has to come at the right moment.
+//! In one step the contents of all disks are copied as a cut would leave them. The shipped engine
+//! opens each copy under another kernel boot id. What must be there is known from outside: what
+//! each member has counted as stored (as it reported to openraft), what any member has applied, and
+//! how long each machine has been down. So a member whose own records excuse a loss is found out,
+//! and no election has to come at the right moment.
 
 use super::cluster::{CLUSTER, Cluster, virtual_time};
 use super::machine::{Condition, Machine};
 use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
 use cairn_clients::Violation;
-use cairn_engine::{BootId, Engine, LogId, Mode, Options};
+use cairn_engine::{Engine, KernelBootId, LogId, Mode, Options};
 use cairn_raft::GROUP;
 use madsim::runtime::{Handle, NodeHandle};
 use rand::RngExt;
@@ -18,13 +19,14 @@ use rand::rngs::StdRng;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time between two looks, in milliseconds.
+/// The time between two checks, in milliseconds.
 const INTERVAL_MS: std::ops::Range<u64> = 500..4_000;
-/// A machine that has been away for so long is missed by everybody, and all that was acknowledged before is synced; longer than
-/// the longest sync interval, the patience of a leader, and an election, on a slow clock.
+/// After a machine has been down this long, all others have noticed, and all that was acknowledged
+/// before is synced. This is longer than the longest sync interval, a leader's timeout and an
+/// election, on a slow clock.
 const NOTICED: Duration = Duration::from_secs(12);
-/// A boot that no machine ever has.
-const BOOT: BootId = BootId(u128::MAX);
+/// A kernel boot id that no machine ever has.
+const BOOT: KernelBootId = KernelBootId(u128::MAX);
 
 /// A machine's disk as a cut would leave it, and what was known at that moment.
 struct Taken {
@@ -33,10 +35,10 @@ struct Taken {
     counted: Option<LogId>,
     votes: bool,
     up: bool,
-    may_forget: bool,
+    may_lose_acks: bool,
 }
 
-/// Looks until the run ends, or a person gives something up.
+/// Checks until the run ends, or an unsafe recovery begins.
 pub(super) async fn watch(cluster: Arc<Cluster>) {
     let host = Handle::current().create_node().name("crash images").build();
     let mut rng = cluster.plan.rng(12);
@@ -45,14 +47,14 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
         if cluster.decided() {
             return;
         }
-        look(&cluster, &host, &mut rng).await;
+        check(&cluster, &host, &mut rng).await;
     }
 }
 
-async fn look(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
+async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
     let nodes = cluster.machines.iter().filter_map(Machine::node);
     let Some(applied) = nodes.filter_map(|(_, node)| node.engine().applied(GROUP)).max() else { return };
-    let (bare, worst) = (bare(cluster), rng.random_bool(0.5));
+    let (bare_majority, worst) = (is_bare_majority(cluster), rng.random_bool(0.5));
     let taken: Vec<Taken> =
         (0..cluster.machines.len()).filter_map(|machine| take(cluster, machine, worst, rng)).collect();
     let mut images = Vec::new();
@@ -61,7 +63,7 @@ async fn look(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
         let disk = SimDisk::of(format!("crash image of disk-{}", machine.slot), one.files, host.clone());
         let known = (one.counted, applied);
         match host
-            .spawn(open(disk, cluster.plan.mode, machine.slot, known, [one.votes, one.up, one.may_forget]))
+            .spawn(open(disk, cluster.plan.mode, machine.slot, known, [one.votes, one.up, one.may_lose_acks]))
             .await
         {
             Ok(Ok(image)) => images.push(image),
@@ -73,19 +75,19 @@ async fn look(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
         }
     }
     cluster.count_event("crash images opened");
-    if bare {
+    if bare_majority {
         cluster.count_event("crash images of a bare majority");
     }
-    let all = crash_image::check_all(&images, cluster.machines.len(), applied, bare);
+    let all = crash_image::check_all(&images, cluster.machines.len(), applied, bare_majority);
     for violation in images.iter().filter_map(crash_image::check).chain(all) {
         cluster.violation(violation);
     }
 }
 
-/// Copies a machine's disk, unless something other than writes and cuts was done to it.
+/// Copies a machine's disk, unless a fault other than lost writes and power cuts changed it.
 fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Option<Taken> {
     let machine = cluster.machines.get(number)?;
-    // A person may have chosen a mode that this disk does not keep.
+    // An operator may have chosen a mode whose assumptions this disk does not meet.
     let configured = machine.state.lock().mode.is_some();
     let away =
         machine.is_stale() || machine.is_lost() || machine.condition() == Condition::Open || configured;
@@ -93,9 +95,9 @@ fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Opti
         return None;
     }
     let files = machine.disk.after_a_cut(worst, rng);
-    let may_forget = cluster.plan.mode == Mode::Replicated || machine.forgetful();
+    let may_lose_acks = cluster.plan.mode == Mode::Replicated || machine.lacks_acks();
     let (counted, votes, up) = (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
-    Some(Taken { machine: number, files, counted, votes, up, may_forget })
+    Some(Taken { machine: number, files, counted, votes, up, may_lose_acks })
 }
 
 async fn open(
@@ -103,7 +105,7 @@ async fn open(
     mode: Mode,
     slot: u16,
     (counted, applied): (Option<LogId>, LogId),
-    [votes, up, may_forget]: [bool; 3],
+    [votes, up, may_lose_acks]: [bool; 3],
 ) -> Result<CrashImage, String> {
     let options = Options { salvage: true, ..Options::new(mode, BOOT, 1) };
     let engine = Engine::open(disk.directory(), Some((CLUSTER.into(), slot)), options)
@@ -115,21 +117,23 @@ async fn open(
     };
     Ok(CrashImage {
         slot,
-        standing: engine.standing(),
+        member_state: engine.member_state(),
         counted,
         holds_counted: counted.is_none_or(holds),
         holds_applied: holds(applied),
         votes,
         up,
-        may_forget,
+        may_lose_acks,
     })
 }
 
-/// Whether a bare majority has run for so long, and the others have been down for so long, that everybody knows.
-fn bare(cluster: &Cluster) -> bool {
+/// Whether exactly a bare majority has been up for long enough, and the others down for long
+/// enough, that all members know.
+fn is_bare_majority(cluster: &Cluster) -> bool {
     let now = virtual_time();
     let long = |machine: &&Machine| now.saturating_sub(machine.changed_at()) >= NOTICED;
-    // Who did not run, or could not sync, has not noticed yet. Who starts is strict until a leader says otherwise.
+    // A member that was paused, or could not sync, has not noticed yet. A member that starts uses
+    // the safe ack mode until a leader says otherwise.
     let held_up = |machine: &Machine| {
         let stalled =
             machine.disk.stalled_until().is_some_and(|until| tokio::time::Instant::now() < until + NOTICED);
@@ -142,5 +146,5 @@ fn bare(cluster: &Cluster) -> bool {
     cluster.plan.mode == Mode::Replicated
         && up.len() == cluster.machines.len() / 2 + 1
         && up.len() + down == cluster.machines.len()
-        && up.iter().all(|machine| !machine.forgetful() && !held_up(machine))
+        && up.iter().all(|machine| !machine.lacks_acks() && !held_up(machine))
 }

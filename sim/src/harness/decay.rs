@@ -1,6 +1,6 @@
-//! What storage media do over time, where the atlas allows it; and the reads and scrubs that meet it.
+//! Decay of storage media, where the atlas allows it, and the reads and scrubs that find it.
 //!
-//! Apart from the other faults, and beside them: a disk decays while machines die and links break.
+//! Decay is independent of the other faults: a disk decays while machines end and links break.
 
 use super::cluster::{Cluster, virtual_time};
 use super::kinds::FaultKind::{self, *};
@@ -9,7 +9,7 @@ use super::scrub;
 use crate::check::damage;
 use crate::disk::Decay;
 use cairn_clients::workload::encode_key;
-use cairn_engine::Standing;
+use cairn_engine::MemberState;
 use cairn_engine::io::FileKind;
 use cairn_raft::GROUP;
 use madsim::runtime::Handle;
@@ -17,23 +17,23 @@ use rand::{RngExt, rngs::StdRng};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The event of a key that nobody who could be asked had as it was written.
+/// The event of a key whose value no reachable member had intact.
 pub(super) const UNREADABLE: &str = "keys unreadable at a victim";
 
-/// The one who lets disks decay.
-pub(super) struct Entropy {
+/// Lets disks decay.
+pub(super) struct DiskDecay {
     cluster: Arc<Cluster>,
     rng: StdRng,
 }
 
-impl Entropy {
-    pub(super) fn new(cluster: Arc<Cluster>) -> Entropy {
+impl DiskDecay {
+    pub(super) fn new(cluster: Arc<Cluster>) -> DiskDecay {
         let rng = cluster.plan.rng(8);
-        Entropy { cluster, rng }
+        DiskDecay { cluster, rng }
     }
 
     /// Lets disks decay until `end` of virtual time.
-    pub(super) async fn grow(mut self, end: Duration) {
+    pub(super) async fn run(mut self, end: Duration) {
         let decays = self.cluster.plan.decays.clone();
         if decays.is_empty() || self.cluster.atlas.victims().is_empty() {
             return;
@@ -41,7 +41,7 @@ impl Entropy {
         loop {
             let gap = self.rng.random_range(500..5_000);
             tokio::time::sleep(Duration::from_millis(gap)).await;
-            if virtual_time() >= end || self.cluster.at_peace() {
+            if virtual_time() >= end || self.cluster.faults_ended() {
                 return;
             }
             match self.rng.random_range(0..10) {
@@ -49,7 +49,7 @@ impl Entropy {
                 1 | 2 => self.read(),
                 _ => {
                     let kind = decays.get(self.rng.random_range(0..decays.len())).copied();
-                    kind.into_iter().for_each(|kind| self.strike(kind));
+                    kind.into_iter().for_each(|kind| self.damage(kind));
                 }
             }
         }
@@ -59,7 +59,7 @@ impl Entropy {
         of.get(self.rng.random_range(0..of.len().max(1))).copied()
     }
 
-    /// Most of a disk is data.
+    /// Chooses a file: most of a disk is data.
     fn file(&mut self) -> FileKind {
         match self.rng.random_range(0..10) {
             0..=4 => FileKind::Data,
@@ -70,19 +70,20 @@ impl Entropy {
         }
     }
 
-    fn strike(&mut self, kind: FaultKind) {
+    fn damage(&mut self, kind: FaultKind) {
         let (cluster, file) = (self.cluster.clone(), self.file());
         let victim = self.one(cluster.atlas.victims());
         let Some(machine) = victim.and_then(|victim| cluster.machines.get(victim)) else { return };
         if !cluster.atlas.may_decay(&cluster, machine) {
             return;
         }
-        // Of data and journal a write that was not stored shows late; the others are checked by whoever reads them.
+        // A lost write of data or journal may be found late. The other files are verified as soon
+        // as they are read.
         let late = matches!(file, FileKind::Data | FileKind::Journal);
         let count = self.rng.random_range(1..=if file == FileKind::Data { 12 } else { 3 });
         let astray = (kind == StrayWrite).then(|| self.rng.random_range(1..16));
         machine.decays();
-        let struck = match kind {
+        let damaged = match kind {
             Rot => machine.disk.decay(Decay::Rot, file, count),
             Wear => machine.disk.decay(Decay::Wear, file, count),
             LostWrite if late => machine.disk.decay(Decay::Lost, file, count),
@@ -97,8 +98,12 @@ impl Entropy {
             }
             _ => 0,
         };
-        cluster.trace.event(format!("disk {}: {} of {struck} blocks in {file:?}", machine.slot, kind.name()));
-        if struck > 0 {
+        cluster.trace.event(format!(
+            "disk {}: {} of {damaged} blocks in {file:?}",
+            machine.slot,
+            kind.name()
+        ));
+        if damaged > 0 {
             cluster.count(kind.name());
             if self.rng.random_bool(0.5) {
                 self.read();
@@ -129,12 +134,13 @@ impl Entropy {
     }
 }
 
-/// Reads every key of the workload at one member: damage is mended, or said, and never passes for absence.
+/// Reads every key of the workload at one member: a damaged value is repaired or reported, and
+/// never passes for absent.
 pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
     let (Some((_, node)), Some(host)) = (machine.node(), Handle::current().get_node(machine.host)) else {
         return;
     };
-    if machine.condition() != Condition::Up || node.replica().standing() != Standing::Active {
+    if machine.condition() != Condition::Up || node.replica().member_state() != MemberState::Active {
         return;
     }
     let keys = (0..cluster.plan.profile.groups)
@@ -154,6 +160,6 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
             }
         })
     };
-    // The machine may end meanwhile, and the task with it.
+    // The machine may end meanwhile, which ends the task.
     drop(reading.await);
 }

@@ -1,11 +1,12 @@
-//! Faults of disks: errors, stalls, misread blocks.
+//! Faults of devices: errors, stalls, misread blocks.
 //!
-//! A node whose device failed, or never returned, must stop by itself and say why. What its files hold then is unknown: the
-//! machine may lose power, or the process comes back on the running machine. After a failed sync that may have dropped some of what was not
-//! synced, and keep the rest only until a power cut, whatever is synced meanwhile.
+//! A node whose device failed an operation, or never completed it, must stop on its own and name
+//! the reason. What its files hold then is unknown: the machine may lose power, or the process may
+//! restart on the running machine. A failed sync may have dropped some of the unsynced blocks. The
+//! others it may keep only until a power cut, whatever is synced meanwhile.
 
 use super::cluster::IO_TIMEOUT;
-use super::faults::{AMBUSH, FUNERAL, Nemesis, start_later};
+use super::faults::{EXIT_GRACE, MOMENT_LIMIT, Nemesis, start_later};
 use super::kinds::FaultKind::{self, Hang, Misread, Stall};
 use super::machine::{Condition, Death, Machine};
 use crate::disk::{Failing, Moment};
@@ -16,20 +17,22 @@ use rand::RngExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a node may take to stop once its device has failed; it may be paused for most of it.
+/// How long a node may take to stop once its device has failed; it may be paused for most of this
+/// time.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
-/// How long a node may take to open with a misread block, or to refuse it.
+/// How long a node may take to open with a misread block, or to refuse to.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 impl Nemesis {
-    /// Any file, or one: the small ones are written rarely, and their errors matter most.
+    /// All files, or one of them: the small files are written rarely, and their errors matter most.
     fn file(&mut self) -> Option<FileKind> {
         let all = FileKind::ALL;
         if self.rng.random_bool(0.4) { None } else { all.get(self.rng.random_range(0..all.len())).copied() }
     }
 
-    /// One write or sync of a machine's disk fails, or never returns; or, with nothing named, the disk alone loses power.
+    /// One write or sync of a machine's disk fails, or never returns. Without `failing` the disk
+    /// alone loses power.
     pub(super) fn fail_device(&mut self, fault: FaultKind, failing: Option<Failing>, lasts: Duration) {
         let (target, file) = (self.target(), self.file());
         let spared = self.rng.random_range(0..20);
@@ -54,17 +57,19 @@ impl Nemesis {
                 let before = machine.disk.errors();
                 match failing {
                     Some(failing) => machine.disk.arrange(failing, file, spared),
-                    // Only of what is in flight somebody is told.
-                    None => drop(tokio::time::timeout(AMBUSH, lose_power(machine, spared + 1, away)).await),
+                    // The node gets an error only for operations that are in flight.
+                    None => {
+                        drop(tokio::time::timeout(MOMENT_LIMIT, lose_power(machine, spared + 1, away)).await)
+                    }
                 }
-                let mut waited = if failing.is_none() { AMBUSH } else { Duration::ZERO };
-                while machine.disk.errors() == before && waited < AMBUSH {
+                let mut waited = if failing.is_none() { MOMENT_LIMIT } else { Duration::ZERO };
+                while machine.disk.errors() == before && waited < MOMENT_LIMIT {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
                 }
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
-                    machine.doubt();
+                    machine.io_failed();
                     let limit = STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
                     cluster.count(fault.name());
                     cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
@@ -83,13 +88,13 @@ impl Nemesis {
                         && machine.condition() == Condition::Up
                     {
                         cluster.violation(Violation::new(
-                            "a node whose device fails stops by itself",
-                            format!("node {} serves on after a {}", machine.slot, fault.name()),
+                            "a node whose device fails stops",
+                            format!("node {} continues to serve after a {}", machine.slot, fault.name()),
                         ));
                     }
                     tokio::time::sleep(linger).await;
                     if machine.life() == life && (machine.stopped(life) || machine.unchanged(change)) {
-                        let death = match dropped && cluster.may_forget(machine) {
+                        let death = match dropped && cluster.may_lose_acks(machine) {
                             true => Death::PowerCut,
                             false => Death::Killed,
                         };
@@ -107,7 +112,7 @@ impl Nemesis {
         });
     }
 
-    /// A disk ends no operation for seconds; its machine may end meanwhile.
+    /// A disk completes no operation for seconds; its machine may end meanwhile.
     pub(super) fn stall(&mut self) {
         let target = self.target();
         let file = if self.rng.random_bool(0.5) { None } else { self.file() };
@@ -127,16 +132,16 @@ impl Nemesis {
             else {
                 return;
             };
-            if !cluster.at_peace() {
-                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+            if !cluster.faults_ended() {
+                let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
                 cluster.end(machine, death);
                 start_later(cluster.clone(), target, down);
             }
         });
     }
 
-    /// A node is restarted, and one block of its journal is misread. It may need nothing of that block; otherwise it opens
-    /// with what came before and recovers the rest from the others.
+    /// A node restarts, and one block of its journal is misread. The node may not need that block.
+    /// Otherwise it opens with what came before it and recovers the rest from the others.
     pub(super) fn misread(&mut self) {
         let target = self.target();
         let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
@@ -149,10 +154,10 @@ impl Nemesis {
         cluster.stopping.fetch_add(1, Ordering::Relaxed);
         madsim::task::spawn(async move {
             if let Some(machine) = cluster.machines.get(target) {
-                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+                let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
                 cluster.end(machine, death);
                 let change = machine.change();
-                tokio::time::sleep(FUNERAL).await;
+                tokio::time::sleep(EXIT_GRACE).await;
                 if machine.unchanged(change) {
                     if cluster.may_be_damaged(machine) && machine.disk.misread_journal() {
                         machine.damage();
@@ -167,7 +172,7 @@ impl Nemesis {
                     }
                     machine.disk.read_right();
                     if machine.condition() == Condition::Down {
-                        start_later(cluster.clone(), target, FUNERAL);
+                        start_later(cluster.clone(), target, EXIT_GRACE);
                     }
                 }
             }
@@ -176,7 +181,7 @@ impl Nemesis {
     }
 }
 
-/// Takes the power from a machine's disk in the middle of a write.
+/// Cuts the power of a machine's disk in the middle of a write.
 async fn lose_power(machine: &Machine, writes: u32, away: bool) {
     loop {
         machine.disk.after(Moment::Write, writes).await;

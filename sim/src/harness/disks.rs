@@ -1,11 +1,14 @@
-//! Disks that are lost, disks that turn up again, older copies of disks, and disks whose superblock is gone.
+//! Lost disks, lost disks that turn up again, older copies of disks, and disks without a
+//! superblock.
 //!
-//! A machine whose disk is gone gets an empty one, formatted under a new identity. It counts as forgetful, so that no more
-//! forget than the cluster survives, until its node votes. An older copy is put in when the others hold a later start
-//! of the member in their checkpoints; before that nothing could tell it from the disk itself.
+//! A machine whose disk is lost gets an empty one, formatted under a new identity. Until its node
+//! votes it counts as one that lacks acknowledged entries, so that no more members lack some than
+//! the cluster survives. An older copy replaces a disk only when the other members hold a later
+//! boot epoch of the member in their checkpoints; before that nothing could tell the copy from the
+//! disk itself.
 
 use super::cluster::Cluster;
-use super::faults::{FUNERAL, Nemesis, start_later};
+use super::faults::{EXIT_GRACE, Nemesis, start_later};
 use super::kinds::FaultKind::{LoseDisk, LoseIdentity, OldDisk, StaleDisk};
 use super::machine::{Condition, Death, Machine};
 use cairn_clients::Violation;
@@ -16,13 +19,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
-/// How long a newcomer is waited for before the lost disk turns up; faults may keep it from voting for longer.
+/// How long the new identity may take to join before the lost disk turns up; faults may keep it
+/// from voting for longer.
 const JOIN_LIMIT: Duration = Duration::from_secs(20);
-/// How long the others may take to note a start.
+/// How long the others may take to learn of a boot epoch.
 const NOTE_LIMIT: Duration = Duration::from_secs(6);
 
 impl Nemesis {
-    /// A machine's disk is lost; `back`: it turns up again when the newcomer votes.
+    /// A machine's disk is lost. With `back` it turns up again when the new identity votes.
     pub(super) fn lose_disk(&mut self, back: bool) {
         let target = self.target();
         if !self.may_fail() {
@@ -36,7 +40,8 @@ impl Nemesis {
         {
             return;
         }
-        // An identity that never had the slot is no retired one when it turns up again: it would take it.
+        // An identity that never had the slot is not a removed one: when it turns up again it would
+        // join.
         let back = back && machine.node().is_some_and(|(_, node)| node.replica().votes());
         let incarnation = self.rng.random_range(1..1_u64 << 48);
         let off = Duration::from_millis(self.rng.random_range(20..1_000));
@@ -52,7 +57,7 @@ impl Nemesis {
         cluster.trace.event(format!("disk {} is lost", machine.slot));
         madsim::task::spawn(async move {
             let Some(machine) = cluster.machines.get(target) else { return };
-            tokio::time::sleep(FUNERAL).await;
+            tokio::time::sleep(EXIT_GRACE).await;
             if let Err(error) = cluster.format(machine, incarnation).await {
                 cluster.violation(Violation::new("an empty disk is formatted", error.to_string()));
             }
@@ -61,16 +66,16 @@ impl Nemesis {
             cluster.start(machine);
             let votes = || machine.node().is_some_and(|(_, node)| node.replica().votes());
             let mut waited = Duration::ZERO;
-            while back && !votes() && !cluster.at_peace() && waited < JOIN_LIMIT {
+            while back && !votes() && !cluster.faults_ended() && waited < JOIN_LIMIT {
                 tokio::time::sleep(POLL).await;
                 waited += POLL;
             }
-            if back && votes() && !cluster.at_peace() {
-                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+            if back && votes() && !cluster.faults_ended() {
+                let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
                 cluster.end(machine, death);
                 machine.open(true);
                 let new = machine.disk.take_out();
-                tokio::time::sleep(FUNERAL).await;
+                tokio::time::sleep(EXIT_GRACE).await;
                 machine.disk.put_in(lost);
                 machine.restored(true);
                 machine.open(false);
@@ -78,28 +83,28 @@ impl Nemesis {
                 cluster.count(OldDisk.name());
                 cluster.trace.event(format!("disk {}: the lost one is back", machine.slot));
                 let mut waited = Duration::ZERO;
-                while waited < stay && !cluster.at_peace() {
+                while waited < stay && !cluster.faults_ended() {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
                 }
-                let told = machine.node().is_some_and(|(_, node)| node.replica().outcast().is_some());
-                if told {
-                    cluster.count_event("retired identities told");
+                let knows = machine.node().is_some_and(|(_, node)| node.replica().removed_reason().is_some());
+                if knows {
+                    cluster.count_event("removed identities that knew it");
                 }
                 cluster.end(machine, Death::Killed);
                 machine.open(true);
-                tokio::time::sleep(FUNERAL).await;
+                tokio::time::sleep(EXIT_GRACE).await;
                 machine.disk.put_in(new);
                 machine.restored(false);
                 machine.open(false);
-                start_later(cluster.clone(), target, FUNERAL);
+                start_later(cluster.clone(), target, EXIT_GRACE);
             }
             machine.release_disk();
             cluster.stopping.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
-    /// A machine ends, and what is left of its disk does not say who it was.
+    /// A machine ends, and the rest of its disk does not tell the identity.
     pub(super) fn lose_identity(&mut self) {
         let target = self.target();
         if !self.may_fail() {
@@ -125,10 +130,10 @@ impl Nemesis {
         self.cluster.count(LoseIdentity.name());
         self.cluster.trace.event(format!("disk {}: the superblock is gone", machine.slot));
         machine.release_disk();
-        start_later(self.cluster.clone(), target, FUNERAL + off);
+        start_later(self.cluster.clone(), target, EXIT_GRACE + off);
     }
 
-    /// A machine's disk is copied, and later the copy is put in its place for a while.
+    /// A machine's disk is copied, and later the copy replaces it for a while.
     pub(super) fn restore_copy(&mut self) {
         let target = self.target();
         if !self.may_fail() {
@@ -150,54 +155,57 @@ impl Nemesis {
             if let Some(machine) = cluster.machines.get(target) {
                 cluster.end(machine, Death::Killed);
                 let copy = machine.disk.copy();
-                tokio::time::sleep(FUNERAL).await;
+                tokio::time::sleep(EXIT_GRACE).await;
                 cluster.start(machine);
                 let mut waited = Duration::ZERO;
-                while !later_start_is_known(&cluster, machine) && !cluster.at_peace() && waited < NOTE_LIMIT {
+                while !later_epoch_is_known(&cluster, machine)
+                    && !cluster.faults_ended()
+                    && waited < NOTE_LIMIT
+                {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
                 }
                 tokio::time::sleep(linger).await;
-                if later_start_is_known(&cluster, machine)
-                    && later_start_is_kept(&cluster, machine).await
+                if later_epoch_is_known(&cluster, machine)
+                    && later_epoch_is_stored(&cluster, machine).await
                     && cluster.may_be_damaged(machine)
-                    && !cluster.at_peace()
+                    && !cluster.faults_ended()
                 {
                     cluster.end(machine, Death::Killed);
                     machine.open(true);
                     machine.restored(true);
                     let own = machine.disk.take_out();
-                    tokio::time::sleep(FUNERAL).await;
+                    tokio::time::sleep(EXIT_GRACE).await;
                     machine.disk.put_in(copy);
                     machine.open(false);
                     cluster.start(machine);
                     cluster.count(StaleDisk.name());
-                    cluster.trace.event(format!("disk {}: an older copy is in its place", machine.slot));
-                    // Each start of the copy counts further.
+                    cluster.trace.event(format!("disk {}: an older copy replaces it", machine.slot));
+                    // Each start of the copy raises its boot epoch.
                     for _ in 0..restarts {
                         let mut waited = Duration::ZERO;
-                        while waited < stay && !cluster.at_peace() {
+                        while waited < stay && !cluster.faults_ended() {
                             tokio::time::sleep(POLL).await;
                             waited += POLL;
                         }
                         cluster.end(machine, Death::Killed);
-                        tokio::time::sleep(FUNERAL).await;
+                        tokio::time::sleep(EXIT_GRACE).await;
                         cluster.start(machine);
                     }
                     let mut waited = Duration::ZERO;
-                    while waited < stay && !cluster.at_peace() {
+                    while waited < stay && !cluster.faults_ended() {
                         tokio::time::sleep(POLL).await;
                         waited += POLL;
                     }
                     cluster.end(machine, Death::Killed);
                     machine.open(true);
-                    tokio::time::sleep(FUNERAL).await;
+                    tokio::time::sleep(EXIT_GRACE).await;
                     machine.disk.put_in(own);
                     machine.restored(false);
                     machine.open(false);
                 }
                 if machine.condition() == Condition::Down {
-                    start_later(cluster.clone(), target, FUNERAL);
+                    start_later(cluster.clone(), target, EXIT_GRACE);
                 }
                 machine.release_disk();
             }
@@ -206,8 +214,8 @@ impl Nemesis {
     }
 }
 
-/// Writes what every other machine's node has applied into a checkpoint, so that it is not known in memory alone.
-async fn later_start_is_kept(cluster: &Cluster, machine: &Machine) -> bool {
+/// Makes every other node write a checkpoint, so that it knows the epoch not only in memory.
+async fn later_epoch_is_stored(cluster: &Cluster, machine: &Machine) -> bool {
     for other in cluster.machines.iter().filter(|other| other.slot != machine.slot) {
         let (Some((_, node)), Some(host)) = (other.node(), Handle::current().get_node(other.host)) else {
             return false;
@@ -217,13 +225,14 @@ async fn later_start_is_kept(cluster: &Cluster, machine: &Machine) -> bool {
             return false;
         }
     }
-    later_start_is_known(cluster, machine)
+    later_epoch_is_known(cluster, machine)
 }
 
-/// Whether every other machine runs, and knows from the log that the member has started since the copy was made.
-fn later_start_is_known(cluster: &Cluster, machine: &Machine) -> bool {
+/// Whether every other node runs, and knows from the log a boot epoch of the member later than the
+/// copy's.
+fn later_epoch_is_known(cluster: &Cluster, machine: &Machine) -> bool {
     let Some((_, own)) = machine.node() else { return false };
-    let (id, run) = (own.replica().node_id(), own.engine().run());
+    let (id, epoch) = (own.replica().node_id(), own.engine().boot_epoch());
     let mut others = cluster.machines.iter().filter(|other| other.slot != machine.slot);
-    others.all(|other| other.node().is_some_and(|(_, node)| node.replica().knows_start(id, run)))
+    others.all(|other| other.node().is_some_and(|(_, node)| node.replica().knows_epoch(id, epoch)))
 }

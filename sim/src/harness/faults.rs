@@ -1,6 +1,6 @@
-//! What goes wrong, and when it ends.
+//! Applies faults, and ends them.
 //!
-//! Faults overlap: each is applied by one loop, and each has a task of its own that ends it, unless something else
+//! Faults overlap. One loop applies them all; a task of its own ends each, unless something else
 //! happened to the machine in between.
 
 use super::cluster::Cluster;
@@ -19,33 +19,34 @@ use std::time::Duration;
 
 /// Longest wait for a clean stop.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(12);
-/// Longest wait for a write to strike at.
-pub(super) const AMBUSH: Duration = Duration::from_secs(3);
+/// Longest wait for the write at which a fault is applied.
+pub(super) const MOMENT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the survivors of a power cut may take until they sync before they acknowledge.
 const NOTICE: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(20);
-/// After a death, the time its tasks get to end before a restart.
-pub(super) const FUNERAL: Duration = Duration::from_millis(20);
+/// The time that the tasks of an ended process get to end before a restart.
+pub(super) const EXIT_GRACE: Duration = Duration::from_millis(20);
 
-/// The one who breaks things.
+/// Injects faults.
 pub(super) struct Nemesis {
     pub(super) cluster: Arc<Cluster>,
     pub(super) links: Arc<Links>,
     pub(super) clients: Vec<Host>,
     pub(super) rng: StdRng,
-    /// Changes with every change of partitions, and of weather.
+    /// Counts changes of partitions, so that the end of an old partition does not undo a new one.
     pub(super) partitions: Arc<AtomicU64>,
-    weathers: Arc<AtomicU64>,
+    /// The same for changes of loss and latency.
+    quality_changes: Arc<AtomicU64>,
 }
 
 impl Nemesis {
     pub(super) fn new(cluster: Arc<Cluster>, links: Arc<Links>, clients: Vec<Host>) -> Nemesis {
         let rng = cluster.plan.rng(2);
-        Nemesis { cluster, links, clients, rng, partitions: Arc::default(), weathers: Arc::default() }
+        Nemesis { cluster, links, clients, rng, partitions: Arc::default(), quality_changes: Arc::default() }
     }
 
-    /// Breaks things until `end` of virtual time.
-    pub(super) async fn rage(mut self, end: Duration) {
+    /// Injects faults until `end` of virtual time.
+    pub(super) async fn inject(mut self, end: Duration) {
         loop {
             let gap = self.rng.random_range(self.cluster.plan.fault_gap.clone());
             tokio::time::sleep(gap).await;
@@ -75,11 +76,16 @@ impl Nemesis {
             Isolate | Split | OneWay => self.partition(fault, lasts),
             Lossy => {
                 let loss = self.rng.random_range(0.02..0.3);
-                self.weather(fault, loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
+                self.degrade_network(fault, loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
             }
             Slow => {
                 let worst = self.rng.random_range(20..600);
-                self.weather(fault, 0.0, Duration::from_millis(1)..Duration::from_millis(worst), lasts);
+                self.degrade_network(
+                    fault,
+                    0.0,
+                    Duration::from_millis(1)..Duration::from_millis(worst),
+                    lasts,
+                );
             }
             Late => self.late(lasts),
             Clock => self.clock(),
@@ -94,18 +100,18 @@ impl Nemesis {
             OldDisk => self.lose_disk(true),
             StaleDisk => self.restore_copy(),
             Forget => self.forget().await,
-            Usurp => self.usurp().await,
+            ForgottenVote => self.use_forgotten_vote().await,
             HalfRecovered => self.half_recovered().await,
-            Unmarked => self.unmarked().await,
-            Straddle => self.straddle().await,
+            CutBeforeFlag => self.cut_before_flag().await,
+            RetryAcrossRestart => self.retry_across_restart().await,
             // Drawn by `decay`.
             Rot | Wear | LostWrite | StrayWrite | StrayRead | Fill => {}
-            // Goes on all the time.
+            // Applied to messages all the time.
             Repeat | Reset => {}
         }
     }
 
-    /// A machine: often the leader's, since most can go wrong there.
+    /// Chooses a machine: often the leader's, since a fault does most harm there.
     pub(super) fn target(&mut self) -> usize {
         let leads = |machine: &Machine| {
             machine.node().is_some_and(|(_, node)| node.replica().status().role == Role::Leader)
@@ -117,7 +123,7 @@ impl Nemesis {
         }
     }
 
-    /// Whether one more may fail: beyond a minority only now and then.
+    /// Whether one more machine may fail. Beyond a minority only now and then.
     pub(super) fn may_fail(&mut self) -> bool {
         let up = self.cluster.machines.iter().filter(|machine| machine.condition() == Condition::Up).count();
         up > self.cluster.machines.len() / 2 + 1 || self.rng.random_bool(0.25)
@@ -132,7 +138,7 @@ impl Nemesis {
         self.now_or_amid_writes(target, end);
     }
 
-    /// Ends one machine, and again at a random step of each of its next lives.
+    /// Ends one machine, and then each of its next processes at a random disk operation.
     fn end_again(&mut self) {
         let target = self.target();
         if !self.may_fail() {
@@ -142,7 +148,8 @@ impl Nemesis {
         let rounds: Vec<(Death, (Moment, u32), Duration)> = (0..rounds)
             .map(|_| {
                 let death = if self.rng.random_bool(0.6) { Death::PowerCut } else { Death::Killed };
-                // An open takes some ten steps, and more with a long journal; few of them are at the end.
+                // An open takes some ten operations, more with a long journal, and few of them are
+                // at the end.
                 let moment = match self.rng.random_range(0..10) {
                     0..=4 => (Moment::Operation, self.rng.random_range(1..25)),
                     5 | 6 => (Moment::Operation, self.rng.random_range(25..200)),
@@ -155,17 +162,17 @@ impl Nemesis {
         madsim::task::spawn(async move {
             let Some(machine) = cluster.machines.get(target) else { return };
             for (round, (death, (moment, count), down)) in rounds.into_iter().enumerate() {
-                // A node that is up and idle does nothing: the wait ends all the same.
-                let _ = tokio::time::timeout(AMBUSH, machine.disk.after(moment, count)).await;
-                if cluster.at_peace() {
+                // An idle node does no operation, so the wait has a limit.
+                let _ = tokio::time::timeout(MOMENT_LIMIT, machine.disk.after(moment, count)).await;
+                if cluster.faults_ended() {
                     return;
                 }
-                let death = if cluster.may_forget(machine) { death } else { Death::Killed };
+                let death = if cluster.may_lose_acks(machine) { death } else { Death::Killed };
                 if cluster.end(machine, death) && round > 0 {
                     cluster.count(EndAgain.name());
                 }
                 let change = machine.change();
-                tokio::time::sleep(down.max(FUNERAL)).await;
+                tokio::time::sleep(down.max(EXIT_GRACE)).await;
                 if !machine.unchanged(change) {
                     return;
                 }
@@ -186,8 +193,9 @@ impl Nemesis {
         self.now_or_amid_writes(target, move || ends.into_iter().for_each(|end| end()));
     }
 
-    /// Cuts the power of one machine after another. Each but the first waits until the survivors have noticed that they
-    /// are few, and sync before they acknowledge; if that takes too long, the rest are spared.
+    /// Cuts the power of one machine after another. Before each cut but the first it waits until
+    /// the survivors have noticed that the quorum is degraded and sync before they acknowledge. If
+    /// that takes too long, the rest are spared.
     fn roll(&mut self) {
         let mut order: Vec<usize> = (0..self.cluster.machines.len()).collect();
         order.shuffle(&mut self.rng);
@@ -200,11 +208,14 @@ impl Nemesis {
             for (target, pause) in order.into_iter().zip(pauses) {
                 let Some(machine) = cluster.machines.get(target) else { continue };
                 let mut waited = Duration::ZERO;
-                while !cut.is_empty() && machine.lazy() && waited < NOTICE {
+                while !cut.is_empty() && machine.unsynced_acks() && waited < NOTICE {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
                 }
-                if cluster.at_peace() || !cut.is_empty() && machine.lazy() || !cluster.may_forget(machine) {
+                if cluster.faults_ended()
+                    || !cut.is_empty() && machine.unsynced_acks()
+                    || !cluster.may_lose_acks(machine)
+                {
                     break;
                 }
                 if cluster.end(machine, Death::PowerCut) {
@@ -222,7 +233,7 @@ impl Nemesis {
         });
     }
 
-    /// A node's end and, later, its restart.
+    /// Returns a function that ends a node and restarts it later.
     fn end(
         &self,
         fault: FaultKind,
@@ -233,7 +244,7 @@ impl Nemesis {
         let cluster = self.cluster.clone();
         move || {
             let Some(machine) = cluster.machines.get(target) else { return };
-            if cluster.at_peace() || death == Death::PowerCut && !cluster.may_forget(machine) {
+            if cluster.faults_ended() || death == Death::PowerCut && !cluster.may_lose_acks(machine) {
                 return;
             }
             if cluster.end(machine, death) {
@@ -243,7 +254,8 @@ impl Nemesis {
         }
     }
 
-    /// Mostly waits until the target's disk has something in flight: idle moments teach little.
+    /// Mostly waits until a write of the target's disk is in flight, since a fault at an idle
+    /// moment shows little.
     fn now_or_amid_writes(&mut self, target: usize, end: impl FnOnce() + Send + 'static) {
         let Some(machine) = self.cluster.machines.get(target) else { return };
         if self.rng.random_bool(0.3) {
@@ -253,8 +265,8 @@ impl Nemesis {
         let linger =
             self.rng.random_bool(0.3).then(|| Duration::from_micros(self.rng.random_range(1_000..5_000)));
         madsim::task::spawn(async move {
-            // Without writes the wait ends all the same.
-            let _ = tokio::time::timeout(AMBUSH, disk.after(Moment::Write, writes)).await;
+            // The wait has a limit, since there may be no writes.
+            let _ = tokio::time::timeout(MOMENT_LIMIT, disk.after(Moment::Write, writes)).await;
             if let Some(linger) = linger {
                 tokio::time::sleep(linger).await;
             }
@@ -344,45 +356,53 @@ impl Nemesis {
         for (from, to) in cuts {
             self.links.cut(from, to);
         }
-        let mark = self.partitions.fetch_add(1, Ordering::Relaxed) + 1;
+        let count = self.partitions.fetch_add(1, Ordering::Relaxed) + 1;
         let (cluster, links, partitions) =
             (self.cluster.clone(), self.links.clone(), self.partitions.clone());
         madsim::task::spawn(async move {
             tokio::time::sleep(lasts).await;
-            if partitions.load(Ordering::Relaxed) == mark {
+            if partitions.load(Ordering::Relaxed) == count {
                 links.heal();
-                cluster.trace.event("all links whole");
+                cluster.trace.event("all links restored");
             }
         });
     }
 
-    fn weather(&mut self, fault: FaultKind, loss: f64, latency: std::ops::Range<Duration>, lasts: Duration) {
+    fn degrade_network(
+        &mut self,
+        fault: FaultKind,
+        loss: f64,
+        latency: std::ops::Range<Duration>,
+        lasts: Duration,
+    ) {
         self.cluster.count(fault.name());
         self.cluster.trace.event(format!("{}: {loss:.3} lost, {latency:?} late", fault.name()));
-        self.links.weather(loss, latency);
-        let mark = self.weathers.fetch_add(1, Ordering::Relaxed) + 1;
-        let (cluster, links, weathers) = (self.cluster.clone(), self.links.clone(), self.weathers.clone());
+        self.links.set_quality(loss, latency);
+        let count = self.quality_changes.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cluster, links, quality_changes) =
+            (self.cluster.clone(), self.links.clone(), self.quality_changes.clone());
         madsim::task::spawn(async move {
             tokio::time::sleep(lasts).await;
-            if weathers.load(Ordering::Relaxed) == mark {
-                links.calm();
-                cluster.trace.event("network calm");
+            if quality_changes.load(Ordering::Relaxed) == count {
+                links.restore_quality();
+                cluster.trace.event("network undisturbed");
             }
         });
     }
 
-    /// Of all requests some take seconds to arrive.
+    /// Delays some of all requests by seconds.
     fn late(&mut self, lasts: Duration) {
         self.cluster.count(Late.name());
         self.cluster.trace.event(Late.name());
         self.links.late(true);
-        let mark = self.weathers.fetch_add(1, Ordering::Relaxed) + 1;
-        let (cluster, links, weathers) = (self.cluster.clone(), self.links.clone(), self.weathers.clone());
+        let count = self.quality_changes.fetch_add(1, Ordering::Relaxed) + 1;
+        let (cluster, links, quality_changes) =
+            (self.cluster.clone(), self.links.clone(), self.quality_changes.clone());
         madsim::task::spawn(async move {
             tokio::time::sleep(lasts).await;
-            if weathers.load(Ordering::Relaxed) == mark {
-                links.calm();
-                cluster.trace.event("network calm");
+            if quality_changes.load(Ordering::Relaxed) == count {
+                links.restore_quality();
+                cluster.trace.event("network undisturbed");
             }
         });
     }
@@ -398,11 +418,11 @@ impl Nemesis {
     }
 }
 
-/// Starts a dead node after a while, if nothing else happened to it.
+/// Restarts an ended node after a while, if nothing else happened to it.
 pub(super) fn start_later(cluster: Arc<Cluster>, target: usize, lasts: Duration) {
     let Some(change) = cluster.machines.get(target).map(Machine::change) else { return };
     madsim::task::spawn(async move {
-        tokio::time::sleep(lasts.max(FUNERAL)).await;
+        tokio::time::sleep(lasts.max(EXIT_GRACE)).await;
         if let Some(machine) = cluster.machines.get(target).filter(|machine| machine.unchanged(change)) {
             cluster.start(machine);
         }

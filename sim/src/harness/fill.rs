@@ -1,7 +1,7 @@
-//! A data area that is filled until the cluster refuses writes, and emptied again.
+//! Fills the data area until the cluster refuses writes, then empties it again.
 //!
-//! What holds here: a full cluster refuses puts and nothing else; deletes take effect, and room comes back without anybody's
-//! help.
+//! What holds here: a full cluster refuses puts and nothing else. Deletes take effect, and space is
+//! free again without any help.
 
 use super::cluster::Cluster;
 use super::kinds::FaultKind::Fill;
@@ -11,25 +11,25 @@ use cairn_clients::Violation;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One value's bytes. Many of them are a data area.
+/// The size of one value.
 const VALUE_BYTES: usize = 16 << 10;
-/// The data area is not filled beyond so many values, refused or not.
+/// At most this many values are written, refused or not.
 const VALUES_MAX: usize = 1_200;
 /// How often a delete is tried until the faults are over, and after.
 const ATTEMPTS: usize = 60;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Fills, waits, and empties.
-pub(super) async fn fill(cluster: Arc<Cluster>, client: Client, holds: Duration) {
+/// Fills the data area, waits, and empties it.
+pub(super) async fn fill(cluster: Arc<Cluster>, client: Client, stays_full: Duration) {
     let mut written = Vec::new();
     let mut refused = false;
     for number in 0..VALUES_MAX {
-        if cluster.at_peace() {
+        if cluster.faults_ended() {
             break;
         }
         let key = Bytes::from(format!("fill/{number}"));
         written.push(key.clone());
-        // Whether another outcome took effect or not, the key is deleted later.
+        // After any other outcome the key is deleted later, whether the put took effect or not.
         if let Err(Error::StorageFull { .. }) = client.put(key, value(number)).await {
             refused = true;
             break;
@@ -38,7 +38,7 @@ pub(super) async fn fill(cluster: Arc<Cluster>, client: Client, holds: Duration)
     if refused {
         cluster.count(Fill.name());
         cluster.trace.event(format!("full after {} values", written.len()));
-        tokio::time::sleep(holds).await;
+        tokio::time::sleep(stays_full).await;
     }
     for key in written {
         for _ in 0..ATTEMPTS {

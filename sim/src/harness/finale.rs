@@ -1,21 +1,21 @@
-//! The end of a run: everything is mended, and the cluster must serve and agree within a bound.
+//! The end of a run: all faults end, and the cluster must serve and agree within a time limit.
 
-use super::bare;
 use super::cluster::Cluster;
 use super::kinds::FaultKind;
 use super::machine::{Condition, Death, Machine};
+use super::minority_down;
 use super::network::Links;
 use super::observe::{Seen, read_log};
 use super::scrub;
-use crate::check::mended;
+use crate::check::repaired;
 use cairn_client::Client;
 use cairn_clients::Violation;
 use cairn_clients::check::acknowledged::FinalKeys;
 use cairn_clients::history::GROUP_KEYS;
 use cairn_clients::workload::{Recorder, encode_key, read_everything};
-use cairn_engine::{Engine, Standing};
+use cairn_engine::{Engine, MemberState};
 use cairn_node::Node;
-use cairn_raft::{GROUP, Mandate, Role};
+use cairn_raft::{GROUP, Role, UnsafeRecovery};
 use parking_lot::Mutex;
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -25,34 +25,35 @@ use std::time::Duration;
 
 /// The property's name.
 const LIVENESS: &str = "a healed cluster serves and converges";
-/// The event of a cluster that waits for a person.
-pub(super) const STOPPED: &str = "stopped for a person";
-/// What a member logs as an error while the cluster waits for a person.
-pub(super) const SAID: &str = "`cairn recover` decides; waiting does not help";
-/// The event of a person who decided.
-pub(super) const MANDATED: &str = "operator's mandates";
-/// Bounds, in virtual time.
+/// The event of a cluster that waits for an operator.
+pub(super) const STOPPED: &str = "stopped for an operator";
+/// Part of the error that a member logs while the cluster waits for an operator.
+pub(super) const BLOCKED_ERROR: &str = "`cairn unsafe-recovery` decides; waiting does not help";
+/// The event of an operator's unsafe recovery.
+pub(super) const UNSAFE_RECOVERY: &str = "operator's unsafe recoveries";
+/// Limits, in virtual time.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 const SERVE_LIMIT: Duration = Duration::from_secs(30);
 const CONVERGE_LIMIT: Duration = Duration::from_secs(30);
-/// So long after the last acknowledgement and one sync interval a loss of power takes nothing: as the operator is told, and what
-/// a few operations of a slow disk take.
+/// When this long and one sync interval have passed since the last acknowledgement, a power cut
+/// loses nothing: the 0.3 s that the operator is promised, and a few operations of a slow disk.
 const IDLE: Duration = Duration::from_millis(300 + 500);
 /// Longer than several elections and a recovery take.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
-/// Longer than the members need to learn that waiting does not help.
-const SAID_LIMIT: Duration = Duration::from_secs(15);
-/// No value of the workload is longer, in bytes; there are not more than some dozens of this length.
+/// Longer than the members need to find that waiting does not help.
+const REPORT_LIMIT: Duration = Duration::from_secs(15);
+/// The length of the workload's longest values, in bytes; there are at most some dozens of them.
 const LONGEST: u64 = 20_000;
 const POLL: Duration = Duration::from_millis(50);
 
-/// Mends links, clocks, pauses and deaths. In some of the seeds a minority stays dead: it is returned.
+/// Ends all faults of links, clocks, processes and disks. In some of the seeds a minority stays
+/// down; its members are returned.
 pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) -> Vec<usize> {
     cluster.trace.event("heal");
-    cluster.make_peace();
+    cluster.end_faults();
     links.heal();
-    links.calm();
+    links.restore_quality();
     for machine in &cluster.machines {
         machine.disk.behave();
         cairn_raft::set_clock_rate(machine.host, 1_000_000);
@@ -61,17 +62,17 @@ pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) -> Vec<usize> {
     if !wait_until(STOP_LIMIT, || cluster.stopping.load(Ordering::Relaxed) == 0).await {
         cluster.violation(Violation::new(LIVENESS, "a clean stop does not end"));
     }
-    let dead = bare::choose(cluster);
-    bare::bury(cluster, &dead);
-    bare::slow_down(cluster);
-    // A death may be a moment old.
+    let dead = minority_down::choose(cluster);
+    minority_down::keep_down(cluster, &dead);
+    minority_down::slow_down(cluster);
+    // A process may have ended just now.
     tokio::time::sleep(POLL).await;
     let others: Vec<usize> = (0..cluster.machines.len()).filter(|number| !dead.contains(number)).collect();
     start(cluster, &others).await;
     dead
 }
 
-/// Starts these, and waits until all of them run.
+/// Starts these members, and waits until all of them run.
 pub(super) async fn start(cluster: &Arc<Cluster>, members: &[usize]) {
     let machines = || members.iter().filter_map(|number| cluster.machines.get(*number));
     machines().for_each(|machine| cluster.start(machine));
@@ -100,7 +101,8 @@ pub(super) async fn serve(
     end.keys
 }
 
-/// Waits for equal applied positions; the states at equal positions are compared by whoever looks. Then reads all logs.
+/// Waits for equal applied positions; `observe` compares the states at equal positions. Then reads
+/// all logs.
 pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     let positions = || -> Vec<_> {
         let nodes = cluster.machines.iter().map(|machine| machine.node());
@@ -108,7 +110,7 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     };
     let equal = || {
         let all = positions();
-        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten()) && whole(cluster)
+        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten()) && is_complete(cluster)
     };
     if wait_until(CONVERGE_LIMIT, equal).await
         || replace_the_full(cluster).await && wait_until(CONVERGE_LIMIT, equal).await
@@ -125,20 +127,23 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     }
 }
 
-/// A member that fell behind while its data area was full, and whose free space is less than what the others hold by now, or
-/// in pieces shorter than a value, can never take their snapshot beside its own state. An operator gives it an empty directory. Whether there was one.
+/// Replaces members that can never catch up. Such a member fell behind while its data area was
+/// full, and its free space is less than the others' data, or in pieces shorter than a value. It
+/// cannot take a snapshot beside its own state, so an operator gives it an empty directory. Returns
+/// whether there was such a member.
 async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     if !cluster.plan.decays.contains(&FaultKind::Fill) {
         return false;
     }
     let nodes = || cluster.machines.iter().filter_map(|machine| Some((machine, machine.node()?.1)));
-    let furthest = nodes().max_by_key(|(_, node)| node.engine().applied(GROUP));
-    let Some((_, furthest)) = furthest else { return false };
-    let (applied, needed) = (furthest.engine().applied(GROUP), furthest.engine().status().live_bytes);
+    let most_up_to_date = nodes().max_by_key(|(_, node)| node.engine().applied(GROUP));
+    let Some((_, most_up_to_date)) = most_up_to_date else { return false };
+    let (applied, needed) =
+        (most_up_to_date.engine().applied(GROUP), most_up_to_date.engine().status().live_bytes);
     let full: Vec<&Machine> = nodes()
         .filter(|(_, node)| node.engine().applied(GROUP) < applied)
         .filter(|(_, node)| {
-            node.engine().status().free_bytes < needed || !has_room(node.engine(), &[LONGEST; 24])
+            node.engine().status().free_bytes < needed || !has_capacity(node.engine(), &[LONGEST; 24])
         })
         .map(|(machine, _)| machine)
         .collect();
@@ -157,14 +162,14 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
         }
         machine.open(false);
         cluster.start(machine);
-        cluster.count_event("members without room for a snapshot replaced");
-        cluster.trace.event(format!("node {} has no room for a snapshot and is replaced", machine.slot));
+        cluster.count_event("members without space for a snapshot replaced");
+        cluster.trace.event(format!("node {} has no space for a snapshot and is replaced", machine.slot));
     }
     true
 }
 
-/// Whether every machine's node votes, and nobody else is a member.
-fn whole(cluster: &Cluster) -> bool {
+/// Whether every machine's node votes, and there are no other members.
+fn is_complete(cluster: &Cluster) -> bool {
     cluster.machines.iter().all(|machine| {
         machine.node().is_some_and(|(_, node)| {
             let status = node.replica().status();
@@ -175,12 +180,12 @@ fn whole(cluster: &Cluster) -> bool {
     })
 }
 
-fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_room(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
+fn has_capacity(engine: &Engine, lengths: &[u64]) -> bool {
+    engine.has_capacity(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
 }
 
-/// Scrubs every member that anything was done to, until nothing is found; then every key reads alike on all of them, and every
-/// log is readable.
+/// If any disk was damaged, scrubs every member until nothing is found. Then checks that every key
+/// reads alike on all of them, and that every log is readable.
 pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     if !cluster.machines.iter().any(Machine::damaged) {
         return;
@@ -189,7 +194,7 @@ pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     for machine in &cluster.machines {
         scrubs.insert(machine.slot, scrub::until_clean(cluster, machine).await);
     }
-    let mut found = mended::check_scrubs(&scrubs);
+    let mut found = repaired::check_scrubs(&scrubs);
     let keys = (0..cluster.plan.profile.groups)
         .flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key)));
     for key in keys {
@@ -200,13 +205,13 @@ pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
             let read = read.map(|found| found.map(|(entry, _)| (entry.version.index, entry.value.hash)));
             reads.insert(machine.slot, read);
         }
-        found.extend(mended::check_key(&key, &reads));
+        found.extend(repaired::check_key(&key, &reads));
     }
     for violation in found {
         cluster.violation(violation);
     }
     for machine in &cluster.machines {
-        machine.mended();
+        machine.repaired();
         if let Some((_, node)) = machine.node() {
             read_log(cluster, machine, &node.engine().clone(), seen).await;
         }
@@ -214,21 +219,25 @@ pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     cluster.trace.event("scrubbed");
 }
 
-/// Whether so many forgot what they acknowledged that nobody can be elected: the cluster has stopped, as it must.
+/// Whether so many members lack what they acknowledged that no leader can be elected: then the
+/// cluster must have stopped.
 pub(super) async fn stuck(cluster: &Cluster) -> bool {
     let led = || {
         let mut nodes = cluster.machines.iter().filter_map(|machine| machine.node());
         nodes.any(|(_, node)| node.replica().status().role == Role::Leader)
     };
-    // Those that can come back by themselves do so within this time.
+    // A cluster that needs no operator recovers within this time.
     let stuck = cluster.may_be_stuck() && !wait_until(STUCK_LIMIT, led).await && cluster.may_be_stuck();
     if stuck {
         cluster.count_event(STOPPED);
-        cluster.trace.event("too many forgot: the cluster waits for a person");
-        let says = |machine: &Machine| machine.node().is_some_and(|(_, node)| node.waits_for().is_some());
-        if !wait_until(SAID_LIMIT, || cluster.machines.iter().all(says)).await {
+        cluster
+            .trace
+            .event("too many members lack what they acknowledged: the cluster waits for an operator");
+        let says =
+            |machine: &Machine| machine.node().is_some_and(|(_, node)| node.election_blocked().is_some());
+        if !wait_until(REPORT_LIMIT, || cluster.machines.iter().all(says)).await {
             cluster.violation(Violation::new(
-                "a cluster that waits for a person says so",
+                "a cluster that needs an operator says so",
                 "not every member does",
             ));
         }
@@ -236,24 +245,24 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
     stuck
 }
 
-/// An operator looks at what every member holds and lets the one whose log reaches furthest lead. What was lost is lost;
-/// the cluster must serve and agree again.
+/// Does what an operator would: surveys what every member holds and lets the one with the most
+/// up-to-date log lead. What was lost stays lost; the cluster must serve and agree again.
 pub(super) async fn decide(cluster: &Arc<Cluster>) {
     let nodes: Vec<_> =
         cluster.machines.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
     if nodes.len() < cluster.machines.len() {
-        cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to look at"));
+        cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to survey"));
         return;
     }
-    let Some(chosen) = mandate(cluster, &nodes).await else { return };
+    let Some(chosen) = unsafe_recovery(cluster, &nodes).await else { return };
     let back = || {
         let leads = chosen.replica().status().role == Role::Leader;
-        let active = nodes.iter().all(|node| node.replica().standing() == Standing::Active);
+        let active = nodes.iter().all(|node| node.replica().member_state() == MemberState::Active);
         let states: Vec<_> = nodes.iter().map(|node| node.replica().state_hash()).collect();
         leads
             && active
             && states.iter().all(|state| Some(state) == states.first())
-            && chosen.replica().losses().count > 0
+            && chosen.replica().unsafe_recoveries().count > 0
     };
     if !wait_until(CONVERGE_LIMIT, back).await {
         cluster.violation(Violation::new(
@@ -263,13 +272,13 @@ pub(super) async fn decide(cluster: &Arc<Cluster>) {
         describe(cluster);
         return;
     }
-    remember_the_loss(cluster, chosen.replica().losses().count).await;
+    check_count_kept(cluster, chosen.replica().unsafe_recoveries().count).await;
 }
 
-/// The loss is told for ever, also after all have started again.
-async fn remember_the_loss(cluster: &Arc<Cluster>, losses: u64) {
+/// Checks that members report the unsafe recovery also after all have restarted.
+async fn check_count_kept(cluster: &Arc<Cluster>, unsafe_recoveries: u64) {
     for machine in &cluster.machines {
-        // From here on it is no entry of the log that tells it.
+        // From here on the checkpoint holds the count, not an entry of the log.
         if let Some((_, node)) = machine.node()
             && let Err(error) = node.engine().checkpoint().await
         {
@@ -281,48 +290,54 @@ async fn remember_the_loss(cluster: &Arc<Cluster>, losses: u64) {
     for machine in &cluster.machines {
         cluster.start(machine);
     }
-    let told = || {
+    let reporting = || {
         let nodes = cluster.machines.iter().map(|machine| machine.node().map(|(_, node)| node));
-        nodes.flatten().filter(|node| node.replica().losses().count == losses).count()
+        nodes.flatten().filter(|node| node.replica().unsafe_recoveries().count == unsafe_recoveries).count()
     };
-    if !wait_until(START_LIMIT, || told() == cluster.machines.len()).await {
-        let detail = format!("{losses} losses are told by {} of {}", told(), cluster.machines.len());
-        cluster.violation(Violation::new("a loss is told for ever", detail));
+    if !wait_until(START_LIMIT, || reporting() == cluster.machines.len()).await {
+        let detail = format!(
+            "{} of {} members report {unsafe_recoveries} unsafe recoveries",
+            reporting(),
+            cluster.machines.len()
+        );
+        cluster.violation(Violation::new("an unsafe recovery is reported from then on", detail));
         describe(cluster);
     }
 }
 
-/// Lets the one of these lead whose log reaches furthest.
-pub(super) async fn mandate(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
+/// Lets the node with the most up-to-date log lead.
+pub(super) async fn unsafe_recovery(cluster: &Cluster, nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
     cluster.decide();
-    let (chosen, refused) = try_mandate(cluster, nodes).await?;
+    let (chosen, refused) = try_unsafe_recovery(cluster, nodes).await?;
     if let Some(reason) = refused {
         cluster.violation(Violation::new("an operator can decide", reason));
     }
-    cluster.count_event(MANDATED);
+    cluster.count_event(UNSAFE_RECOVERY);
     Some(chosen)
 }
 
-/// Names the one of these whose log reaches furthest to those that recover, itself last; and why one of them refused.
-pub(super) async fn try_mandate(
+/// Names the node with the most up-to-date log as the candidate to each recovering node, to itself
+/// last. Also returns why one of them refused.
+pub(super) async fn try_unsafe_recovery(
     cluster: &Cluster,
     nodes: &[Arc<Node>],
 ) -> Option<(Arc<Node>, Option<String>)> {
     let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?.clone();
-    let mandate = Mandate { candidate: chosen.replica().node_id(), run: chosen.engine().run() };
-    let mut told: Vec<Arc<Node>> = nodes.to_vec();
-    told.sort_by_key(|node| node.replica().node_id() == mandate.candidate);
-    told.retain(|node| node.replica().standing() == Standing::Recovering);
-    for node in told {
+    let unsafe_recovery =
+        UnsafeRecovery { candidate: chosen.replica().node_id(), epoch: chosen.engine().boot_epoch() };
+    let mut asked: Vec<Arc<Node>> = nodes.to_vec();
+    asked.sort_by_key(|node| node.replica().node_id() == unsafe_recovery.candidate);
+    asked.retain(|node| node.replica().member_state() == MemberState::Recovering);
+    for node in asked {
         let runs =
             |machine: &&Machine| machine.node().is_some_and(|(_, running)| Arc::ptr_eq(&running, &node));
-        // It asks the others, from its own host.
+        // It asks the other members, so it runs on its own host.
         let host = cluster.machines.iter().find(runs).and_then(|machine| cluster.host(machine))?;
-        let asked = host.spawn({
+        let answer = host.spawn({
             let node = node.clone();
-            async move { node.replica().mandate(mandate).await }
+            async move { node.replica().unsafe_recovery(unsafe_recovery).await }
         });
-        match asked.await {
+        match answer.await {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => return Some((chosen, Some(reason))),
             Err(error) => return Some((chosen, Some(error.to_string()))),
@@ -331,7 +346,7 @@ pub(super) async fn try_mandate(
     Some((chosen, None))
 }
 
-/// All machines lose power once the cluster is idle: that takes nothing in any mode.
+/// All machines lose power once the cluster is idle: that loses nothing in any mode.
 pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     tokio::time::sleep(cluster.plan.sync_interval + IDLE).await;
     for machine in &cluster.machines {
@@ -344,7 +359,7 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     }
     let active = || {
         cluster.machines.iter().all(|machine| {
-            machine.node().is_some_and(|(_, node)| node.replica().standing() == Standing::Active)
+            machine.node().is_some_and(|(_, node)| node.replica().member_state() == MemberState::Active)
         })
     };
     if !wait_until(START_LIMIT, active).await {
@@ -356,12 +371,12 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     }
 }
 
-/// What every node says of itself, for whoever looks for the cause.
+/// Traces the status of every node, for finding the cause.
 fn describe(cluster: &Cluster) {
     for machine in &cluster.machines {
         match machine.node() {
             Some((_, node)) => {
-                cluster.trace.event(format!("node {} says {:?}", machine.slot, node.replica().status()));
+                cluster.trace.event(format!("node {} reports {:?}", machine.slot, node.replica().status()));
                 cluster.trace.event(format!("node {} has {:?}", machine.slot, node.engine().status()));
             }
             None => cluster.trace.event(format!("node {} is {:?}", machine.slot, machine.condition())),

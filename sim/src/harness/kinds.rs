@@ -1,4 +1,4 @@
-//! The kinds of faults, and the names under which each is counted when it was applied.
+//! The kinds of faults, and the name under which each is counted.
 
 macro_rules! kinds {
     ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
@@ -29,31 +29,32 @@ kinds! {
     KillAll = "kill of all",
     /// One process stops running for a while.
     Pause = "pause",
-    /// One process stops cleanly; its machine may lose power then.
+    /// One process stops cleanly; then its machine may lose power.
     Shutdown = "clean stop",
     /// One machine loses power.
     PowerCut = "power cut",
     /// All machines lose power at once.
     PowerCutAll = "power cut of all",
-    /// Machines lose power one after another until none is left, with time for the others to notice.
+    /// Machines lose power one after another until none is left, with time for the others to
+    /// notice.
     PowerCutRolling = "power cut, rolling",
-    /// A machine ends again, and again, shortly after it was started: while it opens, recovers or comes back.
+    /// A machine ends repeatedly, shortly after each start: while it opens, recovers or rejoins.
     EndAgain = "end soon after a start",
-    /// One member cannot talk to the others, or to anybody.
+    /// One member cannot reach the others, or cannot reach anything.
     Isolate = "isolation",
-    /// The members fall into two parts.
+    /// The members are split into two sides.
     Split = "split",
-    /// Messages get through in one direction only.
+    /// Messages pass in one direction only.
     OneWay = "one-way link",
     /// Messages are lost.
     Lossy = "loss",
-    /// Messages are late and overtake each other.
+    /// Messages are delayed and overtake each other.
     Slow = "delay",
-    /// Some requests are late by seconds.
+    /// Some requests are delayed by seconds.
     Late = "late requests",
     /// Messages between members arrive a second time, some much later.
     Repeat = "repeated message",
-    /// A call's connection is reset: whoever handles it is dropped where it waits.
+    /// A call's connection is reset: its handler is dropped at an await point.
     Reset = "reset call",
     /// A clock runs fast or slow.
     Clock = "clock rate",
@@ -63,60 +64,68 @@ kinds! {
     FailSync = "failed sync",
     /// A write or sync of a device never returns.
     Hang = "write or sync that never returns",
-    /// A disk alone loses power while its machine runs on, and is back at once or gone until the process ends.
+    /// A disk loses power while its machine continues. It is back at once, or gone until the
+    /// process ends.
     DiskPower = "disk without power",
     /// A device, or one file of it, stalls for seconds; the machine may lose power then.
     Stall = "stalled device",
     /// One journal block is misread while a node opens.
     Misread = "misread block",
-    /// A machine's disk is lost, and another one, empty, takes its place.
+    /// A machine's disk is lost, and an empty one takes its place.
     LoseDisk = "lost disk",
-    /// The same, and when the newcomer votes the lost disk turns up again for a while.
+    /// The same, and when the new identity votes, the lost disk turns up again for a while.
     OldDisk = "lost disk back",
-    /// The superblock of a machine's disk cannot be read any more, or is erased: nobody knows what its member promised.
+    /// The superblock of a machine's disk becomes unreadable, or is erased: nothing tells what its
+    /// member promised.
     LoseIdentity = "lost identity",
-    /// An older copy of a machine's disk is put in its place for a while.
+    /// An older copy replaces a machine's disk for a while.
     StaleDisk = "older copy of a disk",
-    /// A member forgets what it acknowledged just when its vote can elect one who never had it.
-    Forget = "forgotten acknowledgement used",
-    /// A member forgets its vote just when another candidate can use it in the same term.
-    Usurp = "forgotten vote used",
-    /// A member that comes back is used for an election as soon as it counts itself whole.
-    HalfRecovered = "returning member used",
-    /// A member loses power while it sets its `lazy` mark, and its vote can elect one who lacks what came meanwhile.
-    Unmarked = "power cut amid a mark",
-    /// Writes take effect unanswered; before clients repeat them, members start again from a checkpoint taken in between.
-    Straddle = "repeat across a restart",
+    /// A member loses an entry that it acknowledged just when its vote can elect a candidate that
+    /// never had the entry.
+    Forget = "lost acknowledgement used",
+    /// A member loses its vote just when another candidate can use that in the same term.
+    ForgottenVote = "lost vote used",
+    /// A returning member is used for an election as soon as it is active.
+    HalfRecovered = "returning member's vote used",
+    /// A member loses power while it sets its unsynced-ack flag, when its vote can elect a
+    /// candidate that lacks the writes made meanwhile.
+    CutBeforeFlag = "power cut while the flag is set",
+    /// Writes take effect but their answers are lost. Before clients retry them, members restart
+    /// from a checkpoint taken in between.
+    RetryAcrossRestart = "repeat across a restart",
     /// Bits of blocks at rest flip.
     Rot = "bit rot",
     /// Blocks at rest can no longer be read.
     Wear = "unreadable block",
-    /// A write is reported as done and was never stored.
+    /// A write is reported as complete and was never stored.
     LostWrite = "lost write",
-    /// A write is reported as done and went to another place.
+    /// A write is reported as complete and went to another offset.
     StrayWrite = "misdirected write",
-    /// A read returns another place's block, once.
+    /// A read returns the block of another offset, once.
     StrayRead = "misdirected read",
-    /// The data area is filled until writes are refused, and emptied again.
+    /// The data area is filled until writes are refused, then emptied again.
     Fill = "full disk",
 }
 
 use FaultKind::{
-    Clock, EndAgain, Fill, Forget, HalfRecovered, Isolate, Kill, Late, LostWrite, OneWay, Pause, PowerCut,
-    PowerCutRolling, Rot, Shutdown, Slow, Split, Straddle, StrayRead, StrayWrite, Unmarked, Usurp, Wear,
+    Clock, CutBeforeFlag, EndAgain, Fill, Forget, ForgottenVote, HalfRecovered, Isolate, Kill, Late,
+    LostWrite, OneWay, Pause, PowerCut, PowerCutRolling, RetryAcrossRestart, Rot, Shutdown, Slow, Split,
+    StrayRead, StrayWrite, Wear,
 };
 
 impl FaultKind {
-    /// The arrangements that need several members, a certain order and the right moment.
-    pub const CONSPIRACIES: [FaultKind; 5] = [Forget, Usurp, HalfRecovered, Unmarked, Straddle];
+    /// Combined faults: they need several members, a certain order and the right moment.
+    pub const COMBINED: [FaultKind; 5] =
+        [Forget, ForgottenVote, HalfRecovered, CutBeforeFlag, RetryAcrossRestart];
 
-    /// The losses of power that a cluster survives without a person, the plainest most often.
+    /// The power cuts that a cluster survives without an operator, the simplest one most often.
     pub const CUTS: [FaultKind; 6] = [PowerCut, PowerCut, PowerCut, PowerCut, PowerCutRolling, EndAgain];
 
-    /// What may happen around them.
+    /// The faults that may happen around them.
     pub const COMPANIONS: [FaultKind; 11] =
-        [Kill, Pause, Shutdown, Isolate, Split, OneWay, Slow, Late, Clock, HalfRecovered, Unmarked];
+        [Kill, Pause, Shutdown, Isolate, Split, OneWay, Slow, Late, Clock, HalfRecovered, CutBeforeFlag];
 
-    /// What a storage medium does over time; drawn apart from the others, as [`Atlas`](super::atlas::Atlas) allows.
+    /// What a storage medium does over time; drawn separately from the others, as
+    /// [`Atlas`](super::atlas::Atlas) allows.
     pub const DECAYS: [FaultKind; 6] = [Rot, Wear, LostWrite, StrayWrite, StrayRead, Fill];
 }

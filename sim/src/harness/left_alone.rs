@@ -1,6 +1,6 @@
-//! A majority that nothing is done to serves, in the middle of the faults that strike the others.
+//! A majority that no fault touches serves, while faults hit the others.
 //!
-//! Whether something is done to a machine or to the network is known from outside.
+//! The harness knows from outside which machines and links a fault touches.
 
 use super::cluster::{Cluster, virtual_time};
 use super::kinds::FaultKind;
@@ -12,19 +12,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The time between two looks.
+/// The time between two checks.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// How long a majority must have been left alone: an election or two on slow clocks, a recovery, and the pauses of clients.
+/// How long a majority must have been undisturbed: an election or two on slow clocks, a recovery,
+/// and the waits of clients.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// Looks until the clients are told to end, or a person gives something up.
+/// Checks until the clients are told to stop, or an unsafe recovery begins.
 pub(super) async fn watch(
     cluster: Arc<Cluster>,
     links: Arc<Links>,
     recorder: Recorder,
     stop: Arc<AtomicBool>,
 ) {
-    // A full cluster refuses.
+    // A full cluster refuses writes.
     if cluster.plan.decays.contains(&FaultKind::Fill) {
         return;
     }
@@ -44,7 +45,7 @@ pub(super) async fn watch(
             false => None,
         };
         let Some(since) = alone_since.filter(|since| now - *since >= LIMIT) else { continue };
-        cluster.count_event("looks at a majority left alone for long");
+        cluster.count_event("checks of a majority left alone for long");
         if now - served_at.max(since) >= LIMIT {
             let detail = format!("no write was acknowledged from {served_at:?} to {now:?}");
             cluster.violation(Violation::new("a majority that is left alone serves", detail));
@@ -53,23 +54,23 @@ pub(super) async fn watch(
     }
 }
 
-/// Whether nothing is being done to a majority that remembers, or to the network.
+/// Whether no fault touches the network or a majority that lacks nothing it acknowledged.
 fn left_alone(cluster: &Cluster, links: &Links) -> bool {
     let alone = |machine: &&Machine| {
         machine.condition() == Condition::Up
             && machine.votes()
-            && !machine.forgetful()
+            && !machine.lacks_acks()
             && !machine.is_stale()
             && machine.disk.decayed() == 0
             && machine.disk.stalled_until().is_none_or(|until| until < tokio::time::Instant::now())
     };
     let majority = cluster.machines.len() / 2 + 1;
     let steady = cluster.machines.iter().filter(alone).count() >= majority;
-    // Those that were left alone before are the same ones now only if nothing has happened to them.
+    // The undisturbed members are the same as before only if nothing has happened to them.
     let changed = cluster
         .machines
         .iter()
         .filter(alone)
         .any(|machine| virtual_time().saturating_sub(machine.changed_at()) < INTERVAL);
-    steady && !changed && links.calm_and_whole()
+    steady && !changed && links.undisturbed()
 }

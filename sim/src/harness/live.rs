@@ -1,8 +1,9 @@
-//! What a running node's keys refer to is on its disk as their hashes say, unless the disk itself was made to lose it.
+//! The values that a running node's keys refer to are on its disk and match their hashes, unless
+//! the disk itself lost them through a fault.
 //!
-//! The bytes are taken from the simulated disk, past the node, and the disk knows which blocks it damaged. So a node that
-//! overwrites what it still needs is found out at once, and before a peer heals it. A block that the disk damaged is left out until a scrub
-//! finds nothing.
+//! The check reads the bytes from the simulated disk, past the node, and the disk knows which
+//! blocks it damaged. So a node that overwrites what it still needs is found at once, before a peer
+//! repairs it. A block that the disk damaged is left out until a scrub finds nothing.
 
 use super::cluster::Cluster;
 use super::machine::Machine;
@@ -17,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The property's name.
 const NAME: &str = "a node overwrites nothing that it needs";
 
-/// Looks at all keys of a running node.
+/// Checks all keys of a running node.
 pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
     let doubtful = machine.doubtful_through();
     let flushed = machine.counted();
@@ -34,7 +35,7 @@ pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
     }
 }
 
-/// The keys of a node whose values are damaged on its disk, whoever did that.
+/// The keys of a node whose values are damaged on its disk, whatever the cause.
 pub(super) fn damaged(machine: &Machine, node: &Node) -> Vec<bytes::Bytes> {
     let flushed = machine.counted();
     let all = of(&node.engine().view(GROUP)).into_iter();
@@ -43,7 +44,7 @@ pub(super) fn damaged(machine: &Machine, node: &Node) -> Vec<bytes::Bytes> {
         .collect()
 }
 
-/// A leader applies what its followers hold, while its own write is still under way.
+/// A leader may apply an entry that its followers hold while its own write is still in flight.
 fn written(version: LogId, flushed: Option<LogId>) -> bool {
     flushed.is_some_and(|flushed| flushed.index >= version.index && flushed.term >= version.term)
 }

@@ -1,5 +1,5 @@
-//! Catches what the code under test logs: an ERROR means that a person should look, so it fails the run. A fault that was
-//! arranged is logged as one by the engine that met it, and by nobody else.
+//! Captures what the code under test logs. An ERROR means that a person should look, so it fails
+//! the run, except the engine's ERROR about a fault that the simulation arranged.
 
 use super::cluster::{HUNG, virtual_time};
 use crate::disk::ARRANGED;
@@ -10,15 +10,15 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// A subscriber that keeps errors and shows what is at least as grave as `shown`. Spans are not kept: they would cost
-/// more than the simulation.
+/// A subscriber that keeps errors and prints events of level `shown` or above. It does not keep
+/// spans: they would cost more than the simulation.
 pub(super) struct Capture {
     errors: Arc<Mutex<Vec<String>>>,
     shown: Option<Level>,
 }
 
 impl Capture {
-    /// The subscriber, and where errors arrive.
+    /// The subscriber, and the errors that it collects.
     pub(super) fn new(shown: Option<Level>) -> (Capture, Arc<Mutex<Vec<String>>>) {
         let errors = Arc::new(Mutex::new(Vec::new()));
         (Capture { errors: errors.clone(), shown }, errors)
@@ -47,8 +47,8 @@ impl Subscriber for Capture {
         if self.shown.is_some() {
             eprintln!("{:>14.9} node {} {text}", virtual_time().as_secs_f64(), madsim::plugin::node());
         }
-        // An error that was arranged is to be logged.
-        // openraft logs what it will retry as errors; what it cannot survive stops it, and that is seen elsewhere.
+        // The engine must log an arranged error. openraft logs what it will retry as an error; what
+        // it cannot survive stops it, and other checks see that.
         if *metadata.level() == Level::ERROR
             && metadata.target().starts_with("cairn")
             && (!(text.contains(ARRANGED) || text.contains(HUNG))

@@ -1,4 +1,4 @@
-//! One machine: a simulated host, a disk that outlives everything, and what became of the node that runs there.
+//! One machine: a simulated host, its disk, and the state of the node that runs there.
 
 use super::cluster::virtual_time;
 use crate::disk::SimDisk;
@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a machine's node does.
+/// What a machine's node is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Down,
     Starting,
     Up,
     Paused,
-    /// On its way to a clean end.
+    /// It stops cleanly.
     Stopping,
-    /// Off, while its disk is exchanged.
+    /// Off, and not to be started, while its disk is exchanged.
     Open,
 }
 
 /// How a node's process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Death {
-    /// Only the process: the machine runs on.
+    /// Only the process ends; the machine continues.
     Killed,
     /// The machine lost power.
     PowerCut,
@@ -34,46 +34,52 @@ pub(super) enum Death {
 
 pub(super) struct State {
     pub(super) condition: Condition,
-    /// Starts of the node so far.
+    /// How often the node was started. Each start begins another *life*, the time of one process.
     pub(super) life: u32,
-    /// Changes with every change of condition, so that the end of an old fault does not undo a new one.
+    /// Changes with every change of condition, so that the end of an old fault does not undo a new
+    /// one.
     pub(super) change: u64,
     pub(super) boots: u64,
     pub(super) node: Option<Arc<Node>>,
-    /// What it holds was once misread, and the rest may name values that others overwrote.
+    /// The disk was damaged, or a block of it misread. What is left may refer to values that were
+    /// overwritten since.
     pub(super) damaged: bool,
-    /// The `lazy` mark was set when the node last ran.
-    pub(super) lazy: bool,
-    /// Somebody is about to exchange its disk, or to put it back.
+    /// The unsynced-ack flag was set when the node last ran.
+    pub(super) unsynced_acks: bool,
+    /// A fault is exchanging its disk, or putting it back.
     pub(super) claimed: bool,
-    /// An older copy of its disk is in the place of its own.
+    /// An older copy replaces its disk.
     pub(super) stale: bool,
-    /// The machine lost power with the mark set, and its node is not known to be active since.
-    pub(super) forgetful: bool,
-    /// The life in which the node stopped by itself because its device had failed.
+    /// The node may lack entries that it acknowledged, and is not known to be active since: for
+    /// example, the machine lost power with the flag set.
+    pub(super) lacks_acks: bool,
+    /// The life in which the node stopped because its device had failed.
     pub(super) stopped: Option<u32>,
-    /// In which mode the node starts, if not the run's.
+    /// The node's mode, if not the run's.
     pub(super) mode: Option<Mode>,
-    /// The errors of its device that are accounted for by stopped or ended nodes.
+    /// How many errors of its device have already ended a node.
     pub(super) errors: u64,
     /// When its condition last changed, in virtual time.
     pub(super) changed_at: Duration,
-    /// When its process last ran on after a pause.
+    /// When its process last continued after a pause.
     pub(super) resumed_at: Option<Duration>,
-    /// Its disk, or what says whose it is, is gone, and no node runs there yet.
+    /// Its disk, or the identity on it, is lost, and no node runs there yet.
     pub(super) lost: bool,
-    /// Whether its node votes, as far as was seen.
+    /// Whether its node voted when last seen.
     pub(super) votes: bool,
-    /// What its node had counted as stored when it last started: by an earlier life, and perhaps gone.
+    /// What its node had counted as stored before its last start: an earlier life counted it, and
+    /// it may be gone.
     pub(super) counted_before: Option<LogId>,
-    /// What its node had counted as stored and still held when it ended; of no use once it has started again.
-    pub(super) owed: Option<LogId>,
-    /// It started with damage in its journal or its checkpoints: what keys written up to here name may be others' by now.
+    /// What its node had counted as stored and still held when it ended. Valid until its next
+    /// start.
+    pub(super) counted_at_end: Option<LogId>,
+    /// The node started with a damaged journal or checkpoint: keys written up to this index may
+    /// refer to extents that were reused.
     pub(super) doubtful_through: Option<u64>,
 }
 
 impl State {
-    /// Of a machine whose node was never started.
+    /// The state of a machine whose node was never started.
     pub(super) fn new() -> State {
         State {
             condition: Condition::Down,
@@ -82,10 +88,10 @@ impl State {
             boots: 1,
             node: None,
             damaged: false,
-            lazy: false,
+            unsynced_acks: false,
             claimed: false,
             stale: false,
-            forgetful: false,
+            lacks_acks: false,
             stopped: None,
             mode: None,
             errors: 0,
@@ -94,7 +100,7 @@ impl State {
             lost: false,
             votes: false,
             counted_before: None,
-            owed: None,
+            counted_at_end: None,
             doubtful_through: None,
         }
     }
@@ -115,7 +121,7 @@ impl Machine {
         state.node.clone().map(|node| (state.life, node))
     }
 
-    /// Starts of the node so far.
+    /// How often the node was started.
     pub(super) fn life(&self) -> u32 {
         self.state.lock().life
     }
@@ -124,7 +130,7 @@ impl Machine {
         self.state.lock().condition
     }
 
-    /// A mark of the present condition; see [`Machine::unchanged`].
+    /// A number that changes with the condition; see
     pub(super) fn change(&self) -> u64 {
         self.state.lock().change
     }
@@ -134,23 +140,23 @@ impl Machine {
         self.change() == change
     }
 
-    /// A person has changed the mode in its configuration.
+    /// An operator changes the mode in its configuration.
     pub(super) fn configure(&self, mode: Mode) {
         self.state.lock().mode = Some(mode);
     }
 
-    /// Whether its node may have forgotten what it acknowledged.
-    pub(super) fn forgetful(&self) -> bool {
-        self.state.lock().forgetful
+    /// Whether its node may lack what it acknowledged.
+    pub(super) fn lacks_acks(&self) -> bool {
+        self.state.lock().lacks_acks
     }
 
-    /// Whether a power cut now may take what was acknowledged.
-    pub(super) fn lazy(&self) -> bool {
+    /// Whether a power cut now may lose what was acknowledged.
+    pub(super) fn unsynced_acks(&self) -> bool {
         let state = self.state.lock();
-        state.node.as_ref().map_or(state.lazy, |node| node.engine().status().lazy)
+        state.node.as_ref().map_or(state.unsynced_acks, |node| node.engine().status().unsynced_acks)
     }
 
-    /// Whether the node stopped by itself in this life.
+    /// Whether the node stopped in this life because its device failed.
     pub(super) fn stopped(&self, life: u32) -> bool {
         self.state.lock().stopped == Some(life)
     }
@@ -160,36 +166,37 @@ impl Machine {
         self.disk.errors() > self.state.lock().errors
     }
 
-    /// Whether it may lack what others count on it to have: it forgot, or part of what it holds is damaged.
+    /// Whether it may lack what others count on: acknowledged entries may be lost, or a part of its
+    /// disk is damaged.
     pub(super) fn faulty(&self) -> bool {
-        self.forgetful() || self.disk.decayed() > 0
+        self.lacks_acks() || self.disk.decayed() > 0
     }
 
-    /// Its disk decays; nothing is known to be forgotten.
+    /// Its disk decays; no acknowledged entry is known to be lost.
     pub(super) fn decays(&self) {
         self.state.lock().damaged = true;
     }
 
-    /// Its disk tells another history of itself than before.
+    /// Its disk reports another history than before.
     pub(super) fn other_history(&self) {
         self.state.lock().boots += 1;
     }
 
-    /// Part of what it holds is about to be misread.
+    /// A block of its disk will be misread.
     pub(super) fn damage(&self) {
         let mut state = self.state.lock();
-        (state.damaged, state.forgetful) = (true, true);
+        (state.damaged, state.lacks_acks) = (true, true);
     }
 
-    /// All that was damaged is mended.
-    pub(super) fn mended(&self) {
+    /// Everything damaged is repaired.
+    pub(super) fn repaired(&self) {
         let mut state = self.state.lock();
         (state.damaged, state.doubtful_through) = (false, None);
     }
 
     /// The last entry that its node has counted as stored in this life, and holds.
     pub(super) fn counted(&self) -> Option<LogId> {
-        let Some((_, node)) = self.node() else { return self.state.lock().owed };
+        let Some((_, node)) = self.node() else { return self.state.lock().counted_at_end };
         let (engine, before) = (node.engine(), self.state.lock().counted_before);
         cairn_raft::flushed(self.slot).filter(|last| Some(*last) != before).filter(|last| {
             let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= last.index);
@@ -202,7 +209,7 @@ impl Machine {
         self.state.lock().changed_at
     }
 
-    /// When its process last ran on after a pause.
+    /// When its process last continued after a pause.
     pub(super) fn resumed_at(&self) -> Option<Duration> {
         self.state.lock().resumed_at
     }
@@ -212,12 +219,12 @@ impl Machine {
         self.state.lock().votes
     }
 
-    /// Its node was seen to vote, or not to.
+    /// Notes whether its node votes.
     pub(super) fn saw_votes(&self, votes: bool) {
         self.state.lock().votes = votes;
     }
 
-    /// Keys written up to this index may name what others have overwritten.
+    /// Keys written up to this index may refer to extents that were overwritten.
     pub(super) fn doubtful_through(&self) -> Option<u64> {
         self.state.lock().doubtful_through
     }
@@ -226,26 +233,26 @@ impl Machine {
         self.state.lock().damaged
     }
 
-    /// Its node recovers, for whatever reason.
-    pub(super) fn forgot(&self, life: u32) {
+    /// The node of this life is recovering, for whatever reason.
+    pub(super) fn saw_recovering(&self, life: u32) {
         let mut state = self.state.lock();
         if state.life == life && state.node.is_some() {
-            state.forgetful = true;
+            state.lacks_acks = true;
         }
     }
 
-    /// Its disk is gone, and what was acknowledged with it.
+    /// Its disk is lost, with everything that was acknowledged.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
-        (state.forgetful, state.lost) = (true, true);
-        (state.votes, state.owed, state.doubtful_through) = (false, None, None);
+        (state.lacks_acks, state.lost) = (true, true);
+        (state.votes, state.counted_at_end, state.doubtful_through) = (false, None, None);
     }
 
-    /// An older copy of its disk takes the place of its own, or its own is back.
+    /// An older copy replaced its disk, or its own disk is back.
     pub(super) fn restored(&self, stale: bool) {
         let mut state = self.state.lock();
         state.stale = stale;
-        (state.forgetful, state.owed) = (true, None);
+        (state.lacks_acks, state.counted_at_end) = (true, None);
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -256,7 +263,7 @@ impl Machine {
         self.state.lock().stale
     }
 
-    /// For whoever exchanges its disk: false if somebody else is at it.
+    /// Claims the disk for an exchange; false if another fault has claimed it.
     pub(super) fn claim_disk(&self) -> bool {
         !std::mem::replace(&mut self.state.lock().claimed, true)
     }
@@ -265,22 +272,23 @@ impl Machine {
         self.state.lock().claimed = false;
     }
 
-    /// Opens a machine that is down, so that nobody starts it, or closes it again.
+    /// Opens a machine that is down, so that it is not started, or closes it again.
     pub(super) fn open(&self, open: bool) {
         self.set(if open { Condition::Open } else { Condition::Down });
     }
 
-    /// A write or sync of its disk has failed: it will come back with less than it had, or not know.
-    pub(super) fn doubt(&self) {
-        self.state.lock().forgetful = true;
+    /// A write or sync of its disk has failed: the node may come back without something that it
+    /// acknowledged, or without knowing what is missing.
+    pub(super) fn io_failed(&self) {
+        self.state.lock().lacks_acks = true;
     }
 
-    /// Its node is active, and votes.
-    pub(super) fn remembers(&self, life: u32) {
+    /// The node of this life is active and votes.
+    pub(super) fn saw_active(&self, life: u32) {
         let failed = self.device_failed();
         let mut state = self.state.lock();
         if state.life == life && state.node.is_some() && !state.stale && !failed {
-            state.forgetful = false;
+            state.lacks_acks = false;
         }
     }
 

@@ -1,37 +1,39 @@
-//! Runs one seed: plans it, builds the cluster, lets clients and faults loose, heals it and judges it.
+//! Runs one seed: plans it, builds the cluster, runs clients and faults, heals the cluster and
+//! checks it.
 //!
 //! ```text
 //!   run ── plan (everything random, from the seed)
-//!    ├── machine   host, disk, and what became of the node
-//!    ├── cluster   all machines, and the lives of the nodes
+//!    ├── machine   host, disk, and the state of the node
+//!    ├── cluster   all machines, and the processes of the nodes
 //!    ├── network   links, loss, latency
-//!    ├── kinds     what can go wrong
-//!    ├── faults    processes, machines, links, clocks: what goes wrong, and its end
-//!    ├── devices   the same for disks
+//!    ├── kinds     the kinds of faults
+//!    ├── faults    faults of processes, machines, links and clocks: their beginning and their end
+//!    ├── devices   failing, stalling and misreading disks
+//!    ├── disks     lost disks, lost identities, older copies of disks
 //!    ├── atlas     whose disks may decay, and when
-//!    ├── decay     what disks do over time, and reads and scrubs that meet it
-//!    ├── fill      a data area without room
-//!    ├── conspire  faults that only matter together, in one order, at one moment
-//!    ├── unmarked  one more of these: the moment in which a member begins to run ahead of its syncs
-//!    ├── straddle  and another: a write and its repeat on either side of a checkpoint and a restart
-//!    ├── whole     what a node starts with can be read
-//!    ├── script    told instead of drawn: scenarios
-//!    ├── live      what a node's keys refer to, straight from its disk
-//!    ├── crash_image  what a loss of power would leave at this moment
-//!    ├── left_alone  a majority that nothing is done to serves
-//!    ├── observe   looks at every node all the time
-//!    ├── probe     asks those that must not answer
-//!    ├── bare      healed, but for a minority or a slow disk
-//!    ├── after_loss  goes on after a person gave something up
+//!    ├── decay     decay of disks, and reads and scrubs that find it
+//!    ├── fill      a full data area
+//!    ├── combined  faults that only matter together, in one order, at one moment
+//!    ├── cut_before_flag  another: a power cut while a member sets its unsynced-ack flag
+//!    ├── retry_across_restart  another: a write and its retry on either side of a checkpoint and a restart
+//!    ├── starts_readable  every value that a node starts with can be read
+//!    ├── script    scripted instead of random: scenarios
+//!    ├── live      the values that a node's keys refer to, read straight from its disk
+//!    ├── crash_image  what a power cut at this moment would leave
+//!    ├── left_alone  an undisturbed majority serves
+//!    ├── observe   checks every node all the time
+//!    ├── probe     reads at members that must not answer
+//!    ├── minority_down  a minority is down, or one disk is slow
+//!    ├── after_unsafe_recovery  continues after an unsafe recovery
 //!    └── finale    heal, serve, converge, scrub, lose power while idle
 //! ```
 
-mod after_loss;
+mod after_unsafe_recovery;
 mod atlas;
-mod bare;
 mod cluster;
-mod conspire;
+mod combined;
 mod crash_image;
+mod cut_before_flag;
 mod decay;
 mod devices;
 mod disks;
@@ -43,17 +45,17 @@ mod left_alone;
 mod live;
 mod logging;
 mod machine;
+mod minority_down;
 mod network;
 mod observe;
 mod plan;
 mod probe;
 mod report;
+mod retry_across_restart;
 mod run;
 mod script;
 mod scrub;
-mod straddle;
-mod unmarked;
-mod whole;
+mod starts_readable;
 
 pub use kinds::FaultKind;
 pub use plan::Plan;

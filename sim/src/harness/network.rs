@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The kinds of trouble.
+/// The kinds of disturbance.
 const CUT: usize = 0;
 const ROUGH: usize = 1;
 const LATE: usize = 2;
@@ -18,22 +18,23 @@ pub(super) struct Links {
     net: Arc<NetSim>,
     hosts: Vec<NodeId>,
     latency: Range<Duration>,
-    /// Links are cut, messages are lost or slow, or some are late.
-    trouble: [AtomicBool; 3],
+    /// For each kind whether it is on: links are cut, messages are lost or slow, some requests are
+    /// late.
+    disturbed: [AtomicBool; 3],
 }
 
 impl Links {
     /// The simulation's network with the plan's usual latency.
     pub(super) fn new(plan: &Plan, hosts: Vec<NodeId>) -> Links {
-        let trouble = Default::default();
-        let links = Links { net: NetSim::current(), hosts, latency: plan.latency.clone(), trouble };
-        links.calm();
+        let disturbed = Default::default();
+        let links = Links { net: NetSim::current(), hosts, latency: plan.latency.clone(), disturbed };
+        links.restore_quality();
         links
     }
 
-    /// Lets every message through again.
+    /// Ends all partitions.
     pub(super) fn heal(&self) {
-        self.is(CUT, false);
+        self.set(CUT, false);
         for from in &self.hosts {
             for to in &self.hosts {
                 self.net.unclog_link(*from, *to);
@@ -41,14 +42,14 @@ impl Links {
         }
     }
 
-    /// Stops messages from `from` to `to`.
+    /// Drops messages from `from` to `to`.
     pub(super) fn cut(&self, from: NodeId, to: NodeId) {
-        self.is(CUT, true);
+        self.set(CUT, true);
         self.net.clog_link(from, to);
     }
 
-    /// Stops messages between all hosts of one side and all of the other.
-    pub(super) fn part(&self, side: &[NodeId], other: &[NodeId]) {
+    /// Drops messages between all hosts of one side and all of the other.
+    pub(super) fn cut_between(&self, side: &[NodeId], other: &[NodeId]) {
         for one in side {
             for two in other {
                 self.cut(*one, *two);
@@ -57,40 +58,40 @@ impl Links {
         }
     }
 
-    /// Makes one request in ten take seconds to arrive, or no longer.
+    /// Delays one request in ten by seconds, or stops that.
     pub(super) fn late(&self, some: bool) {
-        self.is(LATE, some);
+        self.set(LATE, some);
         match some {
             true => madsim::buggify::enable(),
             false => madsim::buggify::disable(),
         }
     }
 
-    /// Usual latency, no loss.
-    pub(super) fn calm(&self) {
+    /// Restores the usual latency, without loss.
+    pub(super) fn restore_quality(&self) {
         self.late(false);
-        self.weather(0.0, self.latency.clone());
+        self.set_quality(0.0, self.latency.clone());
     }
 
-    /// Loses this share of messages (a stream's are sent again, later), and delays each by a time from this range, so
-    /// that messages of different connections overtake each other.
-    pub(super) fn weather(&self, loss: f64, latency: Range<Duration>) {
-        self.is(ROUGH, loss > 0.0 || latency != self.latency);
+    /// Sets the share of lost messages (a stream sends them again, later) and the range of delays.
+    /// Delays differ, so that messages of different connections overtake each other.
+    pub(super) fn set_quality(&self, loss: f64, latency: Range<Duration>) {
+        self.set(ROUGH, loss > 0.0 || latency != self.latency);
         self.net.update_config(|config| {
             config.packet_loss_rate = loss;
             config.send_latency = latency;
         });
     }
 
-    fn is(&self, what: usize, so: bool) {
-        if let Some(trouble) = self.trouble.get(what) {
-            trouble.store(so, Ordering::Relaxed);
+    fn set(&self, what: usize, on: bool) {
+        if let Some(disturbed) = self.disturbed.get(what) {
+            disturbed.store(on, Ordering::Relaxed);
         }
     }
 
-    /// Whether every message gets through, as fast as usual.
-    pub(super) fn calm_and_whole(&self) -> bool {
-        self.trouble.iter().all(|trouble| !trouble.load(Ordering::Relaxed))
+    /// Whether every message arrives, as fast as usual.
+    pub(super) fn undisturbed(&self) -> bool {
+        self.disturbed.iter().all(|disturbed| !disturbed.load(Ordering::Relaxed))
     }
 
     /// Messages sent so far.

@@ -1,4 +1,4 @@
-//! Looks at every node all the time, and into its log whenever it has started and at the end.
+//! Checks every node all the time, and reads its log after each start and at the end.
 
 use super::cluster::Cluster;
 use super::live;
@@ -9,7 +9,7 @@ use crate::check::majority;
 use crate::check::members::Members;
 use crate::check::states::States;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, Entry, LogId, Standing};
+use cairn_engine::{Engine, Entry, LogId, MemberState};
 use cairn_raft::{GROUP, Role};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The time between two looks.
+/// The time between two checks.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// So many looks pass between two at all keys.
+/// One check in this many includes all keys.
 const ROUNDS_TO_KEYS: u32 = 7;
 /// Bytes of log read at once.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// What was seen so far.
+/// Everything seen so far.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) leaders: Leaders,
@@ -33,14 +33,14 @@ pub(super) struct Seen {
     pub(super) members: Members,
     /// The life of each node whose log was read.
     read: BTreeMap<u16, u32>,
-    /// The end of each node's log at the last look.
+    /// The end of each node's log at the last check.
     last_log: BTreeMap<u16, Option<LogId>>,
     checkpoints: BTreeMap<(u16, u32), u64>,
-    /// The last line traced for each node, so that only changes are.
+    /// The last line traced for each node, so that only changes are traced.
     shown: BTreeMap<u16, String>,
 }
 
-/// Looks until the run ends.
+/// Checks until the run ends.
 pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
     for round in 0_u32.. {
         tokio::time::sleep(INTERVAL).await;
@@ -51,7 +51,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
             if let Some((_, node)) = machine.node().filter(|_| round.is_multiple_of(ROUNDS_TO_KEYS)) {
                 live::check(&cluster, machine, &node);
             }
-            if let Some(engine) = look(&cluster, machine, &seen) {
+            if let Some(engine) = check(&cluster, machine, &seen) {
                 read_log(&cluster, machine, &engine, &seen).await;
             }
         }
@@ -59,7 +59,7 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// Looks for what the furthest node has applied in the logs of the others.
+/// Looks for the last applied entry of any node in the logs of the others.
 fn cluster_wide(cluster: &Cluster) {
     let engines: Vec<(u16, Engine)> = cluster
         .machines
@@ -69,15 +69,16 @@ fn cluster_wide(cluster: &Cluster) {
         .filter(|(_, node)| node.replica().votes())
         .map(|(slot, node)| (slot, node.engine().clone()))
         .collect();
-    let furthest = engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
-    let Some((applied, by)) = furthest else { return };
+    let most_up_to_date =
+        engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
+    let Some((applied, by)) = most_up_to_date else { return };
     let lacks = |engine: &Engine| {
         let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
         !purged && engine.log_id_at(GROUP, applied.index) != Some(applied)
     };
     let lacking: Vec<u16> = engines
         .iter()
-        .filter(|(_, engine)| engine.standing() == Standing::Active && lacks(engine))
+        .filter(|(_, engine)| engine.member_state() == MemberState::Active && lacks(engine))
         .map(|(slot, _)| *slot)
         .collect();
     if let Some(violation) = majority::check(cluster.machines.len(), applied, by, &lacking) {
@@ -85,35 +86,36 @@ fn cluster_wide(cluster: &Cluster) {
     }
 }
 
-/// One look at a node. Returns its engine if its log has not been read in this life.
-fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engine> {
+/// Checks a node once. Returns its engine if its log has not been read in this life.
+fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engine> {
     let (life, node) = machine.node()?;
     let status = node.replica().status();
     let (applied, hash) = node.replica().state_hash();
     let slot = machine.slot;
-    // While a replacement is half made, whoever votes in one of its halves only helps no majority of the other.
+    // A member counts as a voter only if it votes in all configurations: in a joint change, a vote
+    // in one half does not help a majority of the other half.
     let id = status.node_id;
     machine
         .saw_votes(node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id)));
     let mut seen = seen.lock();
     let mut found = Vec::new();
-    match status.standing {
-        Standing::Active if node.replica().votes() => machine.remembers(life),
-        Standing::Active => {}
-        Standing::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
+    match status.member_state {
+        MemberState::Active if node.replica().votes() => machine.saw_active(life),
+        MemberState::Active => {}
+        MemberState::Recovering if matches!(status.role, Role::Leader | Role::Candidate) => {
             let detail = format!("node {slot} is {} of term {}", status.role, status.term);
             found.push(Violation::new("a recovering node never campaigns", detail));
         }
-        Standing::Recovering => {}
+        MemberState::Recovering => {}
     }
     found.extend(seen.members.saw(&status.configurations));
-    if status.standing == Standing::Recovering {
-        if !machine.forgetful() && !machine.damaged() {
+    if status.member_state == MemberState::Recovering {
+        if !machine.lacks_acks() && !machine.damaged() {
             let detail =
                 format!("node {slot} recovers after nothing that could have taken what it acknowledged");
-            found.push(Violation::new("a node recovers only if it may have forgotten", detail));
+            found.push(Violation::new("a node recovers only if it may have lost writes", detail));
         }
-        machine.forgot(life);
+        machine.saw_recovering(life);
     }
     if status.role == Role::Leader {
         found.extend(seen.members.leads(status.node_id));
@@ -135,7 +137,7 @@ fn look(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Engi
         cluster.count_event("checkpoints");
     }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
-    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, status.standing);
+    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, status.member_state);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
         cluster.trace.event(line);
     }

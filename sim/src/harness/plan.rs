@@ -8,15 +8,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// A data area that is to be filled.
+/// The size of a data area that the run fills.
 const FILLED_BYTES: u64 = 16 * MIB;
 
-/// One run, before it begins.
+/// The plan of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// What an acknowledgement promises.
+    /// The durability mode.
     pub mode: Mode,
     /// Members.
     pub nodes: u16,
@@ -26,55 +26,56 @@ pub struct Plan {
     pub geometry: Geometry,
     /// Applied entries that a node keeps in its log.
     pub log_retain_entries: u64,
-    /// The least and the longest silence before an election, if not the usual.
+    /// The shortest and the longest election timeout, if not the defaults.
     pub election: Option<(Duration, Duration)>,
-    /// Sessions that the state machine keeps, if not the usual number: so few that those of live clients are forgotten.
+    /// How many sessions the state machine keeps, if not the default: so few that sessions of live
+    /// clients are evicted.
     pub max_sessions: Option<usize>,
-    /// Whether a loss is accepted by configuration, with every voter there.
-    pub recover_automatically: bool,
+    /// Whether the members start an unsafe recovery without an operator when every voter answers.
+    pub unsafe_recovery_automatic: bool,
     /// How often unsynced writes are synced.
     pub sync_interval: Duration,
     /// Clients.
     pub profile: Profile,
-    /// Keys that one more client overwrites all the time, so that space is used again soon; or none.
+    /// Keys that an extra client overwrites all the time, so that space is reused soon; 0 for none.
     pub churn_keys: u32,
-    /// Keys of a client that owns them, so many that a state has many pieces; or none.
+    /// Keys of an extra client, so many that a snapshot has many pieces; 0 for none.
     pub bulk_keys: u32,
-    /// In mode `replicated`: whether more machines may lose power at once than the cluster survives without a person. It
-    /// may then stop for good, but must not lose or split anything.
+    /// In mode `replicated`: whether more machines may lose power at once than the cluster survives
+    /// without an operator. It may then stop for good, but must not lose or split anything.
     pub beyond_tolerance: bool,
     /// The faults of this run.
     pub faults: Vec<FaultKind>,
-    /// What the disks of this run do over time.
+    /// The kinds of decay of this run.
     pub decays: Vec<FaultKind>,
-    /// Of a thousand messages between members, those that arrive a second time.
+    /// How many of a thousand messages between members arrive a second time.
     pub repeats_per_mille: u32,
-    /// Of a thousand calls, those whose connection is reset before they are answered.
+    /// How many of a thousand calls have their connection reset before they are answered.
     pub resets_per_mille: u32,
     /// The time between two faults.
     pub fault_gap: Range<Duration>,
-    /// How long most faults last, and how long some do, in milliseconds.
+    /// How long most faults last, and how long some last, in milliseconds.
     pub outage_ms: [Range<u64>; 2],
-    /// How long faults go on.
+    /// For how long new faults begin.
     pub fault_time: Duration,
     /// Whether faults wait until the cluster has formed.
     pub forms_in_peace: bool,
-    /// Whether a minority is away for most of the faults.
+    /// Whether a minority is down for most of the faults.
     pub leaves: bool,
-    /// Whether a minority stays dead at first when the faults are over.
+    /// Whether a minority stays down at first when the faults are over.
     pub heals_bare: bool,
     /// Whether one disk is slow at first when the faults are over.
     pub heals_slow: bool,
-    /// Snapshots go in pieces of so many bytes, if not the usual.
+    /// The size of a snapshot's pieces in bytes, if not the default.
     pub snapshot_piece_bytes: Option<u64>,
     /// The usual latency of a message.
     pub latency: Range<Duration>,
-    /// Clock rates lie within this many parts per million of the truth.
+    /// Clock rates differ from true time by at most this many parts per million.
     pub clock_skew: u32,
 }
 
 impl Plan {
-    /// The plan of a seed, its mode fixed if `mode` says so.
+    /// The plan of a seed, in `mode` if that is given.
     pub fn new(seed: u64, mode: Option<Mode>) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);
         let mode = mode.unwrap_or(match seed % 3 {
@@ -83,8 +84,9 @@ impl Plan {
             _ => Mode::Replicated,
         });
         let millis = Duration::from_millis;
-        // One run in four has little else than arrangements, so that one follows the other undisturbed.
-        let conspires = rng.random_bool(0.25);
+        // One run in four has few other faults than combined ones, so that they follow each other
+        // undisturbed.
+        let combines = rng.random_bool(0.25);
         let mut faults = FaultKind::ALL.to_vec();
         let apart = [
             FaultKind::Repeat,
@@ -94,12 +96,12 @@ impl Plan {
             FaultKind::DiskPower,
         ];
         faults.retain(|kind| !FaultKind::DECAYS.contains(kind) && !apart.contains(kind));
-        faults.retain(|_| rng.random_bool(if conspires { 0.1 } else { 0.5 }));
+        faults.retain(|_| rng.random_bool(if combines { 0.1 } else { 0.5 }));
         faults.extend(variant(seed, "identity", 4).then_some(FaultKind::LoseIdentity));
         faults.extend(variant(seed, "hang", 4).then_some(FaultKind::Hang));
         faults.extend(variant(seed, "disk power", 4).then_some(FaultKind::DiskPower));
-        if conspires {
-            faults.extend(FaultKind::CONSPIRACIES.repeat(2));
+        if combines {
+            faults.extend(FaultKind::COMBINED.repeat(2));
         }
         let latency = match rng.random_range(0..4) {
             0 => millis(1)..millis(30),
@@ -123,7 +125,7 @@ impl Plan {
             log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
-            recover_automatically: false,
+            unsafe_recovery_automatic: false,
             sync_interval: millis(match rng.random_range(0..10) {
                 0..=2 => 200,
                 3..=7 => 1000,
@@ -153,7 +155,8 @@ impl Plan {
         }
     }
 
-    /// A seed's plan, but with little else than losses of power, close upon each other: for counting many of them.
+    /// A seed's plan with few other faults than power cuts, close upon each other: for counting
+    /// many of them.
     pub fn storm(seed: u64, mode: Option<Mode>) -> Plan {
         let plan = Plan::new(seed, mode.or(Some(Mode::Replicated)));
         let mut rng = plan.rng(11);
@@ -175,7 +178,7 @@ impl Plan {
         }
     }
 
-    /// Whether nothing but losses of power takes from a disk what it had synced.
+    /// Whether only power cuts can take from a disk what it had synced.
     pub fn keeps_disks(&self) -> bool {
         use FaultKind::{
             DiskPower, FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk,
@@ -195,7 +198,8 @@ impl Plan {
     }
 }
 
-/// In half of the seeds, half of what disks do over time; drawn apart, so that it changes nothing else of a seed.
+/// In half of the seeds, half of the kinds of decay. Drawn from a generator of its own, so that it
+/// changes nothing else of a seed.
 fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
     let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
     if rng.random_bool(0.5) {
@@ -203,8 +207,8 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
     }
     let mut decays = FaultKind::DECAYS.to_vec();
     decays.retain(|_| rng.random_bool(0.5));
-    // Only a small data area is filled within a run; the smallest of all has no room for values of the size used here, whole
-    // and in pieces, beside each other.
+    // Only a small data area can be filled within a run. The smallest has no space for this
+    // workload's values, whole and in pieces, side by side.
     decays.retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
     if decays.contains(&FaultKind::Fill) {
         geometry.data_bytes = FILLED_BYTES;
@@ -212,26 +216,27 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
     decays
 }
 
-/// True in one of so many seeds, for each name in others; drawn apart as well.
+/// True in one of `one_of` seeds; each name selects other seeds. Drawn from a generator of its own
+/// as well.
 fn variant(seed: u64, name: &str, one_of: u32) -> bool {
     let name = name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ name).random_ratio(1, one_of)
 }
 
-/// In a third of the seeds messages arrive twice; drawn apart as well.
+/// In a third of the seeds messages arrive twice. Drawn from a generator of its own as well.
 fn repeats(seed: u64) -> u32 {
     let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0072_6570_6561_7473);
     if rng.random_bool(1.0 / 3.0) { rng.random_range(5..100) } else { 0 }
 }
 
-/// Small journals and data areas, so that a run of a minute goes around them.
+/// Small journals and data areas, so that a run of a minute wraps around them.
 fn geometry(rng: &mut StdRng) -> Geometry {
     let tight = rng.random_bool(0.5);
     Geometry {
         journal_bytes: if tight { MIB } else { 8 * MIB },
         checkpoint_bytes: 4 * MIB,
         data_bytes: match rng.random_range(0..4) {
-            // So small that space is used again within the time between two syncs.
+            // So small that space is reused between two syncs.
             0 | 1 => Geometry::MIN_DATA_BYTES,
             2 => 32 * MIB,
             _ => 128 * MIB,

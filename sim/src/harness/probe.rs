@@ -1,11 +1,12 @@
-//! Asks members that may have forgotten, or were not given everything yet: they must answer no read, not even a stale one.
+//! Reads at members that may lack acknowledged entries, or have not received everything yet: they
+//! must not answer, not even a stale read.
 
 use super::cluster::Cluster;
 use super::machine::Machine;
 use cairn_client::Options;
 use cairn_clients::Violation;
 use cairn_clients::workload::encode_key;
-use cairn_engine::Standing;
+use cairn_engine::MemberState;
 use madsim::runtime::Handle;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ const DEADLINE: Duration = Duration::from_millis(300);
 /// The event of a read that was refused.
 const REFUSED: &str = "reads refused by a member that may lack something";
 
-/// Asks from a host of its own until the run ends.
+/// Sends reads from a host of its own until the run ends.
 pub(super) fn spawn(cluster: &Arc<Cluster>) {
     let host = Handle::current().create_node().name("probe").ip(Ipv4Addr::new(10, 0, 2, 2).into()).build();
     let cluster = cluster.clone();
@@ -32,11 +33,11 @@ pub(super) fn spawn(cluster: &Arc<Cluster>) {
     }));
 }
 
-/// The life in which a member serves though it must not be read, if it does.
+/// The running process of a member that must not be read, if there is one.
 fn unreadable(machine: &Machine) -> Option<u32> {
     let (life, node) = machine.node()?;
     let replica = node.replica();
-    (replica.standing() == Standing::Recovering || !replica.votes()).then_some(life)
+    (replica.member_state() == MemberState::Recovering || !replica.votes()).then_some(life)
 }
 
 async fn ask(cluster: &Cluster, machine: &Machine) {
@@ -45,7 +46,7 @@ async fn ask(cluster: &Cluster, machine: &Machine) {
     let options = Options::new(vec![endpoint.clone()]).deadline(DEADLINE).attempt_timeout(DEADLINE).seed(1);
     let Ok(client) = options.build() else { return };
     let answer = client.get_stale_at(&endpoint, encode_key(0, 0)).await;
-    // It may have come back while it was asked.
+    // It may have become active while it was asked.
     if unreadable(machine) != Some(before) {
         return;
     }
@@ -53,7 +54,7 @@ async fn ask(cluster: &Cluster, machine: &Machine) {
         Ok(found) => {
             let found = found.map(|found| found.version);
             let detail = format!("node {} answered {found:?}", machine.slot);
-            cluster.violation(Violation::new("who may lack something answers no read", detail));
+            cluster.violation(Violation::new("a member that may lack writes answers no read", detail));
         }
         Err(_) => cluster.count_event(REFUSED),
     }

@@ -1,4 +1,4 @@
-//! What one run tells.
+//! The result of one run.
 
 use crate::disk::DiskStats;
 use cairn_clients::Violation;
@@ -12,7 +12,7 @@ pub struct Report {
     pub seed: u64,
     /// Its mode.
     pub mode: Mode,
-    /// What does not hold; empty if the run passed.
+    /// The violations; empty if the run passed.
     pub violations: Vec<Violation>,
     /// The hash of the trace.
     pub trace_hash: u64,
@@ -24,15 +24,15 @@ pub struct Report {
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// What the nodes did, by kind.
+    /// Events of the nodes, by kind.
     pub events: BTreeMap<&'static str, u64>,
-    /// Machines that lost power, counted once for each loss.
+    /// Power cuts, one for each machine that lost power.
     pub power_cuts: u64,
-    /// All disks together.
+    /// The statistics of all disks together.
     pub disk: DiskStats,
     /// Terms that had a leader.
     pub terms: u64,
-    /// Log ids seen.
+    /// Log ids that were seen.
     pub log_entries: u64,
 }
 

@@ -1,28 +1,30 @@
 //! One run, from seed to report.
 //!
 //! # Determinism
-//! Each run has a thread of its own (hash maps' keys are per thread), a madsim runtime seeded by the seed, and around it
-//! a tokio runtime whose own random numbers have the same seed: tokio's `select!` and channels draw from them. Without
-//! `unconstrained` tokio's cooperative budget would run out and hang everything. For the same reason simulated code must
-//! not call `tokio::task::yield_now`: it leaves its waker with the outer runtime, which never gets its turn.
+//! Each run has a thread of its own (the keys of hash maps are per thread), a madsim runtime with
+//! the run's seed, and around it a tokio runtime whose own random numbers have the same seed:
+//! tokio's `select!` and channels use them. The run is `unconstrained`, since otherwise tokio's
+//! cooperative budget would run out and hang everything. For the same reason simulated code must
+//! not call `tokio::task::yield_now`: it leaves its waker with the outer runtime, which never polls
+//! it.
 
-use super::after_loss;
-use super::bare;
+use super::after_unsafe_recovery;
 use super::cluster::{Cluster, virtual_time};
 use super::crash_image;
-use super::decay::Entropy;
+use super::decay::DiskDecay;
 use super::faults::Nemesis;
 use super::fill::fill;
 use super::finale;
 use super::kinds::FaultKind::{Fill, LostWrite, Repeat, Reset, StrayRead, StrayWrite};
 use super::left_alone;
 use super::logging::Capture;
+use super::minority_down;
 use super::network::Links;
 use super::observe::{Seen, watch};
 use super::plan::Plan;
 use super::probe;
 use super::report::Report;
-use super::script::{Act, CONTRADICTED, CUT_SHORT, Signals, Stage, TOLD, judge_loss};
+use super::script::{Act, CONTRADICTED, CUT_SHORT, DISCARDED_ERROR, Signals, Stage, judge_loss};
 use crate::hang::run_watched;
 use crate::trace::Trace;
 use cairn_client::{Client, Options};
@@ -48,11 +50,11 @@ use tracing::Level;
 const TIME_LIMIT: Duration = Duration::from_secs(400);
 /// How long a cluster may take to form undisturbed.
 const FORMING_LIMIT: Duration = Duration::from_secs(20);
-/// How long clients go on after the healing.
+/// How long clients continue after the faults.
 const AFTERMATH: Duration = Duration::from_secs(3);
-/// The number of the client that overwrites its keys all the time: that of no other.
+/// The number of the client that overwrites its keys all the time.
 const CHURN: u64 = 999;
-/// That of the client that owns many keys.
+/// The number of the client that owns many keys.
 const BULK: u64 = 998;
 const STACK_BYTES: usize = 16 << 20;
 
@@ -61,11 +63,11 @@ const STACK_BYTES: usize = 16 << 20;
 pub struct RunOptions {
     /// The mode, if not the seed's own.
     pub mode: Option<Mode>,
-    /// Whether it is a storm of power cuts.
+    /// Whether to run the plan with many power cuts ([`Plan::storm`]).
     pub storm: bool,
     /// Whether each event is printed as it happens.
     pub print: bool,
-    /// Log lines at least as grave as this are printed.
+    /// The lowest level of log lines that are printed.
     pub log: Option<Level>,
 }
 
@@ -85,7 +87,7 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Report {
     run_plan(options.plan(seed), options, None)
 }
 
-/// Runs a plan on a thread of its own, with its faults or those of a script.
+/// Runs a plan on a thread of its own, with the plan's faults or those of a script.
 pub(super) fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     keep_panics();
     let empty = Report::empty(plan.seed, plan.mode);
@@ -97,7 +99,7 @@ fn failed(mut report: Report, detail: &str) -> Report {
     report
 }
 
-/// Panics are caught and reported with the seed, not printed by the thousand.
+/// Panics are caught and reported with the seed instead of printed.
 fn keep_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -124,14 +126,14 @@ fn isolated(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
         }
     };
     for error in errors.lock().iter() {
-        // Where a person gave up what a member that was missing still holds, that member is to say so.
-        if error.contains(TOLD) && report.events.contains_key(finale::MANDATED) {
+        // After an unsafe recovery, a missing member that holds what was discarded must report it.
+        if error.contains(DISCARDED_ERROR) && report.events.contains_key(finale::UNSAFE_RECOVERY) {
             *report.events.entry(CONTRADICTED).or_default() += 1;
             continue;
         }
-        let waits =
-            report.events.contains_key(finale::STOPPED) || report.events.contains_key(finale::MANDATED);
-        if waits && error.contains(finale::SAID) {
+        let waits = report.events.contains_key(finale::STOPPED)
+            || report.events.contains_key(finale::UNSAFE_RECOVERY);
+        if waits && error.contains(finale::BLOCKED_ERROR) {
             continue;
         }
         report.violations.push(Violation::new("no unexpected ERROR is logged", error.clone()));
@@ -189,10 +191,10 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
             churning = start_churn(&cluster, &hosts, &stop)?;
             bulk = start_bulk(&cluster, &hosts, &stop)?;
             let until = virtual_time() + plan.fault_time;
-            madsim::task::spawn(Entropy::new(cluster.clone()).grow(until));
+            madsim::task::spawn(DiskDecay::new(cluster.clone()).run(until));
             filling = spawn_fill(&cluster)?;
             if plan.leaves {
-                madsim::task::spawn(bare::leave(cluster.clone()));
+                madsim::task::spawn(minority_down::leave(cluster.clone()));
             }
             cairn_raft::repeat_messages(plan.repeats_per_mille);
             cairn_raft::reset_calls(plan.resets_per_mille);
@@ -202,15 +204,16 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
                 recorder.clone(),
                 stop.clone(),
             ));
-            Nemesis::new(cluster.clone(), links.clone(), client_hosts).rage(until).await;
+            Nemesis::new(cluster.clone(), links.clone(), client_hosts).inject(until).await;
             cairn_raft::repeat_messages(0);
             cairn_raft::reset_calls(0);
             cluster.count_many(Reset.name(), cairn_raft::calls_reset());
             cluster.count_many(Repeat.name(), cairn_raft::messages_repeated());
         }
     }
-    // What a person gave up contradicts what came after: each is judged by itself.
-    let given_up = cluster.decided().then(|| Mutex::new(std::mem::take(&mut *seen.lock())));
+    // What an unsafe recovery discarded contradicts what came after it, so the time before and the
+    // time after are checked separately.
+    let seen_before = cluster.decided().then(|| Mutex::new(std::mem::take(&mut *seen.lock())));
     let last = plan.profile.clients * plan.profile.tasks_per_client;
     let dead = finale::heal(&cluster, &links).await;
     if !dead.is_empty() {
@@ -238,7 +241,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         true => None,
         false => Some(serve(&cluster, &hosts, last, &recorder).await?),
     };
-    bare::speed_up(&cluster);
+    minority_down::speed_up(&cluster);
     let cut = *signals.all_cut.lock();
     if cluster.decided() && (cut.is_some() || plan.keeps_disks()) {
         let end = serve(&cluster, &hosts, last, &Recorder::new(trace.clone())).await?;
@@ -252,7 +255,7 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
     }
 
     let history = History::new(recorder.records());
-    judge(&cluster, given_up.as_ref().unwrap_or(&seen), &recorder, &history, end.as_ref());
+    judge(&cluster, seen_before.as_ref().unwrap_or(&seen), &recorder, &history, end.as_ref());
     let report = report(&cluster, &links, &seen, &history);
     cluster.dismantle().await;
     Ok(report)
@@ -299,7 +302,7 @@ fn spawn_clients(
     Ok(tasks)
 }
 
-/// Lets a client of its own fill the data area, in the middle of the faults.
+/// Starts a client that fills the data area amid the faults.
 fn spawn_fill(cluster: &Arc<Cluster>) -> Result<Option<madsim::task::JoinHandle<()>>, String> {
     if !cluster.plan.decays.contains(&Fill) {
         return Ok(None);
@@ -318,7 +321,7 @@ fn spawn_fill(cluster: &Arc<Cluster>) -> Result<Option<madsim::task::JoinHandle<
     })))
 }
 
-/// What was listed wrong, and how many pages were read.
+/// Wrong listings, and the number of pages read.
 type Listed = (Vec<String>, u64);
 
 /// The client that owns many keys, if the plan has one.
@@ -359,31 +362,32 @@ async fn serve(
     serving.await.map_err(|error| format!("the last client: {error}"))
 }
 
-/// Lets clients go on after a person gave something up, and judges their history from there.
+/// Lets clients continue after an unsafe recovery, and checks their history from there.
 async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), String> {
     let host = hosts.first().ok_or("no client host")?;
     let clearing = {
-        let (client, cluster) = (client(cluster, u64::from(after_loss::FIRST_CLIENT) - 1)?, cluster.clone());
-        host.spawn(async move { after_loss::clear(&cluster, client).await })
+        let (client, cluster) =
+            (client(cluster, u64::from(after_unsafe_recovery::FIRST_CLIENT) - 1)?, cluster.clone());
+        host.spawn(async move { after_unsafe_recovery::clear(&cluster, client).await })
     };
-    clearing.await.map_err(|error| format!("who clears: {error}"))?;
+    clearing.await.map_err(|error| format!("the client that deletes all keys: {error}"))?;
     let (recorder, stop) = (Recorder::new(cluster.trace.clone()), Arc::new(AtomicBool::new(false)));
-    let clients = spawn_clients(cluster, hosts, after_loss::FIRST_CLIENT, &recorder, &stop)?;
-    after_loss::disturb(cluster).await;
+    let clients = spawn_clients(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
+    after_unsafe_recovery::disturb(cluster).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients {
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
-    let end = serve(cluster, hosts, 2 * after_loss::FIRST_CLIENT, &recorder).await?;
+    let end = serve(cluster, hosts, 2 * after_unsafe_recovery::FIRST_CLIENT, &recorder).await?;
     let history = History::new(recorder.records());
     let mut found = linearizable::check(&history, linearizable::DEFAULT_BUDGET);
     found.extend(provenance::check(&history));
     found.extend(acknowledged::check(&history, &end));
-    after_loss::judge(cluster, found, &end);
+    after_unsafe_recovery::judge(cluster, found, &end);
     Ok(())
 }
 
-/// Waits until somebody leads.
+/// Waits for a leader.
 async fn form(cluster: &Cluster) {
     let began = virtual_time();
     let led = || {
@@ -418,7 +422,8 @@ fn judge(
     }
     found.extend(recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)));
     for text in recorder.unreadable() {
-        // Those who have the value may be down; at the end all are up, and all keys were read.
+        // The members that have the value may be down; at the end all are up, and all keys were
+        // read.
         cluster.count_event("answers that a value cannot be read");
         if cluster.atlas.victims().is_empty() {
             found.push(Violation::new("values are readable where nothing decays", text));
@@ -458,15 +463,16 @@ fn report(cluster: &Cluster, links: &Links, seen: &Mutex<Seen>, history: &Histor
         report.disk.damage.add(stats.damage);
         report.disk.wrongs.add(stats.wrongs);
         let wrongs = stats.wrongs;
-        for (kind, struck) in [
+        for (kind, times) in [
             (LostWrite, wrongs.lost_writes),
             (StrayWrite, wrongs.stray_writes),
             (StrayRead, wrongs.stray_reads),
         ] {
-            cluster.count_many(kind.name(), struck);
+            cluster.count_many(kind.name(), times);
         }
     }
-    // Every scheduling step moves the clock and the generator, so these two stand for the whole schedule.
+    // Every scheduling step advances the clock and the generator, so these two are a digest of the
+    // whole schedule.
     cluster.trace.event(format!(
         "end: {} messages, random {:016x}",
         links.messages(),

@@ -1,9 +1,9 @@
-//! Scrubs that the harness asks for, as an operator would, and what they find.
+//! Scrubs that the harness requests, as an operator would, and their results.
 
 use super::cluster::Cluster;
 use super::live;
 use super::machine::Machine;
-use crate::check::mended::Scrub;
+use crate::check::repaired::Scrub;
 use cairn_clients::Violation;
 use cairn_node::Node;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use std::time::Duration;
 /// Longest wait for the end of a scrub.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
-/// A scrub that found something is followed by another.
+/// After a scrub that found something follows another, up to this many.
 const ROUNDS: usize = 3;
 
-/// Scrubs a member until nothing is found. What is still damaged then is what nobody needs. `None` if the node ended, or
-/// the time did.
+/// Scrubs a member until nothing is found. What is still damaged then is not needed. `None` if the
+/// node ended, or a scrub took too long.
 pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<Scrub> {
     let mut last = None;
     for _ in 0..ROUNDS {
@@ -25,8 +25,8 @@ pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<
         cluster.count_event("scrubs ended");
         cluster.trace.event(format!("node {}: a scrub found {scrub:?}", machine.slot));
         last = Some(scrub);
-        if scrub.found == 0 && scrub.unmendable == 0 {
-            // Unless it decayed meanwhile.
+        if scrub.found == 0 && scrub.unrepairable == 0 {
+            // Unless the disk decayed meanwhile.
             if machine.disk.harms() == harms {
                 for key in live::damaged(machine, &node) {
                     let detail = format!("node {}: key `{}` is damaged", machine.slot, key.escape_ascii());
@@ -52,7 +52,7 @@ async fn once(node: &Node) -> Option<Scrub> {
         if !now.running && now.cycles > before.cycles {
             return Some(Scrub {
                 found: now.damaged - before.damaged,
-                unmendable: now.unmendable - before.unmendable,
+                unrepairable: now.unrepairable - before.unrepairable,
             });
         }
         if waited >= LIMIT {

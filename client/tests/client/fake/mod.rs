@@ -1,7 +1,8 @@
 //! A scripted server of Cairn's protocol over a small store, for tests of the client.
 //!
-//! Nodes of one [`Cluster`] share a store that applies a session's sequence number once, as the real state machine
-//! does. Each node plays its script, one step for each write, read or list; without a step it serves the request.
+//! Nodes of one [`Cluster`] share a store that applies each sequence number of a session once, like
+//! the real state machine. Each node plays its script, one step for each write, read or list.
+//! Without a step it serves the request.
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -21,14 +22,14 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
 
-/// What a node does with one request instead of serving it.
+/// What a node does with one request.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Refuses with this detail.
     Refuse(proto::ErrorDetail),
-    /// Fails as a transport would, before doing anything.
+    /// Fails like a transport, before doing anything.
     Break,
-    /// Does the work, then fails as a transport would.
+    /// Does the work, then fails like a transport.
     ApplyAndBreak,
     /// Never answers.
     Hang,
@@ -52,12 +53,12 @@ struct Store {
     results: BTreeMap<(Bytes, u64), proto::WriteResponse>,
 }
 
-/// What nodes share.
+/// The state that nodes share.
 #[derive(Clone)]
 pub struct Cluster {
     name: String,
     limits: proto::Limits,
-    /// The version of the protocol that its nodes say they speak.
+    /// The version of the protocol that its nodes report.
     protocol: u32,
     store: Arc<Mutex<Store>>,
 }
@@ -74,7 +75,7 @@ impl Cluster {
         Cluster { name: name.to_owned(), limits, protocol: cairn_client::PROTOCOL, store }
     }
 
-    /// The same, whose nodes speak this version of the protocol.
+    /// The same, with nodes that speak this version of the protocol.
     pub fn speaking(self, protocol: u32) -> Cluster {
         Cluster { protocol, ..self }
     }
@@ -89,7 +90,7 @@ impl Cluster {
     }
 }
 
-/// One serving node, and what it received.
+/// One serving node and the requests that it received.
 #[derive(Clone)]
 pub struct Node {
     pub address: String,
@@ -125,12 +126,12 @@ impl Node {
         self.script.lock().unwrap().extend(steps);
     }
 
-    /// Does this whenever the script is over.
+    /// The step for every request after the end of the script.
     pub fn always(&self, step: Step) {
         *self.always.lock().unwrap() = Some(step);
     }
 
-    /// Tells clients of these other members.
+    /// Sets the members that the node reports to clients.
     pub fn knows(&self, addresses: &[&Node]) {
         *self.members.lock().unwrap() = addresses.iter().map(|node| node.address.clone()).collect();
     }
@@ -165,7 +166,7 @@ impl Node {
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Requests of one stream under way at once: more than a client keeps.
+/// Requests of one stream under way at once: more than a client sends.
 const UNDER_WAY: usize = 1024;
 
 fn within<M>(message: M, timeout: Duration) -> Request<M> {
@@ -212,9 +213,12 @@ impl Kv for Node {
         .await
     }
 
-    type BatchStream = Pin<Box<dyn Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+    type MultiplexStream = Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
-    async fn batch(&self, request: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
+    async fn multiplex(
+        &self,
+        request: Request<Streaming<proto::MultiplexRequest>>,
+    ) -> Answer<Self::MultiplexStream> {
         let node = self.clone();
         let messages = request.into_inner().map(|message| message.map_or(vec![], |message| message.calls));
         let answers = messages.flat_map(stream::iter).map(move |call| {
@@ -230,7 +234,7 @@ impl Kv for Node {
                     }
                 };
                 let kind = Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
-                Ok(proto::BatchResponse { answers: vec![proto::Answer { id: call.id, kind }] })
+                Ok(proto::MultiplexResponse { answers: vec![proto::Answer { id: call.id, kind }] })
             }
         });
         Ok(Response::new(Box::pin(answers.buffer_unordered(UNDER_WAY))))
@@ -240,8 +244,11 @@ impl Kv for Node {
         self.perform(request, Store::list).await
     }
 
-    async fn mandate(&self, _: Request<proto::MandateRequest>) -> Answer<proto::MandateResponse> {
-        Err(Status::failed_precondition("this member is active and needs no mandate to vote"))
+    async fn unsafe_recovery(
+        &self,
+        _: Request<proto::UnsafeRecoveryRequest>,
+    ) -> Answer<proto::UnsafeRecoveryResponse> {
+        Err(Status::failed_precondition("this member is active and votes without an unsafe-recovery grant"))
     }
 
     async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
@@ -319,18 +326,18 @@ impl Store {
     }
 }
 
-/// An address at which nothing listens while the first part lives.
+/// An address on which nothing listens while the returned port lives.
 pub fn dead() -> (HeldPort, String) {
     let port = HeldPort::any().unwrap();
     let address = port.address().to_string();
     (port, address)
 }
 
-/// Longer than anything takes on a machine that does other work as well: it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than anything takes, even on a busy machine. It only turns a hang into a failure.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// For clients whose attempts none but a hanging node outlasts.
+/// For clients whose attempts time out only at a hanging node.
 pub fn options(nodes: &[&Node]) -> Options {
     let options = Options::new(nodes.iter().map(|node| node.address.clone())).seed(7);
-    options.deadline(PATIENCE).attempt_timeout(PATIENCE).connect_timeout(PATIENCE)
+    options.deadline(WAIT_LIMIT).attempt_timeout(WAIT_LIMIT).connect_timeout(WAIT_LIMIT)
 }

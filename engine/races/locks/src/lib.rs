@@ -1,26 +1,26 @@
-//! What the engine uses of parking_lot, with shuttle's scheduler beneath it: whoever takes a lock, or lets it go, may be stopped
-//! there for as long as that scheduler likes.
+//! The parts of parking_lot that the engine uses, on shuttle's scheduler: a thread that takes or
+//! releases a lock may be stopped there for as long as the scheduler likes.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
-/// A lock as parking_lot has it: never poisoned.
+/// A mutex with parking_lot's interface: never poisoned.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An open lock.
+    /// An unlocked mutex.
     pub fn new(value: T) -> Mutex<T> {
         Mutex(shuttle::sync::Mutex::new(value))
     }
 
-    /// Waits until nobody else holds it.
+    /// Waits until no other thread holds it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// A lock that is held.
+/// A mutex that is locked.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
@@ -40,24 +40,24 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition as parking_lot has it.
+/// A condition variable with parking_lot's interface.
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
 impl Condvar {
-    /// Lets go of the lock until somebody notifies.
+    /// Releases the lock until a notification.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if let Some(held) = guard.0.take() {
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

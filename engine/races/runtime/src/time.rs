@@ -1,4 +1,4 @@
-//! Time that stands still until a test says that it passes.
+//! Time that passes only when a test advances it.
 
 use std::cell::RefCell;
 use std::ops::{Add, Sub};
@@ -12,7 +12,7 @@ struct Clock {
     asleep: Vec<(Instant, Waker)>,
 }
 
-// All tasks of one exploration run on one thread of the system.
+// All tasks of one exploration run on one OS thread.
 thread_local! {
     static CLOCK: RefCell<Clock> = RefCell::default();
 }
@@ -32,7 +32,7 @@ impl Instant {
         Instant::now() - *self
     }
 
-    /// The time since an earlier moment; none since a later one.
+    /// The time since an earlier moment; zero for a later one.
     pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -54,12 +54,12 @@ impl Sub for Instant {
     }
 }
 
-/// A new run begins.
+/// Begins a new run.
 pub fn reset() {
     CLOCK.take();
 }
 
-/// So much time passes: whoever slept for no longer is woken.
+/// Advances time, and wakes every task whose sleep has ended.
 pub fn advance(time: Duration) {
     let woken: Vec<Waker> = CLOCK.with_borrow_mut(|clock| {
         clock.now += time;
@@ -69,7 +69,7 @@ pub fn advance(time: Duration) {
     woken.into_iter().for_each(Waker::wake);
 }
 
-/// Ends when so much time has passed.
+/// Ends when `time` has passed.
 pub fn sleep(time: Duration) -> Sleep {
     Sleep(Instant::now() + time)
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
 use raced_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
-use raced_engine::{BootId, Engine, Geometry, GroupId, Identity, LogId, Mode, Options, SharedImage};
+use raced_engine::{Engine, Geometry, GroupId, Identity, KernelBootId, LogId, Mode, Options, SharedImage};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 pub const GROUP: GroupId = GroupId(0);
-/// Where a copy of the superblock has its mark, how many copies there are, and how far apart.
-const MARK_AT: usize = 144;
+/// The offset of the unsynced-ack flag in a copy of the superblock, the number of copies, and their
+/// distance.
+const FLAG_AT: usize = 144;
 const COPIES: usize = 4;
 const SPACING: usize = 16 << 10;
 
@@ -27,7 +28,7 @@ struct File {
     written: BTreeSet<usize>,
 }
 
-/// No lock of it is held where a thread may be stopped, so it needs none that is explored.
+/// No thread can be stopped while it holds this lock, so the lock need not be explored.
 #[derive(Clone)]
 pub struct Disk {
     files: Arc<Mutex<BTreeMap<FileKind, File>>>,
@@ -52,13 +53,13 @@ impl Disk {
         Disk { files: Arc::new(Mutex::new(self.files.lock().unwrap().clone())), hangs: None }
     }
 
-    /// Every copy of the superblock has the mark, synced.
-    pub fn mark_is_synced(&self) -> bool {
+    /// Whether every copy of the superblock has the flag, synced.
+    pub fn flag_is_synced(&self) -> bool {
         let files = self.files.lock().unwrap();
-        (0..COPIES).all(|copy| files[&FileKind::Superblock].synced[copy * SPACING + MARK_AT] == 1)
+        (0..COPIES).all(|copy| files[&FileKind::Superblock].synced[copy * SPACING + FLAG_AT] == 1)
     }
 
-    /// A journal block with these bytes is synced.
+    /// Whether a journal block with these bytes is synced.
     pub fn is_synced(&self, record: &[u8]) -> bool {
         let files = self.files.lock().unwrap();
         let journal = &files[&FileKind::Journal];
@@ -88,8 +89,8 @@ struct Handle {
     kind: FileKind,
 }
 
-/// Waits until it is its turn again. Unlike a yield it asks the scheduler for nothing, so that one thread may do many operations
-/// while another is held back.
+/// Waits for the task's next turn. Unlike a yield it requests nothing from the scheduler, so one
+/// thread may do many operations while another is held back.
 async fn later() {
     let mut waited = false;
     std::future::poll_fn(|context| match std::mem::replace(&mut waited, true) {
@@ -168,7 +169,11 @@ pub fn geometry() -> Geometry {
 }
 
 pub fn options(mode: Mode) -> Options {
-    Options { log_cache_bytes: 0, io_timeout: Duration::from_secs(30), ..Options::new(mode, BootId(1), 1) }
+    Options {
+        log_cache_bytes: 0,
+        io_timeout: Duration::from_secs(30),
+        ..Options::new(mode, KernelBootId(1), 1)
+    }
 }
 
 pub fn id(index: u64) -> LogId {
@@ -179,7 +184,7 @@ pub fn image(n: u64) -> SharedImage {
     Arc::new(n.to_le_bytes().to_vec())
 }
 
-/// Runs a scenario once, to make a disk for others.
+/// Runs a scenario once, to prepare a disk for other scenarios.
 pub fn prepared<F: Future<Output = ()> + Send + 'static>(
     fill: impl Fn(Engine) -> F + Send + Sync + 'static,
 ) -> Disk {
@@ -206,8 +211,8 @@ fn config() -> Config {
     config
 }
 
-/// Runs a scenario on a copy of a disk in many orders: `CAIRN_RACES` (unless set `most`) by chance, and as many in which few threads
-/// are held back for long.
+/// Runs a scenario on a copy of a disk in many orders: `CAIRN_RACES` of them (`most` unless set)
+/// chosen at random, and as many in which few threads are held back for long.
 pub fn explore<F: Future<Output = ()> + Send + 'static>(
     disk: Disk,
     most: usize,
@@ -219,7 +224,7 @@ pub fn explore<F: Future<Output = ()> + Send + 'static>(
         let disk = disk.copy();
         shuttle::future::block_on(async {
             scenario(disk.clone()).await;
-            // The engine's tasks end by themselves, too.
+            // The engine's own tasks must end too.
             while Arc::strong_count(&disk.files) > 1 {
                 tokio::time::advance(Duration::from_secs(1));
                 shuttle::future::yield_now().await;

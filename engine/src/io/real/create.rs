@@ -1,9 +1,11 @@
-//! Making a data directory: every file at its full size, every block written, so that no later write needs metadata.
+//! Creating a data directory: every file at its full size, every block written, so that no later
+//! write needs metadata.
 //!
-//! Zeros are *written*, not only reserved: a reserved extent is marked unwritten, and the first write to it would change
-//! that mark in the filesystem's metadata, which a completed direct write does not carry along.
+//! Zeros are *written*, not only reserved. A reserved extent is marked unwritten; the first write
+//! to it would change that mark in the filesystem's metadata, and a completed direct write does not
+//! include metadata.
 //!
-//! The superblock file is made last, after everything else is synced: it makes the directory one of ours.
+//! The superblock file is made last, after everything else is synced: it makes the directory valid.
 
 use super::file::{failed, open_file};
 use super::{system, threads};
@@ -15,7 +17,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// One write of zeros; the kernel splits it and keeps the device busy with the parts.
+/// The size of one write of zeros. The kernel splits it and keeps the device busy with the parts.
 const FILL_BYTES: u64 = 4 << 20;
 
 /// Bytes left to the filesystem for its own metadata.
@@ -27,7 +29,7 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(
     refuse_unless_empty(&path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     let existing = path.ancestors().nth(missing.len()).unwrap_or(&path);
-    refuse_unless_room(&path, existing, total)?;
+    refuse_unless_space(&path, existing, total)?;
 
     let mut made = Made::default();
     for directory in missing.into_iter().rev() {
@@ -72,7 +74,7 @@ fn total_bytes(geometry: &Geometry) -> Result<u64> {
     })
 }
 
-/// A directory that holds anything may hold somebody's data.
+/// A directory with other content may hold data of others.
 fn refuse_unless_empty(path: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -93,7 +95,7 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
     let reason = match (has_superblock(path), ours.is_empty(), foreign) {
         (true, ..) => format!("it already is a Cairn data directory ({files})"),
         (false, false, _) => {
-            format!("it holds files as a format leaves them that did not end; if so, remove them ({files})")
+            format!("it holds files as an unfinished format leaves them; if so, remove them ({files})")
         }
         (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),
         (false, true, 0) => return Ok(()),
@@ -101,7 +103,8 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
     Err(failed(path, "format", format!("{reason}; nothing was changed")))
 }
 
-/// Whether anything was written to the superblock's file, which is the last step of a format. What cannot be read counts.
+/// Whether anything was written to the superblock's file, which is the last step of a format. An
+/// unreadable file counts as written.
 pub(super) fn has_superblock(directory: &Path) -> bool {
     let file = match File::open(directory.join(FileKind::Superblock.name())) {
         Err(error) => {
@@ -114,7 +117,7 @@ pub(super) fn has_superblock(directory: &Path) -> bool {
     read.is_err() || bytes.iter().any(|byte| *byte != 0)
 }
 
-fn refuse_unless_room(path: &Path, existing: &Path, total: u64) -> Result<()> {
+fn refuse_unless_space(path: &Path, existing: &Path, total: u64) -> Result<()> {
     let free = system::free_bytes(existing).map_err(|error| failed(existing, "statvfs", error))?;
     let needed = total.saturating_add(SPARE_BYTES);
     if needed > free {
@@ -124,7 +127,8 @@ fn refuse_unless_room(path: &Path, existing: &Path, total: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reserves the file's space, writes zeros over all of it, syncs it, and checks what the filesystem made of that.
+/// Reserves the file's space, writes zeros over all of it, syncs it, and checks the resulting
+/// extents.
 fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let (file, direct) = open_file(path, true).map_err(|error| failed(path, "open", error))?;
     system::allocate(&file, bytes).map_err(|error| no_space(path, "fallocate", bytes, error))?;
@@ -161,7 +165,8 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
     }
 }
 
-/// An error of a call that takes space, with the figures if space is what it lacked: others may have used it meanwhile.
+/// The error of a call that takes space. If space ran out, the message has the figures: other
+/// processes may have used it meanwhile.
 fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -179,7 +184,7 @@ fn sync_directory(path: &Path) -> Result<()> {
         .map_err(|error| failed(path, "fsync of the directory", error))
 }
 
-/// What this call made so far; removed again unless kept.
+/// The paths that this call created. Drop removes them, unless they are kept.
 #[derive(Default)]
 struct Made {
     files: Vec<PathBuf>,
@@ -193,7 +198,8 @@ impl Made {
         path.parent().map_or(Ok(()), sync_directory)
     }
 
-    /// Makes an empty file. It is opened for direct I/O later: with `O_DIRECT`, a failed open can leave a file behind.
+    /// Creates an empty file. It is opened for direct I/O later: with `O_DIRECT`, a failed open can
+    /// leave a file behind.
     fn file(&mut self, path: &Path) -> Result<()> {
         OpenOptions::new()
             .write(true)
@@ -217,7 +223,7 @@ impl Drop for Made {
         let directories = self.directories.drain(..).rev().map(|path| (std::fs::remove_dir(&path), path));
         for (result, path) in files.chain(directories) {
             if let Err(error) = result {
-                tracing::warn!(path = %path.display(), %error, "could not remove what a failed format left");
+                tracing::warn!(path = %path.display(), %error, "could not remove a file or directory of a failed format");
             }
         }
     }

@@ -1,14 +1,14 @@
-//! What both backends share: the checks before an operation, and the way its result comes back.
+//! What both backends share: the checks before an operation, and the return of its result.
 //!
-//! An operation is handed to the backend inside the call of the [`Device`] method, with the sending half of a channel;
-//! the future is only the receiving half. So it runs whether or not the future is polled, and dropping the future
-//! does not cancel it.
+//! The call of the [`Device`] method passes the operation to the backend, with the sending half of
+//! a channel. The future is only the receiving half. So the operation runs whether or not the
+//! future is polled, and dropping the future does not cancel it.
 
 use crate::io::{AlignedBuf, BLOCK, Device, IoFuture};
 use std::io;
 use tokio::sync::oneshot;
 
-/// The result of a read or a write: the buffer comes back either way.
+/// The result of a read or a write. The buffer comes back in both cases.
 pub(super) type Transfer = (io::Result<()>, AlignedBuf);
 
 /// One operation on one file, within the file's bounds.
@@ -18,9 +18,11 @@ pub(super) enum Request {
     Sync { reply: oneshot::Sender<io::Result<()>> },
 }
 
-/// A backend's hold on one open file. Dropping it closes the file once the operations already submitted have ended.
+/// A backend's handle on one open file. Dropping it closes the file once the operations already
+/// submitted have ended.
 pub(super) trait Submit: Send + Sync + 'static {
-    /// Queues the request. If the backend is gone, drops it, and with it the sending half of its channel.
+    /// Queues the request. If the backend is gone, drops it, and with it the sending half of its
+    /// channel.
     fn submit(&self, request: Request);
 }
 
@@ -35,8 +37,8 @@ impl<S: Submit> FileDevice<S> {
         FileDevice { size, backend }
     }
 
-    /// Whether `length` bytes at `offset` are whole blocks inside the file. A write past the end would make the file
-    /// grow, so it must not reach the kernel.
+    /// Whether `length` bytes at `offset` are whole blocks inside the file. A write past the end
+    /// would make the file grow, so it must not reach the kernel.
     fn check(&self, offset: u64, length: usize) -> io::Result<()> {
         if !offset.is_multiple_of(BLOCK as u64) {
             let text = format!("offset {offset} is not a multiple of {BLOCK}");
@@ -86,20 +88,20 @@ impl<S: Submit> Device for FileDevice<S> {
     }
 }
 
-/// The backend's thread died under the operation: what happened on the device is unknown.
+/// The backend's thread died during the operation: what happened on the device is unknown.
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the I/O thread ended before the operation did")
 }
 
-/// How far a transfer has come. The kernel may do a large one in parts.
-pub(super) struct Progress {
+/// The progress of a transfer. The kernel may do a large one in parts.
+pub(super) struct TransferProgress {
     done: usize,
     total: usize,
 }
 
-impl Progress {
-    pub(super) fn new(total: usize) -> Progress {
-        Progress { done: 0, total }
+impl TransferProgress {
+    pub(super) fn new(total: usize) -> TransferProgress {
+        TransferProgress { done: 0, total }
     }
 
     /// Bytes done, always whole blocks, so that the next part is aligned again.
@@ -110,8 +112,8 @@ impl Progress {
     /// Takes the result of one part. `Ok(true)` when all is done.
     ///
     /// # Errors
-    /// The system's error, except an interruption, after which the part is tried again: it transferred nothing. And
-    /// `UnexpectedEof` or `WriteZero`, as `short` says, when a part came to less than a block.
+    /// The system's error, except an interruption: it transferred nothing, and the part is retried.
+    /// The error `short` (`UnexpectedEof` or `WriteZero`) if a part was shorter than a block.
     pub(super) fn advance(&mut self, part: io::Result<usize>, short: io::ErrorKind) -> io::Result<bool> {
         match part {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
@@ -137,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_transfer_in_parts_goes_on_until_all_is_done() {
-        let mut progress = Progress::new(4 * BLOCK);
+        let mut progress = TransferProgress::new(4 * BLOCK);
         assert!(!progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
         assert!(!progress.advance(Err(io::ErrorKind::Interrupted.into()), SHORT).unwrap());
         assert_eq!(progress.done(), 2 * BLOCK);
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_part_that_ends_inside_a_block_is_continued_at_the_block() {
-        let mut progress = Progress::new(4 * BLOCK);
+        let mut progress = TransferProgress::new(4 * BLOCK);
         assert!(!progress.advance(Ok(BLOCK + 512), SHORT).unwrap());
         assert_eq!(progress.done(), BLOCK);
     }
@@ -154,10 +156,10 @@ mod tests {
     #[test]
     fn no_progress_and_too_much_progress_are_errors() {
         for bytes in [0, 512, 3 * BLOCK] {
-            let error = Progress::new(2 * BLOCK).advance(Ok(bytes), SHORT).unwrap_err();
+            let error = TransferProgress::new(2 * BLOCK).advance(Ok(bytes), SHORT).unwrap_err();
             assert_eq!(error.kind(), SHORT);
         }
         let failed = io::Error::other("broken");
-        assert!(Progress::new(BLOCK).advance(Err(failed), SHORT).is_err());
+        assert!(TransferProgress::new(BLOCK).advance(Err(failed), SHORT).is_err());
     }
 }

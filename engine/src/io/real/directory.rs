@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-/// How long an open waits for a lock. The kernel lets go of a killed process's files a moment after the process is
-/// gone, when its last operations have ended, and a node that is restarted at once must not stumble over that.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long an open waits for a lock. The kernel releases a killed process's files a moment after
+/// the process ended, when its last operations have ended. A node that is restarted at once must
+/// not fail because of that.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How to do I/O on real files.
@@ -42,28 +43,32 @@ pub struct FileDirectory {
 }
 
 impl FileDirectory {
-    /// Makes the directory (mode 0700) where absent, and in it all files (mode 0600) at their full size, written with
-    /// zeros from end to end, synced, the superblock last. `progress` is told bytes done and bytes in all.
+    /// Creates the directory (mode 0700) if it does not exist, and in it all files (mode 0600) at
+    /// their full size, filled with zeros, synced, the superblock last. `progress` is called with
+    /// bytes done and bytes in all.
     ///
     /// Blocks for as long as the writing takes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a geometry that is not whole blocks. [`Error::Io`] if the directory is not empty (apart
-    /// from `lost+found`), if there is no room, if the filesystem left ranges unwritten, or if a call to the system
-    /// fails. After any error, what this call made is removed, and what was there before is untouched.
+    /// [`Error::Invalid`] for a geometry that is not whole blocks. [`Error::Io`] if the directory
+    /// is not empty (apart from `lost+found`), if the filesystem has too little space, if it left
+    /// ranges unwritten, or if a call to the system fails. After any error, what this call created
+    /// is removed, and what was there before is untouched.
     ///
     /// # After a crash
-    /// Files without a superblock may be left behind: [`FileDirectory::open`] reports [`Error::NotFormatted`], and a
-    /// second `create` refuses until they are removed.
+    /// Files without a superblock may be left behind: [`FileDirectory::open`] reports
+    /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
     pub fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         create::create(path, geometry, progress)
     }
 
-    /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by file.
+    /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by
+    /// file.
     ///
     /// # Errors
-    /// [`Error::NotFormatted`] if a file is missing and no superblock was written, [`Error::MissingFile`] if one was; [`Error::Io`] if one cannot be opened, or if `backend` is
-    /// [`Backend::IoUring`] and io_uring is not to be had.
+    /// [`Error::NotFormatted`] if a file is missing and no superblock was written;
+    /// [`Error::MissingFile`] if one was. [`Error::Io`] if a file cannot be opened, or if `backend`
+    /// is [`Backend::IoUring`] and io_uring is not available.
     pub fn open(path: &Path, backend: Backend) -> Result<FileDirectory> {
         let mut direct = true;
         for kind in FileKind::ALL {
@@ -79,7 +84,8 @@ impl FileDirectory {
         Ok(FileDirectory { path: path.to_owned(), running, direct })
     }
 
-    /// Whether I/O bypasses the page cache. Where it does not, a completed write is not on the device before a sync.
+    /// Whether I/O bypasses the page cache. If not, a completed write is not on the device before a
+    /// sync.
     pub fn direct(&self) -> bool {
         self.direct
     }
@@ -92,7 +98,7 @@ impl Directory for FileDirectory {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        lock_patiently(&file)?;
+        lock_with_timeout(&file)?;
         Ok(match &self.running {
             Running::Ring(ring) => ring.attach(file, metadata.len()),
             Running::Pool(pool) => pool.attach(file, metadata.len()),
@@ -130,7 +136,7 @@ fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
     Ok(direct)
 }
 
-/// What a directory is that lacks a file and a superblock.
+/// Why a directory without a file and without a superblock is not formatted.
 fn missing(directory: &Path, kind: FileKind) -> String {
     let name = kind.name();
     let left: Vec<&str> =
@@ -138,7 +144,7 @@ fn missing(directory: &Path, kind: FileKind) -> String {
     match left.is_empty() {
         true => format!("file `{name}` is missing"),
         false => format!(
-            "file `{name}` is missing, as a format leaves it that did not end; if so, remove its files ({})",
+            "file `{name}` is missing, as an unfinished format leaves it; if so, remove its files ({})",
             left.join(", ")
         ),
     }
@@ -148,14 +154,13 @@ fn start(path: &Path, backend: Backend) -> Result<Running> {
     static FALLBACK: Once = Once::new();
     let ring = match backend {
         Backend::Threads => None,
-        Backend::IoUring => Some(
-            Ring::start()
-                .map_err(|error| failed(path, "setting up io_uring, which was asked for,", error))?,
-        ),
+        Backend::IoUring => Some(Ring::start().map_err(|error| {
+            failed(path, "setting up io_uring, which the configuration requires,", error)
+        })?),
         Backend::Auto => Ring::start()
             .inspect_err(|error| {
                 FALLBACK.call_once(
-                    || tracing::warn!(%error, "io_uring is not to be had; I/O goes through threads"),
+                    || tracing::warn!(%error, "io_uring is not available; I/O uses a pool of threads"),
                 );
             })
             .ok(),
@@ -166,9 +171,9 @@ fn start(path: &Path, backend: Backend) -> Result<Running> {
     }
 }
 
-/// Takes the lock, trying for [`LOCK_PATIENCE`].
-fn lock_patiently(file: &File) -> io::Result<()> {
-    let mut tries = LOCK_PATIENCE.as_millis() / LOCK_POLL.as_millis();
+/// Takes the lock; retries for [`LOCK_TIMEOUT`].
+fn lock_with_timeout(file: &File) -> io::Result<()> {
+    let mut tries = LOCK_TIMEOUT.as_millis() / LOCK_POLL.as_millis();
     loop {
         match system::lock(file) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => {

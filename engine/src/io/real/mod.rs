@@ -1,18 +1,19 @@
-//! Real files: the two production implementations of [`Directory`](super::Directory) and [`Device`](super::Device).
+//! Real files: the two production implementations of [`Directory`](super::Directory) and
+//! [`Device`](super::Device).
 //!
 //! ```text
 //! create ──► files of zeros        directory ──► FileDevice ──► ring     one thread, io_uring
 //!    │                                │                    └──► threads  a pool, pread/pwrite
-//!    └───────────┬────────────────────┘      probe ──► what the machine says of itself
+//!    └───────────┬────────────────────┘      probe ──► facts about the machine
 //!             system (the calls that std does not have)
 //! ```
 //!
-//! Compiled out of the simulation, which has no threads and no files: the simulated disk stands in for all of this.
-//! Linux only.
+//! The simulation does not compile this module: it has no threads and no files, and replaces all of
+//! this by the simulated disk. Linux only.
 //!
-//! What holds here: the lock is on the open file description that does the I/O, so a write of a dying process cannot
-//! land after another process got the lock; an operation keeps its file and its buffer until the kernel is done with
-//! them; no operation can change a file's size.
+//! What holds here: The lock is on the open file description that does the I/O, so a write of a
+//! dying process cannot land after another process got the lock. An operation keeps its file and
+//! its buffer until the kernel has finished with them. No operation can change a file's size.
 
 mod boot;
 mod create;
@@ -28,5 +29,7 @@ mod threads;
 
 pub use boot::{boot_id, boot_id_from};
 pub use directory::{Backend, FileDirectory};
-pub use probe::{FileProbe, NvmeIdentify, nvme_identify, probe_directory, probe_file, probe_io_uring, room};
-pub use system::{DirectAlignment, Extents, Room};
+pub use probe::{
+    FileProbe, NvmeIdentify, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,
+};
+pub use system::{DirectAlignment, Extents, FreeSpace};

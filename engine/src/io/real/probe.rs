@@ -1,11 +1,11 @@
-//! What can be learnt of a machine without a data directory being opened: how a filesystem treats files, whether io_uring
-//! may be used, what an NVMe drive says of itself. Only facts; what they are worth is judged elsewhere.
+//! Facts about a machine, found without opening a data directory: how a filesystem treats files,
+//! whether io_uring may be used, what an NVMe drive reports about itself. Other modules judge them.
 //!
-//! What holds here: nothing stays behind, no byte of an existing file changes, no lock is taken, so a directory that is
-//! in use can be probed.
+//! What holds here: nothing stays behind, no byte of an existing file changes, and no lock is
+//! taken, so a directory in use can be probed.
 
 use super::file::open_file;
-use super::system::{DirectAlignment, Extents, Room};
+use super::system::{DirectAlignment, Extents, FreeSpace};
 use super::{ring::Ring, system, threads};
 use crate::io::{AlignedBuf, BLOCK};
 use std::fs::{File, OpenOptions};
@@ -13,8 +13,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Size of the file that is made and removed again to learn how new files are treated: more than one extent of most
-/// allocators' smallest kind, and written in a moment.
+/// The size of the file that is created and removed to see how new files are treated: larger than
+/// the smallest extent of most allocators, and written in a moment.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
 /// How a file is treated.
@@ -24,29 +24,33 @@ pub struct FileProbe {
     pub bytes: u64,
     /// Whether it can be opened with `O_DIRECT`.
     pub direct: bool,
-    /// The units of direct I/O, `None` where the kernel or the filesystem does not say.
+    /// The units of direct I/O; `None` if the kernel or the filesystem does not report them.
     pub alignment: Option<DirectAlignment>,
-    /// Its extents, `None` where the filesystem does not say.
+    /// Its extents; `None` if the filesystem does not report them.
     pub extents: Option<Extents>,
-    /// Whether one block of 4 KiB could be transferred and `fdatasync` succeeded; else what the system said.
+    /// Whether one block of 4 KiB could be transferred and `fdatasync` succeeded; else the system's
+    /// error.
     pub transfer: Result<(), String>,
 }
 
-/// What an NVMe drive says of itself, as it gave it: the data structures of the command Identify, 4096 bytes each, and its health.
+/// What an NVMe drive reports about itself, unparsed: the data structures of the command Identify,
+/// 4096 bytes each, and its health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeIdentify {
-    /// Of the controller (CNS 01h).
+    /// The controller's (CNS 01h).
     pub controller: Vec<u8>,
-    /// Of the namespace (CNS 00h).
+    /// The namespace's (CNS 00h).
     pub namespace: Vec<u8>,
-    /// The log page SMART / Health Information (02h), 512 bytes; `None` where the drive does not give it.
+    /// The log page SMART / Health Information (02h), 512 bytes; `None` if the drive does not
+    /// return it.
     pub health: Option<Vec<u8>>,
 }
 
 /// Probes an existing file, without changing it.
 ///
 /// # Errors
-/// The system's, where the file cannot be opened for reading; `InvalidInput` if it is no regular file.
+/// The system's, if the file cannot be opened for reading; `InvalidInput` if it is not a regular
+/// file.
 pub fn probe_file(path: &Path) -> io::Result<FileProbe> {
     let (file, direct) = open_file(path, false)?;
     let metadata = file.metadata()?;
@@ -58,10 +62,11 @@ pub fn probe_file(path: &Path) -> io::Result<FileProbe> {
     describe(&file, direct, metadata.len(), read)
 }
 
-/// Probes how new files in a directory are treated: makes one without a name the way `format` makes files, and lets it go.
+/// Probes how new files in a directory are treated: creates an unnamed file the way `format`
+/// creates files, and closes it, which removes it.
 ///
 /// # Errors
-/// The system's, where no file can be made there.
+/// The system's, if no file can be created there.
 pub fn probe_directory(path: &Path) -> io::Result<FileProbe> {
     let (file, direct) = unnamed_file(path)?;
     let written = system::allocate(&file, SAMPLE_BYTES)
@@ -72,23 +77,23 @@ pub fn probe_directory(path: &Path) -> io::Result<FileProbe> {
 /// Whether io_uring works here.
 ///
 /// # Errors
-/// The system's, where io_uring is forbidden or absent.
+/// The system's, if io_uring is forbidden or absent.
 pub fn probe_io_uring() -> io::Result<()> {
     Ring::start().map(drop)
 }
 
-/// The room in the filesystem that holds `path`.
+/// The free space of the filesystem that holds `path`.
 ///
 /// # Errors
 /// The system's.
-pub fn room(path: &Path) -> io::Result<Room> {
-    system::room(path)
+pub fn free_space(path: &Path) -> io::Result<FreeSpace> {
+    system::free_space(path)
 }
 
-/// Asks the NVMe drive behind a block device to identify itself, and for its health.
+/// Reads the identification and the health of the NVMe drive behind a block device.
 ///
 /// # Errors
-/// The system's, such as `PermissionDenied`, and `InvalidInput` if `device` is no block device.
+/// The system's, such as `PermissionDenied`, and `InvalidInput` if `device` is not a block device.
 pub fn nvme_identify(device: &Path) -> io::Result<NvmeIdentify> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(device)?;
     if !file.metadata()?.file_type().is_block_device() {
@@ -113,14 +118,15 @@ fn describe(file: &File, direct: bool, bytes: u64, transferred: io::Result<()>) 
     })
 }
 
-/// A file that is gone when it is closed, open for direct I/O where the filesystem allows that.
+/// A file that is removed when it is closed, open for direct I/O if the filesystem allows that.
 fn unnamed_file(directory: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     let opened = options.custom_flags(libc::O_TMPFILE | libc::O_DIRECT).open(directory);
     match opened.map_err(|error| (error.raw_os_error(), error)) {
         Ok(file) => Ok((file, true)),
-        // The filesystem may know unnamed files without direct I/O, direct I/O without unnamed files, or neither.
+        // The filesystem may support unnamed files without direct I/O, direct I/O without unnamed
+        // files, or neither.
         Err((Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT), _)) => {
             let path = directory.join(format!(".cairn-probe-{}", std::process::id()));
             drop(options.clone().create_new(true).custom_flags(0).open(&path)?);

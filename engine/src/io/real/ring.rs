@@ -1,10 +1,11 @@
 //! io_uring, on one thread per directory.
 //!
-//! The thread takes whatever has gathered in its channel at each wakeup, up to [`DEPTH`] operations in flight; the rest
-//! waits in the channel. It owns the open files: a file is closed, and its lock released, when its device is dropped
-//! and its last operation has ended. The thread itself ends when the directory and all its devices are gone.
+//! At each wakeup the thread takes the queued operations from its channel, up to [`DEPTH`] in
+//! flight; the rest wait in the channel. The thread owns the open files: a file is closed, and its
+//! lock released, when its device is dropped and its last operation has ended. The thread itself
+//! ends when the directory and all its devices are dropped.
 
-use super::device::{FileDevice, Progress, Request, Submit};
+use super::device::{FileDevice, Request, Submit, TransferProgress};
 use crate::io::{AlignedBuf, Device};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -22,7 +23,8 @@ use tokio_uring::buf::{IoBuf, IoBufMut};
 /// Operations in flight, and entries of the ring.
 const DEPTH: usize = 256;
 
-/// The most that one ring entry can carry: its length field has 32 bits, and the kernel itself stops a page short of 2 GiB.
+/// The most bytes of one ring entry: its length field has 32 bits, and the kernel itself stops a
+/// page short of 2 GiB.
 const PART_BYTES: usize = 1 << 30;
 
 enum Message {
@@ -31,17 +33,17 @@ enum Message {
     Close { id: u64 },
 }
 
-/// A handle on the thread. The thread ends after the last handle, and the last file of it, is dropped.
+/// A handle on the thread. The thread ends after its last handle and its last file are dropped.
 pub(super) struct Ring {
     messages: UnboundedSender<Message>,
     next_id: AtomicU64,
 }
 
 impl Ring {
-    /// Starts the thread, with a ring that has done one read.
+    /// Starts the thread, with a ring that has completed one read.
     ///
     /// # Errors
-    /// The system's error where io_uring is forbidden or absent.
+    /// The system's error, if io_uring is forbidden or absent.
     pub(super) fn start() -> io::Result<Ring> {
         let (messages, receiver) = unbounded_channel();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
@@ -77,7 +79,7 @@ impl Drop for RingFile {
     }
 }
 
-/// The thread: makes the ring, reports on it, serves until all handles are gone.
+/// The thread: creates the ring, reports the result, and serves until all handles are dropped.
 fn run(receiver: UnboundedReceiver<Message>, ready: &std::sync::mpsc::SyncSender<io::Result<()>>) {
     let runtime = match tokio_uring::Runtime::new(tokio_uring::builder().entries(DEPTH as u32)) {
         Ok(runtime) => runtime,
@@ -93,29 +95,30 @@ fn run(receiver: UnboundedReceiver<Message>, ready: &std::sync::mpsc::SyncSender
     });
 }
 
-/// One read through the ring: a kernel or a filter may give the ring and refuse the operations.
+/// Tries one read through the ring: a kernel or a filter may allow the ring and refuse the
+/// operations.
 async fn try_read() -> io::Result<()> {
     let zeros = tokio_uring::fs::File::from_std(File::open("/dev/zero")?);
     let (read, _) = zeros.read_at(Window::new(AlignedBuf::zeroed(1)), 0).await;
     read.map(drop)
 }
 
-/// Moves messages into flight and flights to their end, until no message can come and nothing is in flight.
+/// Starts operations and completes them, until no message can come and nothing is in flight.
 async fn serve(mut receiver: UnboundedReceiver<Message>) {
     let mut files = BTreeMap::new();
     let mut in_flight = FuturesUnordered::new();
-    let mut gathered = Vec::with_capacity(DEPTH);
+    let mut messages = Vec::with_capacity(DEPTH);
     let mut open = true;
     poll_fn(|context| {
         loop {
             let mut moved = false;
-            let room = DEPTH.saturating_sub(in_flight.len());
-            if open && room > 0 {
-                match receiver.poll_recv_many(context, &mut gathered, room) {
+            let capacity = DEPTH.saturating_sub(in_flight.len());
+            if open && capacity > 0 {
+                match receiver.poll_recv_many(context, &mut messages, capacity) {
                     Poll::Ready(0) => open = false,
                     Poll::Ready(_) => {
                         in_flight
-                            .extend(gathered.drain(..).filter_map(|message| accept(&mut files, message)));
+                            .extend(messages.drain(..).filter_map(|message| accept(&mut files, message)));
                         moved = true;
                     }
                     Poll::Pending => {}
@@ -137,7 +140,7 @@ async fn serve(mut receiver: UnboundedReceiver<Message>) {
 
 type RingFiles = BTreeMap<u64, Rc<tokio_uring::fs::File>>;
 
-/// Keeps the table of open files; an operation becomes a future that shares its file.
+/// Updates the table of open files. Turns an operation into a future that shares its file.
 fn accept(files: &mut RingFiles, message: Message) -> Option<impl Future<Output = ()> + use<>> {
     match message {
         Message::Open { id, file } => {
@@ -152,7 +155,7 @@ fn accept(files: &mut RingFiles, message: Message) -> Option<impl Future<Output 
     }
 }
 
-/// Does one operation, lets go of the file, and reports.
+/// Does one operation, releases the file, and sends the result.
 async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
     match request {
         Request::Read { offset, buf, reply } => {
@@ -166,7 +169,7 @@ async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
             drop(reply.send((result, buf)));
         }
         Request::Sync { reply } => {
-            // Never tried again, whatever the error: the kernel reports a lost page once.
+            // Never retried, whatever the error: the kernel reports a lost page only once.
             let result = file.sync_data().await;
             drop(file);
             drop(reply.send(result));
@@ -175,7 +178,7 @@ async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
 }
 
 async fn read(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io::Result<()>, AlignedBuf) {
-    let mut progress = Progress::new(buf.len());
+    let mut progress = TransferProgress::new(buf.len());
     let mut window = Window::new(buf);
     loop {
         window.skip_to(progress.done());
@@ -190,7 +193,7 @@ async fn read(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io
 }
 
 async fn write(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io::Result<()>, AlignedBuf) {
-    let mut progress = Progress::new(buf.len());
+    let mut progress = TransferProgress::new(buf.len());
     let mut window = Window::new(buf);
     loop {
         window.skip_to(progress.done());
@@ -204,7 +207,7 @@ async fn write(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (i
     }
 }
 
-/// The part of a buffer that is still to be transferred.
+/// The part of a buffer that remains to be transferred.
 struct Window {
     buf: AlignedBuf,
     start: usize,
@@ -215,7 +218,7 @@ impl Window {
         Window { buf, start: 0 }
     }
 
-    /// Begins at `start` of the buffer, or at its end if that is nearer.
+    /// Begins at `start` of the buffer, or at the buffer's end if that comes first.
     fn skip_to(&mut self, start: usize) {
         self.start = start.min(self.buf.len());
     }
@@ -225,9 +228,10 @@ impl Window {
     }
 }
 
-// SAFETY: the pointer stays valid and in place while `Window` moves, because the blocks are on the heap and nothing
-// resizes them; `start <= buf.len()` (`skip_to` sees to it), so `stable_ptr` points into the allocation, or to its end
-// with a length of zero; `len` bytes from there are inside it, and all are initialised since `AlignedBuf` is made zeroed.
+// SAFETY: the pointer stays valid and in place while `Window` moves, because the blocks are on the
+// heap and nothing resizes them; `start <= buf.len()` (`skip_to` sees to it), so `stable_ptr`
+// points into the allocation, or to its end with a length of zero; `len` bytes from there are
+// inside it, and all are initialised since `AlignedBuf` is made zeroed.
 unsafe impl IoBuf for Window {
     fn stable_ptr(&self) -> *const u8 {
         self.buf.as_ptr().wrapping_add(self.start)
@@ -242,8 +246,9 @@ unsafe impl IoBuf for Window {
     }
 }
 
-// SAFETY: as for `IoBuf`; the pointer comes from a unique borrow, and the ring owns `Window` until the read ends, so the
-// kernel is the only writer. Any bytes are valid content, so there is nothing for `set_init` to record.
+// SAFETY: as for `IoBuf`; the pointer comes from a unique borrow, and the ring owns `Window` until
+// the read ends, so the kernel is the only writer. Any bytes are valid content, so there is nothing
+// for `set_init` to record.
 unsafe impl IoBufMut for Window {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.buf.as_mut_ptr().wrapping_add(self.start)

@@ -1,4 +1,4 @@
-//! The calls to the system that the standard library does not have.
+//! System calls that the standard library does not have.
 
 use crate::io::AlignedBuf;
 use std::ffi::CString;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// How a filesystem maps the bytes of a file. Each byte counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// In a written extent of this file alone: overwritten in place.
+    /// In a written extent of this file alone: a write overwrites it in place.
     pub written_bytes: u64,
     /// Reserved and not written: the first write to it changes the filesystem's metadata.
     pub unwritten_bytes: u64,
@@ -23,32 +23,35 @@ pub struct Extents {
     pub missing_bytes: u64,
 }
 
-/// The units of direct I/O on a file, in bytes; zeros where the file cannot do direct I/O.
+/// The units of direct I/O on a file, in bytes; zeros if the file cannot do direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlignment {
-    /// Of buffers in memory.
+    /// The unit of buffers in memory.
     pub memory_bytes: u32,
-    /// Of offsets and lengths in the file.
+    /// The unit of offsets and lengths in the file.
     pub offset_bytes: u32,
 }
 
-/// What the filesystem of a path has.
+/// The free space of a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeSpace {
     /// Bytes that an unprivileged user may still write.
     pub free_bytes: u64,
-    /// Size of its blocks.
+    /// The size of its blocks.
     pub block_bytes: u64,
 }
 
-/// Takes the exclusive lock of the open file description, or says `WouldBlock` at once. It is released when the last
-/// descriptor of this description is closed, and with it the last operation that the kernel still does on it.
+/// Takes the exclusive lock of the open file description, or returns `WouldBlock` at once. The lock
+/// is released when the last descriptor of this description is closed and the kernel has finished
+/// the last operation on it.
 pub(super) fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: `flock` is plain data, for which zeros are valid: the whole file, and a process id of 0, as OFD locks demand.
+    // SAFETY: `flock` is plain data, for which zeros are valid: the whole file, and a process id of
+    // 0, as OFD locks demand.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the descriptor is open for the length of the call, and `lock` is a live `flock`, as this command expects.
+    // SAFETY: the descriptor is open for the length of the call, and `lock` is a live `flock`, as
+    // this command expects.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if result == 0 {
         return Ok(());
@@ -62,27 +65,29 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
 
 /// Bytes that an unprivileged user may still write to the filesystem that holds `path`.
 pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
-    Ok(room(path)?.free_bytes)
+    Ok(free_space(path)?.free_bytes)
 }
 
-/// The room in the filesystem that holds `path`.
-pub(super) fn room(path: &Path) -> io::Result<Room> {
+/// The free space of the filesystem that holds `path`.
+pub(super) fn free_space(path: &Path) -> io::Result<FreeSpace> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: `statvfs` is plain data, for which zeros are valid.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is a live string that ends in a zero byte, `stat` is a live `statvfs` for the call to fill.
+    // SAFETY: `path` is a live string that ends in a zero byte, `stat` is a live `statvfs` for the
+    // call to fill.
     if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Room { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), block_bytes: stat.f_frsize })
+    Ok(FreeSpace { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), block_bytes: stat.f_frsize })
 }
 
-/// The units of direct I/O on the file, or `None` where the kernel (before 6.1) or the filesystem does not say.
+/// The units of direct I/O on the file; `None` if the kernel (before 6.1) or the filesystem does
+/// not report them.
 pub(super) fn direct_alignment(file: &File) -> io::Result<Option<DirectAlignment>> {
     // SAFETY: `statx` is plain data, for which zeros are valid.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open for the length of the call; the path is a static, empty C string, as this flag
-    // demands; `stat` is a live `statx` for the call to fill.
+    // SAFETY: the descriptor is open for the length of the call; the path is a static, empty C
+    // string, as this flag demands; `stat` is a live `statx` for the call to fill.
     let result = unsafe {
         let flags = libc::AT_EMPTY_PATH;
         libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_DIOALIGN, &raw mut stat)
@@ -91,12 +96,13 @@ pub(super) fn direct_alignment(file: &File) -> io::Result<Option<DirectAlignment
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) };
     }
-    let told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let reported = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     let (memory_bytes, offset_bytes) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    Ok(told.then_some(DirectAlignment { memory_bytes, offset_bytes }))
+    Ok(reported.then_some(DirectAlignment { memory_bytes, offset_bytes }))
 }
 
-/// Reserves `bytes` for the file and sets its size. `false` where the filesystem cannot; writing then does both.
+/// Reserves `bytes` for the file and sets its size. Returns `false` if the filesystem cannot;
+/// writing then does both.
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
     let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
     loop {
@@ -116,10 +122,10 @@ pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
 const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
-/// Where it is, is not known, or not decided yet.
+/// Its location is unknown, or not decided yet.
 const FIEMAP_EXTENT_UNKNOWN: u32 = 0x2 | 0x4;
 const FIEMAP_EXTENT_ENCODED: u32 = 0x8;
-/// Its bytes lie among the filesystem's own, or among another file's.
+/// Its bytes are stored among the filesystem's own, or among another file's.
 const FIEMAP_EXTENT_PACKED: u32 = 0x200 | 0x400;
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
@@ -137,7 +143,7 @@ struct Extent {
     reserved: [u32; 3],
 }
 
-/// `struct fiemap` of `linux/fiemap.h`, with room for the answer.
+/// `struct fiemap` of `linux/fiemap.h`, with space for the answer.
 #[repr(C)]
 struct Fiemap {
     start: u64,
@@ -151,7 +157,7 @@ struct Fiemap {
 
 const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Fiemap>() == 32 + 56 * EXTENTS);
 
-/// The extents of the file's first `bytes`, or `None` where the filesystem does not say.
+/// The extents of the file's first `bytes`; `None` if the filesystem does not report them.
 pub(super) fn extents(file: &File, bytes: u64) -> io::Result<Option<Extents>> {
     let mut found = Extents::default();
     let mut mapped = 0u64;
@@ -166,8 +172,9 @@ pub(super) fn extents(file: &File, bytes: u64) -> io::Result<Option<Extents>> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the descriptor is open for the length of the call; `map` has the layout that this request expects
-        // (its size is asserted above), and `extent_count` is the number of extents that it has room for.
+        // SAFETY: the descriptor is open for the length of the call; `map` has the layout that this
+        // request expects (its size is asserted above), and `extent_count` is the number of extents
+        // that it has room for.
         if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
@@ -193,7 +200,8 @@ pub(super) fn extents(file: &File, bytes: u64) -> io::Result<Option<Extents>> {
 }
 
 impl Extents {
-    /// Where an extent with these flags counts: by the strongest reason for which a write to it would need metadata.
+    /// The field that counts an extent with these flags, by the strongest reason why a write to it
+    /// would need metadata.
     fn kind(&mut self, flags: u32) -> &mut u64 {
         if flags & (FIEMAP_EXTENT_UNWRITTEN | FIEMAP_EXTENT_UNKNOWN) != 0 {
             &mut self.unwritten_bytes
@@ -211,7 +219,7 @@ const NVME_IOCTL_ID: libc::Ioctl = 0x4E40;
 const NVME_IOCTL_ADMIN_CMD: libc::Ioctl = 0xC048_4E41_u32 as libc::Ioctl;
 const NVME_ADMIN_GET_LOG_PAGE: u8 = 0x02;
 const NVME_ADMIN_IDENTIFY: u8 = 0x06;
-/// Of the whole subsystem.
+/// Addresses the whole subsystem.
 const NVME_ALL_NAMESPACES: u32 = u32::MAX;
 const NVME_LOG_HEALTH: u32 = 0x02;
 const HEALTH_BYTES: usize = 512;
@@ -248,7 +256,7 @@ struct NvmeAdminCommand {
 
 const _: () = assert!(size_of::<NvmeAdminCommand>() == 72);
 
-/// The number of the namespace that an NVMe block device is.
+/// The namespace number of an NVMe block device.
 pub(super) fn nvme_namespace(device: &File) -> io::Result<u32> {
     // SAFETY: the descriptor is open for the length of the call; this request takes no argument.
     let number = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ID) };
@@ -266,9 +274,9 @@ pub(super) fn nvme_identify(device: &File, structure: u32, namespace: u32) -> io
     nvme_read(device, command, IDENTIFY_BYTES)
 }
 
-/// The log page SMART / Health Information, which is only read.
+/// The log page SMART / Health Information. Reading it changes nothing.
 pub(super) fn nvme_health(device: &File) -> io::Result<Vec<u8>> {
-    // The number of dwords, less one, stands in the upper half.
+    // The number of dwords, less one, is in the upper half.
     let dwords = (HEALTH_BYTES / 4 - 1) as u32;
     let command = NvmeAdminCommand {
         opcode: NVME_ADMIN_GET_LOG_PAGE,
@@ -279,7 +287,7 @@ pub(super) fn nvme_health(device: &File) -> io::Result<Vec<u8>> {
     nvme_read(device, command, HEALTH_BYTES)
 }
 
-/// Sends one of the two commands above, which transfer so many bytes to the host.
+/// Sends one of the two commands above, which transfer `bytes` bytes to the host.
 fn nvme_read(device: &File, command: NvmeAdminCommand, bytes: usize) -> io::Result<Vec<u8>> {
     let mut data = AlignedBuf::zeroed(bytes);
     let mut command = NvmeAdminCommand {
@@ -288,9 +296,10 @@ fn nvme_read(device: &File, command: NvmeAdminCommand, bytes: usize) -> io::Resu
         timeout_ms: NVME_TIMEOUT_MS,
         ..command
     };
-    // SAFETY: the descriptor is open for the length of the call; `command` has the layout that this request expects (its
-    // size is asserted above) and names `data`, which is live, at least as long as it says, and borrowed by nobody else.
-    // Both commands transfer exactly that many bytes to it, and the call returns when that is over.
+    // SAFETY: the descriptor is open for the length of the call; `command` has the layout that this
+    // request expects (its size is asserted above) and names `data`, which is live, at least as
+    // long as it says, and borrowed by nobody else. Both commands transfer exactly that many bytes
+    // to it, and the call returns when that is over.
     let status = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) };
     match status {
         0 => Ok(data.get(..bytes).unwrap_or_default().to_vec()),

@@ -1,10 +1,12 @@
-//! `pread` and `pwrite` on a pool of threads, for where io_uring is forbidden, as in many containers.
+//! `pread` and `pwrite` on a pool of threads, for systems where io_uring is forbidden, as in many
+//! containers.
 //!
-//! One queue per directory, first in, first out, without a bound: what bounds it is the engine's own window. An
-//! operation in the queue holds its file, so the file is closed, and its lock released, when its device is dropped and
-//! its last operation has ended. The threads end when the directory and all its devices are gone and the queue is empty.
+//! One unbounded queue per directory, first in, first out; the engine's own limits bound it. An
+//! operation in the queue holds its file, so the file is closed, and its lock released, when its
+//! device is dropped and its last operation has ended. The threads end when the directory and all
+//! its devices are dropped and the queue is empty.
 
-use super::device::{FileDevice, Progress, Request, Submit};
+use super::device::{FileDevice, Request, Submit, TransferProgress};
 use crate::io::{AlignedBuf, Device};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -22,46 +24,46 @@ struct Job {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedJobs {
     jobs: VecDeque<Job>,
     closed: bool,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    queued: Mutex<QueuedJobs>,
     changed: Condvar,
 }
 
 impl Queue {
-    /// One thread's work, until there will be no more.
+    /// The work of one thread, until no job can come.
     fn serve(&self) {
         while let Some(Job { file, request }) = self.next() {
             operate(file, request);
         }
     }
 
-    /// The next job; `None` when there will be no more.
+    /// The next job; `None` when no job can come any more.
     fn next(&self) -> Option<Job> {
-        let mut waiting = self.waiting.lock();
+        let mut queued = self.queued.lock();
         loop {
-            if let Some(job) = waiting.jobs.pop_front() {
+            if let Some(job) = queued.jobs.pop_front() {
                 return Some(job);
             }
-            if waiting.closed {
+            if queued.closed {
                 return None;
             }
-            self.changed.wait(&mut waiting);
+            self.changed.wait(&mut queued);
         }
     }
 }
 
-/// The only owner that keeps the threads alive; they themselves hold just the queue.
+/// The owner that keeps the threads running. The threads hold only the queue.
 struct Owner(Arc<Queue>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.waiting.lock().closed = true;
+        self.0.queued.lock().closed = true;
         self.0.changed.notify_all();
     }
 }
@@ -75,7 +77,7 @@ impl Pool {
     /// Starts the threads.
     ///
     /// # Errors
-    /// The system's error if a thread cannot be made.
+    /// The system's error, if a thread cannot be created.
     pub(super) fn start() -> io::Result<Pool> {
         let queue = Arc::new(Queue::default());
         let owner = Arc::new(Owner(Arc::clone(&queue)));
@@ -100,12 +102,12 @@ struct PoolFile {
 impl Submit for PoolFile {
     fn submit(&self, request: Request) {
         let queue = &self.owner.0;
-        queue.waiting.lock().jobs.push_back(Job { file: Arc::clone(&self.file), request });
+        queue.queued.lock().jobs.push_back(Job { file: Arc::clone(&self.file), request });
         queue.changed.notify_one();
     }
 }
 
-/// Does one operation, lets go of the file, and reports.
+/// Does one operation, releases the file, and sends the result.
 fn operate(file: Arc<File>, request: Request) {
     match request {
         Request::Read { offset, mut buf, reply } => {
@@ -119,8 +121,8 @@ fn operate(file: Arc<File>, request: Request) {
             drop(reply.send((result, buf)));
         }
         Request::Sync { reply } => {
-            // `sync_data` of std tries again after an interruption, which a signal may cause before any page is
-            // written; a failed write-back is never reported as one.
+            // `sync_data` of std retries after an interruption. A signal may cause one before any
+            // page is written; a failed write-back is never reported as one.
             let result = file.sync_data();
             drop(file);
             drop(reply.send(result));
@@ -129,7 +131,7 @@ fn operate(file: Arc<File>, request: Request) {
 }
 
 fn read(file: &File, offset: u64, buf: &mut AlignedBuf) -> io::Result<()> {
-    let mut progress = Progress::new(buf.len());
+    let mut progress = TransferProgress::new(buf.len());
     loop {
         let rest = buf.get_mut(progress.done()..).unwrap_or_default();
         let part = file.read_at(rest, offset + progress.done() as u64);
@@ -141,7 +143,7 @@ fn read(file: &File, offset: u64, buf: &mut AlignedBuf) -> io::Result<()> {
 
 /// Writes all of `buf`, whole blocks, at `offset`.
 pub(super) fn write(file: &File, offset: u64, buf: &AlignedBuf) -> io::Result<()> {
-    let mut progress = Progress::new(buf.len());
+    let mut progress = TransferProgress::new(buf.len());
     loop {
         let rest = buf.get(progress.done()..).unwrap_or_default();
         let part = file.write_at(rest, offset + progress.done() as u64);

@@ -1,8 +1,9 @@
-//! From the bytes of a data directory to the state that they stand for.
+//! From the bytes of a data directory to its state. Writes nothing.
 //!
-//! Newest intact checkpoint, then the journal behind it block by block along the chain, then the end of the chain is
-//! judged: a torn tail is cut, anything else is corruption and stops the start, unless the caller has peers that hold what
-//! is missing here: then the longest verified prefix is kept. Nothing is written here.
+//! Recovery loads the newest intact checkpoint and follows the journal behind it block by block
+//! along the chain. Then it judges the end of the chain: a torn tail is cut; anything else is
+//! corruption and stops the start. If the caller has peers that hold what is missing here, recovery
+//! keeps the longest verified prefix instead.
 
 mod replay;
 mod salvage;
@@ -10,4 +11,4 @@ mod scan;
 mod shared_extent;
 
 pub(super) use replay::{Recovered, recover};
-pub(super) use scan::{Left, is_written};
+pub(super) use scan::{ShutdownEvidence, is_written};

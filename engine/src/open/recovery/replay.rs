@@ -1,7 +1,7 @@
-//! Checkpoint, then journal, then the verdict.
+//! Loads the checkpoint, replays the journal, and judges what is missing.
 
 use super::salvage::{Salvage, cut_before};
-use super::scan::{End, Left, Scan};
+use super::scan::{End, Scan, ShutdownEvidence};
 use super::shared_extent::shared_extent;
 use crate::checkpoint::{self, Header, file_of};
 use crate::error::{Corruption, CorruptionKind, Error, Result};
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state that a directory stands for.
+/// The state that a directory holds.
 #[derive(Default)]
 pub(crate) struct Recovered {
     pub groups: BTreeMap<GroupId, Group>,
@@ -27,29 +27,33 @@ pub(crate) struct Recovered {
     pub leftovers: Vec<u64>,
     pub area: usize,
     pub checkpoint: Header,
-    /// What the other area's checkpoint covers, if it is there and the journal still reaches back to it.
+    /// What the other area's checkpoint covers, if it is there and the journal still reaches back
+    /// to it.
     pub previous: u64,
     /// What each group had applied in the checkpoint.
     pub checkpoint_applied: BTreeMap<GroupId, LogId>,
-    /// The journal is known to have been synced up to here, and the values named behind it, which are not.
+    /// The journal is known to be synced up to here. `unsynced_values` are the values named behind
+    /// it.
     pub synced: u64,
     pub unsynced_values: Vec<ValueRef>,
-    /// The other area's checkpoint does not lead here, and is to be made void before anything new is written.
+    /// The other area's checkpoint does not lead to this state. It must be made void before
+    /// anything new is written.
     pub other_is_void: bool,
-    /// What was accepted as damaged: the state is a verified prefix, and may lack what was acknowledged.
+    /// The damage that was accepted: the state is a verified prefix, and may lack acknowledged
+    /// writes.
     pub damage: Option<Corruption>,
 }
 
-/// Reads everything; writes nothing. With `salvage`, damage is no error: the longest verified prefix is returned with
-/// what ended it.
+/// Reads everything and writes nothing. With `salvage`, damage is not an error: the longest
+/// verified prefix is returned, with what ended it.
 ///
 /// # Errors
-/// `Corrupt` where something that was completed is gone or damaged and no older state replaces it.
+/// `Corrupt` if something that was completed is missing or damaged and no older state replaces it.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &Superblock,
     ring: Ring,
-    left: Left,
+    evidence: ShutdownEvidence,
     salvage: bool,
 ) -> Result<Recovered> {
     let mut salvage = Salvage::new(salvage);
@@ -61,11 +65,11 @@ pub(crate) async fn recover(
         Ok(newest) => newest,
         Err(error) => {
             salvage.accept(error)?;
-            return Ok(nothing(&scan, &headers, salvage));
+            return Ok(empty_state(&scan, &headers, salvage));
         }
     };
     let (mut end, mut chain) = scan.follow(header.sequence, header.chain);
-    // What ends the chain is read again before it is believed.
+    // Read the block that ends the chain once more before believing it.
     while end - header.sequence < ring.blocks() && scan.read_again(journal, end + 1, incarnation).await {
         let before = end;
         (end, chain) = scan.follow(end, chain);
@@ -73,10 +77,10 @@ pub(crate) async fn recover(
             break;
         }
     }
-    match scan.judge(end, left) {
+    match scan.judge(end, evidence) {
         End::Tail => {}
-        End::Missing { said_by } => {
-            let expected = format!("block {said_by} says that it was completed");
+        End::Missing { evidence_block } => {
+            let expected = format!("block {evidence_block} says that it was completed");
             salvage.accept(damaged_block(ring, end + 1, expected))?;
         }
         End::Damaged => {
@@ -85,8 +89,8 @@ pub(crate) async fn recover(
         }
     }
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
-    let known_written = scan.said_done(left).map_or(0, |(done, _)| done);
-    let known_synced = scan.said_synced(end).max(header.sequence).max(left.synced);
+    let known_written = scan.highest_done(evidence).map_or(0, |(done, _)| done);
+    let known_synced = scan.highest_synced(end).max(header.sequence).max(evidence.synced);
     let reached = (header.sequence, header.chain);
     let unreadable = BTreeMap::new();
     let mut replay = Replay {
@@ -103,14 +107,14 @@ pub(crate) async fn recover(
         salvage.accept(error)?;
     }
     let Replay { mut groups, unreadable, unsynced_values, reached: (end, chain), .. } = replay;
-    if let Some(error) = beyond_reapplying(&groups, devices, area) {
+    if let Some(error) = missing_purged_entries(&groups, devices, area) {
         salvage.accept(error)?;
-        return Ok(nothing(&scan, &headers, salvage));
+        return Ok(empty_state(&scan, &headers, salvage));
     }
     cut_before(&mut groups, unreadable, &mut salvage)?;
     if let Some(error) = shared_extent(&groups) {
         salvage.accept(error)?;
-        return Ok(nothing(&scan, &headers, salvage));
+        return Ok(empty_state(&scan, &headers, salvage));
     }
     if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
         salvage.accept(error)?;
@@ -118,7 +122,7 @@ pub(crate) async fn recover(
     if let Err(error) = reaches_checkpoint(superblock, &header, ring, &scan, end) {
         salvage.accept(error)?;
     }
-    if let Some(acknowledged) = left.reaches.filter(|acknowledged| *acknowledged > end) {
+    if let Some(acknowledged) = evidence.reaches.filter(|acknowledged| *acknowledged > end) {
         let expected = format!(
             "written when a sync failed, as all through block {acknowledged}, which may have been acknowledged"
         );
@@ -145,9 +149,10 @@ pub(crate) async fn recover(
     })
 }
 
-/// The state without any checkpoint: the empty one, though the journal may reach back to the first block. A snapshot of a
-/// peer may have replaced the state since, which only checkpoints tell.
-fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recovered {
+/// The state without any checkpoint: the empty one, even if the journal reaches back to the first
+/// block. A peer's snapshot may have replaced the state since, and only a checkpoint would show
+/// that.
+fn empty_state(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recovered {
     let number = headers.iter().map(|(_, header)| header.number).max().unwrap_or(0);
     Recovered {
         leftovers: scan.leftovers(0),
@@ -158,9 +163,13 @@ fn nothing(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Recove
     }
 }
 
-/// The newest checkpoint is damaged, and the log was purged through more than the older one has applied: what lies between
-/// cannot be applied again.
-fn beyond_reapplying(groups: &BTreeMap<GroupId, Group>, devices: &Devices, area: usize) -> Option<Error> {
+/// The newest checkpoint is damaged, and the log was purged beyond what the older one has applied:
+/// the entries between are missing and cannot be re-applied.
+fn missing_purged_entries(
+    groups: &BTreeMap<GroupId, Group>,
+    devices: &Devices,
+    area: usize,
+) -> Option<Error> {
     let lost = |group: &&Group| {
         let purged = group.log.bounds().purged.map(|id| id.index);
         purged > group.applied.map(|id| id.index) && group.applied_before.map(|id| id.index) >= purged
@@ -178,25 +187,29 @@ fn beyond_reapplying(groups: &BTreeMap<GroupId, Group>, devices: &Devices, area:
     }))
 }
 
-/// A clean shutdown recorded the journal's end: that very block must still be there.
+/// A clean end of the journal was recorded: that very block must still be there.
 fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: u64, end: u64) -> Result<()> {
     let clean = superblock.clean;
     let gone = clean.sequence > end
         || (clean.sequence > covered && scan.checksum(clean.sequence) != Some(clean.checksum));
     if gone {
-        let expected =
-            format!("the journal's end when it was last known to be whole, block {}", clean.sequence);
+        let expected = format!(
+            "block {}, the journal's end when the unsynced-ack flag was last cleared",
+            clean.sequence
+        );
         return Err(damaged_block(ring, end.min(clean.sequence) + 1, expected));
     }
     Ok(())
 }
 
-/// A checkpoint is written once the last block that it covers is synced, and that block is written over only when others are
-/// behind it: a journal that ends there without it is not the one that the checkpoint goes with.
+/// A checkpoint is written only after the last block that it covers is synced, and that block is
+/// overwritten only when others are behind it. So a journal that ends there without this block is
+/// not the journal of this checkpoint.
 ///
-/// After a failed sync the opening could read that block, and the medium may not have it: the two checkpoints that it writes make it needless.
-/// The word of the failure stands until then. A power cut in between takes the block, and nothing that was acknowledged if the checkpoint
-/// reaches as far.
+/// Exception: after a failed sync, open may have read that block from a cache only. The two
+/// checkpoints that it writes make the block unnecessary, and the failure stays recorded until
+/// then. A power cut in between loses the block, but nothing acknowledged if the checkpoint reaches
+/// as far.
 fn reaches_checkpoint(
     superblock: &Superblock,
     header: &Header,
@@ -208,7 +221,7 @@ fn reaches_checkpoint(
     if covered == 0
         || end > covered
         || scan.checksum(covered) == Some(header.chain)
-        || scan.rots_alone(covered)
+        || scan.single_block_damaged(covered)
         || superblock.failed_sync.is_some_and(|acknowledged| acknowledged <= covered)
     {
         return Ok(());
@@ -242,7 +255,8 @@ async fn checkpoint_headers(devices: &Devices, incarnation: u64) -> Vec<(usize, 
     found
 }
 
-/// The intact checkpoint with the highest number; the other area's sequence, if its header is intact.
+/// The intact checkpoint with the highest number; the other area's sequence, if its header is
+/// intact.
 async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Result<Newest> {
     let mut reasons = Vec::new();
     for (area, header) in found {
@@ -250,7 +264,7 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
             continue;
         };
         let loaded = match checkpoint::load(device.as_ref(), header).await {
-            // Read once more before it is believed.
+            // Load it once more before believing the damage.
             Err(_) => checkpoint::load(device.as_ref(), header).await,
             loaded => loaded,
         };
@@ -269,7 +283,7 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
                 );
                 reasons.push(format!("{file}: {reason}"));
                 if header.replaces {
-                    reasons.push("it replaced what older ones hold".to_owned());
+                    reasons.push("it replaced the state that older ones hold".to_owned());
                     break;
                 }
             }
@@ -293,20 +307,22 @@ struct Replay<'a> {
     devices: &'a Devices,
     ring: Ring,
     groups: BTreeMap<GroupId, Group>,
-    /// Blocks up to here are known to have reached the device for good, and to have been synced.
+    /// Blocks up to `known_written` are known to be written for good, those up to `known_synced` to
+    /// be synced.
     known_written: u64,
     known_synced: u64,
-    /// Entries whose body cannot be read. That is an error only if nothing later removed them: the space of a removed
-    /// entry may be another's by now.
+    /// Entries whose body cannot be read. That is an error only if nothing later removed them: the
+    /// extent of a removed entry may belong to another value now.
     unreadable: BTreeMap<(GroupId, u64), Error>,
-    /// What the blocks behind the last sync name.
+    /// The values that blocks behind the last sync name.
     unsynced_values: Vec<ValueRef>,
     /// The last block replayed, and its checksum.
     reached: (u64, u128),
 }
 
 impl Replay<'_> {
-    /// Replays the blocks behind `reached` up to `end`. It stops earlier where a value that was still in flight is missing.
+    /// Replays the blocks behind `reached` up to `end`. Stops earlier at a block whose values were
+    /// in flight and are missing.
     async fn run(&mut self, end: u64) -> Result<()> {
         while self.reached.0 < end {
             let (last, _) = self.reached;
@@ -330,7 +346,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// One block by itself, once more.
+    /// Reads one block alone, once more.
     async fn read_block(&self, sequence: u64) -> Result<Block> {
         let offset = self.ring.offset(sequence);
         let (result, buf) = self.devices.journal.read(offset, AlignedBuf::zeroed(BLOCK)).await;
@@ -342,7 +358,8 @@ impl Replay<'_> {
         damaged_block(self.ring, sequence, expected.to_owned())
     }
 
-    /// Replays one block. `false`: a value that it names never arrived, so the journal ends before it.
+    /// Replays one block. Returns `false` if a value that it names never arrived: the journal ends
+    /// before it.
     async fn block(&mut self, sequence: u64, payload: &[u8]) -> Result<bool> {
         let mut reader = crate::codec::Reader::new(payload);
         let mut steps = Vec::new();
@@ -367,8 +384,8 @@ impl Replay<'_> {
         Ok(true)
     }
 
-    /// The entry of a record; `None` if its bytes were still in flight. Values beyond the last sync are read and
-    /// checked, since the record may have arrived without them.
+    /// The entry of a record; `None` if its bytes were still in flight. Values beyond the last sync
+    /// are read and checked, since the record may have arrived without them.
     async fn entry(
         &mut self,
         sequence: u64,
@@ -395,7 +412,8 @@ impl Replay<'_> {
                 match read_value(self.devices.data.as_ref(), at, id).await {
                     Ok(_) => {}
                     Err(Error::Corrupt(_)) if in_flight => return Ok(None),
-                    // The entry was completed: its record is right, its value is damaged, and reads will say so.
+                    // The entry was completed. Its record is right, its value is damaged, and reads
+                    // will report that.
                     Err(error) => tracing::warn!(%error, "a completed value is damaged"),
                 }
             }
@@ -421,8 +439,8 @@ impl Replay<'_> {
                 }
             }
             Record::Purge { group, through } => {
-                // The newest checkpoint covered what was purged. If this is the older one, the entries that it has not applied
-                // are needed once more.
+                // The newest checkpoint covered the purged entries. If this is the older
+                // checkpoint, the entries that it has not applied are needed once more.
                 for removed in self.groups.entry(group).or_default().purge_applied(through) {
                     self.unreadable.remove(&(group, removed.id.index));
                 }

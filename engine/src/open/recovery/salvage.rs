@@ -1,14 +1,15 @@
-//! What to do about damage that no older state here replaces: refuse, or keep what is verified where peers hold the rest.
+//! What to do about damage that no older state on this disk replaces: refuse, or, with peers, keep
+//! what is verified.
 
 use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
 use crate::types::GroupId;
 use std::collections::{BTreeMap, btree_map};
 
-/// Whether damage is accepted, and the first that was.
+/// Whether damage is accepted, and the first damage that was.
 ///
-/// What holds here: a directory that was opened in spite of damage is never taken for whole; its node may have forgotten
-/// what it acknowledged, and recovers.
+/// What holds here: a directory opened in spite of damage never counts as complete. Its node may
+/// have lost acknowledged writes, so it recovers.
 pub(crate) struct Salvage {
     allowed: bool,
     damage: Option<Corruption>,
@@ -19,7 +20,7 @@ impl Salvage {
         Salvage { allowed, damage: None }
     }
 
-    /// Goes on in spite of damage, where that is allowed; any other error stays one.
+    /// Continues in spite of damage if that is allowed; returns any other error.
     pub(super) fn accept(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Corrupt(damage) if self.allowed => {
@@ -30,14 +31,14 @@ impl Salvage {
         }
     }
 
-    /// What was accepted first.
+    /// The damage that was accepted first.
     pub(super) fn damage(self) -> Option<Corruption> {
         self.damage
     }
 }
 
-/// Ends each group's log before its first entry whose body cannot be read, and forgets what was known to be applied of
-/// what is gone.
+/// Ends each group's log before its first entry whose body cannot be read, and limits the recorded
+/// applied position to the new end.
 pub(super) fn cut_before(
     groups: &mut BTreeMap<GroupId, Group>,
     unreadable: BTreeMap<(GroupId, u64), Error>,

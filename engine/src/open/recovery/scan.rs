@@ -1,24 +1,25 @@
-//! One pass over the ring: which blocks stand where, and what they say of one another.
+//! One pass over the ring: which block each slot holds, and what the blocks say about one another.
 
 use crate::io::{AlignedBuf, BLOCK, Device};
 use crate::journal::{Block, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
 
-/// What the caller knows of how the directory was left.
+/// What the caller knows about how the directory's last process ended.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
-    /// The machine went down since.
+pub(crate) struct ShutdownEvidence {
+    /// The machine lost power since.
     pub power_cut: bool,
-    /// Completed writes are still there: only the process died, or the device keeps them through a power cut.
+    /// Completed writes are still there: only the process died, or the device keeps them through a
+    /// power cut.
     pub kept_written: bool,
-    /// The journal is known to reach so far, or something acknowledged is gone.
+    /// The journal must reach this sequence, or something acknowledged is lost.
     pub reaches: Option<u64>,
-    /// It is known to have been synced so far, whatever its blocks say.
+    /// The journal is known to be synced through this sequence, whatever its blocks say.
     pub synced: u64,
 }
 
-/// What stands in a slot of the ring.
+/// What a slot of the ring holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Empty,
@@ -35,7 +36,7 @@ pub(super) enum Slot {
     },
 }
 
-/// The ring as found.
+/// The ring as read.
 pub(super) struct Scan {
     ring: Ring,
     slots: Vec<Slot>,
@@ -47,8 +48,9 @@ pub(super) enum End {
     /// Nothing, an old block, or (after a power cut) a torn one: the last write before the crash.
     Tail,
     /// A later block says that this one was completed.
-    Missing { said_by: u64 },
-    /// A block that is neither old nor intact, though no power cut could have torn it; or one that cannot be read.
+    Missing { evidence_block: u64 },
+    /// A block that is neither old nor intact, though no power cut could have torn it; or one that
+    /// cannot be read.
     Damaged,
 }
 
@@ -73,8 +75,8 @@ impl Scan {
         Scan { ring, slots }
     }
 
-    /// Reads the slot of `sequence` once more. True if it now holds something else: what is about to end the chain was not
-    /// read as it is.
+    /// Reads the slot of `sequence` once more. Returns true if it now holds something else: the
+    /// first read was wrong.
     pub(super) async fn read_again(&mut self, device: &dyn Device, sequence: u64, incarnation: u64) -> bool {
         let now = read_slot(device, self.ring.offset(sequence), incarnation).await;
         match self.slots.get_mut((sequence % self.ring.blocks()) as usize) {
@@ -92,8 +94,8 @@ impl Scan {
         self.slots.get((sequence % self.ring.blocks()) as usize).copied().unwrap_or(Slot::Empty)
     }
 
-    /// Follows the chain behind block `after`, whose checksum is `chain`. Returns the last block of it and its
-    /// checksum.
+    /// Follows the chain behind block `after`, whose checksum is `chain`. Returns its last block
+    /// and that block's checksum.
     pub(super) fn follow(&self, after: u64, chain: u128) -> (u64, u128) {
         let (mut end, mut checksum) = (after, chain);
         // A chain longer than the ring would follow itself.
@@ -118,21 +120,23 @@ impl Scan {
         }
     }
 
-    /// Whether the slot of `sequence` is damaged, and its neighbours are not: nothing but this one block is gone.
-    pub(super) fn rots_alone(&self, sequence: u64) -> bool {
+    /// Whether the slot of `sequence` is damaged and its neighbours are not, so that only this one
+    /// block is lost.
+    pub(super) fn single_block_damaged(&self, sequence: u64) -> bool {
         let damaged = |sequence| matches!(self.slot(sequence), Slot::Garbage | Slot::Unreadable);
         damaged(sequence) && !damaged(sequence + 1) && self.checksum(sequence - 1).is_some()
     }
 
-    /// The highest sequence that any block says must be there, and the block that says so: what was written, where
-    /// completed writes stay; else what was synced.
-    pub(super) fn said_done(&self, left: Left) -> Option<(u64, u64)> {
-        let done = |(sequence, written, synced)| (if left.kept_written { written } else { synced }, sequence);
+    /// The highest sequence that any block says is done, and the block that says so. Done means
+    /// written if completed writes survive, else synced.
+    pub(super) fn highest_done(&self, evidence: ShutdownEvidence) -> Option<(u64, u64)> {
+        let done =
+            |(sequence, written, synced)| (if evidence.kept_written { written } else { synced }, sequence);
         self.blocks().map(done).max()
     }
 
     /// The highest sequence that any block up to `end` says was synced.
-    pub(super) fn said_synced(&self, end: u64) -> u64 {
+    pub(super) fn highest_synced(&self, end: u64) -> u64 {
         self.blocks().filter(|(sequence, ..)| *sequence <= end).map(|(.., synced)| synced).max().unwrap_or(0)
     }
 
@@ -144,22 +148,23 @@ impl Scan {
     }
 
     /// Judges the end of a chain that reaches `end`. Only a power cut can tear a block in flight.
-    pub(super) fn judge(&self, end: u64, left: Left) -> End {
-        if let Some((_, said_by)) = self.said_done(left).filter(|(done, _)| *done > end) {
-            return End::Missing { said_by };
+    pub(super) fn judge(&self, end: u64, evidence: ShutdownEvidence) -> End {
+        if let Some((_, evidence_block)) = self.highest_done(evidence).filter(|(done, _)| *done > end) {
+            return End::Missing { evidence_block };
         }
         match self.slot(end + 1) {
-            Slot::Garbage if !left.power_cut => End::Damaged,
-            // A torn write leaves bytes; what cannot be read may have been the newest that was acknowledged.
+            Slot::Garbage if !evidence.power_cut => End::Damaged,
+            // A torn write leaves bytes; what cannot be read may have been the newest that was
+            // acknowledged.
             Slot::Unreadable => End::Damaged,
             _ => End::Tail,
         }
     }
 
-    /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes that were cut, to be
-    /// cleared before new blocks are written.
+    /// Sequences behind `end` whose slots hold anything but an older block: leftovers of writes
+    /// that were cut, to be cleared before new blocks are written.
     pub(super) fn leftovers(&self, end: u64) -> Vec<u64> {
-        // One lap: every slot, also those that no lap has reached yet.
+        // One lap: it covers every slot, also those that the first lap has not reached yet.
         (end + 1..=end + self.ring.blocks())
             .filter(|sequence| match self.slot(*sequence) {
                 Slot::Empty => false,
@@ -176,7 +181,7 @@ pub(crate) async fn is_written(device: &dyn Device) -> bool {
     for first in (0..blocks).step_by((READ_BYTES / BLOCK as u64) as usize) {
         let count = (READ_BYTES / BLOCK as u64).min(blocks - first) as usize;
         let (result, buf) = device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
-        // What cannot be read was written once.
+        // A block that cannot be read was written once.
         if result.is_err() || buf.iter().any(|byte| *byte != 0) {
             return true;
         }
@@ -216,7 +221,7 @@ mod tests {
         Slot::Block { sequence, checksum, previous, written, synced }
     }
 
-    /// A ring of eight whose slots 1.. hold the given.
+    /// A ring of eight whose slots from 1 on hold the given ones.
     fn ring(slots: &[Slot]) -> Scan {
         let mut all = vec![Slot::Empty; 8];
         for (place, slot) in all.iter_mut().skip(1).zip(slots) {
@@ -226,14 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_chain_is_judged_by_what_later_blocks_say_and_how_the_machine_was_left() {
+    fn the_end_of_the_chain_is_judged_by_what_later_blocks_say_and_how_the_machine_stopped() {
         use Slot::{Empty, Garbage};
-        let killed = Left { power_cut: false, kept_written: true, reaches: None, synced: 0 };
-        let device = Left { power_cut: true, kept_written: true, reaches: None, synced: 0 };
-        let volatile = Left { power_cut: true, kept_written: false, reaches: None, synced: 0 };
-        let missing = |said_by| End::Missing { said_by };
+        let killed = ShutdownEvidence { power_cut: false, kept_written: true, reaches: None, synced: 0 };
+        let device = ShutdownEvidence { power_cut: true, kept_written: true, reaches: None, synced: 0 };
+        let volatile = ShutdownEvidence { power_cut: true, kept_written: false, reaches: None, synced: 0 };
+        let missing = |evidence_block| End::Missing { evidence_block };
         let stranger = Slot::Block { sequence: 3, checksum: 9, previous: 77, written: 1, synced: 0 };
-        // (slots from sequence 1, end of the chain, judgement when killed, cut with and without a protected cache)
+        // (slots from sequence 1, end of the chain, judgement when killed, cut with and without a
+        // protected cache)
         let table = [
             (vec![block(1, 0, 0), block(2, 1, 0)], 2, End::Tail, End::Tail, End::Tail),
             (vec![block(1, 0, 0), block(2, 1, 0), Garbage], 2, End::Damaged, End::Tail, End::Tail),
@@ -267,7 +273,7 @@ mod tests {
         assert_eq!((end, checksum), (12, 12));
         assert_eq!(scan.leftovers(12), [] as [u64; 0]);
         assert_eq!(scan.leftovers(10), [11, 12]);
-        assert_eq!(scan.said_synced(12), 11);
+        assert_eq!(scan.highest_synced(12), 11);
     }
 
     #[test]

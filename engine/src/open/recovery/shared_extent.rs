@@ -1,7 +1,8 @@
-//! Whether two entries of the recovered log claim the same bytes of the data area.
+//! Finds two entries of the recovered log that claim the same bytes of the data area.
 //!
-//! An entry's extents are its own as long as the log holds it, so in a log that is what was written no two overlap. Entries
-//! below a due purge are the exception: their extents were freed, and others may have them by now.
+//! An entry's extents belong to it alone while the log holds it, so in an undamaged log no two
+//! overlap. Entries below a due purge are the exception: their extents were freed and may belong to
+//! others now.
 
 use crate::error::{Corruption, CorruptionKind, Error};
 use crate::group::Group;
@@ -9,7 +10,8 @@ use crate::io::FileKind;
 use crate::types::GroupId;
 use std::collections::BTreeMap;
 
-/// The error for two entries that overlap, if there are any: one of them is not what was written, and nothing tells which.
+/// The error for two entries that overlap, if there are any. One of them is not what was written,
+/// and it cannot be known which.
 pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> {
     let mut extents = Vec::new();
     for group in groups.values() {

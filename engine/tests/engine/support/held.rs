@@ -1,4 +1,4 @@
-//! Operations that are held back, what no power cut can take, and copies of a disk.
+//! Held operations, what no power cut can lose, and copies of a disk.
 
 use super::Disk;
 use cairn_engine::Geometry;
@@ -6,7 +6,7 @@ use cairn_engine::io::FileKind;
 use std::sync::Arc;
 
 impl Disk {
-    /// Another disk that holds the same. To be asked while no engine uses it.
+    /// Another disk with the same content. Call it while no engine uses this one.
     pub fn copy(&self, geometry: Geometry) -> Disk {
         let copy = Disk::new(geometry);
         let core = self.core.lock().unwrap();
@@ -23,27 +23,28 @@ impl Disk {
         self.core.lock().unwrap().held = Some(kind);
     }
 
-    /// What was held ends, not all at once.
+    /// Ends what was held, but not all at once.
     pub fn release(&self) {
         self.core.lock().unwrap().held = None;
         self.released.notify_waiters();
     }
 
-    /// From now on `acknowledged` says how much was acknowledged.
+    /// From now on `acknowledged` returns how much was acknowledged.
     pub fn counts(&self, acknowledged: impl Fn() -> usize + Send + Sync + 'static) {
         let mut core = self.core.lock().unwrap();
         core.counts = Some(Arc::new(acknowledged));
         core.durable.clear();
     }
 
-    /// How much of what was acknowledged no power cut can take: journal and data were both synced since.
+    /// How much of what was acknowledged no power cut can lose: journal and data were both synced
+    /// since.
     pub fn durable(&self) -> usize {
         let core = self.core.lock().unwrap();
         let of = |kind| core.durable.get(&kind).copied().unwrap_or(0);
         of(FileKind::Journal).min(of(FileKind::Data))
     }
 
-    /// How many blocks that had been written the last power cut took.
+    /// How many blocks of completed writes the last power cut lost.
     pub fn lost(&self) -> u64 {
         self.core.lock().unwrap().lost
     }

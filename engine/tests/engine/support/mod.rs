@@ -1,8 +1,9 @@
 //! A disk in memory that loses power at a chosen operation.
 //!
-//! Writes are in flight until their future is polled a second time. When the power goes, every write in flight is
-//! kept, lost or garbled block by block; on a disk with a volatile cache so is every completed write that no sync covers. A sync may
-//! fail: what it should have covered is then made safe only by being written again.
+//! A write is in flight until its future is polled a second time. When the power goes, each block
+//! of a write in flight is kept, lost or garbled. On a disk with a volatile cache, each block of a
+//! completed write that no sync covers is kept or lost. A sync may fail; what it should have
+//! covered becomes safe only by being written again.
 
 pub mod held;
 pub mod sixty;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Longer than anything takes on a machine that does other work as well.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes, even on a busy machine.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What the disk's cache does when the power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +34,17 @@ pub enum Cache {
 
 #[derive(Clone, Default)]
 struct File {
-    /// What reads see.
+    /// What reads return.
     current: Vec<u8>,
-    /// What survives.
+    /// What survives a power cut.
     synced: Vec<u8>,
-    /// The number of the arrival that `synced` has, for each block that was synced.
+    /// For each synced block, the number of the arrival whose content `synced` has.
     kept: BTreeMap<u64, u64>,
-    /// Completed writes that no sync covers: for each block the number of the arrival that it has.
+    /// Blocks of completed writes that no sync covers, each with the number of its last arrival.
     unsynced: BTreeMap<u64, u64>,
-    /// Those of them that a failed sync should have covered.
-    forsaken: BTreeSet<u64>,
-    /// Writes under way.
+    /// Those of `unsynced` that a failed sync should have covered.
+    failed_sync: BTreeSet<u64>,
+    /// Writes in flight.
     in_flight: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
@@ -67,32 +68,34 @@ pub struct Core {
     pub hang_write: Option<FileKind>,
     /// Reads of this file never return.
     pub hang_reads: Option<FileKind>,
-    /// After so many reads of anything, the next read of a block returns a flipped bit in it.
+    /// After `misread_after` reads of anything, the next read of each of these blocks returns a
+    /// flipped bit.
     pub misread: Vec<(FileKind, u64)>,
     pub misread_after: u32,
     /// Blocks that cannot be read until they are written again.
     pub worn: BTreeSet<(FileKind, u64)>,
-    /// The next write to this file ends only when [`Disk::end_stalled`] says so, whether anybody waits for it or not.
+    /// The next write to this file ends only with [`Disk::end_stalled`], even if its caller stops
+    /// waiting.
     pub stall_next: Option<FileKind>,
     stalled: Option<(FileKind, u64)>,
     /// Writes and syncs of this file do not end until [`Disk::release`].
     held: Option<FileKind>,
     /// Writes that have arrived.
     arrivals: u64,
-    /// Says how much is acknowledged, for [`Disk::durable`].
+    /// Returns how much is acknowledged, for [`Disk::durable`].
     counts: Option<Arc<dyn Fn() -> usize + Send + Sync>>,
-    /// What that said when the last completed sync of a file began.
+    /// What `counts` returned when the last completed sync of a file began.
     durable: BTreeMap<FileKind, usize>,
-    /// Blocks whose completed writes the last power cut took.
+    /// Blocks whose completed writes the last power cut lost.
     lost: u64,
 }
 
-/// The disk; it outlives the engines that use it.
+/// The disk. It outlives the engines that use it.
 #[derive(Clone)]
 pub struct Disk {
     pub core: Arc<Mutex<Core>>,
     pub died: Arc<Notify>,
-    /// Told of the first of `failing`.
+    /// Notified of the first sync of `failing`.
     pub sync_failed: Arc<Notify>,
     released: Arc<Notify>,
 }
@@ -101,7 +104,7 @@ pub fn identity() -> Identity {
     Identity { cluster: "test".into(), slot: 1, incarnation: 77 }
 }
 
-/// The smallest: 256 journal blocks, so that tests go round it.
+/// The smallest geometry: 256 journal blocks, so that tests write several laps.
 pub fn geometry() -> Geometry {
     Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 1 << 20, data_bytes: 4 << 20 }
 }
@@ -151,7 +154,7 @@ impl Disk {
         }
     }
 
-    /// Changes the bytes of a file at rest.
+    /// Changes the stored bytes of a file.
     pub fn damage(&self, kind: FileKind, change: impl FnOnce(&mut [u8])) {
         let mut core = self.core.lock().unwrap();
         let file = core.files.get_mut(&kind).unwrap();
@@ -163,13 +166,13 @@ impl Disk {
         self.core.lock().unwrap().files[&kind].current.clone()
     }
 
-    /// The machine comes back; `random` decides what was lost.
+    /// The machine boots again; `random` decides what was lost.
     pub fn reboot(&self, cache: Cache, mut random: impl FnMut() -> u64) {
         let mut core = self.core.lock().unwrap();
         core.dead = false;
         core.cut_at = None;
         core.held = None;
-        // What the next opening syncs is what is left.
+        // The next open syncs whatever is left.
         core.counts = None;
         core.epoch += 1;
         let mut lost = 0;
@@ -193,40 +196,41 @@ impl Disk {
                         image[at..at + BLOCK].copy_from_slice(block);
                     }
                     if cache == Cache::Volatile && random().is_multiple_of(4) {
-                        // A sector under the head when the power went.
+                        // A sector that was being written when the power went.
                         let at = offset as usize + i * BLOCK + 512 * (random() % 8) as usize;
                         image[at..at + 512].iter_mut().for_each(|byte| *byte ^= 0x5a);
                     }
                 }
             }
             file.unsynced.clear();
-            file.forsaken.clear();
+            file.failed_sync.clear();
             file.current = image.clone();
             file.synced = image;
         }
         core.lost = lost;
     }
 
-    /// The process dies and the machine goes on: writes in flight end somehow, nothing completed is lost.
+    /// The process dies and the machine keeps running: writes in flight end in any way, no
+    /// completed write is lost.
     pub fn kill(&self, random: impl FnMut() -> u64) {
         let unsynced: Vec<_> = {
             let core = self.core.lock().unwrap();
             core.files
                 .iter()
-                .map(|(k, f)| (*k, f.unsynced.clone(), f.forsaken.clone(), f.synced.clone()))
+                .map(|(k, f)| (*k, f.unsynced.clone(), f.failed_sync.clone(), f.synced.clone()))
                 .collect()
         };
         self.reboot(Cache::Protected, random);
         let mut core = self.core.lock().unwrap();
-        for (kind, blocks, forsaken, synced) in unsynced {
+        for (kind, blocks, failed_sync, synced) in unsynced {
             let file = core.files.get_mut(&kind).unwrap();
             file.unsynced = blocks;
-            file.forsaken = forsaken;
+            file.failed_sync = failed_sync;
             file.synced = synced;
         }
     }
 
-    /// The bytes to which a stalled write goes.
+    /// The target range of a stalled write.
     pub fn stalled(&self) -> Option<Range<u64>> {
         let core = self.core.lock().unwrap();
         let (kind, number) = core.stalled?;
@@ -234,21 +238,21 @@ impl Disk {
         Some(*offset..offset + bytes.len() as u64)
     }
 
-    /// The stalled write arrives.
+    /// Completes the stalled write.
     pub fn end_stalled(&self) {
         let mut core = self.core.lock().unwrap();
         let (kind, number) = core.stalled.take().unwrap();
         core.arrives(kind, number);
     }
 
-    /// The system drops some of what failed syncs should have covered: reads see what was there before. Returns how many
-    /// blocks.
-    pub fn drop_forsaken(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
+    /// The kernel drops some of what failed syncs should have covered: reads return the content
+    /// before. Returns the number of blocks.
+    pub fn drop_failed_syncs(&self, mut drops: impl FnMut(FileKind) -> bool) -> u64 {
         let mut core = self.core.lock().unwrap();
         let mut dropped = 0;
         for (kind, file) in &mut core.files {
-            let File { current, synced, unsynced, forsaken, .. } = file;
-            forsaken.retain(|block| {
+            let File { current, synced, unsynced, failed_sync, .. } = file;
+            failed_sync.retain(|block| {
                 let drop = drops(*kind);
                 if drop {
                     let range = *block as usize * BLOCK..(*block as usize + 1) * BLOCK;
@@ -264,7 +268,7 @@ impl Disk {
 }
 
 impl Core {
-    /// A write in flight completes, if it has not yet.
+    /// Completes a write in flight, if it has not completed yet.
     fn arrives(&mut self, kind: FileKind, number: u64) {
         let file = self.files.get_mut(&kind).unwrap();
         let Some((offset, bytes)) = file.in_flight.remove(&number) else { return };
@@ -274,7 +278,7 @@ impl Core {
         self.arrivals += 1;
         file.unsynced.extend(blocks.clone().map(|block| (block, self.arrivals)));
         for block in blocks.clone() {
-            file.forsaken.remove(&block);
+            file.failed_sync.remove(&block);
         }
         self.worn.retain(|(worn, block)| *worn != kind || !blocks.contains(block));
     }
@@ -287,7 +291,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// Counts an operation; `false` once the power is gone.
+    /// Counts an operation. Returns `false` once the power is gone.
     fn begins(&self, core: &mut Core) -> bool {
         if core.epoch != self.epoch {
             return false;
@@ -362,7 +366,7 @@ impl Device for Handle {
         core.next_write += 1;
         let alive = self.begins(&mut core) || core.epoch == epoch;
         if alive {
-            // The write that meets the cut is in flight like the others.
+            // The write that triggers the cut is in flight like the others.
             core.files.get_mut(&kind).unwrap().in_flight.insert(number, (offset, buf.to_vec()));
             if core.stall_next == Some(kind) {
                 (core.stall_next, core.stalled) = (None, Some((kind, number)));
@@ -403,7 +407,7 @@ impl Device for Handle {
         let (kind, epoch) = (self.kind, self.epoch);
         let mut core = disk.core.lock().unwrap();
         let alive = self.begins(&mut core);
-        // What completed before the call is covered once the sync completes, as it is now.
+        // The sync covers what completed before this call, with its present content.
         let file = &core.files[&kind];
         let range = |block: u64| block as usize * BLOCK..(block as usize + 1) * BLOCK;
         let covered: BTreeMap<u64, (u64, Vec<u8>)> = file
@@ -426,11 +430,11 @@ impl Device for Handle {
                     disk.sync_failed.notify_one();
                 }
                 if !gone && fails {
-                    core.files.get_mut(&kind).unwrap().forsaken.extend(covered.into_keys());
+                    core.files.get_mut(&kind).unwrap().failed_sync.extend(covered.into_keys());
                 } else if !gone {
-                    let File { synced, kept, unsynced, forsaken, .. } = core.files.get_mut(&kind).unwrap();
+                    let File { synced, kept, unsynced, failed_sync, .. } = core.files.get_mut(&kind).unwrap();
                     for (block, (arrival, bytes)) in covered {
-                        if forsaken.contains(&block) {
+                        if failed_sync.contains(&block) {
                             continue;
                         }
                         // A later sync may have ended earlier.
@@ -458,7 +462,7 @@ impl Device for Handle {
     }
 }
 
-/// A small generator; tests must not depend on the platform's.
+/// A small random generator. Tests must not depend on the platform's.
 pub struct Random(pub u64);
 
 impl Random {
@@ -475,14 +479,14 @@ impl Random {
     }
 }
 
-/// Waits until something has happened; the time limit only turns a hang into a failure.
+/// Waits until `happened` returns true. The time limit only turns a hang into a failure.
 pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let wait = async {
         while !happened() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(WAIT_LIMIT, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// Runs a future on a runtime of one thread.

@@ -1,9 +1,10 @@
-//! A directory that holds sixty entries, and what of them must be there after damage.
+//! A directory with sixty entries, and what must remain of them after damage.
 
 use super::{Disk, geometry, identity};
 use bytes::Bytes;
 use cairn_engine::{
-    BootId, Change, Engine, Error, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage, Transition,
+    Change, Engine, Error, GroupId, KernelBootId, LogId, Mode, NewEntry, Options, Promise, SharedImage,
+    Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,12 @@ pub const GROUP: GroupId = GroupId(0);
 
 pub fn options(salvage: bool) -> Options {
     let sync_interval = Duration::from_millis(1);
-    Options { sync_interval, salvage, log_cache_bytes: 0, ..Options::new(Mode::Replicated, BootId(1), 1) }
+    Options {
+        sync_interval,
+        salvage,
+        log_cache_bytes: 0,
+        ..Options::new(Mode::Replicated, KernelBootId(1), 1)
+    }
 }
 
 pub async fn open(disk: &Disk, salvage: bool) -> cairn_engine::Result<Engine> {
@@ -50,7 +56,8 @@ pub async fn append(engine: &Engine, entry: NewEntry) {
     written.await.unwrap().unwrap();
 }
 
-/// Entries 0 to 59, with checkpoints at 20 and 40, all applied; every fifth has a body of its own in the data area.
+/// Entries 0 to 59, with checkpoints at 20 and 40, all applied. Every fifth entry has its body in
+/// the data area.
 pub async fn filled() -> (Disk, Engine) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
@@ -74,7 +81,8 @@ pub async fn stopped() -> Disk {
     disk
 }
 
-/// What is there is a prefix of what was written, and the engine can be used from there on.
+/// Checks that the log is a prefix of what was written, and that the engine can be used from there
+/// on.
 pub async fn check_prefix(engine: &Engine, what: &str) -> u64 {
     let bounds = engine.log_bounds(GROUP);
     let next = bounds.last.map_or(0, |last| last.index + 1);

@@ -1,9 +1,10 @@
-//! A small store, and a few words for putting things into it.
+//! A small store, and functions to put values into it.
 
 use super::{Disk, geometry, identity};
 use bytes::Bytes;
 use cairn_engine::{
-    BootId, Change, Engine, GroupId, LogId, Mode, Need, NewEntry, Options, Promise, SharedImage, Transition,
+    Change, Engine, GroupId, KernelBootId, LogId, Mode, Need, NewEntry, Options, Promise, SharedImage,
+    Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 pub const GROUP: GroupId = GroupId(0);
 
 pub fn options(mode: Mode) -> Options {
-    let mut options = Options::new(mode, BootId(1), 1);
+    let mut options = Options::new(mode, KernelBootId(1), 1);
     options.sync_interval = Duration::from_millis(1);
     options
 }
@@ -58,7 +59,7 @@ pub fn filled(len: usize, with: u64) -> Bytes {
     Bytes::from((0..len).map(|i| (with as usize * 31 + i) as u8).collect::<Vec<_>>())
 }
 
-/// What a client asks for.
+/// The capacity that a client's write needs.
 pub fn need(bytes: u64, longest: u64) -> Need {
     Need { bytes, longest: Some(longest), index_bytes: 0 }
 }

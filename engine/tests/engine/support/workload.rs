@@ -1,10 +1,10 @@
-//! A random mixture of everything that an engine is asked for, what of it was acknowledged, and whether a directory opened
-//! again holds that.
+//! A random mixture of all requests to an engine, a record of what was acknowledged, and checks
+//! that a reopened directory holds that.
 
 use super::{Disk, Random};
 use bytes::Bytes;
 use cairn_engine::{
-    BootId, Change, Engine, GroupId, LogId, Mode, NewEntry, Options, Promise, SharedImage, Standing,
+    Change, Engine, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Promise, SharedImage,
     Transition,
 };
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ pub enum Step {
 /// What each key holds, and the entry that wrote it.
 pub type Keys = BTreeMap<Bytes, (LogId, Bytes)>;
 
-/// What the test asked, and how much of it was acknowledged.
+/// What the test requested, and how much of it was acknowledged.
 #[derive(Default)]
 pub struct History {
     pub steps: Mutex<Vec<Step>>,
     pub acknowledged: AtomicUsize,
     pub votes: Mutex<Vec<u64>>,
     pub acknowledged_vote: Mutex<Option<u64>>,
-    /// The keys after each applied entry, from the first.
+    /// The keys after each applied entry.
     pub applied: Mutex<BTreeMap<u64, Keys>>,
 }
 
@@ -53,7 +53,7 @@ pub fn log_after(steps: &[Step]) -> (Option<LogId>, BTreeMap<u64, NewEntry>) {
 }
 
 pub fn options(mode: Mode, boot: u128) -> Options {
-    let mut options = Options::new(mode, BootId(boot), boot as u64);
+    let mut options = Options::new(mode, KernelBootId(boot), boot as u64);
     options.sync_interval = Duration::from_millis(2);
     options.sync_bytes = 64 << 10;
     options.log_cache_bytes = 32 << 10;
@@ -75,7 +75,8 @@ pub fn entry(id: LogId, random: &mut Random) -> NewEntry {
     NewEntry { id, meta, values }
 }
 
-/// What applying an entry does: its values go under keys of a small set, and an entry without values deletes one.
+/// What applying an entry does: its values go under keys of a small set, and an entry without
+/// values deletes one.
 pub fn transition(entry: &NewEntry) -> Transition {
     let key = |n: u64| Bytes::from(format!("key{}", n % 7));
     let mut changes: Vec<Change> = (0..entry.values.len())
@@ -100,7 +101,7 @@ pub fn image(applied: LogId) -> SharedImage {
     Arc::new(applied.index.to_le_bytes().to_vec())
 }
 
-/// Asks the engine for a random mixture of everything until `count` rounds are over.
+/// Sends the engine a random mixture of requests, for `count` rounds.
 pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Random, count: u64) {
     let mut term = 1;
     let mut unapplied: Vec<NewEntry> = Vec::new();
@@ -110,7 +111,7 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
             0 => {
                 let vote = history.votes.lock().unwrap().len() as u64 + 1;
                 history.votes.lock().unwrap().push(vote);
-                went_well(engine.save_vote(GROUP, &vote.to_le_bytes()).await).await;
+                expect_ok(engine.save_vote(GROUP, &vote.to_le_bytes()).await).await;
                 *history.acknowledged_vote.lock().unwrap() = Some(vote);
             }
             1 if unapplied.len() > 2 => {
@@ -124,23 +125,24 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                     steps.push(Step::Truncate(last));
                     steps.len()
                 };
-                went_well(engine.truncate_after(GROUP, Some(last)).await).await;
+                expect_ok(engine.truncate_after(GROUP, Some(last)).await).await;
                 history.acknowledged.fetch_max(place, Ordering::SeqCst);
             }
-            2 => went_well(engine.checkpoint().await).await,
+            2 => expect_ok(engine.checkpoint().await).await,
             3 => {
                 let applied = engine.applied(GROUP);
                 if let Some(applied) = applied.filter(|a| a.index > 4) {
                     let id = engine.log_id_at(GROUP, applied.index - random.below(4));
                     if let Some(through) = id {
-                        // A purge may take a checkpoint first; it becomes a step only when it is queued.
-                        went_well(engine.checkpoint().await).await;
+                        // A purge may take a checkpoint first. It counts as a step only when it is
+                        // queued.
+                        expect_ok(engine.checkpoint().await).await;
                         let place = {
                             let mut steps = history.steps.lock().unwrap();
                             steps.push(Step::Purge(through));
                             steps.len()
                         };
-                        went_well(engine.purge(GROUP, through).await).await;
+                        expect_ok(engine.purge(GROUP, through).await).await;
                         history.acknowledged.fetch_max(place, Ordering::SeqCst);
                     }
                 }
@@ -157,7 +159,7 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                             all.insert(entry.id.index, keys.clone());
                         }
                     }
-                    went_well(engine.apply(GROUP, ready.iter().map(transition).collect(), image(last.id)))
+                    expect_ok(engine.apply(GROUP, ready.iter().map(transition).collect(), image(last.id)))
                         .await;
                 }
             }
@@ -179,7 +181,7 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                     }
                 });
                 let promise = if random.below(10) == 0 { Promise::Synced } else { Promise::Mode };
-                went_well(engine.append(GROUP, entries, promise, done).await).await;
+                expect_ok(engine.append(GROUP, entries, promise, done).await).await;
                 if random.below(3) == 0 {
                     tokio::time::sleep(Duration::from_micros(random.below(300))).await;
                 }
@@ -188,15 +190,17 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
     }
 }
 
-/// A device that fails as arranged ends the workload without a word; nothing else may go wrong.
-async fn went_well(result: cairn_engine::Result<()>) {
+/// A device failure that the test injected ends the workload silently. Any other error is a test
+/// failure.
+async fn expect_ok(result: cairn_engine::Result<()>) {
     match result {
         Err(error) if error.to_string().contains("injected") => std::future::pending().await,
         result => result.unwrap(),
     }
 }
 
-/// Opens the disk again and holds what is there against the history. Returns the engine, state re-applied.
+/// Opens the disk again and compares it with the history. Returns the engine, with its state
+/// re-applied.
 pub async fn verify(disk: &Disk, history: &History, options: Options, what: &str) -> Engine {
     let engine = Engine::open(Arc::new(disk.clone()), Some(("test".into(), 1)), options).await;
     let engine = engine.unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -204,13 +208,13 @@ pub async fn verify(disk: &Disk, history: &History, options: Options, what: &str
     engine
 }
 
-/// Holds what an opened engine has against the history, and re-applies its state.
+/// Compares an opened engine with the history, and re-applies its state.
 pub async fn check(engine: &Engine, history: &History, what: &str) {
     let steps = history.steps.lock().unwrap().clone();
-    // A node that knows that it may have forgotten something may have; what is there is a prefix all the same.
-    let acknowledged = match engine.standing() {
-        Standing::Active => history.acknowledged.load(Ordering::SeqCst),
-        Standing::Recovering => 0,
+    // A recovering node may have lost acknowledged steps. What it has is still a prefix.
+    let acknowledged = match engine.member_state() {
+        MemberState::Active => history.acknowledged.load(Ordering::SeqCst),
+        MemberState::Recovering => 0,
     };
     let bounds = engine.log_bounds(GROUP);
     let first = bounds.purged.map_or(0, |p| p.index + 1);
@@ -228,11 +232,14 @@ pub async fn check(engine: &Engine, history: &History, what: &str) {
         log_after(&steps[..acknowledged]).1.keys().last()
     );
     let vote = engine.vote(GROUP).map(|v| u64::from_le_bytes(v[..].try_into().unwrap()));
-    let asked = history.votes.lock().unwrap().last().copied();
+    let requested = history.votes.lock().unwrap().last().copied();
     let kept = *history.acknowledged_vote.lock().unwrap();
-    assert!(vote >= kept && vote <= asked, "{what}: vote {vote:?}, acknowledged {kept:?}, asked {asked:?}");
+    assert!(
+        vote >= kept && vote <= requested,
+        "{what}: vote {vote:?}, acknowledged {kept:?}, requested {requested:?}"
+    );
 
-    // The state machine goes on from the checkpoint to what was applied before.
+    // The state machine continues from the checkpoint to what was applied before.
     let applied = history.applied.lock().unwrap().clone();
     let before = engine.applied_before_restart(GROUP);
     if let Some(before) = before {

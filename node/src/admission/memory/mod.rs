@@ -1,12 +1,16 @@
-//! The memory that reads may take: one budget for the node, shared by the connections.
+//! The memory that reads may take: one budget for the node, shared by its connections.
 //!
 //! What holds here:
-//! - a read is charged before it begins, until its answer has been given to the kernel or is dropped;
-//! - once a read is admitted its connection holds at most as much as stays free, so that a small read of another connection finds
-//!   room while large ones wait; one connection alone can hold half of the budget;
-//! - reads that have to wait are bounded in number by the same rule, and each waits no longer than its own deadline;
-//! - connections take turns; the reads of one connection are admitted in order;
-//! - a client that takes its answers slower than a named rate, while reads of others wait, loses its connection.
+//! - A read is charged from before it begins until the kernel has taken its answer or the answer is
+//!   dropped.
+//! - After admission a connection holds at most as many bytes as remain free. So a small read of
+//!   another connection is admitted while large ones wait. One connection alone can hold half of
+//!   the budget.
+//! - The number of waiting reads is bounded by the same rule, and each waits no longer than its own
+//!   deadline.
+//! - Connections take turns. The reads of one connection are admitted in order.
+//! - A client that takes its answers more slowly than the configured pace, while reads of others
+//!   wait, loses its connection.
 
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
@@ -18,16 +22,16 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Reads of all connections that wait for memory; beyond them a read is refused at once.
+/// Reads of all connections that wait for memory. Further reads are refused at once.
 const MOST_WAITING: usize = 8192;
 
 /// The budget of a node. Clones share it.
 #[derive(Clone)]
 pub struct Reads {
-    shared: Arc<Shared>,
+    shared: Arc<ReadBudget>,
 }
 
-struct Shared {
+struct ReadBudget {
     most_bytes: usize,
     most_waiting: usize,
     closed: AtomicU64,
@@ -40,22 +44,22 @@ struct State {
     waiting: usize,
     next: u64,
     accounts: BTreeMap<u64, Account>,
-    /// Connections whose reads wait, the next one first.
+    /// Connections with waiting reads, the next one first.
     turns: VecDeque<u64>,
 }
 
 /// What one connection holds and waits for.
 struct Account {
     held: usize,
-    /// The part of `held` that only waits to be taken by the client.
+    /// The part of `held` that waits for the client to take it.
     sending: usize,
-    queue: VecDeque<Waiting>,
-    line: Arc<Line>,
-    /// Since when it is looked at, and what it had taken then.
+    queue: VecDeque<QueuedRead>,
+    flow: Arc<ConnectionFlow>,
+    /// Since when its pace is measured, and how many bytes it had taken by then.
     watched: Option<(Instant, u64)>,
 }
 
-struct Waiting {
+struct QueuedRead {
     ticket: u64,
     bytes: usize,
     admitted: oneshot::Sender<()>,
@@ -67,7 +71,7 @@ impl State {
         self.held == 0 || account.held.saturating_add(bytes) <= then_free
     }
 
-    /// Admits what fits, one read of each connection in turn.
+    /// Admits the reads that fit, one of each connection in turn.
     fn admit(&mut self, most_bytes: usize) {
         let mut passed = 0;
         while passed < self.turns.len() {
@@ -88,7 +92,7 @@ impl State {
             self.held += bytes;
             self.waiting -= 1;
             if let Some(head) = account.queue.pop_front() {
-                // One that gave up finds that it was admitted, and gives it back.
+                // A cancelled read finds that it was admitted, and releases the memory again.
                 let _ = head.admitted.send(());
             }
         }
@@ -106,25 +110,25 @@ impl State {
     }
 }
 
-/// How the clients are to take their answers while others wait.
+/// The pace at which clients must take their answers while other reads wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Bytes in a second, at least.
+    /// Least bytes in a second.
     pub rate_bytes: u64,
-    /// The time over which that is measured.
+    /// The time over which the pace is measured.
     pub over: Duration,
-    /// The time between two looks.
-    pub look: Duration,
+    /// The time between two checks.
+    pub interval: Duration,
 }
 
-/// What the budget says of itself.
+/// The figures of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadsStatus {
     /// Bytes held by reads and by answers that wait to be sent.
     pub held_bytes: u64,
     /// Reads that wait for memory.
     pub waiting: u64,
-    /// Connections that were closed since their clients were too slow.
+    /// Connections that were closed because their clients were too slow.
     pub slow_closed: u64,
 }
 
@@ -136,15 +140,15 @@ impl Reads {
 
     fn bounded(most_bytes: usize, most_waiting: usize) -> Reads {
         let (closed, state) = (AtomicU64::new(0), Mutex::default());
-        Reads { shared: Arc::new(Shared { most_bytes, most_waiting, closed, state }) }
+        Reads { shared: Arc::new(ReadBudget { most_bytes, most_waiting, closed, state }) }
     }
 
-    /// The account of one more connection.
-    pub fn reader(&self, line: Arc<Line>) -> Reader {
+    /// Opens an account for one more connection.
+    pub fn reader(&self, flow: Arc<ConnectionFlow>) -> Reader {
         let mut state = self.shared.state.lock();
         let id = state.next;
         state.next += 1;
-        let account = Account { held: 0, sending: 0, queue: VecDeque::new(), line, watched: None };
+        let account = Account { held: 0, sending: 0, queue: VecDeque::new(), flow, watched: None };
         state.accounts.insert(id, account);
         Reader { handle: Arc::new(Handle { id, shared: self.shared.clone() }) }
     }
@@ -156,15 +160,15 @@ impl Reads {
         ReadsStatus { held_bytes: state.held as u64, waiting: state.waiting as u64, slow_closed }
     }
 
-    /// Closes connections whose clients are slower than `pace` while others wait. Never ends.
+    /// Closes connections whose clients are slower than `pace` while other reads wait. Never ends.
     pub async fn close_slow(self, pace: Pace) {
         loop {
-            tokio::time::sleep(pace.look).await;
-            let closed = self.look(pace, Instant::now());
+            tokio::time::sleep(pace.interval).await;
+            let closed = self.close_slow_once(pace, Instant::now());
             if closed > 0 {
                 tracing::warn!(
                     closed,
-                    "connections are closed whose clients take less than {} bytes a second of their answers, while other reads \
+                    "closed connections whose clients take less than {} bytes a second of their answers while other reads \
                      wait for memory (`limits.max_read_bytes`)",
                     pace.rate_bytes
                 );
@@ -172,13 +176,13 @@ impl Reads {
         }
     }
 
-    /// One look; returns how many it closed.
-    fn look(&self, pace: Pace, now: Instant) -> u64 {
+    /// Checks all connections once, and returns how many it closed.
+    fn close_slow_once(&self, pace: Pace, now: Instant) -> u64 {
         let mut state = self.shared.state.lock();
         let (waiting, mut closed) = (state.waiting, 0);
         for account in state.accounts.values_mut() {
             let others_wait = waiting > account.queue.len();
-            let written = account.line.written.load(Ordering::Relaxed);
+            let written = account.flow.written.load(Ordering::Relaxed);
             let slow = match account.watched {
                 _ if account.sending == 0 || !others_wait => {
                     account.watched = None;
@@ -187,13 +191,13 @@ impl Reads {
                 None => false,
                 Some((since, _)) if now - since < pace.over => continue,
                 Some((since, before)) => {
-                    let asked = (now - since).as_millis().saturating_mul(u128::from(pace.rate_bytes)) / 1000;
-                    u128::from(written.saturating_sub(before)) < asked
+                    let due = (now - since).as_millis().saturating_mul(u128::from(pace.rate_bytes)) / 1000;
+                    u128::from(written.saturating_sub(before)) < due
                 }
             };
             account.watched = Some((now, written));
-            if slow && !account.line.is_closed() {
-                account.line.close();
+            if slow && !account.flow.is_closed() {
+                account.flow.close();
                 closed += 1;
             }
         }
@@ -202,40 +206,41 @@ impl Reads {
     }
 }
 
-/// A connection as its reads see it: how much its client took, and whether it is to be closed.
+/// The state of a connection as its reads see it: how much its client took, and whether the node
+/// closes it.
 #[derive(Default)]
-pub struct Line {
+pub struct ConnectionFlow {
     written: AtomicU64,
     closed: AtomicBool,
     task: AtomicWaker,
 }
 
-impl Line {
-    /// The kernel took so many bytes, which are returned.
+impl ConnectionFlow {
+    /// Counts bytes that the kernel took, and returns their number.
     pub fn counted(&self, bytes: usize) -> usize {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
         bytes
     }
 
-    /// Has the connection end with the next look of its task, which is woken for it.
+    /// Closes the connection: wakes its task, whose next poll ends the connection.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.task.wake();
     }
 
-    /// Whether it is to end.
+    /// Whether the connection is to end.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// The same; where it is not, `task` is woken when it is.
+    /// The same. If it is open, closing it wakes `task`.
     pub fn poll_closed(&self, task: &Waker) -> bool {
         self.task.register(task);
         self.is_closed()
     }
 }
 
-/// A connection's account. Clones share it; it ends with the last of them.
+/// A connection's account. Clones share it; dropping the last one removes it.
 #[derive(Clone)]
 pub struct Reader {
     handle: Arc<Handle>,
@@ -243,7 +248,7 @@ pub struct Reader {
 
 struct Handle {
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<ReadBudget>,
 }
 
 impl Drop for Handle {
@@ -255,14 +260,14 @@ impl Drop for Handle {
 /// Why a read was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// Too many wait already.
+    /// Too many reads wait already.
     Crowded,
     /// No memory came free until the read's deadline.
     Late,
 }
 
 impl Reader {
-    /// A charge of `bytes`, at once if they fit.
+    /// A charge of `bytes`, if they fit at once.
     pub fn try_admit(&self, bytes: usize) -> Option<Charge> {
         let bytes = bytes.min(self.handle.shared.most_bytes);
         let mut state = self.handle.shared.state.lock();
@@ -275,7 +280,7 @@ impl Reader {
         Some(Charge { reader: self.clone(), bytes, sending: 0 })
     }
 
-    /// A charge of `bytes`, waited for until `end`. May be cancelled.
+    /// A charge of `bytes`. Waits for it until `end`. May be cancelled.
     ///
     /// # Errors
     /// See [`NotAdmitted`].
@@ -291,7 +296,7 @@ impl Reader {
         }
     }
 
-    /// A charge of `bytes`, whether they fit or not: for memory that is in use already.
+    /// A charge of `bytes`, whether they fit or not: for memory that is already in use.
     pub fn charge(&self, bytes: usize) -> Charge {
         self.take(&mut self.handle.shared.state.lock(), bytes);
         Charge { reader: self.clone(), bytes, sending: 0 }
@@ -305,7 +310,7 @@ impl Reader {
     }
 
     fn queue(&self, bytes: usize) -> Result<Ticket, NotAdmitted> {
-        let Shared { most_bytes, most_waiting, state, .. } = &*self.handle.shared;
+        let ReadBudget { most_bytes, most_waiting, state, .. } = &*self.handle.shared;
         let bytes = bytes.min(*most_bytes);
         let (admit, admitted) = oneshot::channel();
         let mut state = state.lock();
@@ -320,15 +325,15 @@ impl Reader {
         if account.queue.is_empty() && !turns.contains(&self.handle.id) {
             turns.push_back(self.handle.id);
         }
-        account.queue.push_back(Waiting { ticket: number, bytes, admitted: admit });
-        // Memory may have come free since it was tried.
+        account.queue.push_back(QueuedRead { ticket: number, bytes, admitted: admit });
+        // Memory may have been released since the first attempt.
         state.admit(*most_bytes);
         drop(state);
         Ok(Ticket { reader: self.clone(), number, bytes, admitted, used: false })
     }
 }
 
-/// A read among those that wait.
+/// A read in the queue.
 struct Ticket {
     reader: Reader,
     number: u64,
@@ -345,7 +350,8 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
-    /// Whoever gives up waits no more, or gives back what it was given meanwhile.
+    /// Removes a cancelled read from the queue, or releases its memory if it was admitted
+    /// meanwhile.
     fn drop(&mut self) {
         if self.used {
             return;
@@ -365,7 +371,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Memory that a read or its answer holds; dropping it gives it back.
+/// Memory that a read or its answer holds. Dropping it releases the memory.
 pub struct Charge {
     reader: Reader,
     bytes: usize,
@@ -373,14 +379,14 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// How much it is.
+    /// Its size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What it has turned out to be.
+    /// Changes the charge to the size that turned out to be needed.
     pub fn resize(&mut self, bytes: usize) {
-        let Shared { most_bytes, state, .. } = &*self.reader.handle.shared;
+        let ReadBudget { most_bytes, state, .. } = &*self.reader.handle.shared;
         let mut state = state.lock();
         if bytes > self.bytes {
             self.reader.take(&mut state, bytes - self.bytes);
@@ -391,7 +397,7 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// From now on it only waits for the client to take it.
+    /// From now on the charged memory only waits for the client to take it.
     pub fn sent(&mut self) {
         let mut state = self.reader.handle.shared.state.lock();
         if let Some(account) = state.accounts.get_mut(&self.reader.handle.id) {
@@ -417,15 +423,16 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// One more answer is on its way.
+    /// Adds the charge of an answer.
     pub fn put(&self, charge: Charge) {
         self.charges.lock().push(charge);
     }
 
-    /// One charge of `bytes` in place of all those on their way; `reader` pays what they do not cover.
+    /// Replaces all charges in the outbox by one of `bytes`. `reader` pays what they do not cover.
     pub fn take(&self, reader: &Reader, bytes: usize) -> Charge {
         let mut charges = std::mem::take(&mut *self.charges.lock());
-        // The others are given back after it has grown: nobody else is admitted in between.
+        // The others are released after this one has grown, so that no other read is admitted in
+        // between.
         let mut charge = charges.pop().unwrap_or_else(|| reader.charge(0));
         charge.resize(bytes);
         charge.sent();

@@ -1,17 +1,17 @@
 use super::*;
 
-const PACE: Pace = Pace { rate_bytes: 100, over: Duration::from_secs(1), look: Duration::from_millis(1) };
+const PACE: Pace = Pace { rate_bytes: 100, over: Duration::from_secs(1), interval: Duration::from_millis(1) };
 
-fn readers<const N: usize>(reads: &Reads) -> ([Reader; N], [Arc<Line>; N]) {
-    let lines = [(); N].map(|()| Arc::<Line>::default());
-    (lines.clone().map(|line| reads.reader(line)), lines)
+fn readers<const N: usize>(reads: &Reads) -> ([Reader; N], [Arc<ConnectionFlow>; N]) {
+    let flows = [(); N].map(|()| Arc::<ConnectionFlow>::default());
+    (flows.clone().map(|flow| reads.reader(flow)), flows)
 }
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Has a read wait in a task of its own.
+/// Starts a read that waits, in a task of its own.
 async fn waiting(reads: &Reads, reader: &Reader, bytes: usize) -> tokio::task::JoinHandle<Charge> {
     let (reader, before) = (reader.clone(), reads.status().waiting);
     let task = tokio::spawn(async move { reader.admit(bytes, soon()).await.expect("admitted at last") });
@@ -21,11 +21,11 @@ async fn waiting(reads: &Reads, reader: &Reader, bytes: usize) -> tokio::task::J
     task
 }
 
-/// The story: a few connections took all the memory that there was, and then nobody else could read.
+/// The story: a few connections took all the memory, and no other connection could read.
 #[test]
 fn a_connection_holds_at_most_as_much_as_stays_free() {
     let reads = Reads::new(100);
-    let ([greedy, other], _lines) = readers(&reads);
+    let ([greedy, other], _flows) = readers(&reads);
     let first = greedy.try_admit(50).expect("half of it");
     assert!(greedy.try_admit(1).is_none(), "no more than half");
     let second = other.try_admit(25).expect("half of the rest");
@@ -36,10 +36,10 @@ fn a_connection_holds_at_most_as_much_as_stays_free() {
 }
 
 #[test]
-fn a_small_read_finds_room_where_large_ones_of_many_connections_wait() {
+fn a_small_read_is_admitted_while_large_ones_of_many_connections_wait() {
     let reads = Reads::new(256);
-    let ([small], _line) = readers(&reads);
-    let (many, _lines) = readers::<200>(&reads);
+    let ([small], _flow) = readers(&reads);
+    let (many, _flows) = readers::<200>(&reads);
     let held: Vec<Charge> = many.iter().filter_map(|reader| reader.try_admit(4)).collect();
     assert_eq!(held.len(), 63);
     assert!(small.try_admit(1).is_some());
@@ -48,7 +48,7 @@ fn a_small_read_finds_room_where_large_ones_of_many_connections_wait() {
 #[test]
 fn a_read_that_is_longer_than_the_budget_is_admitted_alone() {
     let reads = Reads::new(100);
-    let ([one, other], _lines) = readers(&reads);
+    let ([one, other], _flows) = readers(&reads);
     let held = other.try_admit(1).expect("little");
     assert!(one.try_admit(1000).is_none());
     drop(held);
@@ -59,9 +59,9 @@ fn a_read_that_is_longer_than_the_budget_is_admitted_alone() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_admitted_when_memory_comes_free_and_connections_take_turns() {
+async fn waiting_reads_are_admitted_when_memory_is_released_and_connections_take_turns() {
     let reads = Reads::new(100);
-    let ([holder, first, second], _lines) = readers(&reads);
+    let ([holder, first, second], _flows) = readers(&reads);
     let held = holder.charge(100);
     let mut tasks = Vec::new();
     for (name, reader) in [("first", &first), ("first", &first), ("second", &second)] {
@@ -88,9 +88,9 @@ async fn whoever_waits_is_admitted_when_memory_comes_free_and_connections_take_t
 }
 
 #[tokio::test]
-async fn whoever_gives_up_leaves_nothing_held_and_lets_the_next_one_through() {
+async fn a_cancelled_read_releases_its_memory_and_lets_the_next_one_through() {
     let reads = Reads::new(100);
-    let ([holder, one], _lines) = readers(&reads);
+    let ([holder, one], _flows) = readers(&reads);
     let held = holder.charge(60);
     let long = waiting(&reads, &one, 90).await;
     let short = waiting(&reads, &one, 10).await;
@@ -99,7 +99,7 @@ async fn whoever_gives_up_leaves_nothing_held_and_lets_the_next_one_through() {
     let now = Instant::now();
     assert_eq!(one.admit(90, now).await.err(), Some(NotAdmitted::Late));
 
-    // Admitted, and given up before it was told.
+    // Admitted, and cancelled before it learns of it.
     let mut late = Box::pin(one.admit(40, soon()));
     assert!(futures::poll!(&mut late).is_pending());
     drop(held);
@@ -109,9 +109,9 @@ async fn whoever_gives_up_leaves_nothing_held_and_lets_the_next_one_through() {
 }
 
 #[tokio::test]
-async fn no_more_wait_than_the_bound_and_one_connection_leaves_room_for_others() {
+async fn no_more_reads_wait_than_the_bound_and_one_connection_leaves_capacity_for_others() {
     let reads = Reads::bounded(100, 10);
-    let ([holder, one, other], _lines) = readers(&reads);
+    let ([holder, one, other], _flows) = readers(&reads);
     let _held = holder.charge(100);
     let mut tasks = Vec::new();
     for _ in 0..5 {
@@ -125,19 +125,23 @@ async fn no_more_wait_than_the_bound_and_one_connection_leaves_room_for_others()
 #[tokio::test]
 async fn a_slow_client_is_closed_while_others_wait_and_only_then() {
     let reads = Reads::new(100);
-    let ([slow, quick, idle, other], lines) = readers(&reads);
+    let ([slow, quick, idle, other], flows) = readers(&reads);
     let mut held = [slow.charge(50), quick.charge(40), idle.charge(10)];
     held.iter_mut().take(2).for_each(Charge::sent);
     let began = Instant::now();
     let after = |seconds| began + Duration::from_secs(seconds);
-    assert_eq!((reads.look(PACE, began), reads.look(PACE, after(9))), (0, 0), "nobody waits");
+    assert_eq!(
+        (reads.close_slow_once(PACE, began), reads.close_slow_once(PACE, after(9))),
+        (0, 0),
+        "no read waits"
+    );
 
     let task = waiting(&reads, &other, 1).await;
-    assert_eq!(reads.look(PACE, after(10)), 0, "not looked at for long enough");
-    lines[0].counted(99);
-    lines[1].counted(100);
-    assert_eq!(reads.look(PACE, after(11)), 1);
-    let closed: Vec<bool> = lines.iter().map(|line| line.is_closed()).collect();
+    assert_eq!(reads.close_slow_once(PACE, after(10)), 0, "not measured for long enough");
+    flows[0].counted(99);
+    flows[1].counted(100);
+    assert_eq!(reads.close_slow_once(PACE, after(11)), 1);
+    let closed: Vec<bool> = flows.iter().map(|flow| flow.is_closed()).collect();
     assert_eq!(closed, [true, false, false, false], "what is still being read is no fault of the client");
     assert_eq!(reads.status().slow_closed, 1);
     drop(held);
@@ -145,9 +149,9 @@ async fn a_slow_client_is_closed_while_others_wait_and_only_then() {
 }
 
 #[test]
-fn what_is_sent_is_charged_once_with_all_that_was_read_for_it() {
+fn a_message_is_charged_once_for_everything_that_was_read_for_it() {
     let reads = Reads::new(1000);
-    let ([reader], _line) = readers(&reads);
+    let ([reader], _flow) = readers(&reads);
     let outbox = Outbox::default();
     for bytes in [100, 300, 200] {
         outbox.put(reader.try_admit(bytes).unwrap_or_else(|| reader.charge(bytes)));

@@ -1,4 +1,4 @@
-//! From a request to a [`Command`], or a refusal that names the input and the limit.
+//! Converts a request to a [`Command`], or refuses it with the input and the limit.
 
 use super::refusal::over_limit;
 use crate::config::{KEY_BYTES_MAX, Limits};
@@ -10,7 +10,7 @@ use cairn_client::proto::operation::Kind as OperationKind;
 use cairn_raft::{Command, Condition, Operation, Session};
 use tonic::Status;
 
-/// A request that passed.
+/// A valid request.
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// What to propose.
@@ -24,7 +24,7 @@ pub(crate) fn new_key(limits: &Limits, key: &[u8]) -> Result<(), Status> {
     within(key, limits.max_key_bytes, " (`limits.max_key_bytes`)")
 }
 
-/// Checks a key that may be there: the limit may have been higher when it was put.
+/// Checks a key that may exist: the limit may have been higher when it was put.
 pub(crate) fn key(key: &[u8]) -> Result<(), Status> {
     within(key, KEY_BYTES_MAX as usize, "")
 }
@@ -133,7 +133,7 @@ fn session(session: proto::Session) -> Result<Session, Status> {
     })?;
     if session.sequence == 0 || session.lowest_pending > session.sequence {
         return Err(Status::invalid_argument(format!(
-            "session sequence {} with lowest pending {}: sequences begin at 1 and none below lowest_pending is sent",
+            "session sequence {} with lowest pending {}: sequences begin at 1, and a client sends none below lowest_pending",
             session.sequence, session.lowest_pending
         )));
     }

@@ -46,7 +46,8 @@ fn a_key_over_the_limit_is_refused_and_one_at_the_limit_passes() {
     assert!(write(&limits(), request(vec![put(vec![b'k'; 1024], "v")])).is_ok());
 }
 
-/// The story: an operator lowered the limit, and keys that were longer could neither be read nor deleted any more.
+/// The story: an operator lowered the limit, and longer keys that existed could neither be read nor
+/// deleted any more.
 #[test]
 fn a_key_that_was_put_under_a_higher_limit_can_be_read_deleted_and_checked() {
     let long = vec![b'k'; 2048];
@@ -63,9 +64,9 @@ fn a_key_that_was_put_under_a_higher_limit_can_be_read_deleted_and_checked() {
 #[test]
 fn a_value_over_the_limit_is_refused_naming_its_key() {
     let limit = 1 << 20;
-    let (code, reason, told, actual, message) = refusal(vec![put("big", vec![0; limit + 1])]);
+    let (code, reason, stated, actual, message) = refusal(vec![put("big", vec![0; limit + 1])]);
     assert_eq!((code, reason), (Code::InvalidArgument, Reason::ValueTooLarge));
-    assert_eq!((told, actual), (limit as u64, limit as u64 + 1));
+    assert_eq!((stated, actual), (limit as u64, limit as u64 + 1));
     assert!(message.contains("`big`"), "{message}");
     let checked = write(&limits(), request(vec![put("big", vec![0; limit])])).expect("at the limit");
     assert_eq!(checked.bytes, limit + 3);
@@ -88,7 +89,7 @@ fn a_request_without_operations_or_with_an_empty_one_is_refused() {
 }
 
 #[test]
-fn a_delete_needs_no_room_and_its_conditions_arrive() {
+fn a_delete_needs_no_space_and_its_conditions_arrive() {
     let delete =
         |kind| proto::Delete { key: "k".into(), condition: Some(proto::Condition { kind: Some(kind) }) };
     for (kind, expected) in [

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Longest latency that is told apart, in microseconds.
+/// Longest latency that is recorded exactly, in microseconds.
 const LATENCY_MAX_US: u64 = 120_000_000;
 const TICK: Duration = Duration::from_millis(200);
-/// Values are slices of one random block at random places, so that none equals the one before.
+/// Values are slices of one random block at random offsets, so that none equals the one before.
 const RANDOM_SLACK: usize = 64 << 10;
 
 /// What to do.
@@ -37,14 +37,14 @@ pub(super) enum Bound {
     Count(u64),
 }
 
-/// What one kind of request took.
+/// The latencies and errors of one kind of request.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub latency_us: Histogram<u64>,
     pub errors: BTreeMap<String, u64>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub elapsed: Duration,
@@ -83,7 +83,7 @@ impl Measured {
     }
 }
 
-struct Shared {
+struct BenchCounters {
     plan: Plan,
     began: Instant,
     issued: AtomicU64,
@@ -91,11 +91,11 @@ struct Shared {
     random: Bytes,
 }
 
-/// Runs the plan, each client's requests one after the other.
+/// Runs the plan. Each client sends its requests one after the other.
 pub(super) async fn run(plan: &Plan, clients: &[Client], bar: &ProgressBar) -> anyhow::Result<Measured> {
     let mut random = vec![0; plan.size + RANDOM_SLACK];
     StdRng::seed_from_u64(plan.seed).fill_bytes(&mut random);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(BenchCounters {
         plan: *plan,
         began: Instant::now(),
         issued: AtomicU64::new(0),
@@ -120,7 +120,7 @@ pub(super) async fn run(plan: &Plan, clients: &[Client], bar: &ProgressBar) -> a
     Ok(measured)
 }
 
-async fn tick(shared: Arc<Shared>, bar: ProgressBar) {
+async fn tick(shared: Arc<BenchCounters>, bar: ProgressBar) {
     let mut before = (shared.began, 0);
     loop {
         tokio::time::sleep(TICK).await;
@@ -137,7 +137,7 @@ async fn tick(shared: Arc<Shared>, bar: ProgressBar) {
     }
 }
 
-async fn one_client(shared: Arc<Shared>, client: Client, number: u32) -> anyhow::Result<Measured> {
+async fn one_client(shared: Arc<BenchCounters>, client: Client, number: u32) -> anyhow::Result<Measured> {
     let plan = &shared.plan;
     let mut random = StdRng::seed_from_u64(plan.seed ^ (u64::from(number) + 1).rotate_left(32));
     let mut part =
@@ -161,14 +161,14 @@ async fn one_client(shared: Arc<Shared>, client: Client, number: u32) -> anyhow:
     Ok(part)
 }
 
-fn go_on(shared: &Shared) -> bool {
+fn go_on(shared: &BenchCounters) -> bool {
     match shared.plan.bound {
         Bound::Time(time) => shared.began.elapsed() < time,
         Bound::Count(count) => shared.issued.fetch_add(1, Ordering::Relaxed) < count,
     }
 }
 
-/// Sixteen bytes that look random and are the same for the same seed and number.
+/// Sixteen bytes that look random and depend only on seed and number.
 fn key(seed: u64, number: u64) -> Bytes {
     let mut key = [0; 16];
     StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number).fill_bytes(&mut key);

@@ -1,7 +1,8 @@
-//! `cairn bench`: load on a running cluster, and what came of it.
+//! `cairn bench`: puts load on a running cluster and measures it.
 //!
-//! Each of `--clients` keeps one request under way, so rate × mean latency = clients (Little's law); the result shows
-//! that product, and one that is far from the number of clients says that the machine that ran this was the limit.
+//! Each of `--clients` keeps one request under way, so rate × mean latency = clients (Little's
+//! law). The result shows that product. If it is far from the number of clients, the machine that
+//! ran this command was the bottleneck.
 
 mod load;
 mod report;
@@ -40,19 +41,19 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
 
-    /// How long to go on
+    /// How long to run
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, conflicts_with = "count")]
     seconds: Duration,
 
-    /// Requests in all, instead of a time
+    /// Total requests, instead of a time
     #[arg(long)]
     count: Option<u64>,
 
-    /// Read from any node, whatever its age
+    /// Read from any node, which may be out of date
     #[arg(long)]
     stale: bool,
 
-    /// For the random keys and values
+    /// Seed of the random keys and values
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -66,7 +67,7 @@ pub(crate) struct BenchArgs {
 
 pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit> {
     let too_large =
-        || UsageError(format!("--size {}: no cluster takes values above {MAX_SIZE} bytes", args.size));
+        || UsageError(format!("--size {}: no cluster accepts values above {MAX_SIZE} bytes", args.size));
     let size = usize::try_from(args.size).ok().filter(|size| *size <= MAX_SIZE).ok_or_else(too_large)?;
     let plan = Plan {
         clients: args.clients,

@@ -1,4 +1,4 @@
-//! A bench's result, for people and for programs.
+//! The result of a bench, for people and for programs.
 
 use super::super::output::table;
 use super::load::{Bound, Kind, Measured, Plan};
@@ -52,7 +52,8 @@ pub(super) fn as_json(plan: &Plan, measured: &Measured) -> Value {
     })
 }
 
-/// Rate × mean latency: by Little's law the number of clients, if they did nothing but wait.
+/// Rate × mean latency. By Little's law this is the number of clients, if they did nothing but
+/// wait.
 fn under_way(measured: &Measured) -> f64 {
     let one = |kind: &Kind| rate(kind, measured.elapsed) * kind.latency_us.mean() / 1e6;
     one(&measured.puts) + one(&measured.gets)

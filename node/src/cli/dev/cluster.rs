@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Time for three nodes to start, find each other and elect a leader.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_INTERVAL: Duration = Duration::from_millis(50);
-/// Time for a node to stop cleanly; more than it gives its own requests.
+/// Time for a node to stop cleanly; longer than it waits for its own requests.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Lines of a node's log shown when it ends.
 const LOG_LINES: usize = 5;
@@ -27,7 +27,7 @@ pub(super) struct Cluster {
 struct Running {
     node: DevNode,
     process: Child,
-    /// A server ends when this is closed, which happens however this process ends.
+    /// A server stops when this is closed, which happens however this process ends.
     stdin: Option<ChildStdin>,
 }
 
@@ -38,7 +38,7 @@ impl Cluster {
         Ok(Cluster { running })
     }
 
-    /// Where clients are served.
+    /// The client addresses.
     pub(super) fn endpoints(&self) -> Vec<String> {
         self.running.iter().map(|running| running.node.client_address.clone()).collect()
     }
@@ -46,14 +46,14 @@ impl Cluster {
     /// Returns when every node knows a leader.
     ///
     /// # Errors
-    /// A node that ended, with the end of its log; the time that is up.
+    /// A node that ended, with the end of its log; or the timeout.
     pub(super) async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let client = Options::new(self.endpoints()).build()?;
         let began = Instant::now();
         loop {
             for running in &mut self.running {
                 if let Some(status) = running.process.try_wait()? {
-                    anyhow::bail!("{}", running.obituary(status));
+                    anyhow::bail!("{}", running.exit_report(status));
                 }
             }
             if self.all_know_a_leader(&client).await {
@@ -61,7 +61,7 @@ impl Cluster {
             }
             if began.elapsed() > READY_TIMEOUT {
                 anyhow::bail!(
-                    "the cluster was not ready within {} s; the nodes' logs may say why",
+                    "the cluster was not ready within {} s; see the nodes' logs",
                     READY_TIMEOUT.as_secs()
                 );
             }
@@ -79,7 +79,7 @@ impl Cluster {
         true
     }
 
-    /// Says of each node that ends that it did. Returns when none is left.
+    /// Reports each node that ends. Returns when none is left.
     pub(super) async fn watch(&mut self) {
         let total = self.running.len();
         let mut ends: FuturesUnordered<_> = self
@@ -87,20 +87,20 @@ impl Cluster {
             .iter_mut()
             .map(|running| async move {
                 let status = running.process.wait().await;
-                status.map_or_else(|error| error.to_string(), |status| running.obituary(status))
+                status.map_or_else(|error| error.to_string(), |status| running.exit_report(status))
             })
             .collect();
         let mut left = total;
-        while let Some(obituary) = ends.next().await {
+        while let Some(report) = ends.next().await {
             left -= 1;
-            eprintln!("{obituary}");
+            eprintln!("{report}");
             if left > 0 {
-                eprintln!("{left} of {total} nodes are left; {}", prospects(left, total));
+                eprintln!("{left} of {total} nodes are left; {}", quorum_note(left, total));
             }
         }
     }
 
-    /// Stops all nodes, cleanly where they manage in time.
+    /// Stops all nodes, cleanly if they manage it in time.
     pub(super) async fn stop(mut self) {
         for running in &mut self.running {
             drop(running.stdin.take());
@@ -118,9 +118,9 @@ impl Cluster {
     }
 }
 
-fn prospects(left: usize, total: usize) -> &'static str {
+fn quorum_note(left: usize, total: usize) -> &'static str {
     if left > total / 2 {
-        "the cluster goes on"
+        "the cluster keeps working"
     } else {
         "no majority is left, and nothing can be read or written"
     }
@@ -138,7 +138,8 @@ fn start_node(node: DevNode) -> anyhow::Result<Running> {
         .stdin(Stdio::piped())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // Ctrl-C on the terminal is for us; the nodes end when we close their standard input.
+        // Ctrl-C on the terminal is for this process. The nodes end when it closes their standard
+        // input.
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start node {}", node.slot))?;
@@ -147,13 +148,13 @@ fn start_node(node: DevNode) -> anyhow::Result<Running> {
 }
 
 impl Running {
-    fn obituary(&self, status: ExitStatus) -> String {
+    fn exit_report(&self, status: ExitStatus) -> String {
         let log = std::fs::read(&self.node.log_file).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
         let last: Vec<String> = lines.into_iter().rev().map(|line| format!("  | {line}")).collect();
         format!(
-            "node {} ended ({status}). The end of {}:\n{}\nIt is started again by: {} serve --config {}",
+            "node {} ended ({status}). The end of {}:\n{}\nStart it again with: {} serve --config {}",
             self.node.slot,
             self.node.log_file.display(),
             last.join("\n"),

@@ -1,4 +1,4 @@
-//! A value put and read back, step by step.
+//! Puts a value and reads it back, step by step.
 
 use super::super::output::Output;
 use cairn_client::Client;
@@ -11,7 +11,7 @@ pub(super) async fn run(endpoints: &[String], output: &Output) -> anyhow::Result
     let value = "hello from a quorum of three";
     let written = client.put(KEY, value).await?;
     let read = client.get(KEY).await?;
-    let read = read.ok_or_else(|| anyhow::anyhow!("`{KEY}` was put and is not there"))?;
+    let read = read.ok_or_else(|| anyhow::anyhow!("`{KEY}` was put and does not exist"))?;
     anyhow::ensure!(read.value == value, "`{KEY}` was put as {value:?} and read as {:?}", read.value);
     output.either(
         || json!({ "put": KEY, "version": written.version.0, "got": value }),

@@ -14,7 +14,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_millis(50);
-/// More than the nodes are given to stop.
+/// Longer than the nodes get to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the same command in the background and returns when its cluster is ready.
@@ -22,7 +22,7 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
     std::fs::create_dir_all(&args.dir)?;
     let ready = args.dir.join(layout::READY);
     if home::holder(&args.dir)?.is_none() {
-        // Left by a cluster that was killed.
+        // This may be left from a cluster that was killed.
         let _ = std::fs::remove_file(&ready);
     }
     let log_file = args.dir.join("dev.log");
@@ -64,7 +64,7 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
     }
 }
 
-/// Asks the process that holds the folder to end, and waits until it has.
+/// Asks the process that holds the folder's lock to end, and waits until it has.
 pub(super) async fn stop(dir: &Path, output: &Output) -> anyhow::Result<Exit> {
     let Some(id) = home::holder(dir)? else {
         output.either(|| json!({ "stopped": false }), || format!("no cluster runs in {}", dir.display()))?;

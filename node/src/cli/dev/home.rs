@@ -18,12 +18,12 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// A folder that stays.
+    /// A folder that is kept.
     pub(super) fn open(path: &Path) -> anyhow::Result<Home> {
-        std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         let path = std::fs::canonicalize(path)?;
         if path.starts_with(std::fs::canonicalize(".")?.join(".cairn")) {
-            // What is kept below .cairn should not end up in a repository.
+            // Files below .cairn should not end up in a repository.
             std::fs::write(".cairn/.gitignore", "*\n")?;
         }
         Home::lock(path, None)
@@ -51,12 +51,13 @@ impl Home {
         Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Leaves the endpoints to later commands in this folder, and the sign that the cluster is ready.
+    /// Writes the endpoints for later commands in this folder, and the file that says that the
+    /// cluster is ready.
     pub(super) fn remember(&self, endpoints: &[String]) -> anyhow::Result<()> {
         let text = endpoints.join("\n") + "\n";
         for file in [&self.endpoints, &self.path.join(layout::READY)] {
@@ -68,7 +69,7 @@ impl Home {
         Ok(())
     }
 
-    /// Takes back what [`Home::remember`] left, unless another cluster has replaced it since.
+    /// Removes what [`Home::remember`] wrote, unless another cluster has replaced it since.
     pub(super) fn forget(&self) {
         let ready = self.path.join(layout::READY);
         let ours = std::fs::read(&ready).unwrap_or_default();
@@ -97,7 +98,7 @@ fn read_id(lock: &mut File) -> Option<i32> {
     text.trim().parse().ok().filter(|id| *id > 0)
 }
 
-/// The process that holds the lock of the folder, `None` if nobody does.
+/// The process that holds the lock of the folder, if any.
 pub(super) fn holder(path: &Path) -> anyhow::Result<Option<i32>> {
     if !path.join("lock").exists() {
         return Ok(None);

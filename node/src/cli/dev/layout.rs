@@ -1,7 +1,9 @@
-//! The files of a development cluster: configurations with their ports, and formatted data directories.
+//! The files of a development cluster: configurations with their ports, and formatted data
+//! directories.
 //!
-//! What holds here: the ports of the configurations are held while the cluster runs, so that a node that ended can be started
-//! again, and one that another program has is told before any node starts.
+//! What holds here: the configured ports are held while the cluster runs, so that a node that ended
+//! can be started again. If another program uses one of them, that is reported before any node
+//! starts.
 
 use super::super::exit::UsageError;
 use super::super::format::format;
@@ -14,12 +16,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub(super) const DEFAULT_DIR: &str = ".cairn/dev";
-/// Enough to try and to bench a little, and quick to write in full.
+/// Enough for trying and for a short bench, and quick to write in full.
 pub(super) const DEFAULT_SIZE: &str = "1GiB";
 /// Exists while the cluster is ready.
 pub(super) const READY: &str = "ready";
 const NODES: u16 = 3;
-/// Where the first node listens if nobody else does; then the endpoints are easy to remember.
+/// The first node's port, if it is free: then the endpoints are easy to remember.
 const FIRST_PORT: u16 = 7400;
 const PORTS_APART: u16 = 10;
 
@@ -32,7 +34,7 @@ pub(super) struct DevNode {
     pub client_address: String,
 }
 
-/// Makes what is missing. The cluster is the caller's for as long as it keeps the ports.
+/// Creates what is missing. The ports belong to the caller for as long as it keeps them.
 pub(super) async fn prepare(
     home: &Path,
     size: &str,
@@ -58,7 +60,8 @@ pub(super) async fn prepare(
     Ok((nodes, ports))
 }
 
-/// The ports of a node that was configured before. Where a name stands for the address, the node itself finds out.
+/// Holds the ports of an existing configuration. If an address has a host name, the node itself
+/// finds out whether its port is free.
 fn hold_configured(config_file: &Path) -> anyhow::Result<Vec<HeldPort>> {
     let mut layers = Layers::new();
     layers.add_file(config_file)?;
@@ -91,7 +94,7 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
     layers.add_file(&config_file)?;
     let config = NodeConfig::from_layers(&layers)?;
     if !config.data_directory.exists() {
-        // Made under another name, so that a format that was cut short is never taken for a node's data.
+        // Format under another name, so that an interrupted format never counts as a node's data.
         let unfinished = home.join(format!("node-{slot}.unfinished"));
         if unfinished.exists() {
             std::fs::remove_dir_all(&unfinished)?;
@@ -100,7 +103,7 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
         layers.set("data_dir", unfinished.display().to_string(), source)?;
         format(&NodeConfig::from_layers(&layers)?).await?;
         std::fs::rename(&unfinished, &config.data_directory)
-            .with_context(|| format!("cannot put {} in its place", unfinished.display()))?;
+            .with_context(|| format!("cannot rename {} to its final name", unfinished.display()))?;
     }
     Ok(DevNode {
         slot,
@@ -132,7 +135,7 @@ fn write_configs(
     for (slot, own) in (1..=NODES).zip(&members) {
         let [client, peer, http] = own else { continue };
         let quoted = |text: &str| toml::Value::from(text).to_string();
-        let mut text = String::from("# Made by `cairn dev`.\n");
+        let mut text = String::from("# Written by `cairn dev`.\n");
         writeln!(text, "cluster = \"dev\"\nslot = {slot}")?;
         writeln!(text, "data_dir = {}", quoted(&home.join(format!("node-{slot}")).display().to_string()))?;
         writeln!(text, "listen.client = {}", quoted(client))?;
@@ -148,7 +151,8 @@ fn write_configs(
             let [client, peer, _] = member else { continue };
             writeln!(text, "\n[members.{slot}]\nclient = {}\npeer = {}", quoted(client), quoted(peer))?;
         }
-        // Read back before it is kept: a bad --size or --set is told now, with nothing left behind.
+        // Read the text back before keeping it. A bad --size or --set is then reported now, with
+        // nothing left behind.
         let mut layers = Layers::new();
         layers.add_toml("--size or --set", &text)?;
         NodeConfig::from_layers(&layers)?;
@@ -183,7 +187,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn ports_are_distinct_and_a_taken_one_is_told() {
+    fn ports_are_distinct_and_a_used_one_is_reported() {
         let chosen = choose_ports(Some(0)).expect("free ports");
         let mut distinct: Vec<SocketAddr> = chosen.iter().map(HeldPort::address).collect();
         distinct.sort();

@@ -8,8 +8,8 @@
 //! .cairn/dev/node-N.log   its log
 //! ```
 //!
-//! What holds here: the servers end when this process does, however it ends; a data directory that was begun and not
-//! ended is made anew, since it is renamed into place when it is done.
+//! What holds here: the servers end when this process does, however it ends. A data directory gets
+//! its name when it is complete, so an interrupted one is created again.
 
 mod cluster;
 mod demo;
@@ -30,16 +30,16 @@ pub(crate) struct DevArgs {
     #[command(subcommand)]
     action: Option<Action>,
 
-    /// Where the cluster's data lives. It is kept, and used again by the next `cairn dev`
+    /// Folder of the cluster's data. It is kept, and used again by the next `cairn dev`
     #[arg(long, default_value = layout::DEFAULT_DIR)]
     dir: PathBuf,
 
-    /// Bytes of each node's data directory, when it is made
+    /// Size of each new data directory in bytes
     #[arg(long, default_value = layout::DEFAULT_SIZE)]
     size: String,
 
-    /// First port of a new cluster; 0: any that are free. Default: 7400, or free ones where one of its nine is taken.
-    /// An existing cluster keeps its ports
+    /// First port of a new cluster; 0: any free ports. Default: 7400, or any free ports if one of
+    /// its nine is in use. An existing cluster keeps its ports
     #[arg(long)]
     port: Option<u16>,
 
@@ -47,19 +47,19 @@ pub(crate) struct DevArgs {
     #[arg(long, conflicts_with = "dir")]
     ephemeral: bool,
 
-    /// Configuration of the nodes beyond what they need, when they are made
+    /// Further configuration of new nodes
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
 
-    /// Put a value and get it back as soon as the cluster is ready
+    /// Put a value and read it back as soon as the cluster is ready
     #[arg(long)]
     demo: bool,
 
-    /// End as soon as the cluster is ready, or the demonstration done
+    /// Stop as soon as the cluster is ready, or after the demonstration
     #[arg(long)]
     exit: bool,
 
-    /// Go on in the background; `cairn dev stop` ends it
+    /// Run in the background; `cairn dev stop` ends it
     #[arg(long, conflicts_with_all = ["demo", "exit", "ephemeral"])]
     detach: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) struct DevArgs {
 enum Action {
     /// Stop a cluster that runs in the background
     Stop {
-        /// Where the cluster's data lives
+        /// Folder of the cluster's data
         #[arg(long, default_value = layout::DEFAULT_DIR)]
         dir: PathBuf,
     },
@@ -132,7 +132,8 @@ fn announcement(endpoints: &[String], home: &Home) -> String {
     )
 }
 
-/// How this program was called, so that a printed command can be copied even where `cairn` is not on the path.
+/// How this program was called, so that a printed command can be copied even if `cairn` is not on
+/// the path.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "cairn".into())
 }

@@ -1,8 +1,9 @@
-//! The world that a node lives in: this machine, or the simulation. The only file of this crate that
-//! knows of `cfg(madsim)`: HTTP, health and reflection cannot be mounted in the simulation, and
-//! addresses are bound by the simulated network itself.
+//! The environment of a node: this machine, or the simulation. Only this file of the crate uses
+//! `cfg(madsim)`. HTTP, health and reflection cannot be mounted in the simulation, and the
+//! simulated network binds addresses itself.
 //!
-//! What holds here: both worlds have the same functions; no other file asks which of the two it is in.
+//! What holds here: both environments have the same functions, and no other file asks in which of
+//! the two it runs.
 
 #[cfg(not(madsim))]
 mod real;
@@ -15,20 +16,20 @@ use real as here;
 use simulated as here;
 
 pub(super) use here::{
-    address_of, bind, durability, serve_clients, serve_peers, serve_watchers, tell_moved, watch_device,
+    address_of, bind, durability, report_moved, serve_clients, serve_peers, serve_watchers, watch_device,
 };
 
 use crate::config::NodeConfig;
 use crate::error::Error;
 use cairn_engine::io::Directory;
-use cairn_engine::{BootId, Identity, Inspection};
+use cairn_engine::{Identity, Inspection, KernelBootId};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Server;
 
-/// Room beside keys and values in a request.
+/// Bytes of a request beside its keys and values.
 const REQUEST_FRAME_BYTES: usize = 1 << 20;
 /// HTTP/2 windows, so that one connection can carry many large values at once.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
@@ -36,57 +37,59 @@ const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a node gets from the world around it.
+/// What a node gets from its environment.
 #[derive(Clone)]
 pub struct Environment {
     /// Its data directory.
     pub directory: Arc<dyn Directory>,
-    /// The running kernel.
-    pub boot: BootId,
-    /// For everything random in the node.
+    /// The kernel boot id.
+    pub boot: KernelBootId,
+    /// Seeds everything random in the node.
     pub seed: u64,
 }
 
-/// Told bytes done and bytes in all while files are made.
+/// Called with bytes done and bytes in total while files are created.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 impl Environment {
-    /// This machine's: the data directory's files, the running kernel, the system's randomness.
+    /// The environment on this machine: the files of the data directory, the running kernel, the
+    /// system's randomness.
     ///
     /// # Errors
-    /// `Engine`, where the directory cannot be opened.
+    /// `Engine`, if the directory cannot be opened.
     pub fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
         here::from_files(config)
     }
 }
 
-/// Makes a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster and slot, all of it
-/// written. Ends synced.
+/// Creates a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster
+/// and slot, writes all of it, and syncs it.
 ///
 /// # Errors
-/// `Engine`, where the directory is not empty or the files cannot be made. A directory whose making did not end is no data directory,
-/// and is refused by [`Environment::from_files`].
+/// `Engine`, if the directory is not empty or the files cannot be created. A directory whose
+/// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it.
 pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     here::format(config, progress).await
 }
 
-/// Looks at a data directory that no node has open; with `values`, at every value too. Nothing is written.
+/// Inspects a data directory that no node has open; with `values`, every value too. Writes nothing.
 ///
 /// # Errors
-/// `Engine`, where there is nothing to look at, or a node has it open.
+/// `Engine`, if there is no data directory, or a node has it open.
 pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
     here::inspect(directory, values).await
 }
 
-/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a simulation.
+/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
+/// simulation.
 ///
 /// # Errors
-/// Where the system does not let signals be watched.
+/// If the system does not allow watching signals.
 pub async fn termination() -> std::io::Result<&'static str> {
     here::asked_to_end().await
 }
 
-/// The greatest request that is decoded; its keys and values are judged after.
+/// The largest request that is decoded. Its keys and values are checked afterwards.
 fn request_bytes_max(config: &NodeConfig) -> usize {
     config.limits.max_request_bytes.saturating_add(REQUEST_FRAME_BYTES)
 }

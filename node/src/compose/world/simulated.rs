@@ -6,7 +6,7 @@ use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::Outlook;
+use crate::outage::ElectionBlockedState;
 use crate::service::{KvService, Stop};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
@@ -49,7 +49,8 @@ pub(in crate::compose) async fn serve_clients(
     log_end("clients", router.serve_with_shutdown(listener, stopping.map(|_| ())).await);
 }
 
-/// The service behind a real network: messages are bytes on their way, and a handler whose caller has gone is dropped.
+/// The service behind a real network: messages travel as bytes, and a handler whose caller is gone
+/// is dropped.
 struct OverWire {
     service: KvService,
     request_bytes: usize,
@@ -70,13 +71,13 @@ macro_rules! kv {
                 }
             )+
 
-            type BatchStream = <KvService as Kv>::BatchStream;
+            type MultiplexStream = <KvService as Kv>::MultiplexStream;
 
-            async fn batch(
+            async fn multiplex(
                 &self,
-                request: Request<Streaming<proto::BatchRequest>>,
-            ) -> Result<Response<Self::BatchStream>, Status> {
-                let answers = self.service.batch(request).await?.into_inner();
+                request: Request<Streaming<proto::MultiplexRequest>>,
+            ) -> Result<Response<Self::MultiplexStream>, Status> {
+                let answers = self.service.multiplex(request).await?.into_inner();
                 let answers = answers.map(|answer| answer.and_then(|message| encoded(&message, usize::MAX)));
                 Ok(Response::new(stream_until_reset(answers)))
             }
@@ -91,7 +92,7 @@ kv! {
     list: ListRequest => ListResponse,
     status: StatusRequest => StatusResponse,
     scrub: ScrubRequest => ScrubResponse,
-    mandate: MandateRequest => MandateResponse,
+    unsafe_recovery: UnsafeRecoveryRequest => UnsafeRecoveryResponse,
 }
 
 pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
@@ -100,7 +101,7 @@ pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica
 
 pub(in crate::compose) fn serve_watchers(
     _listener: Option<Listener>,
-    _said: (&Replica, &Outlook),
+    _state: (&Replica, &ElectionBlockedState),
     _metrics: Arc<Metrics>,
 ) -> Option<JoinHandle<()>> {
     None
@@ -114,7 +115,7 @@ pub(in crate::compose) fn watch_device(
     None
 }
 
-pub(in crate::compose) fn tell_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn report_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
     None
 }
 
@@ -122,7 +123,7 @@ pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     std::future::pending().await
 }
 
-/// The simulated disk keeps the contract of the mode that the simulation gives it; there is no machine to examine.
+/// The simulated disk keeps the contract of its mode, and there is no machine to examine.
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Ok(Durability::unexamined(config))
 }

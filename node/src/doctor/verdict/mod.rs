@@ -1,25 +1,27 @@
-//! Which modes a directory justifies: one pure function over what was found, tested over all its inputs.
+//! Which modes a directory justifies: one pure function over the aspects, tested over all its
+//! inputs.
 //!
 //! ```text
-//! facts ──► aspects (each one of a few words) ──► judge ──► for each mode: what refuses it, what it is warned of
+//! facts ──► aspects (each one of a few words) ──► judge ──► for each mode: refusals and warnings
 //! ```
 //!
-//! What holds here: `device` is justified only where every aspect is known and speaks for it; what an operator may state
-//! instead is a property of the device, never one of the filesystem that is seen to contradict it; a mode that is not
-//! refused is justified, and the strongest of those is the verdict. The strongest is the one that asks most of the
-//! machine: `device`, then `replicated`, then `sync`.
+//! What holds here: `device` is justified only if every aspect is known and supports it. An
+//! operator can only assert properties of the device, never against a filesystem that is seen to
+//! contradict them. A mode that is not refused is justified, and the verdict is the strongest of
+//! those. The strongest is the one that needs most from the machine: `device`, then `replicated`,
+//! then `sync`.
 
 use super::reason::Reason;
 use cairn_engine::Mode;
 
-/// What stands under the filesystem.
+/// What is under the filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Nothing but drives of this machine.
+    /// Only drives of this machine.
     Drive,
     /// Device mapper, software RAID, a file as a device, a cache.
     Layered,
-    /// A disk made by a hypervisor.
+    /// A disk of a hypervisor.
     Virtual,
     /// A drive behind a USB bridge.
     Bridged,
@@ -27,33 +29,35 @@ pub enum Medium {
     Network,
     /// Memory.
     Memory,
-    /// Not to be seen.
+    /// It cannot be seen.
     Unknown,
 }
 
-/// Whether completed writes can be lost from the device's cache.
+/// Whether the device's cache can lose completed writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// Every layer says that it has none that a power cut empties.
+    /// Every layer reports that it has no volatile cache.
     None,
-    /// Some layer says that it has one.
+    /// Some layer reports that it has one.
     Volatile,
-    /// Some drive says that what keeps its cache through a power cut has failed; syncs still empty it.
+    /// Some drive reports that the backup power of its cache has failed. Syncs still empty the
+    /// cache.
     Unprotected,
-    /// The same, and the kernel sends it no syncs, since the drive says that it has no cache that needs them.
+    /// The same, but the kernel sends it no syncs, since the drive reports that it has no volatile
+    /// cache.
     Unsyncable,
-    /// Some layer does not say.
+    /// Some layer does not report it.
     Unknown,
 }
 
-/// Whether a write of 4 KiB is there whole or not at all after a power cut.
+/// Whether a write of 4 KiB is complete or absent after a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomicity {
-    /// Shown.
+    /// The machine shows that it is.
     Whole,
-    /// Not, as the device or the layout says.
+    /// It may be torn, according to the device or the layout.
     Torn,
-    /// Not said.
+    /// Not known.
     Unknown,
 }
 
@@ -66,8 +70,8 @@ pub enum Overwrite {
     Elsewhere,
     /// Sends it to another machine.
     Network,
-    /// Hands it on to what cannot be seen from here.
-    Veiled,
+    /// Hands it to something that cannot be seen from here.
+    Opaque,
     /// Keeps it in memory.
     Memory,
     /// Not known.
@@ -83,11 +87,11 @@ pub enum Mapping {
     Unwritten,
     /// Some shared, compressed or packed.
     Shared,
-    /// Not said.
+    /// Not known.
     Unknown,
 }
 
-/// What became of a direct write or read of 4 KiB and an `fdatasync`.
+/// The result of a direct write and read of 4 KiB and an `fdatasync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// Both worked.
@@ -105,15 +109,15 @@ pub enum Transfer {
 pub enum Flush {
     /// Empties the device's cache.
     Sent,
-    /// Goes to something that may ignore it, and does not show whether it does.
+    /// It goes to something that may ignore it without showing that.
     Unseen,
-    /// Leaves the device's cache alone.
+    /// It does not empty the device's cache.
     Suppressed,
-    /// Nothing.
+    /// It does nothing.
     Dropped,
 }
 
-/// Everything that the verdict rests on.
+/// Everything that decides the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each type says what it is")]
 pub struct Aspects {
@@ -133,7 +137,7 @@ pub struct Aspects {
 pub enum Contract {
     /// The machine shows it.
     Shown,
-    /// The operator states it.
+    /// The operator asserts it.
     Asserted,
 }
 
@@ -147,12 +151,12 @@ impl Contract {
     }
 }
 
-/// What speaks against one mode.
+/// The reasons against one mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
     /// Any of these refuses the mode.
     pub refusals: Vec<Reason>,
-    /// What the mode's promise rests on without its being shown.
+    /// What the mode's promise relies on although the machine does not show it.
     pub warnings: Vec<Reason>,
 }
 
@@ -176,7 +180,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What speaks against a mode.
+    /// The reasons against a mode.
     pub fn of(&self, mode: Mode) -> &Judgement {
         match mode {
             Mode::Device => &self.device,
@@ -189,7 +193,8 @@ impl Verdict {
 /// All modes, the strongest first.
 pub const MODES: [Mode; 3] = [Mode::Device, Mode::Replicated, Mode::Sync];
 
-/// Judges the modes for a cluster of `voters`; `asserted` is whether the operator states the device contract.
+/// Judges the modes for a cluster of `voters`. `asserted`: the operator asserts the device
+/// contract.
 pub fn judge(aspects: &Aspects, voters: usize, asserted: bool) -> Verdict {
     let any = any_mode(aspects, asserted);
     let shown = with(&any, device(aspects));
@@ -226,9 +231,9 @@ fn those<const N: usize>(cases: [(bool, Reason); N]) -> Vec<Reason> {
     cases.into_iter().filter(|(holds, _)| *holds).map(|(_, reason)| reason).collect()
 }
 
-/// What refuses every mode: even votes could not be kept.
+/// What refuses every mode, because not even votes would be durable.
 fn any_mode(aspects: &Aspects, asserted: bool) -> Vec<Reason> {
-    // Where completed writes survive the power, nothing hangs on emptying the cache.
+    // If completed writes survive a power cut, no sync has to empty the cache.
     let cache_matters = match aspects.cache {
         Cache::None => false,
         Cache::Volatile | Cache::Unknown => !asserted,
@@ -263,7 +268,7 @@ fn device(aspects: &Aspects) -> Vec<Reason> {
         (aspects.atomicity == Atomicity::Unknown, Reason::AtomicityUnknown),
         (aspects.overwrite == Overwrite::Elsewhere, Reason::CopyOnWrite),
         (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
-        (aspects.overwrite == Overwrite::Veiled, Reason::FilesystemVeiled),
+        (aspects.overwrite == Overwrite::Opaque, Reason::FilesystemOpaque),
         (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
         (memory, Reason::Memory),
         (aspects.mapping == Mapping::Unwritten, Reason::ExtentsUnwritten),
@@ -287,7 +292,7 @@ fn replicated(aspects: &Aspects, voters: usize, stated: bool) -> Vec<Reason> {
 }
 
 fn replicated_warnings(aspects: &Aspects) -> Vec<Reason> {
-    let mut warnings = veiled(aspects);
+    let mut warnings = unseen(aspects);
     warnings.extend(those([
         (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
         (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
@@ -296,7 +301,7 @@ fn replicated_warnings(aspects: &Aspects) -> Vec<Reason> {
 }
 
 fn sync_warnings(aspects: &Aspects) -> Vec<Reason> {
-    let mut warnings = veiled(aspects);
+    let mut warnings = unseen(aspects);
     warnings.extend(those([
         (aspects.medium == Medium::Network, Reason::NetworkDevice),
         (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
@@ -304,13 +309,13 @@ fn sync_warnings(aspects: &Aspects) -> Vec<Reason> {
     warnings
 }
 
-/// What neither mode can see through.
-fn veiled(aspects: &Aspects) -> Vec<Reason> {
+/// What cannot be seen, for `replicated` and `sync`.
+fn unseen(aspects: &Aspects) -> Vec<Reason> {
     let memory = aspects.medium == Medium::Memory || aspects.overwrite == Overwrite::Memory;
     those([
         (memory, Reason::Memory),
         (aspects.medium == Medium::Unknown && !memory, Reason::DeviceUnknown),
-        (aspects.overwrite == Overwrite::Veiled, Reason::FilesystemVeiled),
+        (aspects.overwrite == Overwrite::Opaque, Reason::FilesystemOpaque),
         (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
         (aspects.transfer == Transfer::Untried, Reason::Untried),
         // Votes are synced in every mode.

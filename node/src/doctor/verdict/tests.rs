@@ -1,4 +1,5 @@
-//! The verdict over all inputs, held to the rules said in another way, and the machines that one meets.
+//! The verdict over all inputs, compared with the same rules in another form, and on typical
+//! machines.
 
 use super::*;
 
@@ -18,7 +19,7 @@ const OVERWRITES: [Overwrite; 6] = [
     Overwrite::InPlace,
     Overwrite::Elsewhere,
     Overwrite::Network,
-    Overwrite::Veiled,
+    Overwrite::Opaque,
     Overwrite::Memory,
     Overwrite::Unknown,
 ];
@@ -39,7 +40,8 @@ const BEST: Aspects = Aspects {
     flush: Flush::Sent,
 };
 
-/// Every combination of aspects, for too few voters and enough, with and without the operator's statement.
+/// Every combination of aspects, with too few voters and with enough, with and without the
+/// operator's assertion.
 fn for_all(check: impl Fn(&Aspects, usize, bool, &Verdict)) {
     let sizes = [
         MEDIA.len(),
@@ -74,12 +76,12 @@ fn for_all(check: impl Fn(&Aspects, usize, bool, &Verdict)) {
 }
 
 #[test]
-fn without_a_statement_device_is_justified_only_where_everything_is_shown() {
+fn without_an_assertion_device_is_justified_only_where_everything_is_shown() {
     for_all(|aspects, voters, asserted, verdict| {
         if asserted {
             return;
         }
-        // With no volatile cache it does not matter whether a sync empties it.
+        // Without a volatile cache it does not matter whether a sync empties it.
         let relevant = match aspects.flush {
             Flush::Suppressed | Flush::Unseen => Aspects { flush: Flush::Sent, ..*aspects },
             _ => *aspects,
@@ -91,7 +93,7 @@ fn without_a_statement_device_is_justified_only_where_everything_is_shown() {
 }
 
 #[test]
-fn a_statement_is_about_the_device_and_never_about_what_the_filesystem_is_seen_to_do() {
+fn an_assertion_is_about_the_device_and_never_about_what_the_filesystem_is_seen_to_do() {
     for_all(|aspects, voters, asserted, verdict| {
         if !asserted {
             return;
@@ -145,7 +147,7 @@ fn sync_is_justified_wherever_a_write_and_a_sync_work_and_reach_the_device() {
 }
 
 #[test]
-fn the_verdict_is_the_strongest_mode_that_is_justified_and_a_statement_never_weakens_it() {
+fn the_verdict_is_the_strongest_mode_that_is_justified_and_an_assertion_never_weakens_it() {
     let strength = |mode: Option<Mode>| mode.map(|mode| MODES.iter().rev().position(|other| *other == mode));
     for_all(|aspects, voters, asserted, verdict| {
         match verdict.mode {
@@ -165,10 +167,10 @@ fn the_verdict_is_the_strongest_mode_that_is_justified_and_a_statement_never_wea
 }
 
 #[test]
-fn what_cannot_be_seen_refuses_device_and_warns_the_others() {
+fn what_cannot_be_seen_refuses_device_and_warns_about_the_other_modes() {
     for_all(|aspects, _, _, verdict| {
         let unseen = aspects.medium == Medium::Unknown
-            || matches!(aspects.overwrite, Overwrite::Veiled | Overwrite::Unknown | Overwrite::Memory)
+            || matches!(aspects.overwrite, Overwrite::Opaque | Overwrite::Unknown | Overwrite::Memory)
             || aspects.medium == Medium::Memory
             || aspects.transfer == Transfer::Untried
             || aspects.flush == Flush::Unseen;
@@ -196,11 +198,12 @@ fn no_reason_is_given_twice() {
     });
 }
 
-/// Where, for how many voters, with what statement: which mode, and what keeps it from a stronger one.
+/// The machine, its voters, whether the operator asserts the contract; then the mode, and what
+/// refuses a stronger one.
 type Row = (&'static str, Aspects, usize, bool, Option<Mode>, &'static [Reason]);
 
 #[test]
-fn machines_that_one_meets() {
+fn typical_machines() {
     let laptop = Aspects { cache: Cache::Volatile, atomicity: Atomicity::Torn, ..BEST };
     let virtio = Aspects { medium: Medium::Virtual, cache: Cache::Volatile, ..BEST };
     let network = Aspects { medium: Medium::Network, ..BEST };
@@ -209,7 +212,7 @@ fn machines_that_one_meets() {
         medium: Medium::Unknown,
         cache: Cache::Unknown,
         atomicity: Atomicity::Unknown,
-        overwrite: Overwrite::Veiled,
+        overwrite: Overwrite::Opaque,
         mapping: Mapping::Unknown,
         ..BEST
     };
@@ -223,16 +226,16 @@ fn machines_that_one_meets() {
         ("a laptop's NVMe drive", laptop, 3, false, replicated, &[Reason::VolatileCache, Reason::NotAtomic]),
         ("the same, alone", laptop, 1, false, sync, &[Reason::FewVoters]),
         ("the same, of two", laptop, 2, false, sync, &[Reason::FewVoters]),
-        ("the same, stated", laptop, 3, true, device, &[]),
+        ("the same, asserted", laptop, 3, true, device, &[]),
         ("a virtio disk", virtio, 3, false, replicated, &[Reason::VirtualDevice, Reason::VolatileCache]),
         ("a cloud's network disk", network, 3, false, sync, &[Reason::NetworkDevice]),
-        ("the same, stated", network, 3, true, device, &[]),
+        ("the same, asserted", network, 3, true, device, &[]),
         ("btrfs", btrfs, 3, false, sync, &[Reason::CopyOnWrite]),
-        ("btrfs, stated", btrfs, 3, true, sync, &[Reason::CopyOnWrite]),
-        ("a container's own layer", overlay, 3, false, replicated, &[Reason::FilesystemVeiled]),
+        ("btrfs, asserted", btrfs, 3, true, sync, &[Reason::CopyOnWrite]),
+        ("a container's own layer", overlay, 3, false, replicated, &[Reason::FilesystemOpaque]),
         ("LVM on a protected drive", lvm, 3, false, replicated, &[Reason::LayeredDevice]),
         ("files restored from a backup", copied, 3, false, sync, &[Reason::ExtentsUnwritten]),
-        ("the same, stated", copied, 3, true, sync, &[Reason::ExtentsUnwritten]),
+        ("the same, asserted", copied, 3, true, sync, &[Reason::ExtentsUnwritten]),
         ("no barriers", reckless, 3, false, None, &[Reason::FlushSuppressed]),
         (
             "a protected drive, no barriers",
@@ -246,7 +249,7 @@ fn machines_that_one_meets() {
     for (machine, aspects, voters, asserted, mode, reasons) in rows {
         let verdict = judge(aspects, *voters, *asserted);
         assert_eq!(verdict.mode, *mode, "{machine}");
-        // The reasons stand against the next stronger mode.
+        // These reasons refuse the next stronger mode.
         let strongest =
             mode.map_or(MODES.len(), |mode| MODES.iter().position(|other| *other == mode).expect("a mode"));
         if let Some(refused) = strongest.checked_sub(1).and_then(|stronger| MODES.get(stronger)) {

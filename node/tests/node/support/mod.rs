@@ -1,4 +1,5 @@
-//! Real `cairn` processes for tests: started on loopback ports and in a folder of their own, and killed with the test.
+//! Real `cairn` processes for tests: started on loopback ports and in a temporary folder, and
+//! killed at the end of the test.
 
 pub mod raw;
 
@@ -10,13 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than anything takes on a slow machine that does other work as well: it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(180);
-/// What a command of the client is given; less, so that it can say why.
+/// Longer than anything takes, even on a slow and busy machine. It only turns a hang into a
+/// failure.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(180);
+/// The timeout of a client command. It is shorter, so that the command can report why it failed.
 const COMMAND_TIMEOUT: &str = "120s";
 const POLL: Duration = Duration::from_millis(10);
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -24,7 +26,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// `cairn` with these arguments in this folder, untouched by the environment of whoever runs the tests.
+/// `cairn` with these arguments in this folder, without the CAIRN_ variables of the environment.
 pub fn command<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
     for (variable, _) in std::env::vars_os() {
@@ -47,7 +49,7 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Ran {
     )
 }
 
-/// Waits for the end; a command that does not end in time fails the test and does not outlive it.
+/// Waits for the end of a command. One that does not end in time is killed and fails the test.
 pub fn finish(mut child: Child) -> Ran {
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
@@ -64,7 +66,7 @@ pub fn finish(mut child: Child) -> Ran {
                 stderr: text(stderr),
             };
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > WAIT_LIMIT {
             child.kill().expect("our own child");
             panic!("the command did not end: {}", text(stderr));
         }
@@ -72,7 +74,7 @@ pub fn finish(mut child: Child) -> Ran {
     }
 }
 
-/// Read while the process runs: a full pipe would hold it up.
+/// Reads the pipe while the process runs, since a full pipe would block the process.
 fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -81,7 +83,7 @@ fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<Vec<u8>
     })
 }
 
-/// Ports for a test's servers, until they are dropped, and their addresses.
+/// Ports for a test's servers, held until they are dropped, and their addresses.
 pub fn hold(count: usize) -> (Vec<HeldPort>, Vec<String>) {
     let ports = cairn_ports::hold(count).expect("ports");
     let addresses = ports.iter().map(|port| port.address().to_string()).collect();
@@ -103,7 +105,8 @@ struct Server {
 }
 
 impl Cluster {
-    /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration. Starts none.
+    /// Formats `size` members of `storage_bytes` each, with `more` lines in every configuration.
+    /// Starts none.
     pub fn format(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let folder = tempfile::tempdir().expect("a folder");
         let (ports, addresses) = hold(size * 3);
@@ -139,7 +142,7 @@ impl Cluster {
         Cluster { folder, nodes, ports }
     }
 
-    /// Formats, starts, and waits until a leader is known everywhere.
+    /// Formats, starts, and waits until every node knows a leader.
     pub async fn start(size: usize, storage_bytes: &str, more: &str) -> Cluster {
         let mut cluster = Cluster::format(size, storage_bytes, more);
         for node in 0..size {
@@ -156,12 +159,12 @@ impl Cluster {
             self.folder.path(),
             &["serve", "--stop-with-stdin", "--config", server.config.to_str().expect("text")],
         );
-        // The open pipe ends the server should the test die without its destructors.
+        // The open pipe stops the server if the test dies without running its destructors.
         command.stdin(Stdio::piped()).stdout(log.try_clone().expect("a log")).stderr(log);
         server.process = Some(command.spawn().expect("cairn starts"));
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// Sends SIGKILL, and returns when the process is gone.
     pub fn kill_node(&mut self, node: usize) {
         if let Some(mut process) = self.nodes[node].process.take() {
             process.kill().expect("our own child");
@@ -169,7 +172,7 @@ impl Cluster {
         }
     }
 
-    /// SIGKILL to all before any is waited for.
+    /// Sends SIGKILL to all before it waits for any of them.
     pub fn kill_all(&mut self) {
         let mut killed: Vec<Child> = self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
         for process in &mut killed {
@@ -180,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// Closes standard input, which stops a server as SIGTERM does, and gives its exit code.
+    /// Closes standard input, which stops a server like SIGTERM does, and returns its exit code.
     pub fn stop_node(&mut self, node: usize) -> i32 {
         let mut process = self.nodes[node].process.take().expect("it runs");
         drop(process.stdin.take());
@@ -220,9 +223,9 @@ impl Cluster {
         Options::new(self.endpoints())
     }
 
-    /// A client that waits as long as it takes.
+    /// A client with a long deadline.
     pub fn client(&self) -> Client {
-        self.options().deadline(PATIENCE).build().expect("good options")
+        self.options().deadline(WAIT_LIMIT).build().expect("good options")
     }
 
     pub fn logs(&self) -> String {
@@ -235,7 +238,7 @@ impl Cluster {
         self.memory_of(node, "VmRSS:")
     }
 
-    /// The most that it had since [`Cluster::forget_peak`].
+    /// The peak since [`Cluster::forget_peak`].
     pub fn peak_memory(&self, node: usize) -> u64 {
         self.memory_of(node, "VmHWM:")
     }
@@ -251,7 +254,7 @@ impl Cluster {
 
     fn memory_of(&self, node: usize, what: &str) -> u64 {
         let status = std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
-        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux says it");
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports it");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
@@ -266,7 +269,7 @@ impl Cluster {
         run(self.folder.path(), &all)
     }
 
-    /// Every running node's own picture.
+    /// The status of every running node.
     pub async fn statuses(&self) -> Vec<NodeStatus> {
         let client = self.options().build().expect("good options");
         let mut statuses = Vec::new();
@@ -276,19 +279,19 @@ impl Cluster {
         statuses
     }
 
-    /// Waits until something has happened, and fails with all logs where it does not.
+    /// Waits until something has happened, and fails with all logs if it does not.
     pub async fn until<T>(&self, what: &str, mut happened: impl AsyncFnMut() -> Option<T>) -> T {
         let began = Instant::now();
         loop {
             if let Some(value) = happened().await {
                 return value;
             }
-            assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.logs());
+            assert!(began.elapsed() < WAIT_LIMIT, "never: {what}\n{}", self.logs());
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits for a status of each running node, all of which satisfy this at the same time.
+    /// Waits until the statuses of all running nodes satisfy this at the same time.
     pub async fn until_all(&self, what: &str, holds: impl Fn(&NodeStatus) -> bool) -> Vec<NodeStatus> {
         let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
         let all =
@@ -296,7 +299,7 @@ impl Cluster {
         self.until(what, all).await
     }
 
-    /// Returns when every running node knows a leader. Fails at once where one has ended.
+    /// Returns when every running node knows a leader. Fails at once if one has ended.
     pub async fn wait_ready(&mut self) {
         let began = Instant::now();
         loop {
@@ -308,20 +311,20 @@ impl Cluster {
             let ended = self.nodes.iter_mut().any(|node| {
                 node.process.as_mut().is_some_and(|process| process.try_wait().expect("ours").is_some())
             });
-            assert!(!ended && began.elapsed() < PATIENCE, "the cluster is not ready:\n{}", self.logs());
+            assert!(!ended && began.elapsed() < WAIT_LIMIT, "the cluster is not ready:\n{}", self.logs());
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits until the node of this slot is an active voter under another identity than before, and the one before is no
-    /// member: in the change that replaces it both vote.
+    /// Waits until the node of this slot is an active voter under a new identity, and the old
+    /// identity is no longer a member. (During the joint change that replaces it, both vote.)
     pub async fn wait_replaced(&self, before: &NodeStatus) -> NodeStatus {
         let replaced = async || {
             let own = self.statuses().await.into_iter().find(|status| status.slot == before.slot);
             own.filter(|own| own.members.iter().all(|member| member.node_id != before.node_id))
-                .filter(|own| own.standing == "active" && own.node_id != before.node_id)
+                .filter(|own| own.member_state == "active" && own.node_id != before.node_id)
         };
-        self.until("a member in the place of the one before", replaced).await
+        self.until("a new member in the slot", replaced).await
     }
 
     /// The running node that leads.
@@ -351,7 +354,7 @@ pub fn value_of(config: &str, key: &str) -> String {
     line.trim_end_matches('"').to_string()
 }
 
-/// A whole HTTP response.
+/// A complete HTTP response.
 pub fn http_get(address: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).expect("HTTP is served");

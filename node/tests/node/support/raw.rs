@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that sends requests and takes what comes back only when it is told to.
+//! An HTTP/2 client that sends requests and reads answers only when it is asked to.
 use prost::Message;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 const FRAME_BYTES: usize = 16 << 10;
 const WINDOW: u32 = (1 << 31) - 1;
 
-/// A connection. The server may send as much as it likes; nobody reads it.
+/// A connection. The server may send any amount; the client does not read it.
 pub struct Raw {
     socket: TcpStream,
     next: u32,
@@ -32,8 +32,8 @@ impl Raw {
         Raw { socket, next: 1 }
     }
 
-    /// Sends a request whose message fits the window that every connection begins with; `last` says that no other follows on its
-    /// stream.
+    /// Sends a request whose message fits the initial window of a connection. `last`: no other
+    /// message follows on its stream.
     pub fn call(&mut self, method: &str, message: &impl Message, last: bool) {
         let stream = self.next;
         self.next += 2;
@@ -50,7 +50,7 @@ impl Raw {
         self.socket.write_all(&sent).expect("sent");
     }
 
-    /// Whether the server has closed the connection; takes a little of what it sent.
+    /// Whether the server has closed the connection. Reads a little of what it sent.
     pub fn is_closed(&mut self) -> bool {
         self.socket.set_nonblocking(true).expect("a socket");
         let mut taken = [0; 16];
@@ -69,7 +69,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Each as a literal that is not indexed.
+/// Encodes each header as a literal without indexing.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/cairn.kv.v1.Kv/{method}");
     let fields = [

@@ -1,18 +1,18 @@
 //! An entry's `meta` bytes: everything of an entry but its id and its values.
 //!
-//! | bytes | blank | command | membership | loss | start |
+//! | bytes | blank | command | membership | unsafe recovery | boot epoch |
 //! |---|---|---|---|---|---|
 //! | 1 | 0 | 1 | 2 | 3 | 4 |
 //! | 1 | | 1 with a session + 2 if to be synced before it is acknowledged | | |
 //! | 16, then four varints | | client id; sequence, lowest pending, base index, session bound (with a session) | | |
 //! | varint | | number of operations | | |
 //! | per operation | | kind + 4 × condition; varint key length; key; varint version (condition 3) | | |
-//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, start, run (8 each, little-endian) |
+//! | rest | | | protobuf `Membership` | node id (8, little-endian) | node id, boot epoch, boot nonce (8 each, little-endian) |
 //!
-//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2 exists, 3 version.
-//! A put's value is the entry's next value.
+//! Varints are LEB128. Operation kinds: 0 put, 1 delete, 2 check. Conditions: 0 none, 1 absent, 2
+//! exists, 3 version. A put's value is the entry's next value.
 //!
-//! What holds here: decoding refuses bytes that encoding cannot have made, and never panics.
+//! What holds here: decoding refuses bytes that encoding cannot have produced, and never panics.
 
 use super::command::{Command, Condition, Operation, Session};
 use super::error::Malformed;
@@ -20,24 +20,24 @@ use super::ids::NodeId;
 use super::types::{Membership, Payload, Proposal};
 use super::{convert, proto};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use cairn_engine::Run;
+use cairn_engine::BootEpoch;
 use prost::Message;
 
-/// The engine takes no more values in an entry.
+/// The engine's limit on values in an entry.
 const MAX_VALUES: usize = u16::MAX as usize;
-/// The engine takes no larger meta.
+/// The engine's limit on an entry's meta.
 pub(crate) const MAX_META_BYTES: usize = 1 << 20;
 
 const BLANK: u8 = 0;
 const COMMAND: u8 = 1;
 const MEMBERSHIP: u8 = 2;
-const LOSS: u8 = 3;
-const START: u8 = 4;
+const UNSAFE_RECOVERY: u8 = 3;
+const EPOCH: u8 = 4;
 
 const SESSION: u8 = 1;
 const SYNCED: u8 = 2;
-const LOSS_BYTES: usize = 9;
-const START_BYTES: usize = 25;
+const UNSAFE_RECOVERY_BYTES: usize = 9;
+const EPOCH_BYTES: usize = 25;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 1;
@@ -48,7 +48,7 @@ const ABSENT: u8 = 1;
 const EXISTS: u8 = 2;
 const VERSION: u8 = 3;
 
-/// A command as it is applied.
+/// A command as the state machine applies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCommand {
     pub(crate) synced: bool,
@@ -56,8 +56,8 @@ pub(crate) struct StoredCommand {
     pub(crate) operations: Vec<StoredOperation>,
 }
 
-/// A command's session and the bound of the session table. The bound travels with the command, since every replica must
-/// forget the same sessions.
+/// A command's session and the bound of the session table. The bound travels with the command,
+/// since every replica must evict the same sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSession {
     pub(crate) session: Session,
@@ -79,7 +79,7 @@ pub(crate) enum StoredKind {
     Check,
 }
 
-/// The shape in which a command is stored and sent.
+/// A command in the form in which it is stored and sent.
 pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal {
     let keys: usize = command.operations.iter().map(|operation| operation.key().len() + 16).sum();
     let mut meta = BytesMut::with_capacity(64 + keys);
@@ -123,41 +123,42 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
     Proposal { meta: meta.freeze(), values }
 }
 
-/// The proposal that says that an operator let this member lead, and so gave up what no member held any more.
-pub(crate) fn encode_loss(member: NodeId) -> Proposal {
-    let mut meta = BytesMut::with_capacity(LOSS_BYTES);
-    meta.put_u8(LOSS);
+/// The unsafe-recovery record: an operator let this member lead, and so discarded what no member
+/// held any more.
+pub(crate) fn encode_unsafe_recovery(member: NodeId) -> Proposal {
+    let mut meta = BytesMut::with_capacity(UNSAFE_RECOVERY_BYTES);
+    meta.put_u8(UNSAFE_RECOVERY);
     meta.put_u64_le(member.as_u64());
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
-/// Whether an entry's meta says that a loss was accepted.
-pub(crate) fn is_loss(meta: &[u8]) -> bool {
-    meta.len() == LOSS_BYTES && meta.first() == Some(&LOSS)
+/// Whether an entry's meta is an unsafe-recovery record.
+pub(crate) fn is_unsafe_recovery(meta: &[u8]) -> bool {
+    meta.len() == UNSAFE_RECOVERY_BYTES && meta.first() == Some(&UNSAFE_RECOVERY)
 }
 
-/// The proposal that says that a run of a member began.
-pub(crate) fn encode_start(member: NodeId, run: Run) -> Proposal {
-    let mut meta = BytesMut::with_capacity(START_BYTES);
-    meta.put_u8(START);
+/// The boot-epoch record: a member began this boot.
+pub(crate) fn encode_epoch(member: NodeId, epoch: BootEpoch) -> Proposal {
+    let mut meta = BytesMut::with_capacity(EPOCH_BYTES);
+    meta.put_u8(EPOCH);
     meta.put_u64_le(member.as_u64());
-    meta.put_u64_le(run.start);
-    meta.put_u64_le(run.nonce);
+    meta.put_u64_le(epoch.number);
+    meta.put_u64_le(epoch.nonce);
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
-/// The member and its start of an entry's meta; `None` for another kind of entry.
-pub(crate) fn decode_start(mut meta: &[u8]) -> Option<(NodeId, Run)> {
-    if meta.len() != START_BYTES || meta.get_u8() != START {
+/// The member and boot epoch of a boot-epoch record; `None` for another kind of entry.
+pub(crate) fn decode_epoch(mut meta: &[u8]) -> Option<(NodeId, BootEpoch)> {
+    if meta.len() != EPOCH_BYTES || meta.get_u8() != EPOCH {
         return None;
     }
     let member = NodeId::from_u64(meta.get_u64_le());
-    Some((member, Run { start: meta.get_u64_le(), nonce: meta.get_u64_le() }))
+    Some((member, BootEpoch { number: meta.get_u64_le(), nonce: meta.get_u64_le() }))
 }
 
-/// Whether an entry's meta is one of the members' own, in which no client's command is.
+/// Whether the members themselves proposed the entry: it holds no client's command.
 fn is_internal(meta: &[u8]) -> bool {
-    is_loss(meta) || decode_start(meta).is_some()
+    is_unsafe_recovery(meta) || decode_epoch(meta).is_some()
 }
 
 /// The command of an entry's meta.
@@ -169,12 +170,13 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     Ok(StoredCommand { synced: is_synced(meta), session, operations })
 }
 
-/// Whether an entry is to be synced before it is acknowledged, on every replica.
+/// Whether every replica must sync the entry before it acknowledges it.
 pub(crate) fn is_synced(meta: &[u8]) -> bool {
     matches!(meta, [COMMAND, flags, ..] if flags & SYNCED != 0)
 }
 
-/// Goes through a command, telling each of its operations. Reserves nothing, so a lying count costs nothing.
+/// Parses a command and calls `each` for every operation. Allocates nothing, so a false count costs
+/// nothing.
 fn parse_command<'m>(
     meta: &'m [u8],
     mut each: impl FnMut(StoredKind, &'m [u8], Condition),
@@ -240,13 +242,16 @@ fn encode_membership(membership: &Membership) -> Bytes {
     meta.freeze()
 }
 
-/// An entry's payload from meta and values. A command is looked at when it is applied, or by [`validate`].
+/// An entry's payload from meta and values. Does not check a command: that is done when it is
+/// applied, or by [`validate`].
 pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
     match meta.first() {
         Some(&COMMAND) => Ok(Payload::Normal(Proposal { meta, values })),
         Some(_) if !values.is_empty() => Err(Malformed("values without a command")),
         Some(&BLANK) if meta.len() == 1 => Ok(Payload::Blank),
-        Some(&(LOSS | START)) if is_internal(&meta) => Ok(Payload::Normal(Proposal { meta, values })),
+        Some(&(UNSAFE_RECOVERY | EPOCH)) if is_internal(&meta) => {
+            Ok(Payload::Normal(Proposal { meta, values }))
+        }
         Some(&MEMBERSHIP) => {
             let message =
                 proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
@@ -261,7 +266,8 @@ pub(crate) fn is_key(key: &[u8]) -> bool {
     !key.is_empty() && u16::try_from(key.len()).is_ok()
 }
 
-/// As [`decode_payload`], with the command checked and its values counted: for entries from the network.
+/// As [`decode_payload`], and checks the command and counts its values: for entries from the
+/// network.
 pub(crate) fn validate(meta: Bytes, values: Vec<Bytes>) -> Result<Payload, Malformed> {
     if meta.len() > MAX_META_BYTES {
         return Err(Malformed("an entry larger than the bound"));

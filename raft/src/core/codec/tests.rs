@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an engine can keep.
+/// A key that the engine can keep.
 fn key() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(any::<u8>(), 1..40).prop_map(Bytes::from)
 }
@@ -56,7 +56,7 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
     })
 }
 
-/// The command that was encoded, put together again from what is stored.
+/// Rebuilds the command that was encoded from what is stored.
 fn restored(stored: StoredCommand, values: &[Bytes]) -> Command {
     let mut values = values.iter().cloned();
     let operations = stored.operations.into_iter().map(|operation| {

@@ -1,9 +1,11 @@
-//! The runtime under openraft: tokio's, or the simulation's. The only module of this crate that knows of `cfg(madsim)`.
+//! The runtime under openraft: tokio's, or the simulation's. The only module of this crate that
+//! knows of `cfg(madsim)`.
 //!
-//! In the simulation tokio's watch channel and thread-local randomness would make runs differ, so its parts are chosen
-//! one by one; each node's clock can run at a rate of its own.
+//! In the simulation, tokio's watch channel and thread-local randomness would make runs differ. So
+//! this module chooses each part separately. Each node's clock can run at its own rate.
 //!
-//! What holds here: everything in this crate that waits or asks for the time does so through this module.
+//! What holds here: everything in this crate that waits or reads the time does so through this
+//! module.
 
 use openraft_rt::{AsyncRuntime, Instant as _, Watch};
 use std::future::Future;
@@ -17,17 +19,17 @@ mod chosen {
     pub(crate) use openraft_rt_tokio::TokioRuntime as Runtime;
     use std::time::Duration;
 
-    /// No message is sent again.
-    pub(crate) const fn repeat_after() -> Option<Duration> {
+    /// No message is duplicated.
+    pub(crate) const fn duplicate_after() -> Option<Duration> {
         None
     }
 
-    /// Snapshots go in pieces of the usual size.
+    /// Snapshots are read in pieces of the usual size.
     pub(crate) const fn piece_bytes(usual: u64) -> u64 {
         usual
     }
 
-    /// Nobody looks.
+    /// Nothing observes it.
     pub(crate) const fn note_flushed(_slot: u16, _last: cairn_engine::LogId) {}
 
     /// The network encodes it.
@@ -35,12 +37,12 @@ mod chosen {
         Some(message)
     }
 
-    /// The network does what a network does.
+    /// The real network needs no wrapper.
     pub(crate) const fn behind_network<S>(service: S) -> S {
         service
     }
 
-    /// The tonic service in front of one that answers the other members.
+    /// The tonic service around the peer service.
     pub(crate) type Served<S> = crate::core::proto::peer_server::PeerServer<S>;
 }
 
@@ -50,9 +52,9 @@ mod chosen {
     pub use super::simulated::{
         cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
     };
-    pub(crate) use super::simulated::{note_flushed, piece_bytes, repeat_after};
+    pub(crate) use super::simulated::{duplicate_after, note_flushed, piece_bytes};
 
-    /// A message of a stream, through bytes and back; one that the wire would not carry is not carried.
+    /// Encodes and decodes a message of a stream; `None` if it is larger than the limit.
     pub(crate) fn on_its_way<M: prost::Message + Default>(message: M) -> Option<M> {
         super::wire::encoded(&message, crate::core::proto::MAX_MESSAGE_BYTES).ok()
     }
@@ -61,14 +63,14 @@ mod chosen {
         super::wire::OverWire(service)
     }
 
-    /// The tonic service in front of one that answers the other members.
+    /// The tonic service around the peer service.
     pub(crate) type Served<S> = crate::core::proto::peer_server::PeerServer<
         super::wire::OverWire<S>,
         tonic::codegen::IdentityInterceptor,
     >;
 }
 
-/// What of this module is public: the simulation's hold on it.
+/// What the simulation uses of this module.
 pub(crate) mod exports {
     #[cfg(madsim)]
     pub use super::chosen::{
@@ -79,7 +81,7 @@ pub(crate) mod exports {
 }
 
 pub(crate) use chosen::{
-    Runtime, Served, behind_network, note_flushed, on_its_way, piece_bytes, repeat_after,
+    Runtime, Served, behind_network, duplicate_after, note_flushed, on_its_way, piece_bytes,
 };
 
 /// A point on this node's clock.
@@ -103,12 +105,12 @@ pub(crate) async fn timeout<F: Future + Send>(duration: Duration, future: F) -> 
 pub(crate) type WatchSender<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Sender<T>;
 pub(crate) type WatchReceiver<T> = <<Runtime as AsyncRuntime>::Watch as Watch>::Receiver<T>;
 
-/// A value that can be watched; those who wait are woken in an order that a simulation can repeat.
+/// A value that can be watched. It wakes waiters in an order that a simulation can repeat.
 pub(crate) fn watch<T: Send + Sync + 'static>(value: T) -> (WatchSender<T>, WatchReceiver<T>) {
     <Runtime as AsyncRuntime>::Watch::channel(value)
 }
 
-/// Runs a task that lives until it ends by itself.
+/// Spawns a detached task.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     drop(Runtime::spawn(future));
 }
@@ -135,7 +137,8 @@ mod simulated {
 
     const PARTS: u128 = 1_000_000;
 
-    /// A node's clock: at `real_base` of simulated time it showed `shown_base`, and it has run at `rate` since.
+    /// A node's clock: at `real_base` of simulated time it showed `shown_base`, and it has run at
+    /// `rate` since.
     #[derive(Clone, Copy)]
     struct Clock {
         real_base: Duration,
@@ -146,12 +149,13 @@ mod simulated {
     thread_local! {
         // A simulation runs on one thread.
         static CLOCKS: RefCell<BTreeMap<NodeId, Clock>> = const { RefCell::new(BTreeMap::new()) };
-        /// Of a thousand messages between members, those that are sent again.
+        /// How many of a thousand messages between members are sent a second time.
         static REPEATS: Cell<u32> = const { Cell::new(0) };
         static REPEATED: Cell<u64> = const { Cell::new(0) };
-        /// Snapshots go in pieces of so many bytes, if not of the usual size.
+        /// The size of a snapshot's pieces in bytes, if not the usual one.
         static PIECE_BYTES: Cell<Option<u64>> = const { Cell::new(None) };
-        /// By slot, the last entry that a member has told openraft is stored: from then on it counts for a quorum.
+        /// By slot, the last entry that a member reported to openraft as stored: from then on it
+        /// counts for a quorum.
         static FLUSHED: RefCell<BTreeMap<u16, LogId>> = const { RefCell::new(BTreeMap::new()) };
     }
 
@@ -181,8 +185,8 @@ mod simulated {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// From now on `node`'s clock runs at `parts_per_million` of the true rate: 1,000,000 is true, more is fast.
-    /// Zero is taken as one.
+    /// From now on `node`'s clock runs at `parts_per_million` of the true rate: 1,000,000 is true,
+    /// more is fast. Zero counts as one.
     pub fn set_clock_rate(node: NodeId, parts_per_million: u32) {
         let real_base = TimeHandle::current().elapsed();
         let shown_base = Clock::of(node).shown(real_base);
@@ -190,30 +194,32 @@ mod simulated {
         CLOCKS.with_borrow_mut(|clocks| clocks.insert(node, clock));
     }
 
-    /// From now on so many of a thousand messages between members are sent once more, up to some seconds later.
+    /// From now on sends this many of a thousand messages between members a second time, up to some
+    /// seconds later.
     pub fn repeat_messages(per_mille: u32) {
         REPEATS.set(per_mille);
     }
 
-    /// Messages that were sent once more, since this was last asked.
+    /// How many messages were sent a second time, since the last call of this function.
     pub fn messages_repeated() -> u64 {
         REPEATED.replace(0)
     }
 
-    /// After how long the message at hand is to be sent once more, if it is.
-    pub(crate) fn repeat_after() -> Option<Duration> {
+    /// After how long to send the present message a second time; `None`: never.
+    pub(crate) fn duplicate_after() -> Option<Duration> {
         let per_mille = REPEATS.get();
         let mut rng = madsim::rand::thread_rng();
         if per_mille == 0 || rng.gen_range(0..1_000) >= per_mille {
             return None;
         }
         REPEATED.set(REPEATED.get() + 1);
-        // Half of them overtake what was sent soon after; half outlive leaders, and often the receiver's process.
+        // Half of the copies overtake messages that were sent soon after; half arrive after the
+        // leader, and often the receiver's process, has ended.
         let longest_us = if rng.gen_bool(0.5) { 20_000 } else { 10_000_000 };
         Some(Duration::from_micros(rng.gen_range(0..longest_us)))
     }
 
-    /// From now on snapshots go in pieces of so many bytes, or of the usual size.
+    /// From now on snapshots are read in pieces of this many bytes, or of the usual size.
     pub fn cut_snapshots(piece_bytes: Option<u64>) {
         PIECE_BYTES.set(piece_bytes);
     }
@@ -222,17 +228,17 @@ mod simulated {
         PIECE_BYTES.get().unwrap_or(usual)
     }
 
-    /// A member tells openraft that its log is stored through `last`.
+    /// A member reports to openraft that its log is stored through `last`.
     pub(crate) fn note_flushed(slot: u16, last: LogId) {
         FLUSHED.with_borrow_mut(|flushed| flushed.insert(slot, last));
     }
 
-    /// The last entry that the member of this slot has counted as stored, in any of its lives.
+    /// The last entry that the member of this slot reported as stored, in any of its boots.
     pub fn flushed(slot: u16) -> Option<LogId> {
         FLUSHED.with_borrow(|flushed| flushed.get(&slot).copied())
     }
 
-    /// To be called when a simulation begins, since all of this belongs to the thread.
+    /// Call this when a simulation begins, since the state of this module belongs to the thread.
     pub fn forget_earlier_run() {
         CLOCKS.with_borrow_mut(BTreeMap::clear);
         FLUSHED.with_borrow_mut(BTreeMap::clear);
@@ -306,7 +312,7 @@ mod simulated {
         }
     }
 
-    /// The time was up.
+    /// A timeout elapsed.
     #[derive(Debug)]
     pub struct Elapsed;
 
@@ -316,7 +322,7 @@ mod simulated {
         }
     }
 
-    /// A future with an end.
+    /// A future with a timeout.
     pub struct Timeout<F> {
         future: Pin<Box<F>>,
         sleep: Pin<Box<madsim::time::Sleep>>,

@@ -1,5 +1,6 @@
-//! What a real network does to messages and calls, for the simulation, whose own hands over values and lets every handler
-//! end: a message is bytes on its way, of a bounded number, and a handler whose caller has gone is dropped where it waits.
+//! What a real network does to messages and calls, for the simulation. madsim passes values, not
+//! bytes, and never drops a handler. This module adds both: it encodes messages and bounds their
+//! size, and it drops a handler when its caller has gone away.
 
 use crate::core::proto::peer_server::Peer;
 use crate::core::proto::{self, MAX_MESSAGE_BYTES};
@@ -13,31 +14,31 @@ use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
 
 thread_local! {
-    /// Of a thousand calls, those whose connection is reset.
+    /// How many of a thousand calls have their connection reset.
     static RESETS: Cell<u32> = const { Cell::new(0) };
     static RESET: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A stream lives longer than a call.
+/// A stream lives longer than a call, so a smaller share of streams is reset.
 const STREAM_SHARE: u32 = 10;
 
 type Answered<T> = Result<Response<T>, Status>;
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// From now on so many of a thousand calls are reset in the middle, or of ten thousand streams.
+/// From now on, resets this many of a thousand calls in the middle, or of ten thousand streams.
 pub fn reset_calls(per_mille: u32) {
     RESETS.set(per_mille);
 }
 
-/// Calls whose handler was dropped before its end, since this was last asked.
+/// How many handlers were dropped before they ended, since the last call of this function.
 pub fn calls_reset() -> u64 {
     RESET.replace(0)
 }
 
-/// Through bytes and back.
+/// Encodes a message to bytes and decodes it again.
 ///
 /// # Errors
-/// `OutOfRange` for a message that is larger than `max` bytes, and `Internal` for one that does not come back.
+/// `OutOfRange` if the message is larger than `max` bytes, and `Internal` if it cannot be decoded.
 pub fn encoded<M: Message + Default>(message: &M, max: usize) -> Result<M, Status> {
     let bytes = message.encode_to_vec();
     if bytes.len() > max {
@@ -46,7 +47,7 @@ pub fn encoded<M: Message + Default>(message: &M, max: usize) -> Result<M, Statu
     M::decode(bytes.as_slice()).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// When the call at hand is reset, if it is.
+/// After how long to reset the present call; `None`: never.
 fn reset_after(share: u32) -> Option<Duration> {
     let per_mille = RESETS.get();
     let mut rng = madsim::rand::thread_rng();
@@ -64,7 +65,7 @@ fn reset() -> Status {
     Status::unavailable("the connection was reset")
 }
 
-/// Runs a handler, to its end or until its connection is reset: then it is dropped where it waits.
+/// Runs a handler to its end, or drops it when its connection is reset.
 pub async fn until_reset<T>(handler: impl Future<Output = Answered<T>> + Send) -> Answered<T> {
     match reset_after(1) {
         None => handler.await,
@@ -72,7 +73,7 @@ pub async fn until_reset<T>(handler: impl Future<Output = Answered<T>> + Send) -
     }
 }
 
-/// A handler's answers, to their end or until the connection is reset: then they are dropped where they wait.
+/// Passes on a handler's answers to their end, or drops them when the connection is reset.
 pub fn stream_until_reset<T: Send + 'static>(
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Answers<T> {
@@ -85,7 +86,7 @@ pub fn stream_until_reset<T: Send + 'static>(
     }
 }
 
-/// A peer service behind a real network.
+/// A peer service behind a simulated network.
 pub struct OverWire<S>(pub(super) S);
 
 macro_rules! peer {

@@ -1,9 +1,9 @@
 //! The engine as openraft's log.
 //!
-//! What holds here: an entry can be read as soon as `append` returned; completions come in append order, since the
-//! engine calls them in that order; a vote is synced, and every earlier append done, before `save_vote` returns;
-//! membership entries and the first entry of a term are synced before they are acknowledged, in every mode, and so is a
-//! write that asks for it.
+//! What holds here: an entry can be read as soon as `append` returned; completions come in append
+//! order, since the engine calls them in that order; before `save_vote` returns, the vote is synced
+//! and every earlier append is done; in every mode, membership entries, the first entry of a term,
+//! and a write that asks for it are synced before they are acknowledged.
 
 mod reader;
 mod vote;
@@ -12,7 +12,7 @@ pub(crate) use reader::LogReader;
 pub(crate) use vote::stored_vote;
 pub use vote::vote_of;
 
-use super::repair::Mender;
+use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, Payload, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use crate::core::{codec, runtime};
@@ -25,16 +25,17 @@ use std::sync::Arc;
 /// The log half of the engine.
 pub(crate) struct LogStore {
     engine: Engine,
-    mender: Arc<Mender>,
+    repairer: Arc<Repairer>,
 }
 
 impl LogStore {
-    pub(crate) fn new(engine: Engine, mender: Arc<Mender>) -> LogStore {
-        LogStore { engine, mender }
+    pub(crate) fn new(engine: Engine, repairer: Arc<Repairer>) -> LogStore {
+        LogStore { engine, repairer }
     }
 
-    /// What the append of these entries must promise: the entry that opens a term binds the term's leader to what it
-    /// will not repeat, a membership decides who counts, and a client may have asked for it.
+    /// What the append of these entries must promise. Synced: the first entry of a term, by which
+    /// its leader rules out that it repeats a log id; a membership, which decides whose votes
+    /// count; and a write whose client asked for it.
     fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
         let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
         let asked = |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
@@ -57,17 +58,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn get_log_reader(&mut self) -> LogReader {
-        LogReader::new(self.engine.clone(), self.mender.clone())
+        LogReader::new(self.engine.clone(), self.repairer.clone())
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        // openraft takes a stored vote for a sign that every earlier append is done: they share one order there. A follower
-        // whose write is still in flight would tell a new leader that it holds the entry.
+        // openraft takes a stored vote as a sign that every earlier append is done, since its own
+        // log keeps one order. Without this barrier, a follower whose write is still in flight
+        // would tell a new leader that it holds the entry.
         self.engine.barrier().await.map_err(io::Error::other)?;
         self.engine.save_vote(GROUP, &vote::encode(vote)).await.map_err(io::Error::other)
     }
 
-    /// The state machine is as old as the last checkpoint after a restart; it is brought up to what was applied before.
+    /// After a restart the state machine is as old as the last checkpoint; openraft re-applies what
+    /// was applied before.
     async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
         Ok(self.engine.applied_before_restart(GROUP).map(raft_log_id))
     }
@@ -100,7 +103,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(result.map_err(io::Error::other));
         });
         let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io::Error::other);
-        // They have their place, or the engine has failed.
+        // The entries have their extents, or the engine has failed.
         drop(held);
         appended
     }

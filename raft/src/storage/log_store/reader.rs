@@ -1,10 +1,11 @@
-//! Reading the log: for replication with values; for apply, and at start, without them, since they are where they belong.
+//! Reading the log: for replication with values; for apply, and at start, without them, since the
+//! engine holds the values already.
 
 use super::vote::stored_vote;
 use crate::core::ids::GROUP;
 use crate::core::types::{Entry, RaftLogId, TypeConfig, Vote, engine_log_id, raft_log_id};
 use crate::core::{codec, runtime};
-use crate::storage::repair::Mender;
+use crate::storage::repair::Repairer;
 use bytes::Bytes;
 use cairn_engine::{Engine, Entry as Stored, LogId};
 use futures::Stream;
@@ -18,33 +19,33 @@ use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entries of one append message hold at most about this many bytes.
+/// An append message holds entries of about this many bytes at most.
 const APPEND_BYTES: u64 = 1 << 20;
-/// Entries that are no longer in memory are read ahead of the requests, in reads of about so many bytes of values; that much waits in
-/// memory for each follower that is behind.
+/// Entries that are no longer in memory are read ahead, in reads of about this many bytes of
+/// values. That much stays in memory for each follower that lags.
 const AHEAD_BYTES: u64 = 4 << 20;
-/// And at most so many.
+/// A read-ahead reads at most this many entries.
 const AHEAD_ENTRIES: u64 = 16_384;
-/// How often entries are read anew after damaged ones among them were mended.
+/// How often entries are read again after damaged ones among them were repaired.
 const READ_ATTEMPTS: usize = 4;
-/// Before an entry is read again that could neither be read nor mended.
-const UNREADABLE_PAUSE: Duration = Duration::from_millis(250);
-/// Entries read at once for apply.
+/// The pause before an entry is read again that could be neither read nor repaired.
+const UNREADABLE_RETRY: Duration = Duration::from_millis(250);
+/// Apply reads this many entries at once.
 const APPLY_ENTRIES: usize = 1024;
 
 /// Reads entries.
 pub(crate) struct LogReader {
     engine: Engine,
-    mender: Arc<Mender>,
-    /// Read from the device with what was asked for, and likely to be asked for next.
+    repairer: Arc<Repairer>,
+    /// Entries read ahead from the device: probably requested next.
     ahead: VecDeque<Stored>,
-    /// Before this index nothing is read ahead: something there could not be read.
-    near: u64,
+    /// No read-ahead before this index: an entry there could not be read.
+    no_ahead_before: u64,
 }
 
 impl LogReader {
-    pub(super) fn new(engine: Engine, mender: Arc<Mender>) -> LogReader {
-        LogReader { engine, mender, ahead: VecDeque::new(), near: 0 }
+    pub(super) fn new(engine: Engine, repairer: Arc<Repairer>) -> LogReader {
+        LogReader { engine, repairer, ahead: VecDeque::new(), no_ahead_before: 0 }
     }
 
     /// Entries from `range.start` on, for one append message.
@@ -52,11 +53,11 @@ impl LogReader {
         if self.ahead.front().is_none_or(|next| next.id.index != range.start) {
             self.ahead.clear();
             let end = range.end.max(range.start.saturating_add(AHEAD_ENTRIES));
-            if range.start < self.near || self.engine.is_in_memory(GROUP, range.start) {
+            if range.start < self.no_ahead_before || self.engine.is_in_memory(GROUP, range.start) {
                 return self.engine.read_log(GROUP, range, APPEND_BYTES).await;
             }
             let read = self.engine.read_log(GROUP, range.start..end, AHEAD_BYTES).await;
-            self.ahead = read.inspect_err(|_| self.near = end)?.into();
+            self.ahead = read.inspect_err(|_| self.no_ahead_before = end)?.into();
         }
         let mut bytes = 0u64;
         let too_many = self.ahead.iter().position(|entry| {
@@ -64,7 +65,7 @@ impl LogReader {
             entry.id.index >= range.end || bytes > APPEND_BYTES && entry.id.index > range.start
         });
         let entries: Vec<Stored> = self.ahead.drain(..too_many.unwrap_or(self.ahead.len())).collect();
-        // Where the log still holds the last of them, it holds the others.
+        // If the log still holds the last of them, it holds the others.
         match entries.last() {
             Some(last) if self.engine.log_id_at(GROUP, last.id.index) == Some(last.id) => Ok(entries),
             _ => {
@@ -80,7 +81,8 @@ impl LogReader {
         metas.into_iter().map(|(id, meta)| entry(id, meta, Vec::new())).collect()
     }
 
-    /// The first index from `start` on that the log holds: its beginning may be purged. `start` where it holds none.
+    /// The first index from `start` on that the log holds, since its beginning may be purged;
+    /// `start` if it holds none.
     fn first_from(&self, start: u64) -> u64 {
         let missing = |index| self.engine.log_id_at(GROUP, index).is_none();
         let Some(last) =
@@ -88,7 +90,8 @@ impl LogReader {
         else {
             return start;
         };
-        // `absent` is not in the log, and the log has no holes; `present` is, unless the log is empty.
+        // `absent` is not in the log, and the log has no holes; `present` is, unless the log is
+        // empty.
         let (mut absent, mut present) = (start, last.index);
         while present - absent > 1 {
             let middle = absent + (present - absent) / 2;
@@ -127,7 +130,7 @@ fn half_open<R: RangeBounds<u64>>(range: &R) -> Range<u64> {
 }
 
 impl RaftLogReader<TypeConfig> for LogReader {
-    /// Without values: openraft reads so at start, to apply again and to find memberships.
+    /// Without values: openraft calls this at start, to re-apply entries and to find memberships.
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: R,
@@ -136,20 +139,21 @@ impl RaftLogReader<TypeConfig> for LogReader {
         self.metas(self.first_from(range.start)..range.end, usize::MAX)
     }
 
-    /// With values, to be sent. Damaged ones are mended on the way. What cannot be mended is no error, which would end this
-    /// member: the entries before it are sent, then none, which openraft takes for nothing to send yet, and it is tried
-    /// again; a leader that fails so for some time hands leadership over.
+    /// With values, to be sent. Repairs damaged ones. An unrepairable entry must not return an
+    /// error, which would stop openraft. Return the entries before it, then an empty result:
+    /// openraft treats that as nothing to send yet, and retries. A leader that fails like this for
+    /// some time hands leadership over.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         let mut end = end;
         for _ in 0..READ_ATTEMPTS {
             match self.read(start..end).await {
                 Ok(entries) => {
-                    self.mender.replicable(start, true);
+                    self.repairer.replicable(start, true);
                     let entries = entries.into_iter();
                     return entries.map(|stored| entry(stored.id, stored.meta, stored.values)).collect();
                 }
                 Err(cairn_engine::Error::Corrupt(_) | cairn_engine::Error::Io { .. }) => {
-                    match self.mender.mend_log(start..end, APPEND_BYTES).await {
+                    match self.repairer.repair_log(start..end, APPEND_BYTES).await {
                         Some(damaged) if damaged > start => end = damaged,
                         Some(_) => break,
                         None => {}
@@ -158,13 +162,13 @@ impl RaftLogReader<TypeConfig> for LogReader {
                 Err(error) => return Err(io::Error::other(error)),
             }
         }
-        self.mender.replicable(start, false);
-        runtime::sleep(UNREADABLE_PAUSE).await;
+        self.repairer.replicable(start, false);
+        runtime::sleep(UNREADABLE_RETRY).await;
         Ok(Vec::new())
     }
 
-    /// Without values, to be applied. Reads ahead a bounded number of entries, however long the range is. Ends where the
-    /// log does; the state machine refuses what would leave a hole.
+    /// Without values, to be applied. Reads ahead a bounded number of entries, however long the
+    /// range is. Ends at the end of the log; the state machine refuses a hole.
     async fn entries_stream<R>(
         &mut self,
         range: R,
@@ -172,13 +176,13 @@ impl RaftLogReader<TypeConfig> for LogReader {
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let reader = LogReader::new(self.engine.clone(), self.mender.clone());
+        let reader = LogReader::new(self.engine.clone(), self.repairer.clone());
         let state = (half_open(&range), VecDeque::new());
         futures::stream::unfold(state, move |(mut rest, mut buffer)| {
             if buffer.is_empty() {
                 match reader.metas(rest.clone(), APPLY_ENTRIES) {
                     Ok(entries) => buffer = VecDeque::from(entries),
-                    // The stream's last word.
+                    // The stream ends with this error.
                     Err(error) => return ready(Some((Err(error), (0..0, buffer)))),
                 }
             }
@@ -203,7 +207,8 @@ impl RaftLogReader<TypeConfig> for LogReader {
         let mut found = Vec::new();
         let mut current = first;
         while current.term != last.term {
-            // Terms never fall, so the term's end can be bisected: `same` has the term, `other` has a later one.
+            // Terms never fall along a log, so bisection finds the term's end: `same` has the term,
+            // `other` has a later one.
             let (mut same, mut other) = (current.index, last.index);
             while other - same > 1 {
                 let middle = same + (other - same) / 2;
@@ -262,12 +267,12 @@ mod tests {
     /// An engine that keeps no more than the newest entry in memory, and a reader of its log.
     async fn opened(folder: &tempfile::TempDir) -> (Engine, LogReader) {
         let engine = engine_with(folder, |options| options.log_cache_bytes = 0).await;
-        let mender = Arc::new(Mender::new(engine.clone(), Arc::new(NoPeers)));
-        (engine.clone(), LogReader::new(engine, mender))
+        let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
+        (engine.clone(), LogReader::new(engine, repairer))
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_read_ahead_comes_in_order_and_no_more_of_it_than_was_asked_for() {
+    async fn read_ahead_entries_come_in_order_and_within_the_requested_range() {
         let folder = tempfile::tempdir().unwrap();
         let (engine, mut reader) = opened(&folder).await;
         append(&engine, (1..=1000).map(|index| command(1, index)).collect()).await;
@@ -279,13 +284,14 @@ mod tests {
             assert!(found.iter().cloned().eq(expected), "from {next}");
             next += 70;
         }
-        // Back, as after a follower's conflict.
+        // Backwards, as after a follower's conflict.
         assert_eq!(read(&mut reader, 500..502).await.len(), 2);
     }
 
-    /// The story: a reader holds entries that it read ahead, and the log is cut and goes on with others.
+    /// The story: a reader holds entries that it read ahead; the log is truncated and then holds
+    /// others.
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_was_read_ahead_is_not_sent_once_the_log_holds_something_else() {
+    async fn entries_read_ahead_are_not_sent_after_the_log_was_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let (engine, mut reader) = opened(&folder).await;
         append(&engine, (1..=100).map(|index| command(1, index)).collect()).await;

@@ -1,24 +1,25 @@
 //! The engine as openraft's state machine.
 //!
-//! What holds here: entries are applied without a hole; those of one call reach the engine in as few calls as they were
-//! ready for, each all or nothing; an answer is sent only after the engine made the effect visible; a snapshot is an O(1) view.
+//! What holds here: entries are applied without a hole; the entries of one call are applied in
+//! chunks as they become ready, each chunk all or nothing; an answer is sent only after the engine
+//! made the effect visible; a snapshot is an O(1) view.
 
 mod apply;
+pub(crate) mod boot_epochs;
 mod image;
-pub(crate) mod retired;
+pub(crate) mod removed;
 pub(crate) mod sessions;
 mod snapshot;
-pub(crate) mod starts;
 
 pub(crate) use image::Image;
-pub use image::Losses;
-pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData, Stretch};
+pub use image::UnsafeRecoveries;
+pub(crate) use snapshot::{Incoming, Item, KeyRange, Outgoing, PinnedSnapshot, SnapshotData};
 
-use super::progress::{Building, Progress};
-use super::repair::Mender;
+use super::progress::{CheckpointGuard, Progress};
+use super::repair::Repairer;
 use crate::core::ids::GROUP;
 use crate::core::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
-use apply::Batch;
+use apply::ApplyBatch;
 use cairn_engine::Engine;
 use futures::{Stream, StreamExt};
 use openraft::OptionalSend;
@@ -26,7 +27,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use std::io;
 use std::sync::Arc;
 
-/// Entries handed to the engine at once, at most.
+/// The engine gets at most this many entries at once.
 const BATCH: usize = 512;
 
 /// A snapshot as openraft passes it around.
@@ -38,7 +39,7 @@ pub(crate) struct StateMachine {
     image: Image,
     progress: Arc<Progress>,
     pinned: PinnedSnapshot,
-    mender: Arc<Mender>,
+    repairer: Arc<Repairer>,
 }
 
 impl StateMachine {
@@ -47,16 +48,16 @@ impl StateMachine {
         engine: Engine,
         progress: Arc<Progress>,
         pinned: PinnedSnapshot,
-        mender: Arc<Mender>,
+        repairer: Arc<Repairer>,
     ) -> Result<StateMachine, crate::core::error::Malformed> {
         let image = Image::decode(&engine.view(GROUP).machine())?;
-        progress.marked(&image);
+        progress.publish_image(&image);
         progress.applied(engine.applied(GROUP));
-        Ok(StateMachine { engine, image, progress, pinned, mender })
+        Ok(StateMachine { engine, image, progress, pinned, repairer })
     }
 
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), io::Error> {
-        let mut batch = Batch::new(&self.engine, self.image.clone(), entries.len());
+        let mut batch = ApplyBatch::new(&self.engine, self.image.clone(), entries.len());
         let mut answers = Vec::with_capacity(entries.len());
         let mut due = self.engine.applied(GROUP).map(|applied| applied.index + 1);
         for (entry, responder) in entries {
@@ -64,7 +65,7 @@ impl StateMachine {
             if due.is_some_and(|due| due != id.index())
                 && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
             {
-                return Err(io::Error::other(format!("entry {id} is to be applied where {due:?} is due")));
+                return Err(io::Error::other(format!("entry {id} cannot be applied: index {due:?} is next")));
             }
             due = Some(id.index() + 1);
             let answer =
@@ -79,7 +80,7 @@ impl StateMachine {
         };
         self.engine.apply(GROUP, transitions, Arc::new(image.clone())).map_err(io::Error::other)?;
         self.image = image;
-        self.progress.marked(&self.image);
+        self.progress.publish_image(&self.image);
         self.progress.applied(Some(last));
         for (responder, answer) in answers {
             responder.send(answer);
@@ -115,7 +116,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         Builder {
             engine: self.engine.clone(),
             building: self.progress.building(self.engine.status().user_bytes_written),
-            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
+            outgoing: Arc::new(Outgoing::of(&self.engine, &self.image, &self.repairer)),
         }
     }
 
@@ -124,12 +125,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             return Err(io::Error::other("a snapshot of nothing"));
         };
         self.image = data.install(&self.engine, applied).await?;
-        self.progress.marked(&self.image);
+        self.progress.publish_image(&self.image);
         self.progress.installed(applied);
         Ok(())
     }
 
-    /// The snapshot of a transfer that broke is returned again, so that the transfer can go on.
+    /// The snapshot of a broken transfer is returned again, so that the transfer can resume.
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
         if self.engine.applied(GROUP).is_none() {
             return Ok(None);
@@ -137,16 +138,17 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let purged = self.engine.log_bounds(GROUP).purged;
         let outgoing = match self.pinned.get(purged) {
             Some(outgoing) => outgoing,
-            None => Arc::new(Outgoing::of(&self.engine, &self.image, &self.mender)),
+            None => Arc::new(Outgoing::of(&self.engine, &self.image, &self.repairer)),
         };
         Ok(Some(snapshot(outgoing)))
     }
 }
 
-/// Builds a snapshot, and makes it last: what it covers need not be in the log any more.
+/// Builds a snapshot and persists it with a checkpoint: the log is no longer needed for what it
+/// covers.
 pub(crate) struct Builder {
     engine: Engine,
-    building: Building,
+    building: CheckpointGuard,
     outgoing: Arc<Outgoing>,
 }
 

@@ -1,17 +1,19 @@
-//! Snapshots on their way out and in.
+//! Outgoing and incoming snapshots.
 //!
-//! Out: an O(1) view, read in key order, a bounded piece at a time. In: the engine's installer, filled piece by piece,
-//! and the machine image; nothing is visible before the last step.
+//! Outgoing: an O(1) view, read in key order, a bounded piece at a time. Incoming: the engine's
+//! installer, filled piece by piece, and the machine image; nothing is visible before the last
+//! step.
 //!
-//! What holds here: replicas that applied the same entry hold the same keys, so a piece names its place by the last key
-//! before it, and a broken transfer goes on from there, even from another view of the same entry.
+//! What holds here: replicas that applied the same entry hold the same keys. So the last key before
+//! a piece names its position, and a broken transfer resumes there, even from another view of the
+//! same entry.
 
 use super::image::Image;
 use crate::core::error::Malformed;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::core::types::{SnapshotMeta, engine_log_id, raft_log_id};
-use crate::storage::repair::Mender;
+use crate::storage::repair::Repairer;
 use bytes::Bytes;
 use cairn_engine::{Engine, Installer, KeyEntry, ListQuery, LogId, SnapshotKey, View};
 use parking_lot::Mutex;
@@ -19,45 +21,47 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keys and values that one piece brings, at most; a single larger value makes a larger piece.
+/// One piece carries at most this many bytes of keys and values, unless a single value is larger.
 const PIECE_BYTES: u64 = 1 << 20;
-/// With the values that its receiver should hold: it may lack all of them, and then they are sent together.
+/// The same, counting also the values that the receiver should hold: it may lack all of them, and
+/// then they are sent together.
 const PIECE_HELD_BYTES: u64 = 16 << 20;
-/// Keys of one piece, at most.
+/// One piece carries at most this many keys.
 const PIECE_KEYS: usize = 16_384;
-/// Keys and values that are read together, at most, but for one larger value: the more there are, the more of them lie beside one
-/// another. A transfer holds twice as much, since it reads ahead.
+/// At most this many bytes of keys and values are read together, unless a single value is larger.
+/// The more are read together, the more of them lie next to each other on the device. A transfer
+/// holds twice as much, since it reads ahead.
 const READ_BYTES: u64 = 16 << 20;
-/// Keys that are looked at together, at most.
+/// At most this many keys are listed together.
 const READ_KEYS: usize = 65_536;
-/// A transfer that makes no progress for this long is given up, and its view let go.
+/// A transfer without progress for this long is abandoned, and its view released.
 const PIN_FOR: Duration = Duration::from_secs(30);
-/// After a transfer, until replication is seen to go on where it ended.
+/// After a transfer, the time until replication should continue where the snapshot ended.
 const PIN_AFTER: Duration = Duration::from_secs(3);
 
 /// A snapshot of this replica.
 pub(crate) struct Outgoing {
     view: View,
-    mender: Arc<Mender>,
+    repairer: Arc<Repairer>,
     meta: SnapshotMeta,
 }
 
-/// A key on its way.
+/// A key in a transfer.
 pub(crate) struct Item {
     pub(crate) key: Bytes,
     pub(crate) entry: KeyEntry,
-    /// `None` where the receiver should hold it.
+    /// `None` if the receiver should hold it.
     pub(crate) value: Option<Bytes>,
 }
 
-/// Keys that follow each other, read together.
-pub(crate) struct Stretch {
+/// Consecutive keys, read together.
+pub(crate) struct KeyRange {
     pub(crate) items: Vec<Item>,
     pub(crate) last: bool,
 }
 
-impl Stretch {
-    /// The pieces in which it is sent.
+impl KeyRange {
+    /// The pieces in which they are sent.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[Item]> {
         let mut rest = self.items.as_slice();
         std::iter::from_fn(move || {
@@ -69,26 +73,27 @@ impl Stretch {
     }
 }
 
-/// How many of these make a piece.
+/// How many of these items make one piece.
 fn piece_len(items: &[Item]) -> usize {
-    let (mut brought, mut all) = (0u64, 0u64);
+    let (mut carried, mut all) = (0u64, 0u64);
     let too_many = items.iter().position(|item| {
         all += u64::from(item.entry.value.len);
-        brought += (item.key.len() + item.value.as_ref().map_or(0, Bytes::len)) as u64;
-        brought > runtime::piece_bytes(PIECE_BYTES) || all > PIECE_HELD_BYTES
+        carried += (item.key.len() + item.value.as_ref().map_or(0, Bytes::len)) as u64;
+        carried > runtime::piece_bytes(PIECE_BYTES) || all > PIECE_HELD_BYTES
     });
     too_many.unwrap_or(items.len()).clamp(1, PIECE_KEYS)
 }
 
 impl Outgoing {
-    /// The present state. `image` is the state machine's, so nothing may be applied meanwhile.
-    pub(super) fn of(engine: &Engine, image: &Image, mender: &Arc<Mender>) -> Outgoing {
+    /// The present state. `image` is the state machine's; the caller must not apply anything
+    /// meanwhile.
+    pub(super) fn of(engine: &Engine, image: &Image, repairer: &Arc<Repairer>) -> Outgoing {
         let view = engine.view(GROUP);
         let meta = SnapshotMeta {
             last_log_id: view.applied().map(raft_log_id),
             last_membership: image.membership.as_ref().clone(),
         };
-        Outgoing { view, mender: mender.clone(), meta }
+        Outgoing { view, repairer: repairer.clone(), meta }
     }
 
     pub(crate) fn meta(&self) -> &SnapshotMeta {
@@ -105,12 +110,13 @@ impl Outgoing {
         self.view.machine()
     }
 
-    /// The keys after `after`, without the values that entries up to `held` wrote; damaged values are mended on the way.
-    pub(crate) async fn stretch(
+    /// The keys after `after`, without the values that entries up to `held` wrote. Repairs damaged
+    /// values.
+    pub(crate) async fn next_keys(
         &self,
         after: Option<Bytes>,
         held: Option<LogId>,
-    ) -> cairn_engine::Result<Stretch> {
+    ) -> cairn_engine::Result<KeyRange> {
         let query = ListQuery {
             start_after: after,
             limit: READ_KEYS,
@@ -121,11 +127,11 @@ impl Outgoing {
         let mut page = self.view.list(&query);
         let listed = page.items.len();
         let is_held = |entry: &KeyEntry| entry.value.len > 0 && Some(entry.version) <= held;
-        let mut brought = 0u64;
+        let mut carried = 0u64;
         let too_many = page.items.iter().position(|item| {
             let length = if is_held(&item.entry) { 0 } else { u64::from(item.entry.value.len) };
-            brought += item.key.len() as u64 + length;
-            brought > runtime::piece_bytes(READ_BYTES)
+            carried += item.key.len() as u64 + length;
+            carried > runtime::piece_bytes(READ_BYTES)
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;
@@ -135,10 +141,10 @@ impl Outgoing {
         for (item, value) in items.iter_mut().zip(values) {
             item.value = value;
         }
-        Ok(Stretch { items, last })
+        Ok(KeyRange { items, last })
     }
 
-    /// The values of those keys that are wanted, damaged ones mended.
+    /// The values of the wanted items. Repairs damaged ones.
     pub(crate) async fn values(
         &self,
         items: &[Item],
@@ -147,19 +153,20 @@ impl Outgoing {
         let wanted: Vec<bool> = items.iter().map(wanted).collect();
         let read = items.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
         let read: Vec<(&Bytes, &KeyEntry)> = read.map(|(item, _)| (&item.key, &item.entry)).collect();
-        let mut read = self.mender.read_all(&self.view, &read).await?.into_iter();
+        let mut read = self.repairer.read_all(&self.view, &read).await?.into_iter();
         Ok(wanted.into_iter().map(|wanted| if wanted { read.next() } else { None }).collect())
     }
 }
 
-/// A snapshot that has arrived and is not yet installed.
+/// A snapshot that has arrived and is not installed yet.
 pub(crate) struct Incoming {
     installer: Installer,
     image: Image,
 }
 
 impl Incoming {
-    /// All the keys, and the bytes of the machine image, which must be that of `meta`.
+    /// `installer` holds all the keys; `machine` is the machine image, whose membership must be
+    /// that of `meta`.
     pub(crate) fn new(
         installer: Installer,
         machine: &[u8],
@@ -173,9 +180,9 @@ impl Incoming {
     }
 }
 
-/// What openraft passes around as a snapshot.
+/// The snapshot type that openraft uses.
 pub(crate) enum SnapshotData {
-    /// From here.
+    /// From this member.
     Outgoing(Arc<Outgoing>),
     /// From a peer.
     Incoming(Box<Incoming>),
@@ -190,8 +197,9 @@ impl SnapshotData {
         };
         let bounds = engine.log_bounds(GROUP);
         if bounds.last > Some(applied) && engine.log_id_at(GROUP, applied.index) == Some(applied) {
-            // The receiver refuses such a snapshot as needless; between its check and here the log grew. Installing
-            // would drop entries that were acknowledged, so stop instead: a restart finds the log as it is.
+            // The receiver refuses a snapshot that is applied already, but since that check the log
+            // grew. Installing would drop acknowledged entries, so stop instead: a restart finds
+            // the log as it is.
             return Err(io::Error::other(format!(
                 "the log grew past the snapshot of {applied} while it arrived"
             )));
@@ -209,19 +217,20 @@ async fn copy(outgoing: &Outgoing, engine: &Engine) -> io::Result<Incoming> {
     let mut installer = engine.begin_install(GROUP).await.map_err(io::Error::other)?;
     let mut after = None;
     loop {
-        let stretch = outgoing.stretch(after.take(), None).await.map_err(io::Error::other)?;
-        after = stretch.items.last().map(|item| item.key.clone());
-        let keys = stretch.items.into_iter().filter_map(|item| {
+        let range = outgoing.next_keys(after.take(), None).await.map_err(io::Error::other)?;
+        after = range.items.last().map(|item| item.key.clone());
+        let keys = range.items.into_iter().filter_map(|item| {
             item.value.map(|value| SnapshotKey::with_value(item.key, item.entry.version, value))
         });
         installer.put(keys.collect()).await.map_err(io::Error::other)?;
-        if stretch.last {
+        if range.last {
             return Incoming::new(installer, &outgoing.machine(), outgoing.meta()).map_err(io::Error::other);
         }
     }
 }
 
-/// The snapshot that a transfer uses, kept so that a retry sends the same one, and the log kept from its end on.
+/// The snapshot of a transfer, pinned so that a retry sends the same one, and so that the log after
+/// it is kept.
 #[derive(Clone, Default)]
 pub(crate) struct PinnedSnapshot(Arc<Mutex<Option<Pin>>>);
 
@@ -231,29 +240,29 @@ struct Pin {
 }
 
 impl PinnedSnapshot {
-    /// The receiver of a transfer of it has answered.
+    /// A receiver of this snapshot has answered.
     pub(crate) fn pin(&self, outgoing: &Arc<Outgoing>) {
         *self.0.lock() = Some(Pin { outgoing: outgoing.clone(), until: runtime::now() + PIN_FOR });
     }
 
-    /// A transfer of it has ended well.
+    /// A transfer of this snapshot has succeeded.
     pub(crate) fn release(&self, outgoing: &Arc<Outgoing>) {
         if let Some(pin) = self.0.lock().as_mut().filter(|pin| Arc::ptr_eq(&pin.outgoing, outgoing)) {
             pin.until = runtime::now() + PIN_AFTER;
         }
     }
 
-    /// It could not be sent: a retry sends another one.
+    /// This snapshot could not be sent: a retry sends another one.
     pub(crate) fn forget(&self, outgoing: &Arc<Outgoing>) {
         self.0.lock().take_if(|pin| Arc::ptr_eq(&pin.outgoing, outgoing));
     }
 
-    /// The pinned one, if the log still goes on where it ends.
+    /// The pinned snapshot, if the log still continues where it ends.
     pub(super) fn get(&self, purged: Option<LogId>) -> Option<Arc<Outgoing>> {
         self.live(|outgoing| outgoing.clone()).filter(|outgoing| outgoing.applied() >= purged)
     }
 
-    /// The log must be kept from after this entry on, for the transfer under way.
+    /// The log after this entry must be kept for the transfer under way.
     pub(crate) fn holds_log_after(&self) -> Option<LogId> {
         self.live(|outgoing| outgoing.applied()).flatten()
     }
@@ -282,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_cut_into_pieces_that_are_bounded_in_what_they_bring_and_in_what_they_may_have_to() {
+    fn pieces_are_bounded_in_the_values_that_they_carry_and_in_those_that_they_may_have_to() {
         let large = |_| item(0, 3 << 20, false);
         let tables: [(Vec<Item>, usize); 5] = [
             (Vec::new(), 0),
@@ -292,17 +301,17 @@ mod tests {
             ((0..40_000).map(|number| item(number, 10, true)).collect(), 3),
         ];
         for (items, expected) in tables {
-            let stretch = Stretch { items, last: true };
-            let pieces: Vec<&[Item]> = stretch.pieces().collect();
+            let range = KeyRange { items, last: true };
+            let pieces: Vec<&[Item]> = range.pieces().collect();
             assert_eq!(pieces.len(), expected);
             let keys = |items: &[Item]| items.iter().map(|item| item.key.clone()).collect::<Vec<_>>();
-            assert_eq!(pieces.iter().flat_map(|piece| keys(piece)).collect::<Vec<_>>(), keys(&stretch.items));
+            assert_eq!(pieces.iter().flat_map(|piece| keys(piece)).collect::<Vec<_>>(), keys(&range.items));
             for piece in pieces.into_iter().filter(|piece| piece.len() > 1) {
                 let all: u64 = piece.iter().map(|item| u64::from(item.entry.value.len)).sum();
-                let brought: usize =
+                let carried: usize =
                     piece.iter().filter_map(|item| item.value.as_ref()).map(Bytes::len).sum();
                 assert!(
-                    brought as u64 <= PIECE_BYTES && all <= PIECE_HELD_BYTES && piece.len() <= PIECE_KEYS
+                    carried as u64 <= PIECE_BYTES && all <= PIECE_HELD_BYTES && piece.len() <= PIECE_KEYS
                 );
             }
         }

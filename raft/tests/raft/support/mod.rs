@@ -6,7 +6,7 @@ pub mod proxy;
 
 use bytes::Bytes;
 use cairn_engine::io::{Backend, FileDirectory};
-use cairn_engine::{BootId, Engine, Geometry, Identity, Mode, Options};
+use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use cairn_ports::HeldPort;
 use cairn_raft::{
     Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role, Session,
@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 
 pub const CLUSTER: &str = "test";
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits until something has happened; the time limit only turns a hang into a failure.
 pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T {
@@ -35,25 +35,26 @@ pub async fn until<T>(what: &str, mut happened: impl FnMut() -> Option<T>) -> T 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(WAIT_LIMIT, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// For tests that end a leader: the others notice soon. They count on no leader to stay.
+/// For tests that end a leader: the others notice soon. Such tests must not rely on a leader to
+/// stay.
 pub fn quick(config: &mut ReplicaConfig) {
     (config.election_min_ms, config.election_max_ms) = (2000, 4000);
 }
 
-/// A member: its disk outlives it.
+/// A member. Its disk outlives its process.
 pub struct Member {
     pub slot: u16,
     pub folder: TempDir,
     pub listen: SocketAddr,
-    /// Its own also while it is down.
+    /// Reserved while the member is down, too.
     _port: HeldPort,
     pub running: Option<Running>,
 }
 
-/// A running member. Everything that it does, it does in a runtime of its own, so that all of it can end at once.
+/// A running member. It has its own runtime, so that all of it can end at once.
 pub struct Running {
     pub replica: Replica,
     runtime: Runtime,
@@ -79,7 +80,7 @@ pub struct Cluster {
 impl Cluster {
     /// Formats the members; none is running.
     pub async fn new(size: u16, configure: fn(&mut ReplicaConfig)) -> Cluster {
-        // Set RUST_LOG to see what the members say.
+        // Set RUST_LOG to see the members' log lines.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init().ok();
         let mut cluster =
@@ -109,7 +110,8 @@ impl Cluster {
     pub async fn start(&mut self, slot: u16) {
         let mut config = ReplicaConfig::new(Mode::Device, self.addresses.clone());
         config.maintenance_ms = 20;
-        // Members of many clusters share the machine: a leader that gets no processor for a while stays leader.
+        // Members of many clusters share the machine: a leader that gets no processor time for a
+        // while must stay leader.
         (config.election_min_ms, config.election_max_ms) = (30_000, 60_000);
         (self.configure)(&mut config);
         let member = &mut self.members[usize::from(slot) - 1];
@@ -127,12 +129,12 @@ impl Cluster {
         member.running = Some(Running { replica: started.await.unwrap(), runtime });
     }
 
-    /// Ends a member as a crash of its process would: connections break, nothing is closed. Returns when all of it has ended:
-    /// until then its port and its files are in use.
+    /// Ends a member as a crash of its process would: connections break, nothing is closed. Returns
+    /// when all of it has ended: until then its port and its files are in use.
     pub async fn kill(&mut self, slot: u16) {
         if let Some(Running { replica, runtime }) = self.members[usize::from(slot) - 1].running.take() {
             drop(replica);
-            tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE)).await.unwrap();
+            tokio::task::spawn_blocking(move || runtime.shutdown_timeout(WAIT_LIMIT)).await.unwrap();
         }
     }
 
@@ -144,7 +146,7 @@ impl Cluster {
         self.members.iter().filter_map(|member| member.running.as_ref()).map(|running| &running.replica)
     }
 
-    /// The replica that leads, once the others that run agree.
+    /// The leader, once all running members agree on it.
     pub async fn leader(&self) -> &Replica {
         let leader = until("a leader that all agree on", || {
             let leads: Vec<NodeId> = self.replicas().filter_map(|r| r.leader().map(|(id, _)| id)).collect();
@@ -157,7 +159,7 @@ impl Cluster {
         self.replicas().find(|r| r.node_id() == leader).unwrap()
     }
 
-    /// The replica that leads, with all that was acknowledged applied.
+    /// The leader, once it has applied everything that was acknowledged.
     pub async fn up_to_date(&self) -> &Replica {
         loop {
             let leader = self.leader().await;
@@ -167,8 +169,8 @@ impl Cluster {
         }
     }
 
-    /// Puts, at whoever leads, until it is known to be done. Not safe to repeat without a session, which is why it has
-    /// one.
+    /// Puts at the present leader until the outcome is known. Uses a session, since a retry without
+    /// one could apply twice.
     pub async fn put(&self, key: &str, value: impl Into<Bytes>) -> WriteOutcome {
         let session = Session {
             client_id: xxhash_rust::xxh3::xxh3_128(key.as_bytes()),
@@ -181,9 +183,9 @@ impl Cluster {
         self.write(Command { synced: false, session: Some(session), operations: vec![operation] }).await
     }
 
-    /// Writes a command with a session, at whoever leads, until its outcome is known.
+    /// Writes a command with a session at the present leader until its outcome is known.
     pub async fn write(&self, command: Command) -> WriteOutcome {
-        assert!(command.session.is_some(), "a repeat could be applied twice");
+        assert!(command.session.is_some(), "a retry could be applied twice");
         loop {
             match self.leader().await.write(command.clone()).await {
                 Ok(outcome) => return outcome,
@@ -193,7 +195,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all that run have applied the same, and compares their states.
+    /// Waits until all running members have applied the same, and compares their states.
     pub async fn converge(&self) {
         until("the same applied position everywhere", || {
             let applied: Vec<_> =
@@ -214,8 +216,8 @@ pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
     Command { synced: false, session: None, operations: vec![operation] }
 }
 
-/// Writes at this replica, as often as it says that nothing was proposed since nobody leads: a new leader says so until
-/// the first answers of its followers.
+/// Writes at this replica, and retries while it answers that nothing was proposed since no member
+/// leads: a new leader says so until its followers first answer.
 pub async fn write(replica: &Replica, command: Command) -> WriteOutcome {
     loop {
         match replica.write(command.clone()).await {
@@ -242,12 +244,12 @@ pub async fn open(path: &Path) -> Engine {
 }
 
 async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
-    // Openings differ by their run, as they do where it is drawn at random.
-    static RUNS: AtomicU64 = AtomicU64::new(1);
+    // Each open has its own boot nonce, as where the nonce is random.
+    static BOOT_NONCES: AtomicU64 = AtomicU64::new(1);
     let options = || Options {
         salvage: true,
         log_cache_bytes,
-        ..Options::new(Mode::Device, BootId(7), RUNS.fetch_add(1, Ordering::SeqCst))
+        ..Options::new(Mode::Device, KernelBootId(7), BOOT_NONCES.fetch_add(1, Ordering::SeqCst))
     };
     let attempt = || async {
         let directory = FileDirectory::open(path, Backend::Threads).unwrap();
@@ -262,5 +264,5 @@ async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, opened).await.expect("the directory stays in use")
+    tokio::time::timeout(WAIT_LIMIT, opened).await.expect("the directory stays in use")
 }

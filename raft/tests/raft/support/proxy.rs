@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What passes towards `target` through an address of its own.
+/// Forwards connections to `target` from its own address.
 #[derive(Clone)]
 pub struct Proxy {
     pub address: SocketAddr,
     /// Bytes that have passed towards the target.
     pub passed: Arc<AtomicU64>,
-    /// When `passed` reaches this, every connection of the moment is cut, and it is never reached again.
+    /// When `passed` reaches this, every present connection is cut. Then it is set so high that it
+    /// is never reached again.
     cut_at: Arc<AtomicU64>,
     pub cuts: Arc<AtomicU64>,
 }

@@ -1,7 +1,7 @@
-//! An acknowledged write is there at the end of the run, unless a later write took its place.
+//! An acknowledged write is there at the end of the run, unless a later write replaced it.
 //!
-//! A plain restatement of what linearizability of the final reads implies, kept because it needs no search and names
-//! the lost write.
+//! Linearizability of the final reads implies this. The check is kept because it needs no search
+//! and names the lost write.
 
 use crate::Violation;
 use crate::history::{Action, Change, History, Key, Outcome, Record, Version};
@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 /// The property's name.
 pub const NAME: &str = "acknowledged";
 
-/// What the healed cluster answered for every key: its version, or `None` where it is absent.
+/// What the cluster answered for every key after the faults: its version, or `None` if it is
+/// absent.
 pub type FinalKeys = BTreeMap<(u32, Key), Option<Version>>;
 
-/// Judges the history against the end.
+/// Checks the history against the final reads.
 pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
     let mut violations = Vec::new();
     for ((group, key), (version, change, record)) in last_acknowledged(history) {
@@ -43,9 +44,9 @@ fn last_acknowledged(history: &History) -> BTreeMap<(u32, Key), (Version, Change
             continue;
         };
         for operation in operations.iter().filter(|operation| operation.change != Change::Check) {
-            let place = (record.group, operation.key);
-            if last.get(&place).is_none_or(|(version, _, _)| version <= index) {
-                last.insert(place, (*index, operation.change, record));
+            let at = (record.group, operation.key);
+            if last.get(&at).is_none_or(|(version, _, _)| version <= index) {
+                last.insert(at, (*index, operation.change, record));
             }
         }
     }

@@ -1,12 +1,12 @@
-//! What must hold of what clients were told: one property per file.
+//! What must hold for the answers to clients: one property per file.
 //!
 //! | file | property |
 //! |---|---|
 //! | `linearizable` | every answer fits one order of all requests that respects real time |
 //! | `provenance` | every value read was written, under one version, before the read ended |
-//! | `acknowledged` | an acknowledged write is there at the end, or something later took its place |
+//! | `acknowledged` | an acknowledged write is there at the end, or a later write replaced it |
 //!
-//! A check that cannot decide says so, and that counts as a failure.
+//! A check that cannot decide reports a failure.
 
 pub mod acknowledged;
 pub mod linearizable;

@@ -1,7 +1,8 @@
-//! The specification: what one group's keys look like, and which answers a request may get from them.
+//! The specification: the state of one group's keys, and which answers a request may get from it.
 //!
-//! A key's state names the *request* that wrote it, since a request's version may never be shown to anybody. Where an
-//! answer shows a version of a request that kept its own secret, the pair is remembered and later answers must agree.
+//! A key's state names the *request* that wrote it, since a client may never see a request's
+//! version. When an answer shows a version of a key whose writer's version was not known, the pair
+//! is remembered, and later answers must agree.
 
 use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Item, Key, ListSpec, Outcome, Record, Value, Version,
@@ -10,7 +11,7 @@ use crate::history::{
 use crate::workload::{key_bytes, value_bytes};
 use std::collections::BTreeMap;
 
-/// The number of a request within the judged history.
+/// The number of a request within the checked history.
 pub type Request = u32;
 
 /// One key's state: the request that wrote it and the value.
@@ -20,14 +21,15 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// The keys of a group, and the versions learnt of requests that never told theirs.
+/// The keys of a group, and the versions learnt of requests whose own answers showed none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub keys: [Option<Entry>; GROUP_KEYS],
     learnt: BTreeMap<Request, Version>,
 }
 
-/// The versions that the history itself tells: by the writer's answer, or by a reader of its unique value.
+/// The versions that the history itself shows: in the writer's answer, or in an answer with its
+/// unique value.
 #[derive(Debug, Default)]
 pub struct Versions {
     of: BTreeMap<Request, Version>,
@@ -35,12 +37,13 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Collects them; an error where two requests claim one version or one request has two. A stale read is not judged, and
-    /// tells versions all the same: a client may go on to use one as a condition.
-    pub fn collect(judged: &[&Record], all: &[&Record]) -> Result<Versions, String> {
+    /// Collects the versions. An error if two requests have one version or one request has two.
+    /// Stale reads are not checked here, but the versions that they show count: a client may use
+    /// one as a condition.
+    pub fn collect(checked: &[&Record], all: &[&Record]) -> Result<Versions, String> {
         let mut versions = Versions::default();
         let mut writers = BTreeMap::new();
-        for (request, record) in (0..).zip(judged) {
+        for (request, record) in (0..).zip(checked) {
             for (_, value) in record.puts() {
                 writers.insert(value, request);
             }
@@ -70,14 +73,14 @@ impl Versions {
         Ok(())
     }
 
-    /// A request's version, if anybody was told.
+    /// A request's version, if any client saw it.
     pub fn of(&self, request: Request) -> Option<Version> {
         self.of.get(&request).copied()
     }
 }
 
 impl State {
-    /// Whether `key` may be reported at `version` (`None`: absent), remembering what that teaches.
+    /// Whether an answer may show `key` at `version` (`None`: absent). Remembers what that shows.
     fn agrees(&mut self, key: Key, version: Option<Version>, versions: &Versions) -> bool {
         let entry = self.keys.get(key).copied().flatten();
         let (entry, version) = match (entry, version) {
@@ -132,7 +135,7 @@ impl State {
                         .iter()
                         .zip(previous)
                         .all(|(o, version)| next.agrees(o.key, *version, versions));
-                // The answer may be the first to tell a version that a condition names.
+                // The answer may be the first to show a version that a condition names.
                 let held = operations.iter().all(|operation| next.holds(operation, versions));
                 next.apply(request, operations);
                 (held && agreed).then_some(next)

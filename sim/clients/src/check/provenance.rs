@@ -1,5 +1,6 @@
-//! Every value read, stale reads included, was put by some request that began before the read ended, under one version
-//! only. A write that was applied twice shows here as one value with two versions.
+//! Every value read, also by stale reads, was put by a request that began before the read ended,
+//! and has one version only. A write that was applied twice shows here as one value with two
+//! versions.
 
 use crate::Violation;
 use crate::history::{History, Key, Value, Version};
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 /// The property's name.
 pub const NAME: &str = "provenance";
 
-/// Judges every read.
+/// Checks every read.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut writers: BTreeMap<Value, (u32, Key, u64)> = BTreeMap::new();
@@ -26,9 +27,8 @@ pub fn check(history: &History) -> Vec<Violation> {
                 Some(writer) => {
                     violations.push(Violation::new(NAME, format!("{record} saw a value of {writer:?}")))
                 }
-                None => {
-                    violations.push(Violation::new(NAME, format!("{record} saw a value that nobody wrote")))
-                }
+                None => violations
+                    .push(Violation::new(NAME, format!("{record} saw a value that no client wrote"))),
             }
             let first = *versions.entry(value).or_insert(version);
             if first != version {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn values_come_from_their_writers_and_keep_one_version() {
         assert_eq!(count(vec![put(7), stale(6, 0, 7, 3), stale(9, 0, 7, 3)]), 0);
-        assert_eq!(count(vec![put(7), stale(6, 0, 8, 3)]), 1, "nobody wrote it");
+        assert_eq!(count(vec![put(7), stale(6, 0, 8, 3)]), 1, "no client wrote it");
         assert_eq!(count(vec![put(7), stale(6, 1, 7, 3)]), 1, "another key's value");
         assert_eq!(count(vec![put(7), stale(1, 0, 7, 3)]), 1, "read before it was written");
         assert_eq!(count(vec![put(7), stale(6, 0, 7, 3), stale(9, 0, 7, 4)]), 1, "applied twice");

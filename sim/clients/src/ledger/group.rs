@@ -1,5 +1,5 @@
-//! What is known of one group: what the last listing found, which earlier writes may take effect
-//! after it, and what was asked since.
+//! What is known of one group: the values of the last listing, the earlier writes that may still
+//! take effect, and the records since.
 
 use crate::Violation;
 use crate::check::acknowledged::FinalKeys;
@@ -11,16 +11,16 @@ use crate::history::{
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The property of what is found after an operator gave something up.
-const NEWEST_ONLY: &str = "only the newest writes are given up";
+/// The property's name of a fault found after an unsafe recovery.
+const NEWEST_ONLY: &str = "an unsafe recovery discards only the newest writes";
 
 pub(super) struct Group {
-    /// Writes that leave what the last listing found.
+    /// Writes whose effect is what the last listing showed.
     base: Vec<Record>,
-    /// Writes of unknown outcome from before it: a set for each way to explain the answers up to
-    /// it.
+    /// Writes of unknown outcome from before that listing: one set for each way to explain the
+    /// answers up to it.
     open: Vec<Vec<Record>>,
-    /// What was asked since.
+    /// The records since the listing.
     records: Vec<Record>,
 }
 
@@ -40,15 +40,15 @@ impl Group {
         self.open.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The greatest index of a write that may not be lost where those acknowledged since `since`
+    /// The greatest index of a write that must not be lost, if writes acknowledged since `since`
     /// may be.
     pub(super) fn newest_safe(&self, since: u64) -> Option<Version> {
         let safe = self.records.iter().filter(|record| record.is_applied() && is_safe(record, since));
         self.base.iter().chain(safe).filter_map(Record::index).max()
     }
 
-    /// Judges the answers by themselves.
-    pub(super) fn judge(&self) -> Vec<Violation> {
+    /// Checks the answers alone.
+    pub(super) fn check(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         for open in &self.open {
             let history = self.history(open, &self.records, &[]);
@@ -61,26 +61,26 @@ impl Group {
         found
     }
 
-    /// Judges the answers, and a read of all keys that came after them.
+    /// Checks the answers, and a read of all keys that followed them.
     pub(super) fn compare(&mut self, read: &Record) -> Vec<Violation> {
         self.explain(&self.records, read).map_or_else(
             |found| found,
             |open| {
-                self.settle(read, open);
+                self.begin_next_piece(read, open);
                 Vec::new()
             },
         )
     }
 
-    /// As [`Group::compare`], where the end of the log may be lost from any write on whose index is
-    /// greater than `safe`. Gives how many keys lost something.
-    pub(super) fn compare_after_loss(
+    /// Like [`Group::compare`], if the end of the log may be lost, from any write on whose index is
+    /// greater than `safe`. Returns how many keys lost something.
+    pub(super) fn compare_after_unsafe_recovery(
         &mut self,
         read: &Record,
         since: u64,
         safe: Option<Version>,
     ) -> Result<u64, Vec<Violation>> {
-        let before = self.judge();
+        let before = self.check();
         if !before.is_empty() {
             return Err(before);
         }
@@ -91,7 +91,7 @@ impl Group {
             |record: &Record| record.is_applied() && !is_safe(record, since) && record.index() > safe;
         let mut young: Vec<Record> = self.records.iter().filter(|r| may_be_lost(r)).cloned().collect();
         young.sort_by_key(Record::index);
-        // Reads since then may have seen what is lost; they are judged above.
+        // Reads since then may have seen what is lost; they were checked above.
         let stays = |r: &Record| r.is_open() || is_safe(r, since) || r.is_applied() && !may_be_lost(r);
         let mut kept: Vec<Record> = self.records.iter().filter(|record| stays(record)).cloned().collect();
         let (mut open, mut lost, mut unexplained) = (Vec::new(), None, None);
@@ -100,19 +100,20 @@ impl Group {
                 Ok(sets) => {
                     open.extend(sets);
                     let keys = young.iter().skip(survivors).flat_map(written).collect::<BTreeSet<Key>>();
-                    // Without any it is a write of unknown outcome that somebody had read.
+                    // If there is none, the loss is a write of unknown outcome that a client had
+                    // read.
                     lost = Some(keys.len().max(1) as u64);
                 }
                 Err(found) => drop(unexplained.get_or_insert(found)),
             }
             kept.extend(young.get(survivors).cloned());
         }
-        let given_up = |found: Violation| Violation::new(NEWEST_ONLY, found.to_string());
-        let wrong = || unexplained.into_iter().flatten().map(given_up).collect::<Vec<_>>();
+        let discarded = |found: Violation| Violation::new(NEWEST_ONLY, found.to_string());
+        let wrong = || unexplained.into_iter().flatten().map(discarded).collect::<Vec<_>>();
         let lost = lost.ok_or_else(wrong)?;
-        // The indexes of what is lost are given again.
+        // The indexes of lost writes are assigned again.
         self.records.clear();
-        self.settle(read, widest(open));
+        self.begin_next_piece(read, widest(open));
         Ok(lost)
     }
 
@@ -120,7 +121,7 @@ impl Group {
         History::new([&self.base, open, records, read].concat())
     }
 
-    /// For each way to explain these answers and this read of all keys after them, the writes that
+    /// For each way to explain these answers and the following read of all keys, the writes that
     /// may still take effect.
     fn explain(&self, records: &[Record], read: &Record) -> Result<Vec<Vec<Record>>, Vec<Violation>> {
         let (mut sets, mut found) = (Vec::new(), Vec::new());
@@ -138,17 +139,19 @@ impl Group {
         if sets.is_empty() { Err(found) } else { Ok(widest(sets)) }
     }
 
-    /// Forgets all that does not matter after this read.
-    fn settle(&mut self, read: &Record, open: Vec<Vec<Record>>) {
+    /// Begins the group's next piece with the result of this read, and drops what is not needed any
+    /// more.
+    fn begin_next_piece(&mut self, read: &Record, open: Vec<Vec<Record>>) {
         let mut writes = BTreeMap::<Version, Vec<(WriteOperation, Option<Version>)>>::new();
         let operation = |key, change| WriteOperation { key, change, condition: Condition::None };
         for Item { key, value, version } in listed(read) {
             let put = value.map(|value| (operation(*key, Change::Put(value)), None));
             writes.entry(*version).or_default().extend(put);
         }
-        // Writes yet to come have greater indexes, also than a delete's, which leaves nothing.
-        let told = |record: &Record| record.seen().into_iter().map(|(_, _, version)| version).max();
-        let known = self.base.iter().chain(&self.records).map(|record| record.index().max(told(record)));
+        // Later writes have greater indexes than all earlier ones, also than a delete's, which
+        // leaves no key.
+        let shown = |record: &Record| record.seen().into_iter().map(|(_, _, version)| version).max();
+        let known = self.base.iter().chain(&self.records).map(|record| record.index().max(shown(record)));
         let newest = known.max().flatten();
         if let Some(newest) = newest.filter(|newest| writes.keys().all(|version| version < newest)) {
             let first = listed(read).iter().find(|item| item.key == 0).map(|item| item.version);
@@ -170,7 +173,7 @@ impl Group {
     }
 }
 
-/// Whether this was told before `since`, or was to be on disks before it was.
+/// Whether this was answered before `since`, or asked for a sync before its answer.
 fn is_safe(record: &Record, since: u64) -> bool {
     record.returned < since || record.synced && record.is_applied()
 }
@@ -188,13 +191,13 @@ fn listed(read: &Record) -> &[Item] {
     }
 }
 
-/// What a read of all keys found, as the end of a history.
+/// The result of a read of all keys, as the end of a history.
 fn end(read: &Record) -> FinalKeys {
     let found = |key| listed(read).iter().find(|item| item.key == key).map(|item| item.version);
     (0..GROUP_KEYS).map(|key| ((read.group, key), found(key))).collect()
 }
 
-/// Those of these sets that are within no other.
+/// The sets that are contained in no other.
 fn widest(mut sets: Vec<Vec<Record>>) -> Vec<Vec<Record>> {
     sets.sort_by_key(|set| Reverse(set.len()));
     let mut widest: Vec<Vec<Record>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs judged piece by piece: what must be told, and what must not.
+//! Runs checked piece by piece: which faults must be reported, and which answers must not.
 
 use super::*;
 use crate::check::linearizable;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A group, a key in it, and the value and version found there.
 type Found = (u32, Key, Value, Version);
 
-/// Between two looks there is time for a piece of a run.
+/// Between two readings of the clock there is time for a piece of a run.
 #[derive(Default)]
 struct Ticks(AtomicU64);
 
@@ -55,7 +55,7 @@ fn open(change: Change) -> Record {
 }
 
 /// These answers came one after the other.
-fn told(ledger: &mut Ledger, records: impl IntoIterator<Item = Record>) {
+fn answered(ledger: &mut Ledger, records: impl IntoIterator<Item = Record>) {
     for record in records {
         let (invoked, returned) = (ledger.recorder.now(), ledger.recorder.now());
         ledger.recorder.push(Record { invoked, returned, ..record });
@@ -83,9 +83,9 @@ fn wrong(ledger: &mut Ledger, items: &[Found]) {
 }
 
 #[test]
-fn an_acknowledged_write_of_a_group_at_rest_that_is_lost_is_told() {
+fn a_lost_acknowledged_write_of_a_resting_group_is_reported() {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None), put(0, 0, 2, 6, Some(5)), put(1, 3, 3, 7, None)]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None), put(0, 0, 2, 6, Some(5)), put(1, 3, 3, 7, None)]);
     right(&mut ledger, &[(0, 0, 2, 6), (1, 3, 3, 7)]);
     for _ in 0..3 {
         right(&mut ledger, &[(0, 0, 2, 6), (1, 3, 3, 7)]);
@@ -95,36 +95,36 @@ fn an_acknowledged_write_of_a_group_at_rest_that_is_lost_is_told() {
     wrong(&mut ledger, &[(0, 0, 2, 8), (1, 3, 3, 7)]);
     wrong(&mut ledger, &[(0, 1, 2, 6), (1, 3, 3, 7)]);
     let delete = write(0, &[(0, Change::Delete)], applied(9, Some(6)));
-    told(&mut ledger, [delete]);
+    answered(&mut ledger, [delete]);
     right(&mut ledger, &[(1, 3, 3, 7)]);
     wrong(&mut ledger, &[(0, 0, 2, 6), (1, 3, 3, 7)]);
-    // Nor may a later write have an index from before the delete.
-    told(&mut ledger, [put(0, 0, 4, 8, None)]);
+    // A later write must not have an index from before the delete either.
+    answered(&mut ledger, [put(0, 0, 4, 8, None)]);
     wrong(&mut ledger, &[(0, 0, 4, 8), (1, 3, 3, 7)]);
 }
 
 #[test]
-fn what_clients_were_told_is_judged_where_nothing_can_be_listed() {
+fn answers_are_checked_if_nothing_can_be_listed() {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None)]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None)]);
     right(&mut ledger, &[(0, 0, 1, 5)]);
-    told(&mut ledger, [get(0, Some((1, 5)))]);
-    assert!(ledger.judge().is_empty());
-    told(&mut ledger, [get(0, None)]);
-    assert_eq!(ledger.judge().len(), 1);
+    answered(&mut ledger, [get(0, Some((1, 5)))]);
+    assert!(ledger.check().is_empty());
+    answered(&mut ledger, [get(0, None)]);
+    assert_eq!(ledger.check().len(), 1);
     wrong(&mut ledger, &[(0, 0, 1, 5)]);
 }
 
 #[test]
 fn a_write_of_unknown_outcome_may_be_there_or_not_and_once_seen_stays() {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None), open(Change::Put(2))]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None), open(Change::Put(2))]);
     right(&mut ledger, &[(0, 0, 1, 5)]);
     right(&mut ledger, &[(0, 0, 1, 5)]);
     right(&mut ledger, &[(0, 0, 2, 9)]);
     wrong(&mut ledger, &[(0, 0, 1, 5)]);
     wrong(&mut ledger, &[(0, 0, 2, 10)]);
-    told(&mut ledger, [put(0, 0, 3, 11, Some(9))]);
+    answered(&mut ledger, [put(0, 0, 3, 11, Some(9))]);
     right(&mut ledger, &[(0, 0, 3, 11)]);
     wrong(&mut ledger, &[(0, 0, 2, 9)]);
 }
@@ -132,19 +132,19 @@ fn a_write_of_unknown_outcome_may_be_there_or_not_and_once_seen_stays() {
 #[test]
 fn a_delete_of_unknown_outcome_explains_one_absence() {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None), open(Change::Delete)]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None), open(Change::Delete)]);
     right(&mut ledger, &[(0, 0, 1, 5)]);
     right(&mut ledger, &[]);
-    told(&mut ledger, [put(0, 0, 2, 8, None)]);
+    answered(&mut ledger, [put(0, 0, 2, 8, None)]);
     wrong(&mut ledger, &[]);
     right(&mut ledger, &[(0, 0, 2, 8)]);
 }
 
 #[test]
-fn either_of_two_writes_may_be_the_one_that_was_met_unseen() {
+fn either_of_two_writes_may_be_the_one_that_was_found_unseen() {
     for late in [2, 3] {
         let mut ledger = ledger();
-        told(&mut ledger, [open(Change::Put(2)), open(Change::Put(3)), put(0, 0, 4, 9, Some(7))]);
+        answered(&mut ledger, [open(Change::Put(2)), open(Change::Put(3)), put(0, 0, 4, 9, Some(7))]);
         right(&mut ledger, &[(0, 0, 4, 9)]);
         right(&mut ledger, &[(0, 0, late, 12)]);
         wrong(&mut ledger, &[(0, 0, 5 - late, 14)]);
@@ -152,13 +152,13 @@ fn either_of_two_writes_may_be_the_one_that_was_met_unseen() {
 }
 
 #[test]
-fn what_nobody_wrote_is_told() {
+fn what_no_client_wrote_is_reported() {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None)]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None)]);
     wrong(&mut ledger, &[(0, 0, 1, 5), (0, 1, 9, 6)]);
     assert_eq!(
         ledger.compare(&listing(&[(0, 0, 1, 5), (7, 1, 9, 6)])),
-        ["group 7 has 1 keys, and nobody ever wrote there"]
+        ["group 7 has 1 keys, and no client ever wrote there"]
     );
     let (key, value, version) = item(0, 0, 1, 5);
     let mut foreign = Listing::default();
@@ -166,80 +166,83 @@ fn what_nobody_wrote_is_told() {
         vec![(Bytes::from_static(b"ghost"), value.clone(), 3), (key.clone(), value.clone(), version)],
         false,
     );
-    assert_eq!(ledger.compare(&foreign), ["nobody ever wrote key `ghost`"]);
+    assert_eq!(ledger.compare(&foreign), ["no client ever wrote key `ghost`"]);
     let mut damaged = Listing::default();
     let mut bytes = value.to_vec();
     bytes[11] ^= 1;
     damaged.page(vec![(key, bytes.into(), version)], false);
-    assert_eq!(ledger.compare(&damaged), [format!("key 0/0 holds {} bytes that nobody wrote", value.len())]);
+    assert_eq!(
+        ledger.compare(&damaged),
+        [format!("key 0/0 holds {} bytes that no client wrote", value.len())]
+    );
     right(&mut ledger, &[(0, 0, 1, 5)]);
 }
 
 #[test]
-fn a_group_that_a_page_has_in_part_is_left_for_the_next_page() {
+fn a_group_that_is_incomplete_on_a_page_is_left_for_the_next_page() {
     let mut listing = Listing::default();
     let page = vec![item(0, 0, 1, 5), item(0, 1, 2, 6), item(1, 0, 3, 7)];
     assert_eq!(listing.page(page.clone(), true), Some(encode_key(0, 1)));
     assert_eq!(listing.groups.len(), 1);
     let mut listing = Listing::default();
-    assert_eq!(
-        listing.page(page[..2].to_vec(), true),
-        Some(encode_key(0, 1)),
-        "a page is never taken in vain"
-    );
+    assert_eq!(listing.page(page[..2].to_vec(), true), Some(encode_key(0, 1)), "every page makes progress");
     assert_eq!(listing.page(vec![], false), None);
 }
 
-/// Clients wrote, and a listing of everything came before each cut.
+/// Clients wrote, and a complete listing came before each cut.
 fn lossy(records: impl IntoIterator<Item = Record>) -> (Ledger, Duration) {
     let mut ledger = ledger();
-    told(&mut ledger, [put(0, 0, 1, 5, None), put(1, 0, 2, 6, None)]);
+    answered(&mut ledger, [put(0, 0, 1, 5, None), put(1, 0, 2, 6, None)]);
     right(&mut ledger, &[(0, 0, 1, 5), (1, 0, 2, 6)]);
     let since = Duration::from_nanos(ledger.recorder.now());
-    told(&mut ledger, records);
+    answered(&mut ledger, records);
     (ledger, since)
 }
 
-fn after_loss(ledger: &mut Ledger, since: Duration, items: &[Found]) -> Option<u64> {
-    let (wrong, lost) = ledger.compare_after_loss(&listing(items), since);
+fn after_unsafe_recovery(ledger: &mut Ledger, since: Duration, items: &[Found]) -> Option<u64> {
+    let (wrong, lost) = ledger.compare_after_unsafe_recovery(&listing(items), since);
     wrong.is_empty().then_some(lost)
 }
 
 const BEFORE: [Found; 2] = [(0, 0, 1, 5), (1, 0, 2, 6)];
 
 #[test]
-fn what_an_operator_gave_up_may_be_gone_if_it_is_young_enough() {
+fn a_discarded_write_may_be_gone_if_it_is_young_enough() {
     let young = || [put(0, 0, 3, 7, Some(5)), put(0, 1, 4, 8, None), put(0, 0, 5, 9, Some(7))];
     let cases: [(&[Found], Option<u64>); 7] = [
         (&[(0, 0, 5, 9), (0, 1, 4, 8), BEFORE[1]], Some(0)),
         (&[(0, 0, 3, 7), (0, 1, 4, 8), BEFORE[1]], Some(1)),
         (&[(0, 0, 3, 7), BEFORE[1]], Some(2)),
         (&BEFORE, Some(2)),
-        // A later one is there without an earlier one; what a listing showed is gone.
+        // A later write is there without an earlier one; a write that a listing showed is gone.
         (&[(0, 0, 5, 9), BEFORE[1]], None),
         (&[BEFORE[1]], None),
         (&[BEFORE[0]], None),
     ];
     for (items, lost) in cases {
         let (mut ledger, since) = lossy(young());
-        assert_eq!(after_loss(&mut ledger, since, items), lost, "{items:?}");
+        assert_eq!(after_unsafe_recovery(&mut ledger, since, items), lost, "{items:?}");
         let later = Duration::from_nanos(ledger.recorder.now());
         let (mut ledger, _) = lossy(young());
-        assert_eq!(after_loss(&mut ledger, later, items), lost.filter(|lost| *lost == 0), "{items:?}");
+        assert_eq!(
+            after_unsafe_recovery(&mut ledger, later, items),
+            lost.filter(|lost| *lost == 0),
+            "{items:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_lost_stays_lost_and_its_indexes_are_given_again() {
+fn what_is_lost_stays_lost_and_its_indexes_are_assigned_again() {
     let (mut ledger, since) = lossy([put(0, 0, 3, 7, Some(5))]);
-    assert_eq!(after_loss(&mut ledger, since, &BEFORE), Some(1));
+    assert_eq!(after_unsafe_recovery(&mut ledger, since, &BEFORE), Some(1));
     wrong(&mut ledger, &[(0, 0, 3, 7), BEFORE[1]]);
-    told(&mut ledger, [put(1, 0, 4, 7, Some(6))]);
+    answered(&mut ledger, [put(1, 0, 4, 7, Some(6))]);
     right(&mut ledger, &[BEFORE[0], (1, 0, 4, 7)]);
 }
 
 #[test]
-fn no_write_is_given_up_that_was_to_be_synced_or_that_the_log_has_before_such_a_one() {
+fn a_write_that_asked_for_a_sync_and_all_before_it_in_the_log_may_not_be_lost() {
     let synced = |record| Record { synced: true, ..record };
     let records = || [put(0, 0, 3, 7, Some(5)), synced(put(1, 0, 4, 8, Some(6))), put(1, 1, 5, 9, None)];
     let cases: [(&[Found], Option<u64>); 4] = [
@@ -250,7 +253,7 @@ fn no_write_is_given_up_that_was_to_be_synced_or_that_the_log_has_before_such_a_
     ];
     for (items, lost) in cases {
         let (mut ledger, since) = lossy(records());
-        assert_eq!(after_loss(&mut ledger, since, items), lost, "{items:?}");
+        assert_eq!(after_unsafe_recovery(&mut ledger, since, items), lost, "{items:?}");
     }
 }
 
@@ -259,14 +262,14 @@ fn a_write_of_unknown_outcome_that_was_read_counts_as_acknowledged_when_it_was_r
     for (young, lost) in [(true, Some(1)), (false, None)] {
         let (mut ledger, since) = lossy([open(Change::Put(3)), get(0, Some((3, 7)))]);
         let since = if young { since } else { Duration::from_nanos(ledger.recorder.now()) };
-        assert_eq!(after_loss(&mut ledger, since, &BEFORE), lost);
+        assert_eq!(after_unsafe_recovery(&mut ledger, since, &BEFORE), lost);
     }
 }
 
 #[test]
-fn answers_from_before_a_loss_are_judged_though_what_they_tell_of_is_gone() {
+fn answers_from_before_a_loss_are_checked_though_the_writes_they_show_are_gone() {
     let (mut ledger, since) = lossy([put(0, 0, 3, 7, Some(5)), put(0, 0, 4, 8, Some(5))]);
-    assert_eq!(after_loss(&mut ledger, since, &BEFORE), None);
+    assert_eq!(after_unsafe_recovery(&mut ledger, since, &BEFORE), None);
 }
 
 /// A part of one group's run, up to a listing.
@@ -279,7 +282,7 @@ struct Piece {
     listed: Vec<Item>,
 }
 
-/// One group's run, right by construction: a write of unknown outcome takes effect in its own
+/// One group's run, correct by construction: a write of unknown outcome takes effect in its own
 /// piece, in a later one, or never.
 fn generated(rng: &mut StdRng) -> Vec<Piece> {
     let (mut index, mut time, mut value) = (0, 0, 0);
@@ -338,7 +341,7 @@ fn generated(rng: &mut StdRng) -> Vec<Piece> {
 }
 
 impl Piece {
-    /// What was asked in it, now, and what is listed after it.
+    /// The records of this piece, at the present time, and the listing after it.
     fn play(&self, ledger: &mut Ledger) -> (Vec<Record>, Listing) {
         let at = ledger.recorder.now();
         let later = |record: &Record| {
@@ -357,7 +360,7 @@ fn shown(items: &[Item]) -> Listing {
     Listing { groups: groups.into_iter().collect(), ..Listing::default() }
 }
 
-/// The verdict on the pieces, and on their whole.
+/// Whether the pieces pass, and whether the whole run passes.
 fn verdicts(pieces: &[Piece]) -> (bool, bool) {
     let (mut ledger, mut whole, mut right) = (ledger(), Vec::new(), true);
     for piece in pieces {
@@ -370,7 +373,7 @@ fn verdicts(pieces: &[Piece]) -> (bool, bool) {
 }
 
 #[test]
-fn a_run_that_is_judged_piece_by_piece_is_judged_like_the_whole() {
+fn a_run_checked_piece_by_piece_is_checked_like_the_whole() {
     let (mut rejected, mut missed) = (0, 0);
     for seed in 0..1_000 {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -387,8 +390,8 @@ fn a_run_that_is_judged_piece_by_piece_is_judged_like_the_whole() {
         rejected += usize::from(!whole);
         missed += usize::from(piecewise && !whole);
     }
-    // A later piece does not know all versions that an earlier one told, and takes one of them for
-    // that of a silent write.
+    // A later piece does not know all versions that an earlier one showed, and may take one of them
+    // for that of a silent write.
     assert!(rejected > 500 && missed * 200 < rejected, "{missed} of {rejected}");
 }
 
@@ -410,7 +413,7 @@ fn any_state_of_the_last_piece_may_be_left_by_a_loss_in_it_and_no_other_by_one_t
             (ledger, Duration::from_nanos(since))
         };
         let (mut ledger, since) = until_loss();
-        let (wrong, keys) = ledger.compare_after_loss(&survived, since);
+        let (wrong, keys) = ledger.compare_after_unsafe_recovery(&survived, since);
         assert_eq!(wrong, Vec::<String>::new(), "seed {seed}: {survived:?} of {pieces:?}");
         lost += usize::from(keys > 0);
         let (mut ledger, _) = until_loss();
@@ -418,7 +421,7 @@ fn any_state_of_the_last_piece_may_be_left_by_a_loss_in_it_and_no_other_by_one_t
         assert_eq!(right, keys == 0, "seed {seed}");
         let (mut ledger, _) = until_loss();
         let later = Duration::from_nanos(ledger.recorder.now());
-        let (wrong, _) = ledger.compare_after_loss(&survived, later);
+        let (wrong, _) = ledger.compare_after_unsafe_recovery(&survived, later);
         assert_eq!(wrong.is_empty(), right, "seed {seed}: {survived:?} of {pieces:?}");
     }
     assert!(lost > 300, "only {lost} runs lost something");

@@ -1,5 +1,6 @@
-//! A client that owns hundreds of keys, so that checkpoints, snapshots and lists have many pieces. It alone writes them, one
-//! request after the other, so that it knows what a list of them must show.
+//! A client that owns hundreds of keys, so that checkpoints, snapshots and lists have many pieces.
+//! Only this client writes them, one request after the other, so it knows what a list of them must
+//! show.
 
 use crate::Timeline;
 use bytes::Bytes;
@@ -14,7 +15,7 @@ const PREFIX: &str = "bulk/";
 /// Keys of one write.
 const BATCH: usize = 12;
 const VALUE_BYTES: std::ops::Range<usize> = 100..3_000;
-/// One request in so many is a list of all.
+/// One request in this many is a list of all keys.
 const LISTS: u32 = 12;
 const PAUSE_MS: std::ops::Range<u64> = 1..60;
 /// How long the last list may take.
@@ -23,9 +24,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// What a key may hold.
 #[derive(Default)]
 struct Held {
-    /// After the last write whose outcome is known.
+    /// The value after the last write whose outcome is known.
     now: Option<Bytes>,
-    /// By writes of unknown outcome: any of them may take effect yet.
+    /// The values of writes of unknown outcome: any of them may still take effect.
     perhaps: BTreeSet<Option<Bytes>>,
 }
 
@@ -39,13 +40,14 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Of so many keys.
+    /// A client with this many keys.
     pub fn new(client: Client, rng: StdRng, keys: u32, timeline: impl Timeline + 'static) -> Bulk {
         let keys = (0..keys).map(|key| Bytes::from(format!("{PREFIX}{key:05}"))).collect();
         Bulk { client, rng, keys, held: BTreeMap::new(), timeline: Arc::new(timeline) }
     }
 
-    /// Writes and lists until told to stop, and lists once more. What was listed wrong, and how many pages were read.
+    /// Writes and lists until told to stop, then lists once more. Returns what was listed wrong,
+    /// and the number of pages read.
     pub async fn run(mut self, stop: Arc<AtomicBool>) -> (Vec<String>, u64) {
         let (mut wrong, mut pages) = (Vec::new(), 0);
         for first in (0..self.keys.len()).step_by(BATCH) {
@@ -101,7 +103,8 @@ impl Bulk {
         }
     }
 
-    /// Lists all keys, page by page, none of which is of one moment with the next: but nobody else writes them.
+    /// Lists all keys, page by page. The pages are not of one moment, but no other client writes
+    /// these keys.
     async fn list(&mut self, client: Client, wrong: &mut Vec<String>) -> u64 {
         let options = ListOptions::prefix(Bytes::from_static(PREFIX.as_bytes()));
         let options =
@@ -128,7 +131,7 @@ impl Bulk {
                 wrong.push(format!("key `{}`: bytes read, bytes written: {lengths:?}", key.escape_ascii()));
             }
         }
-        wrong.extend(found.keys().map(|key| format!("key `{}`, which nobody wrote", key.escape_ascii())));
+        wrong.extend(found.keys().map(|key| format!("key `{}`, which no client wrote", key.escape_ascii())));
         pages
     }
 }

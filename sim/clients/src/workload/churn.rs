@@ -1,5 +1,6 @@
-//! A client that overwrites keys of its own all the time, so that space dies and is used again within the time between
-//! two syncs. Nobody judges its answers: what it leaves behind on the disks is judged when a node starts.
+//! A client that overwrites keys of its own all the time, so that space is freed and reused between
+//! two syncs. Its answers are not checked: what it leaves on the disks is checked when a node
+//! starts.
 
 use bytes::Bytes;
 use cairn_client::Client;

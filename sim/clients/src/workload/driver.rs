@@ -1,4 +1,4 @@
-//! Asks the real client library, and records question, answer and times.
+//! Sends requests with the real client library, and records request, answer and times.
 
 use super::encoding::{decode_key, decode_value, encode_key, encode_value, group_prefix};
 use super::plan::Generator;
@@ -24,7 +24,7 @@ pub struct Recorder {
 #[derive(Default)]
 struct Kept {
     records: Vec<Record>,
-    /// Writes acknowledged, those included whose records were taken.
+    /// Writes acknowledged, including those whose records were taken.
     acknowledged: usize,
     surprises: Vec<String>,
     unreadable: Vec<String>,
@@ -37,10 +37,10 @@ impl Recorder {
         Recorder { timeline: Arc::new(timeline), kept: Arc::default() }
     }
 
-    /// One for a long run, whose groups take turns at so many places.
-    pub(crate) fn rotating(timeline: impl Timeline + 'static, places: u32) -> Recorder {
+    /// A recorder for a long run, whose groups take turns at this many positions.
+    pub(crate) fn rotating(timeline: impl Timeline + 'static, positions: u32) -> Recorder {
         let recorder = Recorder::new(timeline);
-        recorder.kept.lock().rotation = Some(Rotation::new(places));
+        recorder.kept.lock().rotation = Some(Rotation::new(positions));
         recorder
     }
 
@@ -54,12 +54,12 @@ impl Recorder {
         self.kept.lock().records.clone()
     }
 
-    /// Writes that took effect so far, as far as clients know.
+    /// How many writes took effect so far, as far as clients know.
     pub fn acknowledged(&self) -> usize {
         self.kept.lock().acknowledged
     }
 
-    /// When writes were acknowledged, of those after this time whose records were not taken.
+    /// The times of acknowledgements after `time`, of writes whose records were not taken.
     pub fn acknowledged_since(&self, time: u64) -> Vec<u64> {
         let kept = self.kept.lock();
         let later = kept.records.iter().filter(|record| record.is_applied() && record.returned > time);
@@ -71,13 +71,13 @@ impl Recorder {
         self.kept.lock().surprises.clone()
     }
 
-    /// Answers that a value exists and cannot be read.
+    /// Answers that a value exists but cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
         self.kept.lock().unreadable.clone()
     }
 
-    /// The records, and answers that no client should get or that a value cannot be read, since
-    /// they were last taken.
+    /// Takes the records since the last call, and the answers that no client should get or that a
+    /// value cannot be read.
     pub(crate) fn take(&self) -> (Vec<Record>, Vec<String>) {
         let mut kept = self.kept.lock();
         let kept = &mut *kept;
@@ -86,15 +86,15 @@ impl Recorder {
         (std::mem::take(&mut kept.records), wrong)
     }
 
-    /// The group at this place.
-    fn group(&self, place: u32) -> u32 {
-        self.kept.lock().rotation.as_mut().map_or(place, |rotation| rotation.group(place))
+    /// The group at this position.
+    fn group(&self, position: u32) -> u32 {
+        self.kept.lock().rotation.as_mut().map_or(position, |rotation| rotation.group(position))
     }
 
-    /// The group was judged, and so many of its writes may still take effect.
-    pub(crate) fn judged(&self, group: u32, open: usize) {
+    /// The group was checked, and `open` of its writes may still take effect.
+    pub(crate) fn checked(&self, group: u32, open: usize) {
         if let Some(rotation) = &mut self.kept.lock().rotation {
-            rotation.judged(group, open);
+            rotation.checked(group, open);
         }
     }
 
@@ -113,7 +113,7 @@ impl Recorder {
         self.kept.lock().surprises.push(text);
     }
 
-    /// Does `action` and records it.
+    /// Performs `action` and records it.
     async fn perform(
         &self,
         number: u32,
@@ -140,12 +140,13 @@ impl Recorder {
         record
     }
 
-    /// Reads one key, as part of the history. `number` must be no other client's.
+    /// Reads one key, as part of the history. No other client may have this `number`.
     pub async fn read(&self, number: u32, client: &Client, group: u32, key: Key) {
         self.perform(number, client, (group, Action::Get(key)), false).await;
     }
 
-    /// Puts one key, as part of the history. `number` must be no other client's, and puts once.
+    /// Puts one key, as part of the history. No other client may have this `number`, and it may put
+    /// only once.
     pub async fn put(&self, number: u32, client: &Client, group: u32, key: Key) {
         let change = Change::Put((u64::from(number) + 1) << 32);
         let write = vec![WriteOperation { key, change, condition: Condition::None }];
@@ -209,7 +210,7 @@ impl Recorder {
                 Some(value) => Outcome::Found(Some((value, item.version.0))),
                 None => {
                     self.surprise(format!(
-                        "key {:?} has {} bytes that nobody wrote",
+                        "key {:?} has {} bytes that no client wrote",
                         item.key,
                         item.value.len()
                     ));
@@ -264,23 +265,23 @@ fn wire(condition: Condition) -> cairn_client::Condition {
     }
 }
 
-/// One task: asks, pauses, asks.
+/// One task: sends requests, with pauses.
 pub struct Worker {
     /// The number of its client in the history.
     pub number: u32,
-    /// Whom it asks.
+    /// The client library.
     pub client: Client,
-    /// What it asks.
+    /// The source of requests.
     pub generator: Generator,
-    /// Where it records what it was told.
+    /// Where it records requests and answers.
     pub recorder: Recorder,
 }
 
 impl Worker {
-    /// Works until told to stop. Gives itself back, to go on later.
+    /// Works until told to stop. Returns itself, to continue later.
     pub async fn run(mut self, stop: Arc<AtomicBool>) -> Worker {
         while !stop.load(Ordering::Relaxed) {
-            let (group, action) = self.generator.next_action(|place| self.recorder.group(place));
+            let (group, action) = self.generator.next_action(|position| self.recorder.group(position));
             let synced = self.generator.wants_synced(&action);
             let record = self.recorder.perform(self.number, &self.client, (group, action), synced).await;
             self.generator.learn(&record);
@@ -293,11 +294,11 @@ impl Worker {
     }
 }
 
-/// How often, and how far apart, a healed cluster is asked again that refuses a write.
+/// How often a write is retried that the cluster refuses after the faults, and how far apart.
 const REFUSALS: u64 = 30;
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the healed cluster answered.
+/// What the cluster answered after the faults.
 #[derive(Debug)]
 pub struct End {
     /// Whether a write took effect.
@@ -306,14 +307,14 @@ pub struct End {
     pub keys: FinalKeys,
 }
 
-/// Writes once and reads every key, as part of the history. `number` must be no other client's.
+/// Writes once and reads every key, as part of the history. No other client may have this `number`.
 pub async fn read_everything(number: u32, client: Client, groups: u32, recorder: Recorder) -> End {
     let mut attempt = 0;
     let record = loop {
         let put = Change::Put(((u64::from(number) + 1) << 32) + attempt);
         let write = vec![WriteOperation { key: 0, change: put, condition: Condition::None }];
         let record = recorder.perform(number, &client, (0, Action::Write(write)), false).await;
-        // A full disk refuses, and clears by itself with the next syncs and checkpoints.
+        // A full disk refuses writes until the next syncs and checkpoints free space.
         if !matches!(record.outcome, Outcome::NoEffect) || attempt == REFUSALS {
             break record;
         }
@@ -328,7 +329,7 @@ pub async fn read_everything(number: u32, client: Client, groups: u32, recorder:
         if let Outcome::Found(found) = record.outcome {
             end.keys.insert((group, key), found.map(|(_, version)| version));
         } else {
-            // One that cannot be read within its deadline is enough to know.
+            // One key that cannot be read within its deadline is enough to know.
             break;
         }
     }

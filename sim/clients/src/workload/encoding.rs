@@ -1,13 +1,14 @@
 //! Keys and values as bytes.
 //!
-//! A value's bytes, length included, follow from its number, so that a value read back is checked whole.
+//! A value's number determines its bytes and their length, so a value read back is checked
+//! completely.
 
 use crate::history::{GROUP_KEYS, Key, Value};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The bytes of a key. In some groups keys are so long that an entry's record reaches over a few sectors of its journal
-/// block, or goes to the data area.
+/// The bytes of a key. In some groups keys are so long that an entry's record spans several sectors
+/// of its journal block, or goes to the data area.
 pub fn encode_key(group: u32, key: Key) -> Bytes {
     let filler = match group % 3 {
         0 => 0,
@@ -22,12 +23,12 @@ pub fn key_bytes(group: u32, key: Key) -> u64 {
     encode_key(group, key).len() as u64
 }
 
-/// What every key of a group begins with.
+/// The common prefix of a group's keys.
 pub fn group_prefix(group: u32) -> Bytes {
     Bytes::from(format!("group-{group}/"))
 }
 
-/// The group and the key of these bytes.
+/// Decodes the group and the key of these bytes.
 pub fn decode_key(bytes: &[u8]) -> Option<(u32, Key)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (group, key) = text.strip_prefix("group-")?.split_once('/')?;

@@ -1,8 +1,9 @@
-//! What clients do: requests over few keys, so that they meet.
+//! What clients do: requests over few keys, so that they conflict.
 //!
-//! `plan` decides what to ask, from a seed and what the client saw last; `encoding` turns keys and values into bytes
-//! and back; `driver` asks the real client library and records question and answer; `churn` keeps space going around;
-//! `bulk` owns many keys, and judges what it reads of them itself.
+//! `plan` chooses requests, from a seed and the client's last answers. `encoding` turns keys and
+//! values into bytes and back. `driver` sends requests with the real client library and records
+//! them with their answers. `churn` keeps overwriting, so that space is reused. `bulk` owns many
+//! keys, and checks its own reads.
 
 mod bulk;
 mod churn;

@@ -1,4 +1,4 @@
-//! What to ask next, from a seed and what the client saw last.
+//! Chooses the next request, from a seed and the client's last answers.
 
 use crate::history::{
     Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, Record, Value, Version, WriteOperation,
@@ -7,11 +7,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The usual share of writes that are to be synced before they are answered.
+/// The usual share of writes that ask for a sync before their answer.
 pub const SYNCED_ONE_IN: u32 = 8;
-/// The pause after a request that was refused, of clients that make no other.
+/// The pause after a refused request, for clients that pause after no other.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
-/// No page that holds all of a group is larger.
+/// A page that holds a whole group is never larger.
 const WHOLE_GROUP_BYTES: u64 = 4 << 20;
 
 /// How a run's clients behave.
@@ -21,23 +21,23 @@ pub struct Profile {
     pub clients: u32,
     /// Tasks that share one client.
     pub tasks_per_client: u32,
-    /// Groups of keys, at a time.
+    /// Groups of keys in use at a time.
     pub groups: u32,
-    /// The longest pause between a client's requests. Where it is zero, clients pause after a
-    /// refusal only.
+    /// The longest pause between a client's requests. If it is zero, clients pause only after a
+    /// refusal.
     pub think_max: Duration,
     /// A request's deadline.
     pub deadline: Duration,
-    /// Of 100 requests, so many are writes.
+    /// How many of 100 requests are writes.
     pub write_percent: u32,
-    /// One write in so many is to be synced before it is answered, whatever the mode.
+    /// One write in this many asks for a sync before its answer, whatever the mode.
     pub synced_one_in: u32,
-    /// Whether some reads are answered by any node, however old its state.
+    /// Whether some reads are stale: any node answers them, however old its state.
     pub stale_reads: bool,
 }
 
 impl Profile {
-    /// A profile by seed.
+    /// A random profile.
     pub fn from_rng(rng: &mut StdRng) -> Profile {
         let pick = |rng: &mut StdRng, choices: &[u64]| {
             choices.get(rng.random_range(0..choices.len())).copied().unwrap_or(1)
@@ -55,7 +55,7 @@ impl Profile {
     }
 }
 
-/// One task's questions.
+/// One task's source of requests.
 pub struct Generator {
     rng: StdRng,
     profile: Profile,
@@ -64,13 +64,13 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A task's generator; `task` makes its values unlike those of all others.
+    /// A task's generator; `task` makes its values differ from those of all others.
     pub fn new(seed: u64, task: u32, profile: Profile) -> Generator {
         let rng = StdRng::seed_from_u64(seed ^ (u64::from(task) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         Generator { rng, profile, next_value: (u64::from(task) + 1) << 32, seen: BTreeMap::new() }
     }
 
-    /// How long to pause after this.
+    /// How long to pause after this request.
     pub fn pause(&mut self, after: &Record) -> Duration {
         match after.outcome {
             _ if !self.profile.think_max.is_zero() => {
@@ -81,8 +81,8 @@ impl Generator {
         }
     }
 
-    /// The next request: a group and what to do in it. `group` tells which one stands at a place
-    /// below the profile's groups.
+    /// The next request: a group and an action in it. `group` returns the group at a position below
+    /// the profile's number of groups.
     pub fn next_action(&mut self, group: impl FnOnce(u32) -> u32) -> (u32, Action) {
         let group = group(self.rng.random_range(0..self.profile.groups));
         let key = self.key();
@@ -99,7 +99,7 @@ impl Generator {
         (group, action)
     }
 
-    /// Whether a write shall be synced before it is answered, whatever the mode.
+    /// Whether a write asks for a sync before its answer, whatever the mode.
     pub fn wants_synced(&mut self, action: &Action) -> bool {
         matches!(action, Action::Write(_)) && self.rng.random_range(0..self.profile.synced_one_in) == 0
     }
@@ -113,7 +113,7 @@ impl Generator {
         ListSpec {
             start_after,
             limit: if self.rng.random_bool(0.5) { GROUP_KEYS } else { self.rng.random_range(1..=GROUP_KEYS) },
-            // Nothing comes before the first key; an empty page teaches little but is legal.
+            // No key comes before the first one; an empty page shows little but is legal.
             reverse: self.rng.random_bool(0.3),
             keys_only: self.rng.random_bool(0.2),
             max_bytes: match self.rng.random_range(0..3) {
@@ -184,11 +184,11 @@ mod tests {
     fn actions(seed: u64, task: u32) -> Vec<(u32, Action)> {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut generator = Generator::new(seed, task, Profile::from_rng(&mut rng));
-        (0..300).map(|_| generator.next_action(|place| place)).collect()
+        (0..300).map(|_| generator.next_action(|position| position)).collect()
     }
 
     #[test]
-    fn one_seed_asks_the_same_questions() {
+    fn one_seed_makes_the_same_requests() {
         assert_eq!(actions(5, 0), actions(5, 0));
         assert_ne!(actions(5, 0), actions(5, 1));
     }

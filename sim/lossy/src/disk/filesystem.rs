@@ -1,8 +1,9 @@
-//! The disk as the kernel sees it: files and directories of a folder below, file data through [`Disk`].
+//! The disk as the kernel sees it: files and directories of a folder below, file data through
+//! [`Disk`].
 //!
-//! Every file is opened for direct I/O, so that the kernel keeps no copy that would outlive a power cut. Locks are left to
-//! the kernel, which ties them to the open file description as on any local filesystem. Renaming, links and extended
-//! attributes are not there: the product uses none.
+//! Every file is opened for direct I/O, so that the kernel keeps no copy that would outlive a power
+//! cut. Locks are left to the kernel, which ties them to the open file description as on any local
+//! filesystem. Renaming, links and extended attributes are missing, since the product uses none.
 
 use super::store::{Disk, open_image};
 use fuser::{
@@ -19,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// The kernel asks again each time: a file's attributes are cheap here.
+/// The kernel may cache nothing: a file's attributes are cheap here.
 const TTL: Duration = Duration::ZERO;
 
-/// No file is ever made anew under the number of an older one.
+/// No number of an older file is ever reused.
 const GENERATION: Generation = Generation(0);
 
 const DIRECT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
-/// Which path of the folder below has which inode number. Numbers are never used twice.
+/// Maps inode numbers to paths of the folder below. Numbers are never used twice.
 #[derive(Debug)]
 pub(super) struct Names {
     paths: BTreeMap<u64, PathBuf>,
@@ -169,7 +170,7 @@ fn errno(error: io::Error) -> Errno {
 
 impl Filesystem for LossyFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Where the kernel lacks it, direct I/O is done one request at a time: slower, not wrong.
+        // If the kernel lacks it, direct I/O is done one request at a time: slower, not wrong.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_background(256);
         Ok(())
@@ -314,7 +315,8 @@ impl Filesystem for LossyFilesystem {
         if time.is_zero() {
             return answer(reply, self.disk.end_sync(handle.0, through));
         }
-        // On a thread of its own: a sync holds up no write. Should there be none, the reply is dropped, which is an error.
+        // On a thread of its own, so that a sync blocks no write. If the thread cannot be created,
+        // the reply is dropped, which the kernel sees as an error.
         let disk = self.disk.clone();
         let _ = std::thread::Builder::new().name("lossy-sync".to_owned()).spawn(move || {
             std::thread::sleep(time);
@@ -322,7 +324,7 @@ impl Filesystem for LossyFilesystem {
         });
     }
 
-    /// Names are final at once.
+    /// Names are durable at once.
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         reply.ok();
     }

@@ -1,11 +1,12 @@
-//! A disk that keeps its promises about synced writes and no others.
+//! A disk that keeps its promise about synced writes and nothing more.
 //!
 //! ```text
 //!   cairn ─► kernel ─► filesystem (FUSE) ─► store ─► overlay   writes since the last sync, in memory
 //!                                             └────► files      the synced image, real files
 //! ```
 //!
-//! Data are lossy, metadata are not: names and sizes are final at once. The product changes neither after `format`.
+//! Data are lossy, metadata are not: changes of names and sizes are durable at once. The product
+//! changes neither after `format`.
 
 mod filesystem;
 mod mount;

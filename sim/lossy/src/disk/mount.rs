@@ -1,8 +1,8 @@
-//! A mounted disk, and the care that no mount outlives the program.
+//! A mounted disk that never outlives the program.
 //!
-//! Three things see to that: the mount goes with its guard, also in a panic; mounts are made in a mount namespace of the
-//! program's own ([`isolate`]), which ends with the program and all that it started, however they end; and nothing but
-//! what was mounted here is ever unmounted.
+//! Three things ensure that. The mount ends with its guard, also in a panic. Mounts are made in the
+//! program's own mount namespace ([`isolate`]), which ends with the program and all processes that
+//! it started, however they end. Only what was mounted here is ever unmounted.
 
 use super::filesystem::{LossyFilesystem, Names};
 use super::store::{Behaviour, Disk, Flip};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Threads that serve one disk's requests.
 const THREADS: usize = 2;
 
-/// What this machine lacks for a lossy disk; `None` if it lacks nothing.
+/// What this machine lacks for a lossy disk; `None` if it can have one.
 pub fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a lossy disk is a FUSE filesystem mounted by root, and this is not root".to_owned());
@@ -30,10 +30,11 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Gives the calling thread, and all threads and processes that it starts from now on, mounts of their own.
+/// Gives the calling thread, and all threads and processes that it starts from now on, mounts of
+/// their own.
 ///
 /// # Errors
-/// Where the system refuses a mount namespace: it takes the right to mount (CAP_SYS_ADMIN).
+/// If the system refuses a mount namespace: it needs the right to mount (CAP_SYS_ADMIN).
 pub fn isolate() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own; this needs CAP_SYS_ADMIN")?;
     let none: Option<&str> = None;
@@ -51,10 +52,11 @@ pub struct LossyMount {
 }
 
 impl LossyMount {
-    /// Mounts the folder `below` as a disk at `path`, an empty folder. [`isolate`] comes first.
+    /// Mounts the folder `below` as a disk at `path`, an empty folder. [`isolate`] must be called
+    /// first.
     ///
     /// # Errors
-    /// Where the system refuses the mount.
+    /// If the system refuses the mount.
     pub fn new(below: &Path, path: &Path, behaviour: Behaviour) -> Result<LossyMount> {
         let disk = Disk::new(behaviour);
         let names = Arc::new(Mutex::new(Names::new(below.to_owned())));
@@ -79,7 +81,8 @@ impl LossyMount {
         &self.path
     }
 
-    /// Flips one bit in a random used block of the file at `path`, relative to the disk. `None` if it has no such block.
+    /// Flips one bit in a random used block of the file at `path`, relative to the disk. `None` if
+    /// it has no such block.
     ///
     /// # Errors
     /// If there is no such file, or it was not opened since the disk was mounted.
@@ -87,7 +90,7 @@ impl LossyMount {
         self.flip_within(path, 0..u64::MAX, rng)
     }
 
-    /// As [`LossyMount::flip`], in one of these 4 KiB blocks.
+    /// Like [`LossyMount::flip`], in one of these 4 KiB blocks.
     ///
     /// # Errors
     /// As [`LossyMount::flip`].
@@ -99,11 +102,12 @@ impl LossyMount {
 
 impl Drop for LossyMount {
     fn drop(&mut self) {
-        // Lazily: a process that still holds a file of it keeps it from nobody else, and loses it with its own end.
+        // Detached: a process that still holds one of its files blocks nobody, and loses the file
+        // when the process ends.
         if let Err(error) = umount2(&self.path, MntFlags::MNT_DETACH) {
             eprintln!("unmounting {}: {error}", self.path.display());
         }
-        // Not joined: its threads end when the last open file is closed, which may be after us.
+        // Not joined: its threads end when the last open file is closed, which may be after this.
         drop(self.session.take());
     }
 }

@@ -1,16 +1,17 @@
-//! One file's writes since its last sync, apart from the synced image below them.
+//! One file's writes since its last sync, kept apart from the synced image below them.
 //!
-//! Pure: no files, no clock, random choices from the generator passed in. What holds here:
-//! - each block remembers every version written since the last sync, oldest first, each with the number of its write;
-//! - a sync takes away exactly the versions that had been written when it began;
-//! - a power cut leaves each block as one of its versions, as the synced image has it, or as a mixture of the sectors of
-//!   two of those; never as anything else.
+//! Pure: no files and no clock; random choices come from the generator passed in. What holds here:
+//! - each block keeps every version written since the last sync, oldest first, each with the number
+//!   of its write;
+//! - a sync removes exactly the versions that had been written when it began;
+//! - a power cut leaves each block as one of its versions, as the synced image has it, or as a
+//!   mixture of the sectors of two of these; never as anything else.
 
 use rand::{RngExt, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The unit in which writes are remembered, in bytes.
+/// The unit in which writes are kept, in bytes.
 pub const BLOCK: usize = 4096;
 
 /// The unit at which a power cut tears a write, in bytes.
@@ -26,12 +27,13 @@ struct Version {
     block: Block,
 }
 
-/// How much of what was not synced a power cut takes back.
+/// Which unsynced writes survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutStyle {
-    /// Each block for itself: the newest version, none, or one between; the last writes torn.
+    /// Chosen for each block: the newest version, none, or one between; the last writes are torn.
     Scattered,
-    /// Everything up to some write survives, nothing after it does; the last surviving writes are torn.
+    /// Everything up to some write survives, nothing after it does; the last surviving writes are
+    /// torn.
     InOrder,
     /// Nothing survives.
     Nothing,
@@ -61,14 +63,14 @@ pub struct Cut {
     pub torn_above: u64,
 }
 
-/// What a power cut did, in blocks that were not synced.
+/// The result of a power cut, in unsynced blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Damage {
-    /// Survived in their newest version.
+    /// Blocks that survived in their newest version.
     pub kept: u64,
-    /// Fell back to an older version or to the synced image.
+    /// Blocks that fell back to an older version or to the synced image.
     pub dropped: u64,
-    /// Were left as a mixture of old and new sectors.
+    /// Blocks left as a mixture of old and new sectors.
     pub torn: u64,
 }
 
@@ -86,9 +88,9 @@ impl Damage {
 pub struct Survivor {
     /// The block's number.
     pub number: u64,
-    /// What it holds, apart from `torn` sectors; `None`: what the synced image has.
+    /// Its content, apart from `torn` sectors; `None`: that of the synced image.
     pub base: Option<Block>,
-    /// Newer sectors that landed, if the block was torn: their content, and which they are.
+    /// If the block was torn: a newer content, and which of its sectors landed.
     pub torn: Option<(Block, [bool; BLOCK / SECTOR])>,
 }
 
@@ -99,20 +101,20 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Remembers that write `number` left `block` at place `place`.
-    pub fn put(&mut self, place: u64, number: u64, block: Block) {
-        let versions = self.blocks.entry(place).or_default();
+    /// Notes that write `number` put `block` at block number `at`.
+    pub fn put(&mut self, at: u64, number: u64, block: Block) {
+        let versions = self.blocks.entry(at).or_default();
         versions.push(Version { number, block });
     }
 
     /// The newest unsynced content of a block.
-    pub fn newest(&self, place: u64) -> Option<&Block> {
-        self.blocks.get(&place).and_then(|versions| versions.last()).map(|version| &version.block)
+    pub fn newest(&self, at: u64) -> Option<&Block> {
+        self.blocks.get(&at).and_then(|versions| versions.last()).map(|version| &version.block)
     }
 
     /// Replaces the newest unsynced content of a block. False if it has none.
-    pub fn replace_newest(&mut self, place: u64, block: Block) -> bool {
-        match self.blocks.get_mut(&place).and_then(|versions| versions.last_mut()) {
+    pub fn replace_newest(&mut self, at: u64, block: Block) -> bool {
+        match self.blocks.get_mut(&at).and_then(|versions| versions.last_mut()) {
             Some(version) => {
                 version.block = block;
                 true
@@ -121,37 +123,38 @@ impl Overlay {
         }
     }
 
-    /// The unsynced blocks among `places`, newest content, in order.
-    pub fn within(&self, places: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &Block)> {
+    /// The unsynced blocks in the range, newest content, in order.
+    pub fn within(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = (u64, &Block)> {
         self.blocks
-            .range(places)
-            .filter_map(|(place, versions)| versions.last().map(|version| (*place, &version.block)))
+            .range(range)
+            .filter_map(|(at, versions)| versions.last().map(|version| (*at, &version.block)))
     }
 
-    /// Takes away what writes up to `number` left, and gives it: the new synced image of those blocks.
+    /// Removes the versions of writes up to `number`, and returns the newest of each block: its new
+    /// synced image.
     pub fn take_through(&mut self, number: u64) -> Vec<(u64, Block)> {
         let mut taken = Vec::new();
-        self.blocks.retain(|place, versions| {
+        self.blocks.retain(|at, versions| {
             let covered = versions.partition_point(|version| version.number <= number);
             if let Some(last) = versions.drain(..covered).next_back() {
-                taken.push((*place, last.block));
+                taken.push((*at, last.block));
             }
             !versions.is_empty()
         });
         taken
     }
 
-    /// Forgets everything from `place` on: the file was made shorter.
-    pub fn truncate(&mut self, place: u64) {
-        self.blocks.split_off(&place);
+    /// Drops all blocks from `at` on: the file was made shorter.
+    pub fn truncate(&mut self, at: u64) {
+        self.blocks.split_off(&at);
     }
 
-    /// The oldest write that is not synced.
+    /// The number of the oldest write that is not synced.
     pub fn first_number(&self) -> Option<u64> {
         self.blocks.values().filter_map(|versions| versions.first()).map(|version| version.number).min()
     }
 
-    /// Decides every unsynced block's fate and forgets all versions.
+    /// Decides every unsynced block's fate and drops all versions.
     pub fn cut(&mut self, cut: Cut, rng: &mut StdRng) -> (Vec<Survivor>, Damage) {
         let mut damage = Damage::default();
         let mut survivors = Vec::new();
@@ -269,8 +272,8 @@ mod tests {
     fn a_cut_in_order_keeps_a_prefix_of_all_writes() {
         each_seed(|rng| {
             let mut overlay = Overlay::default();
-            for place in 0..8 {
-                overlay.put(place, place + 1, block(1));
+            for at in 0..8 {
+                overlay.put(at, at + 1, block(1));
             }
             let cut = Cut { style: CutStyle::InOrder, survives_through: 5, torn_above: 8 };
             let (survivors, damage) = overlay.cut(cut, rng);

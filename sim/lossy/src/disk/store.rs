@@ -1,10 +1,12 @@
-//! The disk's state: files, their unsynced writes, and who may still use them.
+//! The disk's state: files, their unsynced writes, and the valid handles.
 //!
 //! What holds here:
-//! - a handle is good until it is closed or the power is cut; afterwards neither a write nor a sync through it has any
-//!   effect, so a late write of a dead process cannot land;
-//! - a sync makes safe what had been written when it began, and only if no cut came before its end;
-//! - the files below hold the synced image and nothing else (the page cache they live in is not what is tested).
+//! - a handle is valid until it is closed or the power is cut; afterwards neither a write nor a
+//!   sync through it has any effect, so a late write of an ended process cannot land;
+//! - a sync makes safe what had been written when it began, and only if no power cut came before
+//!   its end;
+//! - the files below hold the synced image and nothing else (their own page cache is not under
+//!   test).
 
 use super::overlay::{BLOCK, Block, Cut, CutStyle, Damage, Overlay, SECTOR, Survivor};
 use parking_lot::Mutex;
@@ -18,10 +20,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many of the last write requests before a cut count as in flight: their blocks may be torn.
+/// How many of the last write requests before a power cut count as in flight: their blocks may be
+/// torn.
 const IN_FLIGHT: usize = 8;
 
-/// Tries to find a block that is worth damaging.
+/// How often a flip looks for a block that is not all zeros.
 const FLIP_TRIES: usize = 2000;
 
 /// How the disk treats writes and syncs.
@@ -29,13 +32,13 @@ const FLIP_TRIES: usize = 2000;
 pub enum Behaviour {
     /// Unsynced writes may be lost with the power: a volatile cache, honest about syncs.
     Volatile,
-    /// Completed writes survive: what mode `device` asks for.
+    /// Completed writes survive: what mode `device` assumes.
     Honour,
     /// Reports syncs that it does not do.
     Lie,
 }
 
-/// Counts of what a disk did and suffered.
+/// Counts of a disk's operations and damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
     /// Write requests.
@@ -57,7 +60,7 @@ pub struct Stats {
 /// One flipped bit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
-    /// The byte's place in its file.
+    /// The byte's offset in its file.
     pub offset: u64,
     /// The bit in that byte.
     pub bit: u8,
@@ -113,16 +116,18 @@ impl Disk {
         self.store.lock().behaviour = behaviour;
     }
 
-    /// Makes each sync take a random time from now on, this long on average. Writes are never waited for.
+    /// Makes each sync take a random time from now on, with this average. Writes take no extra
+    /// time.
     pub fn sync_takes(&self, time: Duration) {
         self.store.lock().sync_time = time;
     }
 
-    /// Cuts the power in a given style; a disk that honours completed writes keeps them all the same. To be called when the
-    /// process that uses the disk has been sent SIGKILL: whatever it still asks is answered with an error.
+    /// Cuts the power in a given style; a disk that honours completed writes keeps them in any
+    /// style. To be called when the process that uses the disk has been sent SIGKILL: its later
+    /// requests get an error.
     ///
     /// # Errors
-    /// Of the files below: then the disk's content means nothing any more.
+    /// Errors of the files below: then the disk's content is undefined.
     pub fn cut(&self, style: CutStyle, rng: &mut StdRng) -> io::Result<Damage> {
         self.store.lock().cut(style, rng)
     }
@@ -132,16 +137,16 @@ impl Disk {
         self.store.lock().stats
     }
 
-    /// Flips one bit in a random block of the file below at `path` that was ever written with anything but zeros, in
-    /// whatever the disk would answer for it now. `None` if no such block was found.
+    /// Flips one bit in a random block of the file that holds not only zeros, in the content that
+    /// the disk would return now. `None` if no such block was found.
     ///
     /// # Errors
-    /// Of the files below.
+    /// Errors of the files below.
     pub fn flip(&self, file: u64, rng: &mut StdRng) -> io::Result<Option<Flip>> {
         self.flip_within(file, 0..u64::MAX, rng)
     }
 
-    /// As [`Disk::flip`], in one of these 4 KiB blocks.
+    /// Like [`Disk::flip`], in one of these 4 KiB blocks.
     ///
     /// # Errors
     /// As [`Disk::flip`].
@@ -149,7 +154,7 @@ impl Disk {
         self.store.lock().flip(file, blocks, rng)
     }
 
-    /// Makes `image` the file that is called `file` from now on, unless it is known already.
+    /// Makes `image` the content of the file with number `file`, unless that is known already.
     pub(super) fn adopt(&self, file: u64, image: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
         let mut store = self.store.lock();
         if let std::collections::btree_map::Entry::Vacant(vacant) = store.files.entry(file) {
@@ -180,7 +185,7 @@ impl Disk {
         self.store.lock().write(handle, offset, bytes)
     }
 
-    /// Begins a sync: what it will make safe, and how long it takes.
+    /// Begins a sync. Returns the last write that it will make safe, and how long it takes.
     pub(super) fn begin_sync(&self, handle: u64) -> io::Result<(u64, Duration)> {
         self.store.lock().begin_sync(handle)
     }
@@ -198,14 +203,14 @@ impl Disk {
         stored.image.set_len(size)
     }
 
-    /// Makes the file at least so large.
+    /// Makes the file at least this large.
     pub(super) fn extend(&self, file: u64, size: u64) -> io::Result<()> {
         let mut store = self.store.lock();
         store.files.get_mut(&file).ok_or_else(fenced)?.extend(size)
     }
 }
 
-/// What a handle from before a cut is told.
+/// The error for a handle from before a power cut.
 fn fenced() -> io::Error {
     io::Error::from_raw_os_error(nix::libc::EIO)
 }
@@ -288,8 +293,8 @@ impl Store {
             return Ok(None);
         }
         for _ in 0..FLIP_TRIES {
-            let place = rng.random_range(blocks.clone());
-            let mut block = stored.block(place)?;
+            let number = rng.random_range(blocks.clone());
+            let mut block = stored.block(number)?;
             let used: Vec<usize> = (0..BLOCK).filter(|at| block.get(*at) != Some(&0)).collect();
             if used.is_empty() {
                 continue;
@@ -299,12 +304,12 @@ impl Store {
             if let Some(byte) = block.get_mut(at) {
                 *byte ^= 1 << bit;
             }
-            let place_bytes = place * BLOCK as u64;
-            if !stored.overlay.replace_newest(place, Arc::new(block)) {
-                stored.image.write_all_at(&block, place_bytes)?;
+            let start = number * BLOCK as u64;
+            if !stored.overlay.replace_newest(number, Arc::new(block)) {
+                stored.image.write_all_at(&block, start)?;
             }
             self.stats.flips += 1;
-            return Ok(Some(Flip { offset: place_bytes + at as u64, bit }));
+            return Ok(Some(Flip { offset: start + at as u64, bit }));
         }
         Ok(None)
     }
@@ -322,12 +327,12 @@ impl Stored {
         Ok(())
     }
 
-    /// The synced image of a block; zeros behind the end of the file.
-    fn synced_block(&self, place: u64) -> io::Result<[u8; BLOCK]> {
+    /// The synced image of a block; zeros after the end of the file.
+    fn synced_block(&self, number: u64) -> io::Result<[u8; BLOCK]> {
         let mut block = [0; BLOCK];
         let mut done = 0;
         while let Some(rest) = block.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.image.read_at(rest, place * BLOCK as u64 + done as u64)? {
+            match self.image.read_at(rest, number * BLOCK as u64 + done as u64)? {
                 0 => break,
                 part => done += part,
             }
@@ -335,11 +340,11 @@ impl Stored {
         Ok(block)
     }
 
-    /// What a read of the block answers.
-    fn block(&self, place: u64) -> io::Result<[u8; BLOCK]> {
-        match self.overlay.newest(place) {
+    /// The content that a read of the block returns.
+    fn block(&self, number: u64) -> io::Result<[u8; BLOCK]> {
+        match self.overlay.newest(number) {
             Some(block) => Ok(**block),
-            None => self.synced_block(place),
+            None => self.synced_block(number),
         }
     }
 
@@ -347,12 +352,12 @@ impl Stored {
         let end = offset.saturating_add(size as u64).min(self.size()?);
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).map_err(io::Error::other)?];
         self.image.read_exact_at(&mut bytes, offset)?;
-        let places = offset / BLOCK as u64..end.div_ceil(BLOCK as u64);
-        if places.is_empty() {
+        let blocks = offset / BLOCK as u64..end.div_ceil(BLOCK as u64);
+        if blocks.is_empty() {
             return Ok(bytes);
         }
-        for (place, block) in self.overlay.within(places) {
-            copy_overlap(&mut bytes, offset, block.as_slice(), place * BLOCK as u64);
+        for (number, block) in self.overlay.within(blocks) {
+            copy_overlap(&mut bytes, offset, block.as_slice(), number * BLOCK as u64);
         }
         Ok(bytes)
     }
@@ -360,19 +365,19 @@ impl Stored {
     fn write(&mut self, number: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset + bytes.len() as u64;
         self.extend(end)?;
-        for place in offset / BLOCK as u64..end.div_ceil(BLOCK as u64) {
-            let start = place * BLOCK as u64;
+        for at in offset / BLOCK as u64..end.div_ceil(BLOCK as u64) {
+            let start = at * BLOCK as u64;
             let whole = offset <= start && start + BLOCK as u64 <= end;
-            let mut block = if whole { [0; BLOCK] } else { self.block(place)? };
+            let mut block = if whole { [0; BLOCK] } else { self.block(at)? };
             copy_overlap(&mut block, start, bytes, offset);
-            self.overlay.put(place, number, Arc::new(block));
+            self.overlay.put(at, number, Arc::new(block));
         }
         Ok(())
     }
 
     fn sync(&mut self, through: u64) -> io::Result<()> {
-        for (place, block) in self.overlay.take_through(through) {
-            self.store(place, &block)?;
+        for (number, block) in self.overlay.take_through(through) {
+            self.store(number, &block)?;
         }
         Ok(())
     }
@@ -396,8 +401,8 @@ impl Stored {
     }
 
     /// Makes a block part of the synced image, without making the file longer.
-    fn store(&self, place: u64, block: &Block) -> io::Result<()> {
-        let start = place * BLOCK as u64;
+    fn store(&self, number: u64, block: &Block) -> io::Result<()> {
+        let start = number * BLOCK as u64;
         let inside = self.size()?.saturating_sub(start).min(BLOCK as u64) as usize;
         self.image.write_all_at(block.get(..inside).unwrap_or_default(), start)
     }

@@ -1,10 +1,11 @@
-//! What a script does: it ends, starts, pauses and parts machines, damages disks, and asks.
+//! The actions of a script: it ends, starts, pauses and partitions machines, damages disks, and
+//! sends requests.
 
 use super::stage::{MOMENT, Played, Stage};
 use crate::disk::{Decay, Files};
 use crate::harness::cluster::virtual_time;
 use crate::harness::decay::{UNREADABLE, read_all};
-use crate::harness::faults::FUNERAL;
+use crate::harness::faults::EXIT_GRACE;
 use crate::harness::finale;
 use crate::harness::machine::Death;
 use bytes::Bytes;
@@ -18,16 +19,16 @@ use rand::RngExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a command of the script's own is asked for, at most.
+/// How often the script sends a command of its own, at most.
 const COMMAND_ATTEMPTS: usize = 30;
 /// Longest wait for a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(12);
-/// So many values, and the bytes of each.
+/// How many values, and the size of each.
 const BULK: u8 = 60;
 const BULK_BYTES: usize = 60_000;
 
 impl Stage {
-    /// Ends a member's process or machine; how many completed blocks its disk forgot.
+    /// Ends a member's process or machine. Returns how many completed blocks its disk lost.
     pub(super) fn end(&self, member: usize, death: Death) -> u64 {
         let Ok(machine) = self.machine(member) else { return 0 };
         let before = machine.disk.stats().damage.dropped;
@@ -37,55 +38,57 @@ impl Stage {
         machine.disk.stats().damage.dropped - before
     }
 
-    /// A member's machine loses power; how many completed blocks it forgot.
+    /// Cuts the power of a member's machine. Returns how many completed blocks its disk lost.
     pub(super) fn cut(&self, member: usize) -> u64 {
         self.end(member, Death::PowerCut)
     }
 
-    /// All machines lose power at once.
+    /// Cuts the power of all machines at once.
     pub(super) fn cut_all(&self) -> u64 {
         self.cut_together(&self.all())
     }
 
-    /// All machines lose power at once; how many blocks were forgotten. The load ends, and all come back as members that recover.
-    pub(super) async fn forget_everything(&self) -> Result<u64, String> {
-        let forgot = self.cut_all();
+    /// Cuts the power of all machines at once and stops the clients; all members come back as
+    /// recovering. Returns how many blocks were lost.
+    pub(super) async fn cut_all_and_restart(&self) -> Result<u64, String> {
+        let lost_acks = self.cut_all();
         self.quiet().await;
         self.start(&self.all()).await;
         for member in self.all() {
             self.recovering(member).await?;
         }
-        Ok(forgot)
+        Ok(lost_acks)
     }
 
-    /// So many machines lose power at once that acknowledged writes may be lost.
+    /// Cuts the power of these machines at once: so many that acknowledged writes may be lost.
     pub(super) fn cut_together(&self, members: &[usize]) -> u64 {
         self.signals.all_cut.lock().get_or_insert(virtual_time());
         members.iter().map(|member| self.cut(*member)).sum()
     }
 
-    /// A person lets the one of these lead whose log reaches furthest, whatever the others may hold. Returns its end.
+    /// An operator lets the one of these with the most up-to-date log lead, whatever the other
+    /// members hold. Returns the end of its log.
     pub(super) async fn decide(&self, among: &[usize]) -> Result<Option<LogId>, String> {
         let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
-        let chosen = finale::mandate(&self.cluster, &nodes).await.ok_or("somebody to decide for")?;
+        let chosen = finale::unsafe_recovery(&self.cluster, &nodes).await.ok_or("a member to lead")?;
         Ok(chosen.replica().status().last_log)
     }
 
-    /// The same, of a person who sees these only; why one of them refuses.
+    /// The same for an operator who sees only these members. Returns why one of them refuses.
     pub(super) async fn try_to_decide(&self, among: &[usize]) -> Result<Option<String>, String> {
         let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
-        let decided = finale::try_mandate(&self.cluster, &nodes).await;
-        Ok(decided.ok_or("somebody to decide for")?.1)
+        let decided = finale::try_unsafe_recovery(&self.cluster, &nodes).await;
+        Ok(decided.ok_or("a member to lead")?.1)
     }
 
-    /// A member's process is killed.
+    /// Kills a member's process.
     pub(super) fn kill(&self, member: usize) {
         self.end(member, Death::Killed);
     }
 
     /// Starts members that are down, once their last tasks have ended.
     pub(super) async fn start(&self, members: &[usize]) {
-        tokio::time::sleep(FUNERAL).await;
+        tokio::time::sleep(EXIT_GRACE).await;
         for machine in members.iter().filter_map(|member| self.machine(*member).ok()) {
             self.cluster.start(machine);
         }
@@ -108,27 +111,27 @@ impl Stage {
     }
 
     /// Cuts all links between two sides.
-    pub(super) fn part(&self, side: &[usize], other: &[usize]) {
+    pub(super) fn partition(&self, side: &[usize], other: &[usize]) {
         self.cluster.trace.event(format!("links cut: {side:?} and {other:?}"));
-        self.links.part(&self.hosts(side), &self.hosts(other));
+        self.links.cut_between(&self.hosts(side), &self.hosts(other));
     }
 
     /// Cuts all links between these and all other members.
     pub(super) fn isolate(&self, side: &[usize]) {
         let rest: Vec<usize> = self.all().into_iter().filter(|member| !side.contains(member)).collect();
-        self.part(side, &rest);
+        self.partition(side, &rest);
     }
 
-    /// Messages from one member to another get lost; those in the other direction arrive.
-    pub(super) fn mute(&self, from: usize, to: usize) {
+    /// Drops messages from one member to another; those in the other direction arrive.
+    pub(super) fn drop_messages(&self, from: usize, to: usize) {
         self.cluster.trace.event(format!("link cut: from {from} to {to}"));
         for (from, to) in self.hosts(&[from]).into_iter().zip(self.hosts(&[to])) {
             self.links.cut(from, to);
         }
     }
 
-    /// Clients ask a member and hear no answer.
-    pub(super) fn mute_to_clients(&self, member: usize) {
+    /// Drops a member's answers to clients.
+    pub(super) fn drop_answers_to_clients(&self, member: usize) {
         self.cluster.trace.event(format!("links cut: from {member} to clients"));
         for (from, to) in
             self.hosts(&[member]).into_iter().flat_map(|from| self.clients.iter().map(move |to| (from, *to)))
@@ -137,8 +140,8 @@ impl Stage {
         }
     }
 
-    /// What clients ask a member does not arrive.
-    pub(super) fn deafen_to_clients(&self, member: usize) {
+    /// Drops requests of clients to a member.
+    pub(super) fn drop_requests_of_clients(&self, member: usize) {
         self.cluster.trace.event(format!("links cut: from clients to {member}"));
         for (to, from) in
             self.hosts(&[member]).into_iter().flat_map(|to| self.clients.iter().map(move |from| (to, *from)))
@@ -147,44 +150,44 @@ impl Stage {
         }
     }
 
-    /// Whatever is sent from now on takes so long to arrive.
+    /// Sets the latency of messages sent from now on.
     pub(super) fn slow(&self, latency: Duration) {
         self.cluster.trace.event(format!("messages take {latency:?}"));
-        self.links.weather(0.0, latency..latency + Duration::from_millis(1));
+        self.links.set_quality(0.0, latency..latency + Duration::from_millis(1));
     }
 
-    /// Whatever is sent from now on arrives as soon as ever.
+    /// Restores the usual latency of messages.
     pub(super) fn usual_speed(&self) {
-        self.links.calm();
+        self.links.restore_quality();
     }
 
-    /// Makes all links whole.
+    /// Restores all links.
     pub(super) fn heal(&self) {
-        self.cluster.trace.event("all links whole");
+        self.cluster.trace.event("all links restored");
         self.links.heal();
     }
 
-    /// Ends the load, and returns when nobody waits for an answer any more.
+    /// Stops the clients, and returns when none of them waits for an answer any more.
     pub(super) async fn quiet(&self) {
-        self.ask_no_more();
+        self.stop_clients();
         tokio::time::sleep(self.cluster.plan.profile.deadline + Duration::from_secs(1)).await;
     }
 
-    /// Ends the load: from here on nobody begins to ask.
-    pub(super) fn ask_no_more(&self) {
-        self.cluster.trace.event("the clients are told to end");
+    /// Stops the clients: from here on they send no new requests.
+    pub(super) fn stop_clients(&self) {
+        self.cluster.trace.event("the clients are told to stop");
         self.signals.quiet.store(true, Ordering::Relaxed);
     }
 
-    /// Asks members to stop cleanly, all at once; whether each did.
+    /// Asks members to stop cleanly, all at once. Returns whether each did.
     pub(super) async fn stop(&self, members: &[usize]) -> bool {
         let machines = members.iter().filter_map(|member| self.machine(*member).ok());
         let stops = machines.map(|machine| self.cluster.shut_down(machine, STOP_LIMIT));
         futures::future::join_all(stops).await.into_iter().all(|stopped| stopped == Some(true))
     }
 
-    /// A member's disk is gone: its machine gets an empty one, under a new identity, and stays down. The lost one is
-    /// returned.
+    /// Loses a member's disk. Its machine gets an empty one, under a new identity, and stays down.
+    /// Returns the lost disk.
     pub(super) async fn lose_disk(&mut self, member: usize) -> Result<Files, String> {
         let incarnation = self.rng.random_range(1..1_u64 << 48);
         self.cut(member);
@@ -193,13 +196,13 @@ impl Stage {
         machine.open(true);
         let lost = machine.disk.take_out();
         self.cluster.trace.event(format!("disk {} is lost", machine.slot));
-        tokio::time::sleep(FUNERAL).await;
+        tokio::time::sleep(EXIT_GRACE).await;
         self.cluster.format(machine, incarnation).await.map_err(|error| error.to_string())?;
         machine.open(false);
         Ok(lost)
     }
 
-    /// Ends a member, and nothing on its disk says any more who it was.
+    /// Ends a member; then its disk does not tell its identity any more.
     pub(super) fn lose_identity(&mut self, member: usize, death: Death) -> Played {
         let erased = self.rng.random_bool(0.3);
         self.end(member, death);
@@ -213,19 +216,19 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills a member and puts another disk in; the one that was there is returned.
+    /// Kills a member and puts another disk in. Returns the previous one.
     pub(super) async fn exchange_disk(&self, member: usize, files: Files) -> Result<Files, String> {
         self.kill(member);
         let machine = self.machine(member)?;
         machine.open(true);
         let out = machine.disk.take_out();
-        tokio::time::sleep(FUNERAL).await;
+        tokio::time::sleep(EXIT_GRACE).await;
         machine.disk.put_in(files);
         machine.open(false);
         Ok(out)
     }
 
-    /// Lets up to `count` synced blocks of a member's file rot; how many did.
+    /// Damages up to `count` synced blocks of a member's file. Returns how many were damaged.
     pub(super) fn rot(&self, member: usize, file: FileKind, count: usize) -> usize {
         let Ok(machine) = self.machine(member) else { return 0 };
         machine.decays();
@@ -234,7 +237,7 @@ impl Stage {
         rotten
     }
 
-    /// Every key of the workload, with a number.
+    /// Every key of the workload, numbered.
     pub(super) fn keys(&self) -> Vec<(usize, Bytes)> {
         let groups = 0..self.cluster.plan.profile.groups;
         groups.flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key))).enumerate().collect()
@@ -250,7 +253,8 @@ impl Stage {
         machine.disk.flip(FileKind::Data, entry.value.offset + u64::from(entry.value.len) / 2)
     }
 
-    /// Reads every key of the workload at a member; how many could not be read. Each read is judged.
+    /// Reads every key of the workload at a member, and checks each read. Returns how many could
+    /// not be read.
     pub(super) async fn read_all(&self, member: usize) -> Result<u64, String> {
         let unreadable = || self.cluster.events().get(UNREADABLE).copied().unwrap_or_default();
         let before = unreadable();
@@ -258,8 +262,8 @@ impl Stage {
         Ok(unreadable() - before)
     }
 
-    /// Has the leader apply a command of nobody's client, asking again until it is known what became of it. For keys of which
-    /// no history is kept.
+    /// Has the leader apply a command that no client sent, and retries until the outcome is known.
+    /// Only for keys of which no history is kept.
     pub(super) async fn command(&mut self, command: Command) -> Result<WriteOutcome, String> {
         for _ in 0..COMMAND_ATTEMPTS {
             let leader = self.leader().await?;
@@ -268,8 +272,8 @@ impl Stage {
                 continue;
             };
             let command = command.clone();
-            let asked = host.spawn(async move { node.replica().write(command).await });
-            match tokio::time::timeout(MOMENT, asked).await {
+            let answer = host.spawn(async move { node.replica().write(command).await });
+            match tokio::time::timeout(MOMENT, answer).await {
                 Ok(Ok(Ok(outcome))) => return Ok(outcome),
                 other => self.cluster.trace.event(format!("a command of the script: {other:?}")),
             }
@@ -278,7 +282,8 @@ impl Stage {
         Err("an outcome of a command".into())
     }
 
-    /// Puts values that make a snapshot one of several pieces, behind the clients' keys in order: those come in the first piece.
+    /// Puts values that make a snapshot several pieces long. In key order they come after the
+    /// clients' keys, which are in the first piece.
     pub(super) async fn bulk(&mut self) -> Played {
         for number in 0..BULK {
             let key = Bytes::from(format!("later/{number}"));
@@ -289,12 +294,12 @@ impl Stage {
         Ok(())
     }
 
-    /// A member loses power while it acknowledges ahead of its syncs, just after so many acknowledgements; whether it
-    /// forgot something.
+    /// Waits until a member acknowledges before it syncs, then for this many acknowledgements, then
+    /// cuts its power. Returns whether it lost something.
     pub(super) async fn cut_ahead(&mut self, member: usize, acknowledgements: usize) -> Result<bool, String> {
         self.ahead(&[member]).await?;
         self.acknowledged(acknowledgements).await?;
-        let lazy = self.is_lazy(member);
-        Ok(self.cut(member) > 0 && lazy)
+        let unsynced_acks = self.has_unsynced_acks(member);
+        Ok(self.cut(member) > 0 && unsynced_acks)
     }
 }

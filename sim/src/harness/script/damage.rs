@@ -1,4 +1,5 @@
-//! Bits that flip: in the log and the state of one member, in different values of all, and where only a stale peer could help.
+//! Flipped bits: in the log and the state of one member, in different values of all members, and
+//! where only a stale peer could help.
 
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, members, three};
@@ -21,7 +22,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "bits flipped in the log",
             "bits flipped in a snapshot",
             "the leader's too",
-            "dies while it opens",
+            "ended while it opened",
             "all active again",
         ],
         seeds: 12,
@@ -34,7 +35,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "journal-erased",
-        parts: &["erased", "dies while it opens", "told from a torn tail"],
+        parts: &["erased", "ended while it opened", "not taken for a torn tail"],
         seeds: 16,
         may_stop: false,
         plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
@@ -42,7 +43,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "newest-block-gone",
-        parts: &["unreadable", "lost while idle", "told from a torn tail"],
+        parts: &["unreadable", "lost while idle", "not taken for a torn tail"],
         seeds: 6,
         may_stop: false,
         plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
@@ -50,7 +51,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "damage-overwritten-and-cut",
-        parts: &["damaged", "dies while it overwrites the damage", "told from a torn tail"],
+        parts: &["damaged", "ended while it overwrote the damage", "not taken for a torn tail"],
         seeds: 12,
         may_stop: false,
         plan: |seed| match seed % 3 {
@@ -62,7 +63,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "disjoint-damage-on-all",
-        parts: &["each value damaged somewhere", "all read right", "nothing left to mend"],
+        parts: &["each value damaged somewhere", "all read right", "nothing left to repair"],
         seeds: 4,
         may_stop: false,
         plan: three,
@@ -70,7 +71,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "repair-from-a-stale-peer",
-        parts: &["only a stale peer to ask", "mended by the other"],
+        parts: &["only a stale peer to ask", "repaired by the other"],
         seeds: 4,
         may_stop: false,
         plan: three,
@@ -78,8 +79,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Bits flip in the log, the checkpoints and the values of one member, its process is killed and started again: what it then
-/// lacks it says that it lacks. One round of the three strikes the leader.
+/// Bits flip in the log, the checkpoints and the values of one member, and its process is
+/// restarted. It must know what it lacks. One round of three damages the leader.
 async fn minority(mut stage: Stage) -> Played {
     for round in 0..3 {
         stage.active(&stage.all()).await?;
@@ -87,7 +88,8 @@ async fn minority(mut stage: Stage) -> Played {
         let member =
             if round == 1 { leader } else { stage.others(&[leader]).first().copied().ok_or("a member")? };
         stage.acknowledged(40).await?;
-        // In some seeds so long that what is damaged came after everything that its last start recorded.
+        // In some seeds so long that the damaged blocks came after everything that the last start
+        // recorded.
         let from = if stage.seed.is_multiple_of(2) { 3_000 } else { 17_000 };
         stage.pass(from, from + 3_000).await;
         let in_log = stage.rot(member, FileKind::Journal, MANY);
@@ -100,7 +102,7 @@ async fn minority(mut stage: Stage) -> Played {
         stage.reached_if(stage.leads(&[member]).is_some(), "the leader's too");
         stage.kill(member);
         stage.pass(0, 300).await;
-        die_while_opening(&mut stage, member).await;
+        end_while_opening(&mut stage, member).await;
         stage.start(&[member]).await;
         stage.until("a node that serves", || stage.node(member).is_some()).await?;
         if stage.is_active(member) && journal_end(&stage, member) < reached {
@@ -116,15 +118,17 @@ async fn minority(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// The journal of one member is overwritten with zeros between two of its lives. An empty journal passes for one whose tail a
-/// crash cut: the member would be active, and vote, with less than it acknowledged.
+/// The journal of one member is overwritten with zeros between two of its lives. If the empty
+/// journal counted as one with a torn tail, the member would be active, and vote, with less than it
+/// acknowledged.
 async fn journal_erased(mut stage: Stage) -> Played {
     for round in 0..2 {
         let (leader, member, _) = stage.cast().await?;
         let member = if stage.seed.is_multiple_of(3) { leader } else { member };
         stage.acknowledged(if round == 0 { 5 } else { 60 }).await?;
         if stage.rng.random_bool(0.5) {
-            // What was recorded at its last start says nothing of the journal any more.
+            // After a checkpoint, what its last start recorded does not refer to the journal any
+            // more.
             let node = stage.node(member).ok_or("a node")?;
             node.engine().checkpoint().await.map_err(|error| error.to_string())?;
         }
@@ -133,12 +137,13 @@ async fn journal_erased(mut stage: Stage) -> Played {
         stage.machine(member)?.disk.erase(FileKind::Journal);
         stage.machine(member)?.damage();
         stage.reached("erased");
-        told_from_a_torn_tail(&mut stage, member).await?;
+        not_taken_for_a_torn_tail(&mut stage, member).await?;
     }
     stage.acknowledged(5).await
 }
 
-/// The newest block that one member synced can no longer be read, or is as it was before, after a power cut that took nothing.
+/// The newest block that one member synced becomes unreadable, or reverts to its old content, after
+/// a power cut that lost nothing.
 async fn newest_block_gone(mut stage: Stage) -> Played {
     if stage.cluster.plan.mode == Mode::Replicated {
         stage.ahead(&stage.all()).await?;
@@ -147,8 +152,8 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     let idle = stage.seed.is_multiple_of(2);
     if idle {
-        stage.ask_no_more();
-        stage.until("a clear mark", || !stage.is_lazy(member)).await?;
+        stage.stop_clients();
+        stage.until("a cleared flag", || !stage.has_unsynced_acks(member)).await?;
     }
     let node = stage.node(member).ok_or("a node")?;
     let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
@@ -159,13 +164,14 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     if disk.decay_block(decay, FileKind::Journal, newest()) {
         stage.machine(member)?.damage();
         stage.reached(if idle { "lost while idle" } else { "unreadable" });
-        told_from_a_torn_tail(&mut stage, member).await?;
+        not_taken_for_a_torn_tail(&mut stage, member).await?;
     }
     Ok(())
 }
 
-/// A block in the middle of the journal rots, behind everything that the last start recorded. The member that finds it dies once
-/// more, while it overwrites the damage and what lies behind it: what is left then looks whole, and is less than it acknowledged.
+/// A block in the middle of the journal is damaged, after everything that the last start recorded.
+/// The member that finds it ends once more, while it overwrites the damage and what follows it.
+/// What is left then looks intact, but is less than it acknowledged.
 async fn overwritten(mut stage: Stage) -> Played {
     for _ in 0..2 {
         let (leader, follower, _) = stage.cast().await?;
@@ -173,10 +179,10 @@ async fn overwritten(mut stage: Stage) -> Played {
         stage.acknowledged(20).await?;
         let node = stage.node(member).ok_or("a node")?;
         let block = node.engine().status().written_sequence;
-        // Later blocks say that it was synced.
+        // So that later blocks record that it was synced.
         stage.until("a synced block", || node.engine().status().synced_sequence >= block).await?;
         stage.acknowledged(10).await?;
-        let death = death_that_takes_nothing(&mut stage);
+        let death = death_that_loses_nothing(&mut stage);
         stage.end(member, death);
         let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
         let machine = stage.machine(member)?;
@@ -190,28 +196,29 @@ async fn overwritten(mut stage: Stage) -> Played {
         let steps = stage.rng.random_range(1..12);
         stage.disk(member, Moment::Operation, steps).await?;
         let came_back = stage.node(member).is_some();
-        stage.reached_if(!came_back, "dies while it overwrites the damage");
-        let death = death_that_takes_nothing(&mut stage);
+        stage.reached_if(!came_back, "ended while it overwrote the damage");
+        let death = death_that_loses_nothing(&mut stage);
         stage.end(member, death);
         stage.start(&[member]).await;
         stage.until("a node that serves", || stage.node(member).is_some()).await?;
         if stage.is_active(member) && !came_back {
             cut_like_a_torn_tail(&stage, member);
         }
-        stage.reached_if(stage.is_recovering(member) && !came_back, "told from a torn tail");
+        stage.reached_if(stage.is_recovering(member) && !came_back, "not taken for a torn tail");
         stage.active(&[member]).await?;
     }
     stage.acknowledged(5).await
 }
 
-/// A power cut in a mode in which it takes nothing that was acknowledged, or the end of the process.
-fn death_that_takes_nothing(stage: &mut Stage) -> Death {
+/// A power cut in a mode in which it loses nothing acknowledged, or the end of the process.
+fn death_that_loses_nothing(stage: &mut Stage) -> Death {
     let cut = stage.cluster.plan.mode != Mode::Replicated && stage.rng.random_bool(0.5);
     if cut { Death::PowerCut } else { Death::Killed }
 }
 
-/// A member dies while it opens, mostly: what is left then is judged anew. Whether it was back before it died.
-async fn die_while_opening(stage: &mut Stage, member: usize) -> bool {
+/// Ends a member, in most cases while it opens, so that its next start judges what is left. Returns
+/// whether it was active before it ended.
+async fn end_while_opening(stage: &mut Stage, member: usize) -> bool {
     let mut came_back = false;
     if stage.rng.random_bool(0.6) {
         stage.start(&[member]).await;
@@ -222,9 +229,9 @@ async fn die_while_opening(stage: &mut Stage, member: usize) -> bool {
         };
         let most = if moment == Moment::Operation { 60 } else { 6 };
         let steps = stage.rng.random_range(1..most);
-        // Without damage no checkpoint is written then; it dies later.
+        // Without damage it writes no checkpoint then; it ends later.
         stage.disk(member, moment, steps).await.ok();
-        stage.reached_if(stage.node(member).is_none(), "dies while it opens");
+        stage.reached_if(stage.node(member).is_none(), "ended while it opened");
         let death = if stage.rng.random_bool(0.5) { Death::Killed } else { Death::PowerCut };
         came_back = stage.is_active(member);
         stage.end(member, death);
@@ -232,15 +239,15 @@ async fn die_while_opening(stage: &mut Stage, member: usize) -> bool {
     came_back
 }
 
-/// Starts a member that lacks what it acknowledged: it recovers before it is anything else.
-async fn told_from_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
-    let came_back = die_while_opening(stage, member).await;
+/// Starts a member that lacks what it acknowledged: it must recover before it is active.
+async fn not_taken_for_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
+    let came_back = end_while_opening(stage, member).await;
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;
     if stage.is_active(member) && !came_back {
         cut_like_a_torn_tail(stage, member);
     }
-    stage.reached_if(stage.is_recovering(member), "told from a torn tail");
+    stage.reached_if(stage.is_recovering(member), "not taken for a torn tail");
     stage.active(&[member]).await
 }
 
@@ -254,11 +261,12 @@ fn journal_end(stage: &Stage, member: usize) -> u64 {
     stage.node(member).map_or(0, |node| node.engine().status().written_sequence)
 }
 
-/// Of every value the copy of one member is damaged, each member having its share: everything is still there.
+/// Each value is damaged on one member, and each member has its share of the damage: everything is
+/// still there.
 async fn disjoint(stage: Stage) -> Played {
     let all = stage.all();
     stage.acknowledged(100).await?;
-    stage.ask_no_more();
+    stage.stop_clients();
     stage.synced(&all).await?;
     let mut damaged = 0;
     for (number, key) in stage.keys() {
@@ -274,21 +282,22 @@ async fn disjoint(stage: Stage) -> Played {
     let mut found = 0;
     for member in &all {
         let scrub = scrub::until_clean(&stage.cluster, stage.machine(*member)?).await.ok_or("a scrub")?;
-        found += scrub.found + scrub.unmendable;
+        found += scrub.found + scrub.unrepairable;
     }
-    stage.reached_if(found == 0, "nothing left to mend");
+    stage.reached_if(found == 0, "nothing left to repair");
     Ok(())
 }
 
-/// A member does not hear the leader, and keeps older values. The third starts again, so that it has nothing in memory; all
-/// its values are damaged, and the leader is paused. Then the third can answer no read, rather than with what the stale one
-/// has; until the leader is back.
+/// A member is cut off from the leader and keeps older values. A third member restarts, so that it
+/// has no values in memory. All its values are damaged, and the leader is paused. Then the third
+/// can answer no read, and must not answer with the values of the stale member. When the leader is
+/// back it can answer again.
 async fn stale_peer(mut stage: Stage) -> Played {
     let (leader, stale, member) = stage.cast().await?;
     stage.acknowledged(60).await?;
-    stage.part(&[leader], &[stale]);
+    stage.partition(&[leader], &[stale]);
     stage.acknowledged(60).await?;
-    stage.ask_no_more();
+    stage.stop_clients();
     stage.pass(2_000, 3_000).await;
     stage.kill(member);
     stage.start(&[member]).await;
@@ -305,6 +314,6 @@ async fn stale_peer(mut stage: Stage) -> Played {
     stage.resume(&[leader]);
     stage.pass(1_000, 2_000).await;
     let unreadable = stage.read_all(member).await?;
-    stage.reached_if(unreadable == 0, "mended by the other");
+    stage.reached_if(unreadable == 0, "repaired by the other");
     Ok(())
 }

@@ -1,23 +1,24 @@
-//! A majority may have forgotten: the cluster waits, and a person decides what is given up.
+//! A majority may lack acknowledged writes: the cluster waits, and an operator decides what is
+//! discarded.
 
-use super::loss::{CONTRADICTED, GIVEN_UP};
+use super::loss::{CONTRADICTED, DISCARDED};
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, three, three_or_five};
-use crate::harness::finale::{MANDATED, STOPPED};
+use super::{Scenario, UNSYNCED_LOST, three, three_or_five};
+use crate::harness::finale::{STOPPED, UNSAFE_RECOVERY};
 use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_clients::workload::Profile;
 use std::time::Duration;
 
-const REPLACED: &str = "an empty disk takes its place";
-/// Shorter than a follower waits for its leader.
+const REPLACED: &str = "an empty disk replaces its disk";
+/// Shorter than an election timeout.
 const PARTED: Duration = Duration::from_millis(300);
-const OLD_START: &str = "the record of its start is in its log, and nobody committed it";
+const UNCOMMITTED_EPOCH: &str = "the record of its boot epoch is in its log, not committed";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "nats-total-cut-inside-the-window",
-        parts: &[FORGOT, STOPPED, MANDATED, GIVEN_UP],
+        parts: &[UNSYNCED_LOST, STOPPED, UNSAFE_RECOVERY, DISCARDED],
         seeds: 6,
         may_stop: true,
         plan: three_or_five,
@@ -25,15 +26,21 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "synced-write-then-total-cut",
-        parts: &["a synced write was answered", FORGOT],
+        parts: &["a synced write was answered", UNSYNCED_LOST],
         seeds: 12,
         may_stop: true,
         plan: busy,
         script: |stage| Box::pin(synced_then_cut(stage)),
     },
     Scenario {
-        name: "given-up-while-a-member-was-missing",
-        parts: &[FORGOT, MANDATED, "a missing member holds what was given up", CONTRADICTED, REPLACED],
+        name: "discarded-while-a-member-was-missing",
+        parts: &[
+            UNSYNCED_LOST,
+            UNSAFE_RECOVERY,
+            "a missing member holds what was discarded",
+            CONTRADICTED,
+            REPLACED,
+        ],
         seeds: 16,
         may_stop: true,
         plan: three_or_five,
@@ -41,38 +48,40 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "longest-log-out-of-the-operators-sight",
-        parts: &[FORGOT, "another one reaches further", "the furthest leads"],
+        parts: &[UNSYNCED_LOST, "another log is more up to date", "the most up-to-date one leads"],
         seeds: 12,
         may_stop: true,
         plan: three,
         script: |stage| Box::pin(longest_out_of_sight(stage)),
     },
     Scenario {
-        name: "mandate-for-one-with-its-start-in-the-log",
-        parts: &[FORGOT, OLD_START, "active, and the loss is told"],
+        name: "unsafe-recovery-of-one-with-its-epoch-in-the-log",
+        parts: &[UNSYNCED_LOST, UNCOMMITTED_EPOCH, "active, and the unsafe recovery is reported"],
         seeds: 16,
         may_stop: true,
         plan: |seed| Plan { latency: Duration::from_millis(2)..Duration::from_millis(4), ..three(seed) },
-        script: |stage| Box::pin(start_in_the_log(stage)),
+        script: |stage| Box::pin(epoch_in_the_log(stage)),
     },
 ];
 
-/// All machines lose power at once, under load, with acknowledged writes unsynced. The cluster stops and says so, or
-/// everything is there. After a person's mandate it serves, and what is missing lies within one sync window.
+/// All machines lose power at once, under load, with acknowledged writes unsynced. The cluster
+/// stops and says so, or everything is there. After an unsafe recovery it serves, and only writes
+/// of one sync window are missing.
 async fn total_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
-    // Enough to be safe and enough not to be.
+    // So that some writes are older than the window, and some are not.
     stage.pass(1_000, 4_000).await;
     stage.acknowledged(1).await?;
-    let forgot = stage.cut_all() > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_all() > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.pass(0, 500).await;
     stage.start(&stage.all()).await;
     Ok(())
 }
 
-/// Three members and so many requests at a time that the leader's streams are full, and what waits goes out in one append. Few
-/// of the writes are to be synced: each sync covers what came before it, too.
+/// Three members and so many concurrent requests that the leader's streams are full, and the
+/// waiting entries go out in one append. Few of the writes ask for a sync, since each sync covers
+/// the writes before it, too.
 fn busy(seed: u64) -> Plan {
     let plan = three(seed);
     let profile = Profile {
@@ -86,66 +95,69 @@ fn busy(seed: u64) -> Plan {
     Plan { profile, ..plan }
 }
 
-/// The followers lose power the moment that a write is answered which was to be synced before, and the leader is out of reach.
-/// It is there afterwards, whatever else is given up.
+/// The followers lose power the moment that a write is answered which asked for a sync, and the
+/// leader is out of reach. The write is there afterwards, whatever else is discarded.
 async fn synced_then_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(0, 1_500).await;
     let leader = stage.leader().await?;
     stage.synced_write().await?;
     stage.reached("a synced write was answered");
-    give_up_without(stage, leader).await
+    recover_without(stage, leader).await
 }
 
-/// The followers lose power at once, under load, and the leader that alone remembers is out of reach. A person lets one of
-/// those that forgot lead all the same. When the old leader is back, what it applied contradicts what the others wrote since:
-/// it takes nothing of that beside its own, and an empty disk takes its place.
+/// The followers lose power at once, under load, and the leader, the only member that lost nothing,
+/// is out of reach. An operator lets one of the followers lead nevertheless. When the old leader is
+/// back, its applied entries contradict what the others wrote since. It must not mix the two, and
+/// an empty disk replaces its own.
 async fn missing_member(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(1_000, 3_000).await;
     stage.acknowledged(1).await?;
     let missing = stage.leader().await?;
-    give_up_without(stage, missing).await
+    recover_without(stage, missing).await
 }
 
-/// All machines lose power at once, under load. Whoever decides sees all members but the one whose log reaches furthest, which the
-/// others reach: the one that is named refuses, nobody leads, and once all are seen the furthest does.
+/// All machines lose power at once, under load. The operator reaches all members but the one with
+/// the most up-to-date log, which the other members reach. The candidate refuses and nobody leads.
+/// Once the operator sees all members, the most up-to-date one leads.
 async fn longest_out_of_sight(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.pass(1_000, 3_000).await;
     stage.acknowledged(1).await?;
-    let forgot = stage.forget_everything().await? > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_all_and_restart().await? > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     let end = |member: &usize| stage.status(*member).and_then(|status| status.last_log);
-    let furthest = stage.all().into_iter().max_by_key(end).ok_or("members")?;
-    let seen = stage.others(&[furthest]);
+    let most_up_to_date = stage.all().into_iter().max_by_key(end).ok_or("members")?;
+    let seen = stage.others(&[most_up_to_date]);
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
-    if seen.iter().any(|member| end(*member) >= end(furthest)) {
+    if seen.iter().any(|member| end(*member) >= end(most_up_to_date)) {
         return Err("one log that is longer than the others".into());
     }
-    stage.reached("another one reaches further");
+    stage.reached("another log is more up to date");
     if stage.try_to_decide(&seen).await?.is_none() {
-        let detail = format!("member {furthest} reaches further, and one of {seen:?} was let to lead");
+        let detail =
+            format!("member {most_up_to_date} has a longer log, and one of {seen:?} was let to lead");
         stage
             .cluster
-            .violation(Violation::new("whoever is let to lead reaches furthest of those present", detail));
+            .violation(Violation::new("an unsafe recovery chooses the most up-to-date log present", detail));
     }
-    let held = end(furthest);
+    let held = end(most_up_to_date);
     if stage.decide(&stage.all()).await? != held {
-        return Err("the same one still reaches furthest".into());
+        return Err("the same log as the most up-to-date one".into());
     }
     stage.active(&stage.all()).await?;
-    stage.reached("the furthest leads");
+    stage.reached("the most up-to-date one leads");
     Ok(())
 }
 
-async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
+async fn recover_without(mut stage: Stage, missing: usize) -> Played {
     let others = stage.others(&[missing]);
     let applied = |stage: &Stage| stage.status(missing).and_then(|status| status.applied);
-    let forgot = stage.cut_together(&others) > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_together(&others) > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.kill(missing);
-    // Nobody asks from here on, and nobody waits for an answer any more.
+    // From here on clients send no requests and wait for no answers.
     stage.quiet().await;
     stage.start(&others).await;
     for member in &others {
@@ -153,67 +165,67 @@ async fn give_up_without(mut stage: Stage, missing: usize) -> Played {
     }
     let end = stage.decide(&others).await?;
     let back = || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
-    stage.until("members that a person brought back", back).await?;
+    stage.until("members that an operator brought back", back).await?;
     stage.start(&[missing]).await;
     stage.until("a node that serves", || stage.node(missing).is_some()).await?;
-    // What it has not applied it may exchange for what the others hold.
+    // It may replace entries that it has not applied by those of the others.
     let held = applied(&stage);
     stage.pass(2_000, 4_000).await;
     if held > end {
-        stage.reached("a missing member holds what was given up");
+        stage.reached("a missing member holds what was discarded");
         let now = applied(&stage);
         if now.map(|id| id.term) != held.map(|id| id.term) || stage.leads(&[missing]).is_some() {
             let detail = format!("member {missing} had applied {held:?}, and now {now:?}");
-            stage
-                .cluster
-                .violation(Violation::new("what was given up is not mixed with what came after", detail));
+            stage.cluster.violation(Violation::new("discarded entries and later entries never mix", detail));
         }
         stage.lose_disk(missing).await?;
         stage.start(&[missing]).await;
         let votes = || stage.node(missing).is_some_and(|node| node.replica().votes());
-        stage.until("a newcomer that votes", votes).await?;
+        stage.until("a new identity that votes", votes).await?;
         stage.reached(REPLACED);
     }
     Ok(())
 }
 
-/// A member that forgot is brought back by the leader, which dies when the record of its start is in that member's log and
-/// not committed. A person lets the member lead: its leadership commits that record first of all. It is whole no earlier than the
-/// log says that something was given up, or a crash in between would leave a loss of which nobody is told.
-async fn start_in_the_log(mut stage: Stage) -> Played {
+/// A member that lost acknowledged entries recovers from the leader, which is killed when the
+/// boot-epoch record of that member is in the member's log and not committed. An operator lets the
+/// member lead: its leadership commits that record first. The member must not be active before its
+/// log records the unsafe recovery, or a crash in between would leave a loss that is reported
+/// nowhere.
+async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (leader, member, third) = stage.cast().await?;
     stage.acknowledged(3).await?;
-    let forgot = stage.is_lazy(member) && stage.cut(member) > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.has_unsynced_acks(member) && stage.cut(member) > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.quiet().await;
     stage.kill(third);
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
     let before = end(leader);
     stage.start(&[member]).await;
-    let has_start = || end(leader) > before && end(member) == end(leader);
-    stage.until("the record of its start in its log", has_start).await?;
+    let has_epoch = || end(leader) > before && end(member) == end(leader);
+    stage.until("the record of its boot epoch in its log", has_epoch).await?;
     stage.kill(leader);
-    stage.reached_if(stage.is_recovering(member), OLD_START);
+    stage.reached_if(stage.is_recovering(member), UNCOMMITTED_EPOCH);
     stage.start(&[third]).await;
     stage.until("a node that serves", || stage.node(third).is_some()).await?;
-    // For so long the leader may be alive.
+    // Until then the leader may count as alive.
     stage.pass(5_500, 6_500).await;
     stage.decide(&[member, third]).await?;
     stage.leader_among(&[member], 0).await?;
-    // What the leader proposes by then is committed, and the rest is not, for a while.
+    // What the leader has proposed by then is committed; later entries are not, for a while.
     stage.pass(10, 90).await;
-    stage.part(&[member], &[third]);
-    let whole = || stage.is_active(member);
-    let mut told = !stage.within(PARTED, whole).await || stage.tells_a_loss(member);
+    stage.partition(&[member], &[third]);
+    let active = || stage.is_active(member);
+    let mut reported = !stage.within(PARTED, active).await || stage.reports_unsafe_recovery(member);
     stage.heal();
-    stage.until("a member that a person brought back", whole).await?;
-    told &= stage.tells_a_loss(member);
-    match told {
-        true => stage.reached("active, and the loss is told"),
+    stage.until("a member that an operator brought back", active).await?;
+    reported &= stage.reports_unsafe_recovery(member);
+    match reported {
+        true => stage.reached("active, and the unsafe recovery is reported"),
         false => stage.cluster.violation(Violation::new(
-            "who is brought back by a person is whole behind the loss only",
-            format!("member {member} is whole, and no loss is told"),
+            "a member is active only behind its unsafe-recovery record",
+            format!("member {member} is active, and no unsafe recovery is reported"),
         )),
     }
     stage.start(&[leader]).await;

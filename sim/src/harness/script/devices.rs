@@ -1,19 +1,26 @@
-//! Disks that fail in a way that the machine does not: one that loses power alone, one that never answers.
+//! Disks that fail while the machine continues: one loses power alone, one never completes an
+//! operation.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, three};
+use super::{Scenario, UNSYNCED_LOST, three};
 use crate::disk::{Failing, Moment};
 use crate::harness::machine::Death;
 use cairn_engine::io::FileKind;
 use rand::RngExt;
 
 const RECOVERED: &str = "the member is active again";
-const STOPPED: &str = "the node stopped by itself";
+const STOPPED: &str = "the node stopped on its own";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "disk-loses-power-alone",
-        parts: &[FORGOT, STOPPED, "it comes back under another history", "it is back at once", RECOVERED],
+        parts: &[
+            UNSYNCED_LOST,
+            STOPPED,
+            "it comes back under another history",
+            "it is back at once",
+            RECOVERED,
+        ],
         seeds: 6,
         may_stop: false,
         plan: three,
@@ -29,12 +36,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// How often the moment is waited for at which a write is in flight.
+/// How often the script waits for a write in flight.
 const ATTEMPTS: usize = 20;
 
-/// A drive is pulled and pushed back, or its backplane fails for a moment, while the kernel runs on. What its cache held is gone,
-/// the write in flight fails, and the process is started again under the same boot id. In every other seed the drive stays away
-/// until then, and tells another history; else it is back at once, tells nothing, and takes word of the failed write.
+/// A drive is pulled and pushed back, or its backplane fails for a moment, while the kernel keeps
+/// running. What its cache held is gone, the write in flight fails, and the process is restarted
+/// under the same kernel boot id. In every other seed the drive stays away until then, and reports
+/// another history. Otherwise it is back at once with the same history, and the failed write can be
+/// recorded on it.
 async fn disk_loses_power(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
@@ -58,7 +67,7 @@ async fn disk_loses_power(mut stage: Stage) -> Played {
     }
     let lost = lost.ok_or("a write in flight")?;
     stage.cluster.trace.event(format!("disk of member {member} lost power alone: {lost:?}"));
-    stage.reached_if(lost.dropped > 0, FORGOT);
+    stage.reached_if(lost.dropped > 0, UNSYNCED_LOST);
     stage.until("a node that stops", || stage.machine(member).is_ok_and(|one| one.stopped(life))).await?;
     stage.reached(STOPPED);
     stage.end(member, Death::Killed);
@@ -75,8 +84,8 @@ async fn disk_loses_power(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// A write or a sync of a member's disk never returns. Its node stops by itself in time, another leads before that, and the process
-/// comes back on a disk that works again.
+/// A write or a sync of a member's disk never returns. The node stops on its own within the limit,
+/// another member leads before that, and the process restarts on a disk that works again.
 async fn never_returns(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
@@ -89,7 +98,7 @@ async fn never_returns(mut stage: Stage) -> Played {
     let (life, errors) = (machine.life(), machine.disk.errors());
     machine.disk.arrange(Failing::Hang, Some(file), spared);
     stage.until("an operation that hangs", || machine.disk.errors() > errors).await?;
-    machine.doubt();
+    machine.io_failed();
     stage.reached(if leads { "a leader's disk" } else { "a follower's disk" });
     if leads {
         stage.until("another leader", || stage.leads(&others).is_some()).await?;

@@ -1,4 +1,4 @@
-//! Disks that are lost while something else goes on.
+//! Disks that are lost while something else happens.
 
 use super::stage::{Played, Stage};
 use super::{Scenario, five, three, three_or_five};
@@ -6,13 +6,13 @@ use cairn_clients::Violation;
 use cairn_raft::Role;
 use rand::RngExt;
 
-pub(super) const REBORN: &str = "newcomer votes";
-const RECOVERED: &str = "forgetful member active again";
+pub(super) const REPLACEMENT: &str = "new identity votes";
+const RECOVERED: &str = "recovered member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "disk-lost-while-another-lags",
-        parts: &["one lags, one disk lost", REBORN],
+        parts: &["one lags, one disk lost", REPLACEMENT],
         seeds: 3,
         may_stop: false,
         plan: three,
@@ -20,48 +20,53 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "new-leader-in-the-middle-of-the-replacing-change",
-        parts: &["the leader dies in the joint configuration", REBORN],
+        parts: &["the leader ends in the joint configuration", REPLACEMENT],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(leader_dies_in_the_change(stage)),
     },
     Scenario {
-        name: "newcomer-cut-while-it-learns",
-        parts: &["a learner is cut", REBORN],
+        name: "learner-cut-while-it-catches-up",
+        parts: &["a learner is cut", REPLACEMENT],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
-        script: |stage| Box::pin(newcomer_cut(stage)),
+        script: |stage| Box::pin(joiner_cut(stage)),
     },
     Scenario {
         name: "lost-disk-turns-up-again",
-        parts: &[REBORN, "the retired identity is told", "the newcomer is back"],
+        parts: &[REPLACEMENT, "the removed identity knows it", "the new identity is back"],
         seeds: 3,
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(lost_disk_back(stage)),
     },
     Scenario {
-        name: "older-copy-of-the-running-start",
-        parts: &["an older copy in its place", "told by the leader", "told, and started again", RECOVERED],
+        name: "older-copy-of-the-running-epoch",
+        parts: &[
+            "an older copy replaces its disk",
+            "the leader tells it what it lacks",
+            "told, and restarted",
+            RECOVERED,
+        ],
         seeds: 6,
         may_stop: false,
         plan: three_or_five,
-        script: |stage| Box::pin(copy_of_this_start(stage)),
+        script: |stage| Box::pin(copy_of_this_epoch(stage)),
     },
     Scenario {
         name: "recovery-while-membership-changes",
         parts: &[
-            "one recovers while another is reborn",
+            "one recovers while another is replaced",
             "one is cut in the joint configuration",
             RECOVERED,
-            REBORN,
+            REPLACEMENT,
         ],
         seeds: 20,
         may_stop: false,
         plan: five,
-        script: |stage| Box::pin(recovery_and_rebirth(stage)),
+        script: |stage| Box::pin(recovery_and_replacement(stage)),
     },
 ];
 
@@ -69,23 +74,24 @@ pub(super) fn votes(stage: &Stage, member: usize) -> bool {
     stage.node(member).is_some_and(|node| node.replica().votes())
 }
 
-/// Whether the leader goes by two configurations.
+/// Whether the leader uses a joint configuration.
 fn joint(stage: &Stage) -> bool {
     let leader = stage.leads(&stage.all()).and_then(|(_, leader)| stage.status(leader));
     leader.is_some_and(|status| status.configurations.len() == 2)
 }
 
-/// Waits until a newcomer votes in a settled configuration.
-pub(super) async fn reborn(stage: &Stage, member: usize) -> Played {
-    let settled = || {
+/// Waits until the new identity votes in a single configuration.
+pub(super) async fn replacement(stage: &Stage, member: usize) -> Played {
+    let votes_alone = || {
         votes(stage, member) && stage.status(member).is_some_and(|status| status.configurations.len() == 1)
     };
-    stage.until("a newcomer that votes", settled).await?;
-    stage.reached(REBORN);
+    stage.until("a new identity that votes", votes_alone).await?;
+    stage.reached(REPLACEMENT);
     Ok(())
 }
 
-/// One member is behind when the disk of another is lost: the leader alone has the newest writes. Both come back.
+/// One member lags when the disk of another is lost: only the leader has the newest writes. Both
+/// come back.
 async fn lost_while_another_lags(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (leader, lost, lags) = stage.cast().await?;
@@ -99,11 +105,12 @@ async fn lost_while_another_lags(mut stage: Stage) -> Played {
     stage.heal();
     stage.pass(0, 1_500).await;
     stage.start(&[lost]).await;
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.acknowledged(5).await
 }
 
-/// The leader dies between the two steps of the change that replaces a lost identity; the next one finishes it.
+/// The leader ends between the two steps of the change that replaces a lost identity; the next
+/// leader finishes the change.
 async fn leader_dies_in_the_change(mut stage: Stage) -> Played {
     let (leader, lost, _) = stage.cast().await?;
     stage.acknowledged(10).await?;
@@ -118,16 +125,17 @@ async fn leader_dies_in_the_change(mut stage: Stage) -> Played {
     } else {
         stage.kill(leader);
     }
-    stage.reached_if(between, "the leader dies in the joint configuration");
+    stage.reached_if(between, "the leader ends in the joint configuration");
     stage.pass(200, 3_000).await;
     stage.start(&[leader]).await;
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
 }
 
-/// A newcomer loses power while it receives what the others have: it promised nothing, or recovers like anybody.
-async fn newcomer_cut(mut stage: Stage) -> Played {
+/// A joining node loses power while it catches up: it promised nothing, or recovers like any other
+/// member.
+async fn joiner_cut(mut stage: Stage) -> Played {
     let (_, lost, _) = stage.cast().await?;
     stage.acknowledged(30).await?;
     stage.lose_disk(lost).await?;
@@ -144,11 +152,12 @@ async fn newcomer_cut(mut stage: Stage) -> Played {
         stage.pass(0, 300).await;
     }
     stage.start(&[lost]).await;
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.acknowledged(5).await
 }
 
-/// A lost disk is put in again when another identity has its slot: the old one is told, and harms nobody.
+/// A lost disk is put in again when another identity has its slot: the old identity learns that it
+/// was removed, and does no harm.
 async fn lost_disk_back(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (leader, follower, _) = stage.cast().await?;
@@ -156,25 +165,27 @@ async fn lost_disk_back(mut stage: Stage) -> Played {
     let files = stage.lose_disk(lost).await?;
     stage.pass(0, 1_000).await;
     stage.start(&[lost]).await;
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     let new = stage.exchange_disk(lost, files).await?;
-    // It lost power when it was lost, and may say so before it is told.
+    // Its machine lost power when the disk was lost, so it may start as recovering before it learns
+    // of its removal.
     stage.machine(lost)?.lose();
     stage.start(&[lost]).await;
-    let told = || stage.node(lost).is_some_and(|node| node.replica().outcast().is_some());
-    stage.until("an identity that is told", told).await?;
-    stage.reached("the retired identity is told");
+    let knows = || stage.node(lost).is_some_and(|node| node.replica().removed_reason().is_some());
+    stage.until("an identity that knows its removal", knows).await?;
+    stage.reached("the removed identity knows it");
     stage.acknowledged(5).await?;
     stage.exchange_disk(lost, new).await?;
     stage.start(&[lost]).await;
-    stage.until("the newcomer", || votes(&stage, lost) && stage.is_active(lost)).await?;
-    stage.reached("the newcomer is back");
+    stage.until("the new identity", || votes(&stage, lost) && stage.is_active(lost)).await?;
+    stage.reached("the new identity is back");
     Ok(())
 }
 
-/// A copy of a disk, made since its last start, is put in its place while the machine runs on: it was never told of another
-/// start, and has forgotten what was acknowledged since. The leader that heard the acknowledgements tells it.
-async fn copy_of_this_start(mut stage: Stage) -> Played {
+/// A copy of a disk, made since its last boot epoch, replaces the disk on the running machine. The
+/// members know no later boot epoch, and the copy lacks what was acknowledged since. The leader
+/// that received the acknowledgements tells it.
+async fn copy_of_this_epoch(mut stage: Stage) -> Played {
     stage.active(&stage.all()).await?;
     let (leader, follower, _) = stage.cast().await?;
     stage.acknowledged(10).await?;
@@ -185,55 +196,59 @@ async fn copy_of_this_start(mut stage: Stage) -> Played {
     stage.acknowledged(20).await?;
     stage.until("newer entries", || end(&stage) > copied).await?;
     stage.exchange_disk(follower, copy).await?;
-    stage.reached("an older copy in its place");
+    stage.reached("an older copy replaces its disk");
     stage.machine(follower)?.restored(true);
     stage.start(&[follower]).await;
     stage.recovering(follower).await?;
     if stage.seed.is_multiple_of(2) && stage.is_recovering(follower) {
-        // Nobody tells it again in its next life.
+        // No leader tells it again in its next life.
         stage.isolate(&[follower]);
         stage.pass(500, 1_000).await;
         stage.kill(follower);
         stage.start(&[follower]).await;
         stage.until("a node that serves", || stage.node(follower).is_some()).await?;
         if stage.is_active(follower) {
-            let detail = format!("member {follower} was told that it forgot, and does not know it any more");
-            stage.cluster.violation(Violation::new("a restart makes no forgetful member whole", detail));
+            let detail = format!(
+                "member {follower} was told that it lacks acknowledged entries, and is active after a restart"
+            );
+            stage.cluster.violation(Violation::new("a restart does not end a recovery", detail));
         }
-        stage.reached_if(stage.is_recovering(follower), "told, and started again");
+        stage.reached_if(stage.is_recovering(follower), "told, and restarted");
         stage.heal();
     }
     stage.machine(follower)?.restored(false);
-    stage.reached_if(stage.leads(&[leader]).is_some(), "told by the leader");
+    stage.reached_if(stage.leads(&[leader]).is_some(), "the leader tells it what it lacks");
     stage.active(&[follower]).await?;
     stage.reached(RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// One disk of five is lost, and while its machine is reborn another member loses power: early in it, when it forgets and
-/// recovers, or just when the leader goes by two configurations, when acknowledgements do not run ahead and it forgets nothing.
-async fn recovery_and_rebirth(mut stage: Stage) -> Played {
+/// One disk of five is lost, and while its identity is replaced another member loses power. In some
+/// seeds this is early, and the member loses acknowledged entries and recovers. In the others it is
+/// just when the leader uses a joint configuration; then members sync before they acknowledge, and
+/// it loses nothing.
+async fn recovery_and_replacement(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
-    let (_, lost, forgets) = stage.cast().await?;
+    let (_, lost, forgetful) = stage.cast().await?;
     stage.lose_disk(lost).await?;
     stage.start(&[lost]).await;
     let early = stage.seed.is_multiple_of(2);
     if early {
         stage.pass(0, 5_000).await;
-        stage.cut_ahead(forgets, 3).await?;
+        stage.cut_ahead(forgetful, 3).await?;
     } else {
         stage.until("a joint configuration", || joint(&stage)).await?;
         stage.reached("one is cut in the joint configuration");
-        stage.cut(forgets);
+        stage.cut(forgetful);
     }
     stage.pass(0, 300).await;
-    stage.start(&[forgets]).await;
+    stage.start(&[forgetful]).await;
     if early {
-        stage.recovering(forgets).await?;
-        stage.reached_if(!votes(&stage, lost) || joint(&stage), "one recovers while another is reborn");
+        stage.recovering(forgetful).await?;
+        stage.reached_if(!votes(&stage, lost) || joint(&stage), "one recovers while another is replaced");
     }
-    stage.active(&[forgets]).await?;
+    stage.active(&[forgetful]).await?;
     stage.reached_if(early, RECOVERED);
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.acknowledged(5).await
 }

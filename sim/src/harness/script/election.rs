@@ -9,17 +9,19 @@ use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use std::time::Duration;
 
-/// Within this the others acknowledge what clients ask for after the leader is gone: the rest of its lease, which is one silence, and
-/// three elections of the longest silence, since votes may split.
+/// Within this time the others acknowledge new writes after the leader was killed: the rest of its
+/// lease, which is one election timeout, and three elections with the longest timeout, since votes
+/// may split.
 const OUTAGE_MAX: Duration = Duration::from_secs(4);
-/// More writes than are under way at the same time: some of them were begun after the leader was gone.
+/// More writes than are in flight at the same time: some of them were sent after the leader was
+/// killed.
 const WRITES: usize = 30;
 const OLD_ON_MAJORITY: &str = "an entry of an old term on a majority";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "leader-killed",
-        parts: &["writes go on"],
+        parts: &["writes continue"],
         seeds: 12,
         may_stop: false,
         plan: three_or_five,
@@ -51,27 +53,28 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// The leader's process is killed under load. The others elect one of themselves and go on.
+/// The leader's process is killed under load. The others elect a new leader and continue.
 async fn leader_killed(mut stage: Stage) -> Played {
     stage.acknowledged(20).await?;
     let leader = stage.leader().await?;
     stage.kill(leader);
     let killed = virtual_time();
-    let went_on = stage.acknowledged(WRITES).await;
+    let continued = stage.acknowledged(WRITES).await;
     let outage = virtual_time() - killed;
-    if went_on.is_err() || outage > OUTAGE_MAX {
+    if continued.is_err() || outage > OUTAGE_MAX {
         let detail = format!("{WRITES} writes took {outage:?} without member {leader}, which led");
         stage.cluster.violation(Violation::new("writes go on soon after the leader is gone", detail));
     }
-    stage.reached("writes go on");
+    stage.reached("writes continue");
     stage.pass(0, 500).await;
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await
 }
 
-/// The leader is paused, and another one asks for votes. A member that gives it loses power in that instant, and whoever
-/// it voted for cannot be heard. It comes back, the old leader with it, and somebody asks it again: it must not vote twice
-/// in one term, nor follow the old leader in a term that it left.
+/// The leader is paused, and another member asks for votes. A member that grants its vote loses
+/// power in that instant, and the candidate it voted for is cut off. The voter comes back together
+/// with the old leader, and another candidate asks for its vote. It must not vote twice in one
+/// term, nor follow the old leader in a term that it left.
 async fn vote_lost(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
@@ -79,13 +82,13 @@ async fn vote_lost(mut stage: Stage) -> Played {
     let others = stage.others(&[leader]);
     stage.pause(&[leader]);
     let voter = match stage.seed.is_multiple_of(2) {
-        // As its vote is being written.
+        // While its vote is being written.
         true => {
             let voter = others.first().copied().ok_or("members")?;
             let vote = Moment::WriteTo(FileKind::Superblock);
             while stage.term(voter) <= before && stage.leads(&others).is_none() {
                 stage.disk(voter, vote, 1).await?;
-                // A mark that is cleared is written there too.
+                // Clearing the flag writes there too.
                 if others.iter().any(|other| stage.term(*other) > before) {
                     break;
                 }
@@ -121,9 +124,10 @@ async fn vote_lost(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// Figure 8 of the Raft paper. S1 leads and has an entry on S2 only; it dies. S5 is elected, has an entry of its own term
-/// on nobody else, and dies. S1 is back, leads again, and brings its old entry to S3: it is on a majority, and may be
-/// replaced by S5's all the same, as long as nothing of a later term is there. Now all machines lose power.
+/// Figure 8 of the Raft paper. S1 leads and has an entry on S2 only; it is killed. S5 is elected,
+/// has an entry of its own term on no other member, and is killed. S1 is back, leads again, and
+/// sends its old entry to S3. The entry is on a majority, but S5's entry may still replace it as
+/// long as no entry of a later term is there. Now all machines lose power.
 async fn figure_8(mut stage: Stage) -> Played {
     let s1 = stage.leader().await?;
     stage.acknowledged(20).await?;
@@ -133,14 +137,14 @@ async fn figure_8(mut stage: Stage) -> Played {
     let term = stage.term(s1);
     let end = |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
 
-    stage.part(&[s1, s2], &rest);
-    let furthest = |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
-    stage.until("an entry on two", || end(&stage, s2) > furthest(&stage)).await?;
-    // So that both have it for good.
+    stage.partition(&[s1, s2], &rest);
+    let most_up_to_date = |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
+    stage.until("an entry on two", || end(&stage, s2) > most_up_to_date(&stage)).await?;
+    // So that both have synced it.
     stage.pass(100, 200).await;
     stage.kill(s1);
     let old = end(&stage, s2);
-    let spread = furthest(&stage) >= old || old.map(|id| id.term) != Some(term);
+    let spread = most_up_to_date(&stage) >= old || old.map(|id| id.term) != Some(term);
     stage.reached_if(!spread, "an entry on two of five");
 
     let s5 = stage.leader_among(&rest, term).await?;

@@ -1,6 +1,6 @@
-//! Superblocks that nobody can read: who wrote what is on the disk, and what was promised, is not known any more.
+//! Unreadable superblocks: the identity of the disk, and what it promised, are lost.
 
-use super::disks::{REBORN, reborn, votes};
+use super::disks::{REPLACEMENT, replacement, votes};
 use super::stage::{Played, Stage};
 use super::{Scenario, five, three, three_or_five};
 use crate::disk::Moment;
@@ -10,17 +10,18 @@ use cairn_engine::io::FileKind;
 use rand::RngExt;
 use std::time::Duration;
 
-/// For so long a disk hangs: longer than a leader listens before it replaces anybody, shorter than an I/O may take.
+/// For how long a disk hangs: longer than a leader waits for contact before it replaces an
+/// identity, shorter than the limit of an operation.
 const LAGS: Duration = Duration::from_millis(9_500);
-/// The part of it that is looked at.
-const LAGS_SEEN_MS: (u64, u64) = (8_500, 9_000);
-/// By so much every operation of a slow disk takes longer.
+/// The part of that time during which the disk of the lost identity must not be written.
+const LAGS_CHECKED_MS: (u64, u64) = (8_500, 9_000);
+/// How much longer every operation of a slow disk takes.
 const SLOWER: Duration = Duration::from_millis(600);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "identity-unreadable",
-        parts: &["no leader, nothing written", "begins empty", REBORN, "counts"],
+        parts: &["no leader, nothing written", "begins empty", REPLACEMENT, "counts"],
         seeds: 8,
         may_stop: false,
         plan: three_or_five,
@@ -28,7 +29,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "identity-unreadable-and-ended-on-the-way",
-        parts: &["ended while it is reborn", REBORN],
+        parts: &["ended while it is replaced", REPLACEMENT],
         seeds: 16,
         may_stop: false,
         plan: three,
@@ -36,7 +37,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "identity-unreadable-while-another-lags",
-        parts: &["the leader hears of one that lags", "nothing overwritten before it caught up", REBORN],
+        parts: &[
+            "the leader is in contact with one that lags",
+            "nothing overwritten before it caught up",
+            REPLACEMENT,
+        ],
         seeds: 4,
         may_stop: false,
         plan: three,
@@ -44,7 +49,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "identity-unreadable-beside-slow-disks",
-        parts: &["every disk is slow", "begins empty while one is away", REBORN],
+        parts: &["every disk is slow", "begins empty while one is cut off", REPLACEMENT],
         seeds: 4,
         may_stop: false,
         plan: five,
@@ -60,7 +65,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "two-identities-unreadable",
-        parts: &["two of three wait", "put right by a person"],
+        parts: &["two of three wait", "restored by an operator"],
         seeds: 4,
         may_stop: false,
         plan: three,
@@ -68,10 +73,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Longer than a leader listens before it replaces anybody.
-const LISTENED_MS: (u64, u64) = (8_000, 12_000);
+/// Longer than a leader waits for contact before it replaces an identity.
+const NO_CONTACT_MS: (u64, u64) = (8_000, 12_000);
 
-/// Starts these members and looks for so many milliseconds whether anything is written to their disks, or a node serves there.
+/// Starts these members and checks for a while, in milliseconds, that nothing is written to their
+/// disks and no node serves there.
 async fn waits(stage: &mut Stage, members: &[usize], (from, to): (u64, u64)) -> Played {
     let writes =
         |stage: &Stage, member: usize| stage.machine(member).map(|machine| machine.disk.stats().writes);
@@ -80,16 +86,18 @@ async fn waits(stage: &mut Stage, members: &[usize], (from, to): (u64, u64)) -> 
     stage.pass(from, to).await;
     for (member, before) in members.iter().zip(before) {
         if writes(stage, *member)? != before? || stage.node(*member).is_some() {
-            let detail = format!("member {member}, whose identity is gone, did not wait for a leader");
-            stage
-                .cluster
-                .violation(Violation::new("nothing of a lost identity is overwritten in vain", detail));
+            let detail = format!("member {member}, whose identity is lost, did not wait for a leader");
+            stage.cluster.violation(Violation::new(
+                "a lost identity is overwritten only when its data is not needed",
+                detail,
+            ));
         }
     }
     Ok(())
 }
 
-/// A member's identity is gone: it waits while no majority is there without it, and then begins empty as another one.
+/// A member's identity is lost. It waits while no majority is up without it, and then begins empty
+/// under a new identity.
 async fn unreadable(mut stage: Stage) -> Played {
     stage.acknowledged(40).await?;
     let (leader, follower, _) = stage.cast().await?;
@@ -101,7 +109,7 @@ async fn unreadable(mut stage: Stage) -> Played {
     stage.lose_identity(lost, Death::PowerCut)?;
     if !away.is_empty() {
         away.iter().for_each(|member| stage.kill(*member));
-        waits(&mut stage, &[lost], LISTENED_MS).await?;
+        waits(&mut stage, &[lost], NO_CONTACT_MS).await?;
         stage.reached("no leader, nothing written");
         if stage.rng.random_bool(0.5) {
             stage.kill(lost);
@@ -112,7 +120,7 @@ async fn unreadable(mut stage: Stage) -> Played {
     stage.until("a node that serves", || stage.node(lost).is_some()).await?;
     let has = stage.status(lost).and_then(|status| status.last_log).map_or(0, |last| last.index);
     stage.reached_if(had > 0 && has < had, "begins empty");
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     let spared = stage.others(&[lost]);
     let spared = spared.split_at(spared.len() / 2).0;
@@ -123,7 +131,8 @@ async fn unreadable(mut stage: Stage) -> Played {
     Ok(())
 }
 
-/// It ends while it gets another identity: it has the old one, which cannot be read, or the whole new one.
+/// A member ends while it gets a new identity: it then has the old one, which is unreadable, or the
+/// complete new one.
 async fn ended_on_the_way(mut stage: Stage) -> Played {
     stage.acknowledged(20).await?;
     let (_, lost, _) = stage.cast().await?;
@@ -139,43 +148,46 @@ async fn ended_on_the_way(mut stage: Stage) -> Played {
         };
         let steps = stage.rng.random_range(1..most);
         stage.disk(lost, moment, steps).await.ok();
-        stage.reached_if(stage.node(lost).is_none(), "ended while it is reborn");
+        stage.reached_if(stage.node(lost).is_none(), "ended while it is replaced");
         let death = if stage.rng.random_bool(0.5) { Death::Killed } else { Death::PowerCut };
         stage.end(lost, death);
         stage.pass(0, 500).await;
     }
     stage.start(&[lost]).await;
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
 }
 
-/// What the leader acknowledged with the one whose identity is gone, the other one lacks: it is heard of, but its disk hangs.
+/// The leader acknowledged writes together with a member whose identity is then lost. The other
+/// member lacks them: the leader is in contact with it, but its disk hangs.
 async fn another_lags(mut stage: Stage) -> Played {
-    // The leader has listened for long enough by then, so that it replaces whoever asks as soon as it may.
-    stage.pass(LISTENED_MS.0, LISTENED_MS.1).await;
+    // By then the leader has had no contact for long enough, so it replaces an identity as soon as
+    // it may.
+    stage.pass(NO_CONTACT_MS.0, NO_CONTACT_MS.1).await;
     let (leader, lost, lags) = stage.cast().await?;
-    stage.part(&[lags], &[leader, lost]);
+    stage.partition(&[lags], &[leader, lost]);
     stage.acknowledged(20).await?;
     stage.lose_identity(lost, Death::PowerCut)?;
     let disk = stage.machine(lags)?.disk.clone();
     disk.stall(LAGS, None);
     stage.heal();
-    waits(&mut stage, &[lost], LAGS_SEEN_MS).await?;
-    stage.reached_if(stage.leads(&[leader]).is_some(), "the leader hears of one that lags");
-    let level = stage.status(leader).and_then(|status| status.last_log);
+    waits(&mut stage, &[lost], LAGS_CHECKED_MS).await?;
+    stage.reached_if(stage.leads(&[leader]).is_some(), "the leader is in contact with one that lags");
+    let leader_end = stage.status(leader).and_then(|status| status.last_log);
     let writes = stage.machine(lost)?.disk.stats().writes;
     let lost_disk = stage.machine(lost)?.disk.clone();
     stage.until("the first write", || lost_disk.stats().writes > writes).await?;
     let has = stage.status(lags).and_then(|status| status.last_log);
-    stage.reached_if(has >= level, "nothing overwritten before it caught up");
-    reborn(&stage, lost).await?;
+    stage.reached_if(has >= leader_end, "nothing overwritten before it caught up");
+    replacement(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
 }
 
-/// One member is away, and the disks of the others take longer for a sync than a leader waits between two looks at its members. The
-/// one whose identity is gone hears all the same that its place is vacant.
+/// One member is cut off, and a sync on the other disks takes longer than the leader's interval
+/// between two checks of its members. The leader must confirm nevertheless that the lost identity
+/// may be replaced.
 async fn beside_slow_disks(mut stage: Stage) -> Played {
     stage.acknowledged(20).await?;
     let (_, lost, away) = stage.cast().await?;
@@ -191,24 +203,24 @@ async fn beside_slow_disks(mut stage: Stage) -> Played {
     let writes = disk.stats().writes;
     stage.start(&[lost]).await;
     stage.until("the first write", || disk.stats().writes > writes).await?;
-    stage.reached("begins empty while one is away");
+    stage.reached("begins empty while one is cut off");
     disks.iter().for_each(|disk| disk.slow_down(Duration::ZERO));
     stage.heal();
-    reborn(&stage, lost).await?;
+    replacement(&stage, lost).await?;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await
 }
 
-/// One of the superblock's copies is damaged, and the power goes during an update of two others. Either two are left that agree,
-/// or the disk counts as lost.
+/// One superblock copy is damaged, and a power cut interrupts an update of two others. Either two
+/// copies are left that agree, or the disk counts as lost.
 async fn torn_beside_damage(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
-    let (_, member, unheard) = stage.cast().await?;
+    let (_, member, cut_off) = stage.cast().await?;
     if stage.rot(member, FileKind::Superblock, 1) == 0 {
         return Err("a damaged copy".into());
     }
-    // Who misses a member clears its mark.
-    stage.isolate(&[unheard]);
+    // In a degraded quorum a member clears its flag.
+    stage.isolate(&[cut_off]);
     stage.disk(member, Moment::WriteTo(FileKind::Superblock), 2).await?;
     stage.cut(member);
     stage.heal();
@@ -216,15 +228,15 @@ async fn torn_beside_damage(mut stage: Stage) -> Played {
     stage.reached(if left { "two copies are left" } else { "no two copies are left" });
     stage.start(&[member]).await;
     if !left {
-        reborn(&stage, member).await?;
+        replacement(&stage, member).await?;
     }
     stage.active(&stage.all()).await?;
     stage.reached("active again");
     stage.acknowledged(5).await
 }
 
-/// Two of three identities are gone at once. Nobody is there who could take the two in, so they wait and leave what they hold
-/// as it is, until a person puts their superblocks right.
+/// Two of three identities are lost at once. No majority is left to replace them, so the two wait
+/// and keep what they hold until an operator restores their superblocks.
 async fn two_of_three(mut stage: Stage) -> Played {
     stage.acknowledged(40).await?;
     let (leader, first, second) = stage.cast().await?;
@@ -235,7 +247,7 @@ async fn two_of_three(mut stage: Stage) -> Played {
         saved.push(stage.machine(member)?.disk.copy());
         stage.lose_identity(member, Death::Killed)?;
     }
-    waits(&mut stage, &lost, LISTENED_MS).await?;
+    waits(&mut stage, &lost, NO_CONTACT_MS).await?;
     stage.reached("two of three wait");
     for (member, files) in lost.into_iter().zip(saved) {
         drop(stage.exchange_disk(member, files).await?);
@@ -243,6 +255,6 @@ async fn two_of_three(mut stage: Stage) -> Played {
     stage.start(&lost).await;
     stage.active(&stage.all()).await?;
     stage.acknowledged(5).await?;
-    stage.reached("put right by a person");
+    stage.reached("restored by an operator");
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! What a person gave up is the newest only.
+//! An unsafe recovery discards only the newest writes.
 //!
-//! When a majority lost power at once under load, and a person let the member lead whose log reaches furthest, what may be
-//! missing was acknowledged within one sync window before the cut. The history up to there is judged as ever; then every
-//! key is read, and writes acknowledged earlier than that window must be there.
+//! After a majority lost power at once under load, and an operator let the member with the most
+//! up-to-date log lead, only writes acknowledged within one sync window before the cut may be
+//! missing. The history up to there is checked as usual. Then every key is read, and all writes
+//! acknowledged before that window must be there.
 
 use crate::harness::cluster::Cluster;
 use cairn_clients::Violation;
@@ -10,18 +11,21 @@ use cairn_clients::check::acknowledged::{self, FinalKeys};
 use cairn_clients::history::{History, Outcome, Record};
 use std::time::Duration;
 
-/// How much longer than the interval a window lasts: the sync at its end takes time too, on a slow disk.
+/// How much longer than the sync interval a window lasts: the sync at its end takes time too, on a
+/// slow disk.
 const SYNC_TAKES: Duration = Duration::from_millis(500);
 
-/// The event of a loss that somebody could notice.
-pub(super) const GIVEN_UP: &str = "acknowledged writes given up";
-/// What such a member logs.
-pub(in crate::harness) const TOLD: &str = "what it holds was given up with `cairn recover`";
-/// The event of a member that refused what contradicts what it has applied.
-pub(in crate::harness) const CONTRADICTED: &str = "a member keeps what was given up apart";
+/// The event of a loss that clients could notice.
+pub(super) const DISCARDED: &str = "acknowledged writes discarded";
+/// What a member logs that refuses what contradicts its applied entries.
+pub(in crate::harness) const DISCARDED_ERROR: &str =
+    "what it holds was discarded with `cairn unsafe-recovery`";
+/// The event of such a member.
+pub(in crate::harness) const CONTRADICTED: &str = "a member with discarded entries stays apart";
 
-/// Judges what the recovered cluster answered against the history before it: what was acknowledged earlier than a window
-/// before the cut is there, where one cut is known to have taken it, and what was synced before its answer always.
+/// Checks the answers of the recovered cluster against the history before it. Writes that were
+/// synced before their acknowledgement must be there. If one cut is known to have caused the loss,
+/// so must writes acknowledged earlier than a window before it.
 pub(in crate::harness) fn judge(
     cluster: &Cluster,
     records: Vec<Record>,
@@ -34,14 +38,17 @@ pub(in crate::harness) fn judge(
     let before = records.iter().filter(|record| is_safe(record) && record.is_applied()).count();
     cluster.trace.event(format!("{before} writes were synced, or acknowledged before the window"));
     if !acknowledged::check(&History::new(records.clone()), end).is_empty() {
-        cluster.count_event(GIVEN_UP);
+        cluster.count_event(DISCARDED);
     }
-    // A later one may be gone, or may have taken an earlier one's place.
+    // A later write may be gone, or may have replaced an earlier one.
     let open = records.into_iter().map(|record| match !is_safe(&record) && record.is_applied() {
         true => Record { outcome: Outcome::Unknown, ..record },
         false => record,
     });
     for violation in acknowledged::check(&History::new(open.collect()), end) {
-        cluster.violation(Violation::new("only the newest writes are given up", violation.detail));
+        cluster.violation(Violation::new(
+            "an unsafe recovery discards only the newest writes",
+            violation.detail,
+        ));
     }
 }

@@ -1,27 +1,30 @@
-//! Scripted scenarios: faults that somebody thought of, in one order, each at its moment.
+//! Scripted scenarios: chosen faults, in one order, each at its moment.
 //!
-//! A seed of the swarm draws what goes wrong; a scenario tells it. The seed varies the rest: latencies, disks, requests, who
-//! plays which part, small pauses. Clients, observation, healing and every check are those of any other run.
+//! A seed of `cargo sim` chooses faults at random; a scenario is scripted. Its seed varies the
+//! rest: latencies, disks, requests, the role of each member, short pauses. Clients, observation,
+//! healing and all checks are those of any other run.
 //!
 //! ```text
 //!   SCENARIOS ── plan(seed) ──► run ── Stage ──► the scenario's script
 //!   stage       what a script sees, and waits for
-//!   acts        what a script does
+//!   acts        the actions of a script
 //!   power       machines that lose power: one, all, one after another, at every disk operation
-//!   decisions   a majority may have forgotten, and a person decides
+//!   decisions   a majority may lack acknowledged writes, and an operator decides
+//!   automatic   the same, decided by configuration
+//!   identity    members that lose their identity, or its superblock
 //!   election    votes and leaders at the wrong moment
-//!   recovery    the way back, interrupted
-//!   storage     snapshots, space, the mark
-//!   repeats     requests that arrive once more, late
-//!   disks       disks that are lost while something else goes on
-//!   devices     disks that lose power alone, or never answer
+//!   recovery    recoveries that are interrupted
+//!   storage     snapshots, space, the unsynced-ack flag
+//!   repeats     requests that arrive a second time, late
+//!   disks       disks that are lost while something else happens
+//!   devices     disks that lose power alone, or never complete an operation
 //!   damage      bits that flip, on one member or on all
-//!   reads       reads at a leader that was overtaken
-//!   loss        what a person gave up is the newest only
+//!   reads       reads at a deposed leader
+//!   loss        an unsafe recovery discards only the newest writes
 //! ```
 //!
-//! Each scenario names the parts that it stages; one that none of its seeds reached is a failure of the scenario, since it
-//! showed nothing.
+//! Each scenario names its parts. A part that none of its seeds reached fails the scenario, since
+//! it showed nothing.
 
 mod acts;
 mod automatic;
@@ -39,7 +42,7 @@ mod repeats;
 mod stage;
 mod storage;
 
-pub(super) use loss::{CONTRADICTED, TOLD, judge as judge_loss};
+pub(super) use loss::{CONTRADICTED, DISCARDED_ERROR, judge as judge_loss};
 pub(super) use stage::{Signals, Stage};
 
 use super::plan::Plan;
@@ -53,31 +56,31 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// The trace of a script that waited for something in vain says so.
+/// How the trace line of a script begins that waited for something in vain.
 pub const CUT_SHORT: &str = "the script ends early, it waited for";
 
-/// A script under way.
+/// A running script.
 pub(super) type Play = Pin<Box<dyn Future<Output = Played>>>;
 /// A script.
 type Script = fn(Stage) -> Play;
 
-/// A script, and the seed that it is played with.
+/// A script, and its seed.
 #[derive(Clone, Copy)]
 pub(super) struct Act {
     pub(super) seed: u64,
     pub(super) script: Script,
 }
 
-/// One story.
+/// One scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it stages: each must be reached by one seed at least.
+    /// Its parts: at least one seed must reach each.
     pub parts: &'static [&'static str],
-    /// How many seeds are run where nobody says otherwise.
+    /// How many seeds are run by default.
     pub seeds: u64,
-    /// Whether the cluster may stop and wait for a person.
+    /// Whether the cluster may stop and wait for an operator.
     may_stop: bool,
     plan: fn(u64) -> Plan,
     script: Script,
@@ -112,8 +115,8 @@ pub fn run_scenario(scenario: &Scenario, seed: u64, options: RunOptions) -> Repo
     let mut report = run_plan(plan, options, Some(Act { seed, script: scenario.script }));
     report.seed = seed;
     if !scenario.may_stop && report.events.contains_key(super::finale::STOPPED) {
-        let detail = "it waits for a person";
-        report.violations.push(Violation::new("the cluster comes back by itself", detail));
+        let detail = "it waits for an operator";
+        report.violations.push(Violation::new("the cluster recovers without an operator", detail));
     }
     report
 }
@@ -166,13 +169,14 @@ fn three_or_five(seed: u64) -> Plan {
     members(seed, if seed.is_multiple_of(2) { 3 } else { 5 })
 }
 
-/// The part of a scenario in which a power cut takes something.
-const FORGOT: &str = "unsynced blocks forgotten";
+/// The part of a scenario in which a power cut loses unsynced blocks.
+const UNSYNCED_LOST: &str = "unsynced blocks lost";
 
-/// Disk operations at which a scenario strikes, one in each of so many seeds; the next ones have another workload.
+/// The number of disk operations at which a scenario ends a member, one in each seed; later seeds
+/// have another workload.
 const STEPS: u64 = 150;
 
-/// Three members and the same run for [`STEPS`] seeds, up to the moment at which it is struck.
+/// Three members, and the same run for [`STEPS`] seeds up to the moment of the fault.
 fn one_workload(seed: u64) -> Plan {
     three(1 + seed / STEPS)
 }

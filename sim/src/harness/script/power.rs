@@ -1,7 +1,7 @@
 //! Machines that lose power: one, all, one after another, at every disk operation.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, five, in_mode, one_workload, three, three_or_five};
+use super::{Scenario, UNSYNCED_LOST, five, in_mode, one_workload, three, three_or_five};
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
 use cairn_clients::Violation;
@@ -11,15 +11,15 @@ use rand::RngExt;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const RECOVERED: &str = "forgetful member active again";
-const NOBODY_LEFT: &str = "nobody left";
-/// So long after the background sync an idle member has nothing to lose.
+const RECOVERED: &str = "recovered member active again";
+const NONE_LEFT: &str = "no member left";
+/// This long after the background sync an idle member has cleared its flag.
 const CLEARED_WITHIN: Duration = Duration::from_millis(300);
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "nats-one-cut",
-        parts: &[FORGOT, "no leader without those who remember", RECOVERED],
+        parts: &[UNSYNCED_LOST, "no leader without the members that lost nothing", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: five,
@@ -31,7 +31,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seeds: 3,
         may_stop: false,
         plan: |seed| in_mode(three_or_five(seed), Mode::Sync),
-        script: |stage| Box::pin(total_cut_that_takes_nothing(stage)),
+        script: |stage| Box::pin(total_cut_that_loses_nothing(stage)),
     },
     Scenario {
         name: "total-cut-in-mode-device",
@@ -39,11 +39,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seeds: 3,
         may_stop: false,
         plan: |seed| in_mode(three_or_five(seed), Mode::Device),
-        script: |stage| Box::pin(total_cut_that_takes_nothing(stage)),
+        script: |stage| Box::pin(total_cut_that_loses_nothing(stage)),
     },
     Scenario {
         name: "leader-cut-between-acknowledgement-and-sync",
-        parts: &[FORGOT, "another leads", RECOVERED],
+        parts: &[UNSYNCED_LOST, "another leads", RECOVERED],
         seeds: 6,
         may_stop: false,
         plan: three_or_five,
@@ -59,7 +59,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "last-replica-standing",
-        parts: &[NOBODY_LEFT, "all active again"],
+        parts: &[NONE_LEFT, "all active again"],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
@@ -67,15 +67,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "last-replica-standing-is-the-first-back",
-        parts: &[NOBODY_LEFT, FORGOT, RECOVERED],
+        parts: &[NONE_LEFT, UNSYNCED_LOST, RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
-        script: |stage| Box::pin(one_by_one_after_a_loss(stage)),
+        script: |stage| Box::pin(last_replica_first_back(stage)),
     },
     Scenario {
         name: "idle-total-cut",
-        parts: &["all cut while idle", "cut again while opening", "nobody recovers"],
+        parts: &["all cut while idle", "cut again while opening", "no member recovers"],
         seeds: 3,
         may_stop: false,
         plan: three_or_five,
@@ -83,7 +83,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "clean-stop-of-all-then-cut",
-        parts: &["all stopped cleanly", "nobody recovers"],
+        parts: &["all stopped cleanly", "no member recovers"],
         seeds: 3,
         may_stop: false,
         plan: three_or_five,
@@ -91,7 +91,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "power-cut-at-every-io-of-a-leader",
-        parts: &[FORGOT, RECOVERED],
+        parts: &[UNSYNCED_LOST, RECOVERED],
         seeds: 30,
         may_stop: false,
         plan: one_workload,
@@ -99,7 +99,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "power-cut-at-every-io-of-a-follower",
-        parts: &[FORGOT, RECOVERED],
+        parts: &[UNSYNCED_LOST, RECOVERED],
         seeds: 30,
         may_stop: false,
         plan: one_workload,
@@ -107,9 +107,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Jepsen's NATS 2.12.1. C acknowledges while A and B are paused, so its copy is one of the three that commit, and loses
-/// power before it synced. A and B come back, D and E, the leader among them, are paused: A, B and C are a majority, and
-/// together they do not hold the write. C must not help A or B to lead.
+/// Jepsen's NATS 2.12.1. While A and B are paused, C acknowledges, so its copy is one of the three
+/// that commit a write; then it loses power before it synced. A and B continue; D and E, the leader
+/// among them, are paused. A, B and C are a majority that does not hold the write. C must not help
+/// A or B to lead.
 async fn nats_one_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
@@ -119,19 +120,22 @@ async fn nats_one_cut(mut stage: Stage) -> Played {
     stage.pause(&paused);
     stage.pass(0, 250).await;
     stage.acknowledged(3).await?;
-    let forgot = stage.is_lazy(cut) && stage.cut(cut) > 0;
+    let lost_acks = stage.has_unsynced_acks(cut) && stage.cut(cut) > 0;
     stage.pause(&rest);
     stage.resume(&paused);
-    stage.reached_if(forgot, FORGOT);
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.pass(0, 100).await;
     stage.start(&[cut]).await;
     let without = [*a, *b, cut];
     let led = stage.within(Duration::from_secs(4), || stage.leads(&without).is_some()).await;
-    if forgot && led {
-        let detail = format!("member {cut} forgot, and helped one of {without:?} to lead");
-        stage.cluster.violation(Violation::new("who forgot elects nobody", detail));
+    if lost_acks && led {
+        let detail = format!("member {cut} lost acknowledged entries, and helped one of {without:?} to lead");
+        stage.cluster.violation(Violation::new("members that lost writes elect no leader", detail));
     }
-    stage.reached_if(forgot && !led && stage.is_recovering(cut), "no leader without those who remember");
+    stage.reached_if(
+        lost_acks && !led && stage.is_recovering(cut),
+        "no leader without the members that lost nothing",
+    );
     stage.resume(&rest);
     stage.active(&stage.all()).await?;
     stage.reached(RECOVERED);
@@ -139,17 +143,17 @@ async fn nats_one_cut(mut stage: Stage) -> Played {
 }
 
 /// All machines lose power at once, under load, in a mode that promises to lose nothing then.
-async fn total_cut_that_takes_nothing(mut stage: Stage) -> Played {
+async fn total_cut_that_loses_nothing(mut stage: Stage) -> Played {
     for _ in 0..3 {
         stage.leader().await?;
         let count = stage.rng.random_range(5..40);
         stage.acknowledged(count).await?;
         let first = stage.others(&[]).first().copied().unwrap_or_default();
-        let strikes = stage.rng.random_range(1..6);
-        stage.disk(first, Moment::Write, strikes).await?;
-        let before = flights(&stage);
+        let writes = stage.rng.random_range(1..6);
+        stage.disk(first, Moment::Write, writes).await?;
+        let before = in_flight_blocks(&stage);
         stage.cut_all();
-        stage.reached_if(flights(&stage) > before, "blocks were in flight");
+        stage.reached_if(in_flight_blocks(&stage) > before, "blocks were in flight");
         stage.start(&stage.all()).await;
         stage.active(&stage.all()).await?;
     }
@@ -158,40 +162,42 @@ async fn total_cut_that_takes_nothing(mut stage: Stage) -> Played {
 }
 
 /// Blocks in flight at a cut or a kill so far, on all disks.
-fn flights(stage: &Stage) -> u64 {
+fn in_flight_blocks(stage: &Stage) -> u64 {
     let damages = stage.cluster.machines.iter().map(|machine| machine.disk.stats().damage);
     damages.map(|damage| damage.landed + damage.lost + damage.torn).sum()
 }
 
-/// The leader loses power just after it acknowledged and before it synced. What it acknowledged is with the others.
+/// The leader loses power just after it acknowledged and before it synced. The others have what it
+/// acknowledged.
 async fn leader_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let term = stage.term(leader);
     let count = stage.rng.random_range(1..10);
-    let forgot = stage.cut_ahead(leader, count).await?;
-    stage.reached_if(forgot, FORGOT);
-    // Sometimes it is back before anybody else leads.
+    let lost_acks = stage.cut_ahead(leader, count).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
+    // Sometimes it is back before another member leads.
     stage.pass(0, 1_500).await;
     stage.start(&[leader]).await;
     stage.leader_among(&stage.all(), term).await?;
     stage.reached("another leads");
     stage.active(&[leader]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// The leader's process dies in the middle of a write to its journal: what had completed is on the device, what had not
-/// is there or not. Its client asks again, elsewhere, and is answered once.
+/// The leader's process is killed in the middle of a journal write. Completed writes are on the
+/// device; the interrupted one is there or not. Its client retries at another member and is
+/// answered once.
 async fn leader_killed(mut stage: Stage) -> Played {
     for _ in 0..3 {
         let leader = stage.leader().await?;
         let count = stage.rng.random_range(1..20);
         stage.acknowledged(count).await?;
         stage.disk(leader, Moment::WriteTo(FileKind::Journal), 1).await?;
-        let before = flights(&stage);
+        let before = in_flight_blocks(&stage);
         stage.kill(leader);
-        stage.reached_if(flights(&stage) > before, "a write was in flight");
+        stage.reached_if(in_flight_blocks(&stage) > before, "a write was in flight");
         stage.pass(0, 800).await;
         stage.start(&[leader]).await;
         stage.until("a node that serves", || stage.node(leader).is_some()).await?;
@@ -201,8 +207,9 @@ async fn leader_killed(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// Machines lose power one after another, each when the others have noticed that they are few, until one is left, and
-/// then that one too. All return, in any order: nothing is lost, and nobody is asked.
+/// Machines lose power one after another, each when the others have noticed that the quorum is
+/// degraded, until one is left, and then that one too. All return, in any order: nothing is lost,
+/// and no operator is needed.
 async fn last_replica_standing(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let order = stage.others(&[]);
@@ -210,13 +217,14 @@ async fn last_replica_standing(mut stage: Stage) -> Played {
     return_in_any_order(&mut stage).await
 }
 
-/// The same, where the first one cut forgot, and the last one cut is the first that returns.
-async fn one_by_one_after_a_loss(mut stage: Stage) -> Played {
+/// The same, but the first machine that is cut loses acknowledged entries, and the last one that is
+/// cut returns first.
+async fn last_replica_first_back(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let mut order = stage.others(&[]);
     let Some(first) = order.first().copied() else { return Err("members".into()) };
-    let forgot = stage.cut_ahead(first, 3).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(first, 3).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     one_by_one(&mut stage, order.get(1..).unwrap_or_default()).await?;
     order.reverse();
     for member in order {
@@ -224,25 +232,26 @@ async fn one_by_one_after_a_loss(mut stage: Stage) -> Played {
         stage.pass(0, 400).await;
     }
     stage.active(&[first]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     Ok(())
 }
 
-/// Cuts one after another. As many as can be spared may forget; each of the others waits for a clear mark.
+/// Cuts one machine after another. A minority may lose acknowledged entries; each further member is
+/// cut after it cleared its flag.
 async fn one_by_one(stage: &mut Stage, order: &[usize]) -> Played {
     let members = stage.all().len();
     let down = members - order.len();
     for (nth, member) in order.iter().enumerate() {
         if down + nth >= (members - 1) / 2 {
-            stage.until("a survivor that syncs first", || !stage.is_lazy(*member)).await?;
+            stage.until("a survivor that syncs first", || !stage.has_unsynced_acks(*member)).await?;
         } else {
-            // The others notice.
+            // So that the others notice.
             stage.pass(600, 1_500).await;
         }
         stage.cut(*member);
         stage.pass(0, 600).await;
     }
-    stage.reached(NOBODY_LEFT);
+    stage.reached(NONE_LEFT);
     Ok(())
 }
 
@@ -256,12 +265,12 @@ async fn return_in_any_order(stage: &mut Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// The load ends, the marks are cleared, all machines lose power, and again while they open: nobody has anything to
-/// recover.
+/// The clients stop, the flags are cleared, and all machines lose power, then again while they
+/// open: no member recovers.
 async fn idle_total_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.acknowledged(10).await?;
-    stage.ask_no_more();
+    stage.stop_clients();
     idle_soon(&stage).await?;
     stage.cut_all();
     stage.reached("all cut while idle");
@@ -274,11 +283,12 @@ async fn idle_total_cut(mut stage: Stage) -> Played {
         stage.cut_all();
     }
     stage.start(&stage.all()).await;
-    nobody_recovers(&stage).await
+    none_recovers(&stage).await
 }
 
-/// Waits until no power cut takes anything any more. The story: the flag was cleared at the third look after the last
-/// acknowledgement, up to 3.3 s later, and a power cut of all in that time stopped the cluster though everything was synced.
+/// Waits until a power cut loses nothing any more. The story: the flag was cleared at the third
+/// check after the last acknowledgement, up to 3.3 s later. A power cut of all machines in that
+/// time stopped the cluster though everything was synced.
 async fn idle_soon(stage: &Stage) -> Played {
     let mut appended = BTreeMap::new();
     let mut late = BTreeMap::new();
@@ -293,23 +303,23 @@ async fn idle_soon(stage: &Stage) -> Played {
                 *known = (last, now);
             }
             let since = now - known.1;
-            let lazy = stage.is_lazy(member);
-            if lazy && since > limit {
+            let unsynced_acks = stage.has_unsynced_acks(member);
+            if unsynced_acks && since > limit {
                 late.insert(member, since);
             }
-            all &= !lazy;
+            all &= !unsynced_acks;
         }
         all
     };
-    stage.until("clear marks", cleared).await?;
+    stage.until("cleared flags", cleared).await?;
     if let Some((member, since)) = late.first_key_value() {
-        let detail = format!("the mark of member {member} was still set {since:?} after its last append");
-        stage.cluster.violation(Violation::new("an idle member soon has nothing to lose", detail));
+        let detail = format!("the flag of member {member} was still set {since:?} after its last append");
+        stage.cluster.violation(Violation::new("an idle member soon clears its flag", detail));
     }
     Ok(())
 }
 
-/// All are asked to stop, under load, and did: then the power goes. Nobody has anything to recover.
+/// All members stop cleanly under load, then lose power. No member recovers.
 async fn clean_stop_then_cut(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let count = stage.rng.random_range(1..30);
@@ -319,33 +329,34 @@ async fn clean_stop_then_cut(mut stage: Stage) -> Played {
     stage.cut_all();
     stage.pass(0, 500).await;
     stage.start(&stage.all()).await;
-    nobody_recovers(&stage).await
+    none_recovers(&stage).await
 }
 
-async fn nobody_recovers(stage: &Stage) -> Played {
+async fn none_recovers(stage: &Stage) -> Played {
     let up = || stage.all().iter().all(|member| stage.node(*member).is_some());
     stage.until("nodes that serve", up).await?;
     match stage.all().into_iter().find(|member| !stage.is_active(*member)) {
-        None => stage.reached("nobody recovers"),
+        None => stage.reached("no member recovers"),
         Some(member) => {
-            let detail = format!("member {member} recovers, though its mark was clear");
-            stage.cluster.violation(Violation::new("a clear mark needs no recovery", detail));
+            let detail = format!("member {member} recovers, though its flag was clear");
+            stage.cluster.violation(Violation::new("a clear flag needs no recovery", detail));
         }
     }
     Ok(())
 }
 
-/// One workload, always the same; a member loses power as its k-th disk operation begins, with k the seed.
+/// The same workload for each seed; a member loses power as its k-th disk operation begins, with k
+/// the seed.
 async fn cut_at_an_operation(stage: Stage, leads: bool) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let follower = stage.all().into_iter().find(|member| *member != leader);
     let member = if leads { leader } else { follower.ok_or("a follower")? };
     stage.disk(member, Moment::Operation, stage.step()).await?;
-    let forgot = stage.cut(member) > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut(member) > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.start(&[member]).await;
     stage.active(&[member]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }

@@ -1,8 +1,9 @@
-//! Reads at a leader that does not know yet that it leads no more.
+//! Reads at a leader that does not know yet that it was deposed.
 //!
-//! A leader's followers have answered its appends, and their answers take long on the way. Meanwhile they elect another, which
-//! acknowledges writes. Readers that come only then wait at the old one. The answers arrive at last: they were given before
-//! those readers came, and must not serve them. The history shows whether they did.
+//! A leader's followers have answered its appends, but the answers travel for long. Meanwhile the
+//! followers elect another leader, which acknowledges writes. Only then readers come to the old
+//! leader and wait there. At last the answers arrive. The followers sent them before those readers
+//! came, so they must not serve the readers. The history shows whether they did.
 //!
 //! ```text
 //!   followers    answers given ──────── another leads ── writes acknowledged ─────────────
@@ -34,15 +35,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
         let plan = three(seed);
         let millis = Duration::from_millis;
         Plan {
-            // A message takes a while, so that something is always on its way.
+            // A message takes a while, so that there is always one in flight.
             latency: millis(5)..millis(10),
-            // Another leads before the old leader gives up waiting for answers.
+            // Another member leads before the old leader stops waiting for answers.
             election: Some((millis(200), millis(300))),
             profile: Profile {
-                // The last append ends where the next one, without an entry, does.
+                // The last append ends at the same index as the next one, which has no entry.
                 clients: 2,
                 tasks_per_client: 1,
-                // Nobody else reads: a round that finds nobody would keep later readers waiting.
+                // No other client reads: a round that gets no answer would keep later readers
+                // waiting.
                 write_percent: 100,
                 ..plan.profile.clone()
             },
@@ -52,12 +54,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     script: |stage| Box::pin(held_back(stage)),
 }];
 
-/// How long the answers are on their way: less than a leader waits for one.
+/// How long the answers travel: less than a leader waits for one.
 const ON_THE_WAY: Duration = Duration::from_millis(900);
-/// For so long what is sent takes so long: until the answers to an append are, and no other append is.
+/// For how long messages are slow: until the answers to an append are sent, but no further append
+/// is.
 const SLOW: Duration = Duration::from_millis(15);
 const ROUNDS: u8 = 3;
-/// No other client has these numbers.
+/// The first number of these clients; no other client has their numbers.
 const FIRST_CLIENT: u32 = 300;
 const CLIENTS: u32 = 40;
 /// Longer than a round may take.
@@ -66,7 +69,7 @@ const DEADLINE: Duration = Duration::from_secs(3);
 async fn held_back(mut stage: Stage) -> Played {
     stage.acknowledged(10).await?;
     for round in 0..ROUNDS {
-        // Who syncs first answers too late.
+        // A member that syncs first answers too late.
         stage.ahead(&stage.all()).await?;
         let leader = stage.leader().await?;
         let (term, others) = (stage.term(leader), stage.others(&[leader]));
@@ -76,7 +79,7 @@ async fn held_back(mut stage: Stage) -> Played {
             .name(format!("readers-{round}"))
             .ip(Ipv4Addr::new(10, 0, 3, round + 1).into())
             .build();
-        let asker = Asker {
+        let readers = Readers {
             host,
             first: FIRST_CLIENT + u32::from(round) * CLIENTS,
             recorder: stage.recorder().clone(),
@@ -86,15 +89,15 @@ async fn held_back(mut stage: Stage) -> Played {
         stage.slow(ON_THE_WAY);
         tokio::time::sleep(SLOW).await;
         stage.isolate(&[leader]);
-        stage.deafen_to_clients(leader);
+        stage.drop_requests_of_clients(leader);
         stage.usual_speed();
         stage.reached(HELD_BACK);
         let rival = stage.leader_among(&others, term).await?;
-        asker.writes(&stage, rival).await?;
+        readers.writes(&stage, rival).await?;
         let arrive = begun + ON_THE_WAY;
         if tokio::time::Instant::now() < arrive {
             stage.reached(RIVAL_WROTE);
-            asker.reads(&stage, leader).await?;
+            readers.reads(&stage, leader).await?;
             stage.reached(ARRIVED);
         }
         stage.heal();
@@ -104,14 +107,14 @@ async fn held_back(mut stage: Stage) -> Played {
     Ok(())
 }
 
-/// Clients that each know one member only, and keep to one key.
-struct Asker {
+/// Clients that each know only one member and use only one key.
+struct Readers {
     host: NodeHandle,
     first: u32,
     recorder: Recorder,
 }
 
-impl Asker {
+impl Readers {
     fn client(&self, stage: &Stage, member: usize, number: u32) -> Result<Client, String> {
         Options::new(vec![stage.cluster.endpoint(stage.machine(member)?.slot).ok_or("an address")?])
             .deadline(DEADLINE)
@@ -142,16 +145,16 @@ impl Asker {
         stage: &Stage,
         member: usize,
         from: u32,
-        ask: fn(Recorder, u32, Client, (u32, Key)) -> futures::future::BoxFuture<'static, ()>,
+        request: fn(Recorder, u32, Client, (u32, Key)) -> futures::future::BoxFuture<'static, ()>,
     ) -> Played {
         let groups = stage.cluster.plan.profile.groups;
         let keys = (0..groups).flat_map(|group| (0..GROUP_KEYS).map(move |key| (group, key)));
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for (number, key) in (self.first + from..).zip(keys) {
             let client = self.client(stage, member, number)?;
-            asked.push(self.host.spawn(ask(self.recorder.clone(), number, client, key)));
+            requests.push(self.host.spawn(request(self.recorder.clone(), number, client, key)));
         }
-        let ended = join_all(asked).await;
+        let ended = join_all(requests).await;
         ended.into_iter().all(|one| one.is_ok()).then_some(()).ok_or_else(|| "clients that end".into())
     }
 }

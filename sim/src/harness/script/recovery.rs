@@ -1,7 +1,7 @@
-//! The way back of a member that forgot, interrupted.
+//! Interrupted recoveries of a member that lost acknowledged entries.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, five, one_workload, three, three_or_five};
+use super::{Scenario, UNSYNCED_LOST, five, one_workload, three, three_or_five};
 use crate::disk::Moment;
 use crate::harness::cluster::virtual_time;
 use crate::harness::machine::Death;
@@ -10,16 +10,16 @@ use cairn_clients::Violation;
 use cairn_engine::Mode;
 use std::time::Duration;
 
-/// How much longer an operation takes on the disk of a member that shall be long in coming back.
+/// How much longer an operation takes on the disk of a member that shall take long to recover.
 const SLOWER: Duration = Duration::from_millis(60);
-/// By then the others have seen it answer for long enough.
+/// By then the others have had contact with it for long enough.
 const NOTICED_MS: std::ops::Range<u64> = 3_000..4_000;
-const RECOVERED: &str = "forgetful member active again";
+const RECOVERED: &str = "recovered member active again";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "restart-during-recovery-at-each-step",
-        parts: &[FORGOT, "ended while it opened", "ended while it recovered", RECOVERED],
+        parts: &[UNSYNCED_LOST, "ended while it opened", "ended while it recovered", RECOVERED],
         seeds: 90,
         may_stop: false,
         plan: one_workload,
@@ -27,7 +27,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "mode-changed-after-a-cut",
-        parts: &[FORGOT, "recovers in its new mode", RECOVERED],
+        parts: &[UNSYNCED_LOST, "recovers in its new mode", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
@@ -35,43 +35,43 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "recovering-member-cut-again",
-        parts: &[FORGOT, "cut while it recovered", RECOVERED],
+        parts: &[UNSYNCED_LOST, "cut while it recovered", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
         script: |stage| Box::pin(cut_again(stage)),
     },
     Scenario {
-        name: "leader-change-before-the-mark",
-        parts: &[FORGOT, "the leader dies before it admits", RECOVERED],
+        name: "leader-change-before-the-epoch-record",
+        parts: &[UNSYNCED_LOST, "the leader ends before it helps", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
-        script: |stage| Box::pin(before_the_mark(stage)),
+        script: |stage| Box::pin(before_the_epoch_record(stage)),
     },
     Scenario {
-        name: "leader-change-before-the-mark-is-committed",
-        parts: &[FORGOT, "the mark is on two of five", RECOVERED],
+        name: "leader-change-before-the-epoch-record-is-committed",
+        parts: &[UNSYNCED_LOST, "the record is on two of five", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: five,
-        script: |stage| Box::pin(mark_not_committed(stage)),
+        script: |stage| Box::pin(epoch_record_not_committed(stage)),
     },
     Scenario {
-        name: "leader-change-after-the-mark",
-        parts: &[FORGOT, "the leader dies behind the mark", RECOVERED],
+        name: "leader-change-after-the-epoch-record",
+        parts: &[UNSYNCED_LOST, "the leader ends after the record", RECOVERED],
         seeds: 4,
         may_stop: false,
         plan: three_or_five,
-        script: |stage| Box::pin(after_the_mark(stage)),
+        script: |stage| Box::pin(after_the_epoch_record(stage)),
     },
     Scenario {
         name: "time-to-heal",
         parts: &[
-            FORGOT,
+            UNSYNCED_LOST,
             "a follower was cut",
             "the leader was cut",
-            "a loss was accepted",
+            "data loss was accepted",
             "healed within 0.5 s",
             "healed within 1 s",
         ],
@@ -82,7 +82,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "total-cut-of-the-others-while-one-comes-back",
-        parts: &[FORGOT, "cut while another was on its way back", "all active again"],
+        parts: &[UNSYNCED_LOST, "cut while another was recovering", "all active again"],
         seeds: 6,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, snapshot_piece_bytes: Some(4_096), ..three(seed) },
@@ -90,17 +90,19 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Longest that members may take to be active again once they are up and somebody leads, with nothing else going on.
+/// The longest time that members may take to become active once they are up and there is a leader,
+/// with nothing else going on.
 const HEAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// A member that forgot is ended as the k-th disk operation of its next life begins, with k the seed: while it opens, while
-/// it recovers, or thereafter; killed and cut in turns.
+/// A member that lost acknowledged entries is ended as the k-th disk operation of its next life
+/// begins, with k the seed: while it opens, while it recovers, or later. Seeds kill it and cut its
+/// power in turns.
 async fn restart_at_a_step(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.start(&[member]).await;
     stage.disk(member, Moment::Operation, stage.step()).await?;
     stage.reached_if(stage.node(member).is_none(), "ended while it opened");
@@ -109,39 +111,44 @@ async fn restart_at_a_step(mut stage: Stage) -> Played {
     stage.end(member, death);
     stage.start(&[member]).await;
     stage.active(&[member]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// A member that forgot is started in a mode that promises to forget nothing: what it did before is judged by the mode of then.
+/// A member that lost acknowledged entries is started in a mode that loses nothing: the mode before
+/// the cut decides that it must recover.
 async fn mode_changed(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     let mode = if stage.seed.is_multiple_of(3) { Mode::Device } else { Mode::Sync };
     stage.machine(member)?.configure(mode);
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;
-    if forgot && stage.is_active(member) {
-        let detail =
-            format!("member {member} is active in mode {mode}, and has forgotten in mode replicated");
-        stage.cluster.violation(Violation::new("who forgot recovers, whatever its mode now", detail));
+    if lost_acks && stage.is_active(member) {
+        let detail = format!(
+            "member {member} is active in mode {mode}, and lost acknowledged entries in mode replicated"
+        );
+        stage
+            .cluster
+            .violation(Violation::new("a member that lost writes recovers, whatever its mode", detail));
     }
     stage.reached_if(stage.is_recovering(member), "recovers in its new mode");
     stage.active(&[member]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// A member that forgot loses power again, and again, before it is active: what it took since is as unsynced as ever.
+/// A member that lost acknowledged entries loses power several times more before it is active: what
+/// it received meanwhile is unsynced too.
 async fn cut_again(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     for _ in 0..3 {
         stage.pass(0, 1_000).await;
         stage.start(&[member]).await;
@@ -152,72 +159,76 @@ async fn cut_again(mut stage: Stage) -> Played {
     }
     stage.start(&[member]).await;
     stage.active(&[member]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// A member that forgot knocks, and the leader hears nothing of it and dies: another one has to admit it.
-async fn before_the_mark(mut stage: Stage) -> Played {
+/// A member that lost acknowledged entries asks the leader to recover. The leader does not receive
+/// the request and is killed: another leader has to help.
+async fn before_the_epoch_record(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
-    stage.mute(member, leader);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
+    stage.drop_messages(member, leader);
     stage.start(&[member]).await;
     stage.recovering(member).await?;
     stage.pass(100, 700).await;
-    stage.reached_if(stage.is_recovering(member), "the leader dies before it admits");
+    stage.reached_if(stage.is_recovering(member), "the leader ends before it helps");
     stage.kill(leader);
     stage.heal();
-    return_of_both(stage, leader, member, forgot).await
+    return_of_both(stage, leader, member, lost_acks).await
 }
 
-/// The leader and the member that comes back are parted from the other three: the leader proposes the mark, and it gets no
-/// further than these two. The leader dies, the others elect one that never saw the mark.
-async fn mark_not_committed(mut stage: Stage) -> Played {
+/// The leader and the recovering member are cut off from the other three. The leader proposes the
+/// boot-epoch record, and only these two get it. The leader is killed, and the others elect a
+/// leader that never saw the record.
+async fn epoch_record_not_committed(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.isolate(&[leader, member]);
     let committed = stage.status(leader).and_then(|status| status.committed);
     stage.start(&[member]).await;
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
-    let level = || stage.is_recovering(member) && end(member) == end(leader) && end(leader) > committed;
-    stage.until("a member that is level with its leader", level).await?;
+    let caught_up = || stage.is_recovering(member) && end(member) == end(leader) && end(leader) > committed;
+    stage.until("a member that caught up with its leader", caught_up).await?;
     stage.pass(0, 200).await;
-    stage.reached_if(stage.is_recovering(member), "the mark is on two of five");
+    stage.reached_if(stage.is_recovering(member), "the record is on two of five");
     stage.kill(leader);
     stage.heal();
-    return_of_both(stage, leader, member, forgot).await
+    return_of_both(stage, leader, member, lost_acks).await
 }
 
-/// The mark is committed, and the member whose it is has not applied it yet, since its disk stalls: now the leader dies.
-async fn after_the_mark(mut stage: Stage) -> Played {
+/// The boot-epoch record is committed, but its member has not applied it yet, since its disk
+/// stalls. Now the leader is killed.
+async fn after_the_epoch_record(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let leader = stage.leader().await?;
     let member = stage.others(&[leader]).first().copied().ok_or("a follower")?;
-    let forgot = stage.cut_ahead(member, 5).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 5).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.start(&[member]).await;
     stage.recovering(member).await?;
     let end = || stage.status(member).and_then(|status| status.last_log);
     let found = end();
-    stage.until("appends that are taken", || end() != found).await?;
+    stage.until("accepted appends", || end() != found).await?;
     let disk = stage.machine(member)?.disk.clone();
     let slow = Duration::from_millis(if stage.seed.is_multiple_of(2) { 1_500 } else { 4_000 });
     disk.stall(slow, None);
-    // These are behind the mark, and so it is committed.
+    // These writes come after the record, so it is committed.
     stage.acknowledged(8).await?;
-    stage.reached_if(stage.is_recovering(member), "the leader dies behind the mark");
+    stage.reached_if(stage.is_recovering(member), "the leader ends after the record");
     stage.kill(leader);
-    return_of_both(stage, leader, member, forgot).await
+    return_of_both(stage, leader, member, lost_acks).await
 }
 
-/// One member loses power, a follower or the leader, or all do and a person decides: how long those that forgot take, from when
-/// somebody leads, until they are active. None waits for its mark in vain and asks again.
+/// A follower, the leader, or all members lose power; in the last case an operator decides.
+/// Measures how long the members that lost acknowledged entries take until they are active, counted
+/// from when there is a leader. None waits in vain for its boot-epoch record and asks again.
 async fn time_to_heal(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     stage.acknowledged(5).await?;
@@ -226,13 +237,13 @@ async fn time_to_heal(mut stage: Stage) -> Played {
     let (cut, story) = match stage.seed / 2 % 3 {
         0 => (stage.others(&[leader]).into_iter().take(1).collect(), "a follower was cut"),
         1 => (vec![leader], "the leader was cut"),
-        _ => (stage.all(), "a loss was accepted"),
+        _ => (stage.all(), "data loss was accepted"),
     };
     let all = cut.len() > 1;
-    let forgot = if all { stage.cut_all() } else { cut.iter().map(|member| stage.cut(*member)).sum() };
-    stage.reached_if(forgot > 0, FORGOT);
+    let lost_acks = if all { stage.cut_all() } else { cut.iter().map(|member| stage.cut(*member)).sum() };
+    stage.reached_if(lost_acks > 0, UNSYNCED_LOST);
     if all {
-        // Nobody asks from here on, and nobody waits for an answer any more.
+        // From here on clients send no requests and wait for no answers.
         stage.quiet().await;
     }
     stage.start(&cut).await;
@@ -254,28 +265,32 @@ async fn time_to_heal(mut stage: Stage) -> Played {
         _ if took < HEAL_LIMIT => stage.reached("healed within 2 s"),
         _ => {
             let detail = format!("{} ms from a leader to active members; {story}", took.as_millis());
-            stage.cluster.violation(Violation::new("who forgot is back soon after somebody leads", detail));
+            stage.cluster.violation(Violation::new(
+                "a recovering member is active soon after a leader is elected",
+                detail,
+            ));
         }
     }
     Ok(())
 }
 
-async fn return_of_both(mut stage: Stage, leader: usize, member: usize, forgot: bool) -> Played {
+async fn return_of_both(mut stage: Stage, leader: usize, member: usize, lost_acks: bool) -> Played {
     stage.pass(200, 2_000).await;
     stage.start(&[leader]).await;
     stage.active(&[member]).await?;
-    stage.reached_if(forgot, RECOVERED);
+    stage.reached_if(lost_acks, RECOVERED);
     stage.acknowledged(5).await
 }
 
-/// A member that forgot needs a snapshot, and its disk is slow. It answers, and yet nobody can be spared while it has not got
-/// everything: the others lose power at once and must come back by themselves.
+/// A member that lost acknowledged entries needs a snapshot, and its disk is slow. It answers, but
+/// it does not count as healthy until it has caught up: the others lose power at once and must come
+/// back without an operator.
 async fn others_cut_meanwhile(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (_, member, _) = stage.cast().await?;
     let others = stage.others(&[member]);
-    let forgot = stage.cut_ahead(member, 3).await?;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_ahead(member, 3).await?;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     let end = stage.machine(member)?.counted();
     stage.bulk().await?;
     let purged = |stage: &Stage| others.iter().all(|other| stage.purged(*other) > end);
@@ -286,11 +301,11 @@ async fn others_cut_meanwhile(mut stage: Stage) -> Played {
     stage.recovering(member).await?;
     stage.pass(NOTICED_MS.start, NOTICED_MS.end).await;
     if !stage.is_recovering(member) {
-        return Err("a member that is long in coming back".into());
+        return Err("a member that takes long to recover".into());
     }
     stage.acknowledged(3).await?;
     stage.cut_together(&others);
-    stage.reached("cut while another was on its way back");
+    stage.reached("cut while another was recovering");
     disk.slow_down(Duration::ZERO);
     stage.start(&others).await;
     stage.active(&stage.all()).await?;

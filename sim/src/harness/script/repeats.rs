@@ -1,11 +1,13 @@
-//! Requests that arrive once more, late: on another connection, at another leader, after a restart.
+//! Requests that arrive a second time, late: on another connection, at another leader, after a
+//! restart.
 //!
-//! Clients of the simulation take the answer to their last attempt and forget the earlier ones, so what they are told cannot
-//! show whether an earlier request that arrives after it was answered as it was the first time. Here the script asks.
+//! Clients of the simulation take the answer to their last attempt and ignore earlier ones. So
+//! their answers cannot show whether an earlier request that arrives later got the same answer as
+//! the first time. Here the script sends the request.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, three};
-use crate::harness::finale::MANDATED;
+use super::{Scenario, UNSYNCED_LOST, three};
+use crate::harness::finale::UNSAFE_RECOVERY;
 use crate::harness::plan::Plan;
 use bytes::Bytes;
 use cairn_clients::Violation;
@@ -22,23 +24,23 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: |stage| Box::pin(refused_and_asked_again(stage)),
     },
     Scenario {
-        name: "answered-and-asked-again-after-a-loss",
-        parts: &[FORGOT, MANDATED, AS_BEFORE],
+        name: "retried-after-an-unsafe-recovery",
+        parts: &[UNSYNCED_LOST, UNSAFE_RECOVERY, AS_BEFORE],
         seeds: 6,
         may_stop: true,
         plan: three,
-        script: |stage| Box::pin(asked_again_after_a_loss(stage)),
+        script: |stage| Box::pin(retried_after_an_unsafe_recovery(stage)),
     },
 ];
 
 const AS_BEFORE: &str = "answered as the first time";
-/// Longer than until a write is synced, and counts as kept after a loss.
+/// Long enough that a write is synced and survives an unsafe recovery.
 const SYNCED_MS: std::ops::Range<u64> = 2_500..3_500;
-const REFUSED: &str = "refused, and the condition holds since";
+const REFUSED: &str = "refused, and the condition now holds";
 
-/// A put is refused, since its condition does not hold. Then the condition comes to hold, and the same request arrives once
-/// more: who was told that it took no effect must not see its value. In between the leader changes, or all start again from
-/// a checkpoint.
+/// A put is refused, since its condition does not hold. Then the condition holds, and the same
+/// request arrives again. A client that was told that its put took no effect must never see the
+/// put's value. In between the leader changes, or all members restart from a checkpoint.
 async fn refused_and_asked_again(mut stage: Stage) -> Played {
     let mut client = Writer::new(&mut stage).await?;
     for round in 0..3 {
@@ -66,28 +68,28 @@ async fn refused_and_asked_again(mut stage: Stage) -> Played {
             }
         }
         stage.pass(0, 500).await;
-        again(&mut stage, request, refused).await?;
+        repeat(&mut stage, request, refused).await?;
     }
     stage.acknowledged(5).await
 }
 
-/// A put is answered, and long enough ago that no loss may take it. Then all machines lose power at once, and a person decides. The
-/// same request arrives once more.
-async fn asked_again_after_a_loss(mut stage: Stage) -> Played {
+/// A put was acknowledged so long ago that no loss may include it. Then all machines lose power at
+/// once, and an operator decides. The same request arrives again.
+async fn retried_after_an_unsafe_recovery(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let mut client = Writer::new(&mut stage).await?;
     let key = Bytes::from_static(b"again/loss");
     let (answer, request) = client.put(&mut stage, &key, Condition::None).await?;
     stage.pass(SYNCED_MS.start, SYNCED_MS.end).await;
     stage.acknowledged(1).await?;
-    let forgot = stage.forget_everything().await? > 0;
-    stage.reached_if(forgot, FORGOT);
+    let lost_acks = stage.cut_all_and_restart().await? > 0;
+    stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.decide(&stage.all()).await?;
     stage.active(&stage.all()).await?;
-    again(&mut stage, request, answer).await
+    repeat(&mut stage, request, answer).await
 }
 
-async fn again(stage: &mut Stage, request: Command, first: WriteOutcome) -> Played {
+async fn repeat(stage: &mut Stage, request: Command, first: WriteOutcome) -> Played {
     let again = stage.command(request).await?;
     if again == first {
         stage.reached(AS_BEFORE);
@@ -116,7 +118,7 @@ fn alone(operation: Operation) -> Command {
     Command { synced: false, session: None, operations: vec![operation] }
 }
 
-/// A client with a session, that still waits for every answer.
+/// A client with a session that still waits for every answer.
 struct Writer {
     session: Session,
 }
@@ -129,7 +131,7 @@ impl Writer {
         Ok(Writer { session: Session { client_id, sequence: 0, lowest_pending: 1, base_index } })
     }
 
-    /// The next put, what became of it, and the request.
+    /// Sends the next put; returns its outcome and the request.
     async fn put(
         &mut self,
         stage: &mut Stage,

@@ -1,7 +1,8 @@
-//! Where a script plays, what it sees there, and how it waits for that; [`acts`](super::acts) is what it does.
+//! The context of a script: what it sees, and how it waits; its actions are in
+//! [`acts`](super::acts).
 //!
-//! What holds here: a wait that ends in vain ends the script, and with it only what it stages, not the run; each wait names
-//! what it waits for. Members are numbered from zero.
+//! What holds here: a wait that ends in vain ends the script, so its later parts are not reached,
+//! but the run continues. Each wait names what it waits for. Members are numbered from zero.
 
 use super::STEPS;
 use crate::disk::Moment;
@@ -11,7 +12,7 @@ use crate::harness::network::Links;
 use cairn_clients::history::Outcome;
 use cairn_clients::workload::Recorder;
 use cairn_engine::io::FileKind;
-use cairn_engine::{LogId, Standing};
+use cairn_engine::{LogId, MemberState};
 use cairn_node::Node;
 use cairn_raft::{ReplicaStatus, Role};
 use madsim::task::NodeId as Host;
@@ -23,26 +24,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The time between two looks; madsim sleeps no shorter.
+/// The time between two checks; madsim does not sleep for less.
 const POLL: Duration = Duration::from_millis(1);
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(25);
-/// Longest wait for something to begin on a disk.
+/// Longest wait for a condition.
+const WAIT_LIMIT: Duration = Duration::from_secs(25);
+/// Longest wait for an operation to begin on a disk.
 pub(super) const MOMENT: Duration = Duration::from_secs(3);
 
-/// How a script ends: with everything staged, or with what did not come about.
+/// How a script ends: with all parts reached, or with the name of what it waited for in vain.
 pub(super) type Played = Result<(), String>;
 
-/// What a script tells the rest of the run.
+/// What a script signals to the rest of the run.
 #[derive(Default)]
 pub(in crate::harness) struct Signals {
-    /// The clients shall end.
+    /// The clients must stop.
     pub(in crate::harness) quiet: Arc<AtomicBool>,
-    /// When all machines lost power at once, first.
+    /// When a script first cut the power of many machines at once.
     pub(in crate::harness) all_cut: Mutex<Option<Duration>>,
 }
 
-/// Where a script plays.
+/// The context of a script.
 pub(in crate::harness) struct Stage {
     pub(super) cluster: Arc<Cluster>,
     pub(super) links: Arc<Links>,
@@ -50,7 +51,7 @@ pub(in crate::harness) struct Stage {
     pub(super) recorder: Recorder,
     pub(super) signals: Arc<Signals>,
     pub(super) rng: StdRng,
-    /// By which a scenario also counts its variants.
+    /// The seed; a scenario also chooses its variant by it.
     pub(super) seed: u64,
 }
 
@@ -70,20 +71,20 @@ impl Stage {
         &self.recorder
     }
 
-    /// Something that the scenario stages has happened.
+    /// Notes that a part of the scenario was reached.
     pub(super) fn reached(&self, part: &'static str) {
         self.cluster.count_event(part);
         self.cluster.trace.event(format!("reached: {part}"));
     }
 
-    /// The same, if it has.
+    /// The same, if `happened`.
     pub(super) fn reached_if(&self, happened: bool, part: &'static str) {
         if happened {
             self.reached(part);
         }
     }
 
-    /// The disk operation at which this seed strikes.
+    /// The disk operation at which this seed ends a member.
     pub(super) fn step(&self) -> u32 {
         u32::try_from(self.seed % STEPS + 1).unwrap_or(1)
     }
@@ -93,14 +94,14 @@ impl Stage {
         (0..self.cluster.machines.len()).collect()
     }
 
-    /// All but these, in an order of the seed's.
+    /// All members but these, in random order.
     pub(super) fn others(&mut self, than: &[usize]) -> Vec<usize> {
         let mut others: Vec<usize> = self.all().into_iter().filter(|member| !than.contains(member)).collect();
         others.shuffle(&mut self.rng);
         others
     }
 
-    /// The leader and two of the others.
+    /// The leader and two of the others, chosen at random.
     pub(super) async fn cast(&mut self) -> Result<(usize, usize, usize), String> {
         let leader = self.leader().await?;
         match self.others(&[leader]).as_slice() {
@@ -126,25 +127,26 @@ impl Stage {
     }
 
     pub(super) fn is_active(&self, member: usize) -> bool {
-        self.status(member).is_some_and(|status| status.standing == Standing::Active)
+        self.status(member).is_some_and(|status| status.member_state == MemberState::Active)
     }
 
     pub(super) fn is_recovering(&self, member: usize) -> bool {
-        self.status(member).is_some_and(|status| status.standing == Standing::Recovering)
+        self.status(member).is_some_and(|status| status.member_state == MemberState::Recovering)
     }
 
-    /// The last entry that a member has purged: where a snapshot ends, if it had less before.
+    /// The last entry that a member has purged. If the member had less before, a snapshot ends
+    /// there.
     pub(super) fn purged(&self, member: usize) -> Option<LogId> {
         self.status(member)?.purged
     }
 
-    /// Whether a member counts an accepted loss.
-    pub(super) fn tells_a_loss(&self, member: usize) -> bool {
-        self.node(member).is_some_and(|node| node.replica().losses().count > 0)
+    /// Whether a member reports an unsafe recovery.
+    pub(super) fn reports_unsafe_recovery(&self, member: usize) -> bool {
+        self.node(member).is_some_and(|node| node.replica().unsafe_recoveries().count > 0)
     }
 
-    pub(super) fn is_lazy(&self, member: usize) -> bool {
-        self.cluster.machines.get(member).is_some_and(Machine::lazy)
+    pub(super) fn has_unsynced_acks(&self, member: usize) -> bool {
+        self.cluster.machines.get(member).is_some_and(Machine::unsynced_acks)
     }
 
     /// The running leader of the highest term among these.
@@ -163,7 +165,7 @@ impl Stage {
 
     /// Waits until `done` holds, or ends the script.
     pub(super) async fn until(&self, what: &str, done: impl FnMut() -> bool) -> Played {
-        self.within(PATIENCE, done).await.then_some(()).ok_or_else(|| what.to_owned())
+        self.within(WAIT_LIMIT, done).await.then_some(()).ok_or_else(|| what.to_owned())
     }
 
     /// Whether `done` holds within this time.
@@ -178,7 +180,7 @@ impl Stage {
         true
     }
 
-    /// Waits between so many milliseconds.
+    /// Waits between `from` and `to` milliseconds.
     pub(super) async fn pass(&mut self, from: u64, to: u64) {
         tokio::time::sleep(Duration::from_millis(self.rng.random_range(from..=to))).await;
     }
@@ -194,13 +196,13 @@ impl Stage {
         self.leads(among).map(|(_, leader)| leader).ok_or_else(|| "a leader".into())
     }
 
-    /// Waits until so many more writes are acknowledged.
+    /// Waits until this many more writes are acknowledged.
     pub(super) async fn acknowledged(&self, count: usize) -> Played {
         let before = self.recorder.acknowledged();
         self.until("acknowledged writes", || self.recorder.acknowledged() >= before + count).await
     }
 
-    /// Waits until one more write is acknowledged that was to be synced before.
+    /// Waits until one more write is acknowledged that asked for a sync before its acknowledgement.
     pub(super) async fn synced_write(&self) -> Played {
         let count = || {
             let records = self.recorder.records();
@@ -210,7 +212,7 @@ impl Stage {
         self.until("a synced write", || count() > before).await
     }
 
-    /// Whether a client was told, later than at this time, of a write at such an index.
+    /// Whether a client received, later than at this time, the answer to a write at such an index.
     pub(super) fn answered(&self, after: u64, at: impl Fn(u64) -> bool) -> bool {
         self.recorder.records().iter().any(|record| match record.outcome {
             Outcome::Applied { index, .. } => record.returned > after && at(index),
@@ -218,34 +220,37 @@ impl Stage {
         })
     }
 
-    /// Waits until all of these acknowledge ahead of their syncs.
+    /// Waits until all of these members acknowledge before they sync.
     pub(super) async fn ahead(&self, members: &[usize]) -> Played {
-        self.until("acknowledgements ahead of syncs", || members.iter().all(|member| self.is_lazy(*member)))
-            .await
+        self.until("acknowledgements before syncs", || {
+            members.iter().all(|member| self.has_unsynced_acks(*member))
+        })
+        .await
     }
 
-    /// Waits until nothing on these disks is unsynced: with clients that have ended, or it takes luck.
+    /// Waits until nothing on these disks is unsynced. With clients that still write this is a
+    /// matter of luck.
     pub(super) async fn synced(&self, members: &[usize]) -> Played {
         let dirty = |member: &usize| self.machine(*member).map_or(0, |machine| machine.disk.dirty_blocks());
         self.until("synced disks", || members.iter().all(|member| dirty(member) == 0)).await
     }
 
-    /// Waits until all of these are active members.
+    /// Waits until all of these members are active.
     pub(super) async fn active(&self, members: &[usize]) -> Played {
         let active = || members.iter().all(|member| self.is_active(*member));
         self.until("active members", active).await
     }
 
-    /// Waits until a member is up and recovers.
+    /// Waits until a member is up and recovering.
     pub(super) async fn recovering(&self, member: usize) -> Played {
-        self.until("a member that recovers", || self.is_recovering(member)).await
+        self.until("a recovering member", || self.is_recovering(member)).await
     }
 
     /// Waits until `count` more operations of the kind have begun on a member's disk.
     pub(super) async fn disk(&self, member: usize, moment: Moment, count: u32) -> Played {
         let disk = self.machine(member)?.disk.clone();
-        let rung = tokio::time::timeout(MOMENT, disk.after(moment, count)).await;
-        rung.map_err(|_| format!("{moment:?} on the disk of member {member}"))
+        let begun = tokio::time::timeout(MOMENT, disk.after(moment, count)).await;
+        begun.map_err(|_| format!("{moment:?} on the disk of member {member}"))
     }
 
     /// Waits until a member's superblock is being written.

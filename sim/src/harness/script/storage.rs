@@ -1,7 +1,7 @@
-//! Snapshots, space and the `lazy` mark, cut at the moment of their change.
+//! Snapshots, space and the unsynced-ack flag, with a power cut at the moment of their change.
 
 use super::stage::{Played, Stage};
-use super::{FORGOT, Scenario, in_mode, members, three};
+use super::{Scenario, UNSYNCED_LOST, in_mode, members, three};
 use crate::disk::Moment;
 use crate::harness::plan::Plan;
 use cairn_clients::workload::Profile;
@@ -11,38 +11,43 @@ use cairn_raft::Role;
 use rand::RngExt;
 use std::time::Duration;
 
-/// Longer than it takes until acknowledgements would run ahead.
+/// Longer than members need until they acknowledge before they sync.
 const SLOW: Duration = Duration::from_secs(6);
-const REUSED: &str = "space used again";
+const REUSED: &str = "space reused";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
-        name: "mark-being-set",
-        parts: &["cut as the mark was being set", "all active again"],
+        name: "flag-being-set",
+        parts: &["cut as the flag was being set", "all active again"],
         seeds: 6,
         may_stop: false,
         plan: three,
-        script: |stage| Box::pin(mark_being_set(stage)),
+        script: |stage| Box::pin(flag_being_set(stage)),
     },
     Scenario {
-        name: "mark-being-set-for-long",
-        parts: &["acknowledged while the mark was on its way", "the mark never arrived", "all active again"],
+        name: "flag-being-set-for-long",
+        parts: &["acknowledged while the flag was being set", "the flag was not set", "all active again"],
         seeds: 6,
         may_stop: false,
         plan: three,
-        script: |stage| Box::pin(mark_being_set_for_long(stage)),
+        script: |stage| Box::pin(flag_being_set_for_long(stage)),
     },
     Scenario {
-        name: "mark-being-cleared",
-        parts: &["cut with the mark still set", "cut with the mark just cleared", "all active again"],
+        name: "flag-being-cleared",
+        parts: &["cut with the flag still set", "cut with the flag just cleared", "all active again"],
         seeds: 8,
         may_stop: false,
         plan: three,
-        script: |stage| Box::pin(mark_being_cleared(stage)),
+        script: |stage| Box::pin(flag_being_cleared(stage)),
     },
     Scenario {
         name: "snapshot-installed-and-cut",
-        parts: &["behind the leader's log", "the old state is back", "cut behind the snapshot", "level"],
+        parts: &[
+            "the leader's log begins later",
+            "the old state is back",
+            "cut after the snapshot",
+            "caught up",
+        ],
         seeds: 6,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
@@ -50,7 +55,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "repeat-behind-a-snapshot",
-        parts: &["a snapshot with unanswered writes", "asked again"],
+        parts: &["a snapshot with unanswered writes", "retried"],
         seeds: 4,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
@@ -58,7 +63,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "snapshot-left-for-a-newer-one",
-        parts: &["part of a snapshot", "another leads", "level"],
+        parts: &["part of a snapshot", "another leads", "caught up"],
         seeds: 8,
         may_stop: false,
         plan: |seed| Plan { log_retain_entries: 10, ..three(seed) },
@@ -66,7 +71,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "space-reuse-after-a-cut",
-        parts: &[REUSED, FORGOT, "all active again"],
+        parts: &[REUSED, UNSYNCED_LOST, "all active again"],
         seeds: 4,
         may_stop: false,
         plan: little_space,
@@ -84,19 +89,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// A member loses power as its mark is being set: what it acknowledges before that is synced, or it has acknowledged
-/// nothing yet.
-async fn mark_being_set(mut stage: Stage) -> Played {
+/// A member loses power while it sets its flag: what it acknowledged before is synced, or it has
+/// acknowledged nothing yet.
+async fn flag_being_set(mut stage: Stage) -> Played {
     for _ in 0..3 {
         let member = stage.others(&[]).first().copied().ok_or("a member")?;
-        stage.until("a clear mark", || !stage.is_lazy(member)).await?;
-        stage.until("a mark being set", || stage.is_lazy(member)).await?;
+        stage.until("a cleared flag", || !stage.has_unsynced_acks(member)).await?;
+        stage.until("a flag being set", || stage.has_unsynced_acks(member)).await?;
         stage.pass(0, 6).await;
         stage.cut(member);
-        stage.reached("cut as the mark was being set");
-        // Those that are fewer now clear theirs, and set them again when all are healthy.
+        stage.reached("cut as the flag was being set");
+        // The others, now a degraded quorum, clear their flags, and set them again when all members
+        // are healthy.
         let others = stage.others(&[member]);
-        stage.until("clear marks", || others.iter().all(|other| !stage.is_lazy(*other))).await?;
+        stage.until("cleared flags", || others.iter().all(|other| !stage.has_unsynced_acks(*other))).await?;
         stage.start(&[member]).await;
         stage.active(&[member]).await?;
     }
@@ -104,48 +110,54 @@ async fn mark_being_set(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// A member's superblock takes seconds, and its mark with it. Meanwhile the third is paused, so that the leader and this
-/// one commit. It loses power, the leader is paused, the third comes back: if something was acknowledged ahead of the
-/// mark, these two elect one that does not have it.
-async fn mark_being_set_for_long(mut stage: Stage) -> Played {
+/// A write of a member's superblock takes seconds, and so does setting its flag. Meanwhile the
+/// third member is paused, so that the leader and this member commit. The member loses power, the
+/// leader is paused, the third continues. If the member acknowledged a write unsynced before its
+/// flag was set, these two elect a leader that does not have the write.
+async fn flag_being_set_for_long(mut stage: Stage) -> Played {
     let (leader, member, third) = stage.cast().await?;
     let follows = || stage.status(member).is_some_and(|status| status.role == Role::Follower);
     stage.until("a follower", follows).await?;
-    // Its vote, and what else the beginning of a term writes there, is done.
+    // By then its vote, and what else the beginning of a term writes there, is written.
     stage.acknowledged(20).await?;
-    stage.until("a clear mark", || !stage.is_lazy(member)).await?;
+    stage.until("a cleared flag", || !stage.has_unsynced_acks(member)).await?;
     let disk = stage.machine(member)?.disk.clone();
     disk.stall(SLOW, Some(FileKind::Superblock));
-    stage.until("a mark on its way", || stage.is_lazy(member)).await?;
+    stage.until("a flag being set", || stage.has_unsynced_acks(member)).await?;
     stage.pass(0, 100).await;
     stage.pause(&[third]);
     stage.acknowledged(4).await?;
-    stage.reached_if(stage.leads(&[leader]).is_some(), "acknowledged while the mark was on its way");
+    stage.reached_if(stage.leads(&[leader]).is_some(), "acknowledged while the flag was being set");
     stage.cut(member);
     stage.pause(&[leader]);
     stage.resume(&[third]);
     disk.stall(Duration::ZERO, None);
     stage.start(&[member]).await;
     stage.pass(2_000, 3_000).await;
-    stage.reached_if(stage.is_active(member), "the mark never arrived");
+    stage.reached_if(stage.is_active(member), "the flag was not set");
     stage.resume(&[leader]);
     stage.active(&stage.all()).await?;
     stage.reached("all active again");
     stage.acknowledged(5).await
 }
 
-/// One member cannot be heard, so the other two sync first and clear their marks; one of them loses power in that moment.
-/// With the mark cleared too early it would count as whole, and help the one that could not be heard to lead.
-async fn mark_being_cleared(mut stage: Stage) -> Played {
+/// One member is cut off, so the other two switch to safe mode and clear their flags. One of them
+/// loses power in that moment. If it had cleared its flag too early, it would start as active and
+/// help the member that was cut off to lead.
+async fn flag_being_cleared(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
-    let (leader, follower, unheard) = stage.cast().await?;
+    let (leader, follower, cut_off) = stage.cast().await?;
     let (member, other) = if stage.rng.random_bool(0.3) { (leader, follower) } else { (follower, leader) };
-    stage.isolate(&[unheard]);
+    stage.isolate(&[cut_off]);
     stage.superblock(member).await?;
     stage.pass(0, 30).await;
-    let lazy = stage.is_lazy(member);
+    let unsynced_acks = stage.has_unsynced_acks(member);
     stage.cut(member);
-    stage.reached(if lazy { "cut with the mark still set" } else { "cut with the mark just cleared" });
+    stage.reached(if unsynced_acks {
+        "cut with the flag still set"
+    } else {
+        "cut with the flag just cleared"
+    });
     stage.pause(&[other]);
     stage.heal();
     stage.start(&[member]).await;
@@ -156,8 +168,8 @@ async fn mark_being_cleared(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// A member was away for so long that only a snapshot brings it back. It loses power while it receives and installs
-/// that, and again as soon as it is there.
+/// A member was cut off for so long that it needs a snapshot. It loses power while it receives and
+/// installs the snapshot, and again soon after the installation.
 async fn snapshot_and_cut(mut stage: Stage) -> Played {
     let (leader, member, _) = stage.cast().await?;
     stage.acknowledged(10).await?;
@@ -167,7 +179,7 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.until("a log that was purged", behind).await?;
     stage.reached_if(
         stage.leads(&stage.all()).is_some_and(|(_, now)| now == leader),
-        "behind the leader's log",
+        "the leader's log begins later",
     );
     stage.heal();
     let steps = stage.rng.random_range(1..12);
@@ -179,36 +191,37 @@ async fn snapshot_and_cut(mut stage: Stage) -> Played {
     stage.until("a snapshot", || stage.purged(member) > end).await?;
     stage.pass(0, 60).await;
     stage.cut(member);
-    stage.reached("cut behind the snapshot");
+    stage.reached("cut after the snapshot");
     stage.start(&[member]).await;
     stage.active(&[member]).await?;
     let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
     let goal = stage.leads(&stage.all()).and_then(|(_, leader)| applied(leader));
-    stage.until("a member that is level", || applied(member) >= goal).await?;
-    stage.reached("level");
+    stage.until("a member that caught up", || applied(member) >= goal).await?;
+    stage.reached("caught up");
     Ok(())
 }
 
-/// A leader's answers do not reach the clients. A member that was away gets what was written in a snapshot, and then, in the
-/// log, the same writes once more, as the clients ask again: it has to know from the snapshot that they were applied.
+/// A leader's answers do not reach the clients. A member that was cut off gets these writes in a
+/// snapshot. Then it gets the same writes again in the log, since the clients retry them. It has to
+/// know from the snapshot that they were applied.
 async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     let (leader, member, _) = stage.cast().await?;
     stage.acknowledged(10).await?;
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
     stage.until("a log that was purged", || stage.purged(leader) > end).await?;
-    stage.mute_to_clients(leader);
+    stage.drop_answers_to_clients(leader);
     let written = |stage: &Stage| stage.status(leader).and_then(|status| status.applied);
     let before = written(&stage);
     stage.until("an unanswered write", || written(&stage) > before).await?;
-    // Well within the time after which clients ask again.
+    // Well before clients retry.
     stage.pass(100, 300).await;
     stage.heal();
-    stage.mute_to_clients(leader);
+    stage.drop_answers_to_clients(leader);
     stage.until("a snapshot", || stage.purged(member) > end).await?;
     let taken = stage.purged(member);
     stage.reached_if(taken > before, "a snapshot with unanswered writes");
-    // The clients give up waiting for the answers, which would arrive late.
+    // The clients stop waiting for the answers, which would arrive late.
     stage.pass(1_100, 1_400).await;
     let now = stage.cluster.trace.now();
     stage.heal();
@@ -216,12 +229,13 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     stage.pass(1_500, 2_500).await;
     let within =
         |index: u64| before.map(|id| id.index) < Some(index) && Some(index) <= taken.map(|id| id.index);
-    stage.reached_if(stage.answered(now, within), "asked again");
+    stage.reached_if(stage.answered(now, within), "retried");
     Ok(())
 }
 
-/// A member that was away gets a part of a snapshot, and the leader that sends it dies. The next one sends its own, of a later
-/// state: nothing of the earlier one is in it.
+/// A member that was cut off gets a part of a snapshot, and the leader that sends it is killed. The
+/// next leader sends its own snapshot, of a later state, which must contain nothing of the earlier
+/// one.
 async fn snapshot_left(mut stage: Stage) -> Played {
     let (leader, member, third) = stage.cast().await?;
     let term = stage.term(leader);
@@ -242,12 +256,12 @@ async fn snapshot_left(mut stage: Stage) -> Played {
     stage.start(&[leader]).await;
     let applied = |member: usize| stage.status(member).and_then(|status| status.applied);
     let goal = applied(third);
-    stage.until("a member that is level", || applied(member) >= goal).await?;
-    stage.reached("level");
+    stage.until("a member that caught up", || applied(member) >= goal).await?;
+    stage.reached("caught up");
     stage.acknowledged(5).await
 }
 
-/// So little space that it is used again within a few seconds, and clients that overwrite.
+/// Little space, so that it is reused within a few seconds, and clients that overwrite.
 fn little_space(seed: u64) -> Plan {
     let plan = members(seed, 3);
     Plan {
@@ -264,14 +278,14 @@ fn little_space(seed: u64) -> Plan {
     }
 }
 
-/// A member that has used its space again and again loses power ahead of its syncs: no value that it still names may lie
-/// where another one was put.
+/// A member that has reused its space many times loses power with unsynced acknowledgements: no
+/// value that it still refers to may lie in space that was reused.
 async fn space_reuse(mut stage: Stage) -> Played {
     for _ in 0..2 {
         let member = stage.others(&[]).first().copied().ok_or("a member")?;
         filled(&stage, member).await?;
-        let forgot = stage.cut_ahead(member, 3).await?;
-        stage.reached_if(forgot, FORGOT);
+        let lost_acks = stage.cut_ahead(member, 3).await?;
+        stage.reached_if(lost_acks, UNSYNCED_LOST);
         stage.pass(0, 500).await;
         stage.start(&[member]).await;
         stage.active(&[member]).await?;
@@ -280,13 +294,13 @@ async fn space_reuse(mut stage: Stage) -> Played {
     stage.acknowledged(5).await
 }
 
-/// The same, and all lose power at once, in modes that lose nothing then.
+/// The same, but all lose power at once, in modes that lose nothing then.
 async fn space_reuse_all(mut stage: Stage) -> Played {
     for _ in 0..2 {
         let member = stage.others(&[]).first().copied().ok_or("a member")?;
         filled(&stage, member).await?;
-        let strikes = stage.rng.random_range(1..10);
-        stage.disk(member, Moment::Write, strikes).await?;
+        let writes = stage.rng.random_range(1..10);
+        stage.disk(member, Moment::Write, writes).await?;
         stage.cut_all();
         stage.start(&stage.all()).await;
         stage.active(&stage.all()).await?;
@@ -300,7 +314,7 @@ async fn filled(stage: &Stage, member: usize) -> Played {
     let disk = &stage.machine(member)?.disk;
     let before = disk.stats().bytes_written;
     let area = stage.cluster.plan.geometry.data_bytes;
-    stage.until("space used again", || disk.stats().bytes_written > before + area * 3 / 2).await?;
+    stage.until("space reused", || disk.stats().bytes_written > before + area * 3 / 2).await?;
     stage.reached(REUSED);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Making and finding a data directory.
+//! Creating and finding a data directory.
 
 use super::{Backend, FileDirectory, SMALL, formatted};
 use crate::error::Error;
@@ -66,7 +66,7 @@ fn a_directory_that_holds_anything_is_refused_and_left_as_it_is() {
     for (name, says) in [
         ("holiday.jpg", "it is not empty (1 files or directories)"),
         ("superblock", "it already is a Cairn data directory (superblock)"),
-        ("data", "a format leaves them that did not end; if so, remove them (data)"),
+        ("data", "an unfinished format leaves them; if so, remove them (data)"),
     ] {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join(name), "precious").unwrap();
@@ -86,16 +86,16 @@ fn a_formatted_directory_is_not_formatted_again() {
     assert_eq!(fs::read(path.join("superblock")).unwrap(), b"identity");
 }
 
-/// The story: a format was killed between its last file and the superblock. `format` said that the directory was formatted
-/// already, and `serve` that it was not and should be.
+/// The story: a format was killed between its last file and the superblock. `format` then said that
+/// the directory was already formatted, and `serve` that it was not and should be.
 #[test]
-fn a_format_that_did_not_end_is_told_the_same_way_when_formatting_and_when_opening() {
+fn formatting_and_opening_report_an_unfinished_format_in_the_same_way() {
     let (_parent, path) = formatted(&SMALL);
-    assert!(create(&path, &SMALL).contains("did not end; if so, remove them ("));
+    assert!(create(&path, &SMALL).contains("unfinished format leaves them; if so, remove them ("));
     fs::remove_file(path.join("data")).unwrap();
-    assert!(create(&path, &SMALL).contains("did not end; if so, remove them ("));
+    assert!(create(&path, &SMALL).contains("unfinished format leaves them; if so, remove them ("));
     let error = FileDirectory::open(&path, Backend::Auto).err().unwrap();
-    assert!(error.to_string().contains("did not end; if so, remove its files ("), "{error}");
+    assert!(error.to_string().contains("unfinished format leaves it; if so, remove its files ("), "{error}");
     fs::write(path.join("superblock"), "identity").unwrap();
     let error = FileDirectory::open(&path, Backend::Auto).err().unwrap();
     assert!(matches!(&error, Error::MissingFile { file: FileKind::Data, .. }), "{error}");

@@ -1,4 +1,4 @@
-//! One user at a time.
+//! Exclusive use of a directory.
 
 use super::{Backend, FileDirectory, SMALL, backends, formatted, open};
 use crate::io::{AlignedBuf, Directory, FileKind};

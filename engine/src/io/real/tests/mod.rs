@@ -1,4 +1,4 @@
-//! Behaviour of real files, on whatever filesystem the temporary directory is on, for both backends.
+//! Behaviour of real files, on the filesystem of the temporary directory, for both backends.
 
 mod create;
 mod lock;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(super) const SMALL: Geometry =
     Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 64 << 10, data_bytes: 8 << 20 };
 
-/// A formatted directory; removed with the first part.
+/// A formatted directory. Dropping the first part removes it.
 pub(super) fn formatted(geometry: &Geometry) -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("node");
@@ -28,7 +28,7 @@ pub(super) fn open(path: &Path, backend: Backend, kind: FileKind) -> Arc<dyn Dev
     FileDirectory::open(path, backend).unwrap().open(kind).unwrap()
 }
 
-/// The backends that can be had here. Where io_uring is forbidden, `Auto` must say the same.
+/// The backends available on this machine. If io_uring is forbidden, `Auto` must agree.
 pub(super) fn backends() -> Vec<Backend> {
     let (_parent, path) = formatted(&SMALL);
     let auto = FileDirectory::open(&path, Backend::Auto).unwrap();

@@ -1,4 +1,4 @@
-//! What probes find on this machine's filesystem, and that they leave nothing behind.
+//! What the probes find on this machine's filesystem, and that they leave nothing behind.
 
 use super::*;
 use crate::io::real::{probe, system};
@@ -55,5 +55,5 @@ fn what_cannot_be_probed_is_an_error() {
     let file = directory.path().join("file");
     File::create(&file).unwrap();
     assert_eq!(probe::nvme_identify(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert!(probe::room(directory.path()).unwrap().block_bytes > 0);
+    assert!(probe::free_space(directory.path()).unwrap().block_bytes > 0);
 }

@@ -1,4 +1,4 @@
-//! What one directory can do, printed and not judged; see `benches` for the published numbers.
+//! The rate of one directory. It is printed, not asserted; see `benches` for the published numbers.
 //!
 //! `cargo test --release -p cairn-engine rate -- --ignored --nocapture`
 

@@ -6,7 +6,7 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use std::io::ErrorKind;
 
-/// A block whose content names its place.
+/// A block whose content is its number.
 fn block(number: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(BLOCK);
     for (place, chunk) in buf.chunks_exact_mut(8).enumerate() {
@@ -46,7 +46,7 @@ fn far_more_operations_than_the_ring_holds_all_complete() {
         let (_parent, path) = formatted(&SMALL);
         let device = open(&path, backend, FileKind::Data);
         let blocks = SMALL.data_bytes / BLOCK as u64;
-        // Each future is made, and so each write queued, before the first is polled.
+        // Each future is created, and so each write queued, before the first is polled.
         let writes: Vec<_> = (0..blocks).map(|i| device.write(i * BLOCK as u64, block(i))).collect();
         for (result, buf) in block_on(join_all(writes)) {
             result.unwrap();
@@ -81,7 +81,7 @@ fn operations_of_several_threads_do_not_mix() {
 }
 
 #[test]
-fn a_transfer_larger_than_the_kernel_takes_at_once_is_whole() {
+fn a_transfer_larger_than_one_kernel_call_is_complete() {
     for backend in backends() {
         let (_parent, path) = formatted(&SMALL);
         let device = open(&path, backend, FileKind::Data);
@@ -147,7 +147,7 @@ fn a_write_whose_future_and_device_are_dropped_still_lands() {
             drop(device.write(i * BLOCK as u64, block(i)));
         }
         drop(device);
-        // The lock is free only once all of them have ended.
+        // The lock is free only after all of them have ended.
         let device = open(&path, backend, FileKind::Data);
         for i in 0..1000 {
             assert_eq!(*read(&*device, i * BLOCK as u64, BLOCK), *block(i), "block {i}");

@@ -1,8 +1,8 @@
-//! The driver: what it asks for, in an order that a seed decides.
+//! The driver: random requests, in an order that a seed decides.
 
 use super::super::workload::{GROUP, Step, image, log_after};
 use super::super::{Disk, Random};
-use super::{Asked, KEYS, Keys, apply_to, check_apart, places, transition};
+use super::{KEYS, Keys, Requests, apply_to, check_apart, places, transition};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Error, LogId, Mode, NewEntry, Promise, View};
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::task::{JoinHandle, yield_now};
 
-/// Values that fill most of the area and stay: so many, of so many blocks. With the most of them hardly more than the reserve is
-/// left, where the first space that is free is used first.
+/// Values that fill most of the area and stay: how many, and of how many blocks. With the largest
+/// size hardly more than the reserve remains free, where freed space is reused first.
 const BALLAST: u64 = 9;
 const BALLAST_BLOCKS: [usize; 3] = [106, 99, 103];
 const BALLAST_MOST: usize = 106;
 /// Steps that may wait for their acknowledgement before the driver waits.
 const OUTSTANDING: usize = 60;
-/// Looks at a condition before it is taken for never.
-const PATIENCE: u32 = 200_000;
+/// Polls of a condition before the test gives up.
+const WAIT_POLLS: u32 = 200_000;
 
 /// Bytes that are hardly ever the same twice.
 pub fn value(random: &mut Random, len: usize) -> Bytes {
@@ -44,49 +44,49 @@ pub fn entry(id: LogId, random: &mut Random) -> NewEntry {
         value(random, len)
     });
     let values = values.collect();
-    // Now and then one too long for its record, which goes to the data area, too.
+    // Sometimes the meta is too long for its record, and the body goes to the data area too.
     let meta_len = if random.below(10) == 0 { 2500 } else { 8 };
     NewEntry { id, meta: Bytes::from(vec![id.index as u8; meta_len]), values }
 }
 
-/// Asks an engine for everything, and knows what was asked.
+/// Sends an engine all kinds of requests, and records them.
 pub struct Driver {
     engine: Engine,
     disk: Disk,
-    asked: Arc<Asked>,
+    requests: Arc<Requests>,
     mode: Mode,
     term: u64,
     next: u64,
     /// Entries of the log that are not applied.
     unapplied: Vec<NewEntry>,
-    /// One more than the index through which a completed checkpoint covers what was applied.
+    /// A completed checkpoint covers what was applied below this index.
     covered: Arc<AtomicU64>,
-    /// So many steps more until what is held is released.
+    /// Steps until held operations are released.
     held: u64,
     views: Vec<(View, Arc<Keys>)>,
     tasks: Vec<JoinHandle<()>>,
-    /// How often there was no room.
+    /// How often an append was refused because the area was full.
     pub full: u64,
     /// How often a truncation met operations that were held.
     pub truncated_held: u64,
 }
 
 impl Drop for Driver {
-    /// Like the end of a process.
+    /// Ends the tasks, as the end of a process does.
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
 impl Driver {
-    pub fn new(engine: &Engine, disk: &Disk, asked: &Arc<Asked>) -> Driver {
-        let (purged, log) = log_after(&asked.steps.lock().unwrap());
-        let applied = asked.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
+    pub fn new(engine: &Engine, disk: &Disk, requests: &Arc<Requests>) -> Driver {
+        let (purged, log) = log_after(&requests.steps.lock().unwrap());
+        let applied = requests.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
         let last = log.values().next_back().map(|entry| entry.id).or(purged);
         Driver {
             engine: engine.clone(),
             disk: disk.clone(),
-            asked: asked.clone(),
+            requests: requests.clone(),
             mode: engine.status().mode,
             term: last.map_or(1, |last| last.term + 1),
             next: last.map_or(0, |last| last.index + 1),
@@ -120,7 +120,7 @@ impl Driver {
         self.catch_up().await;
     }
 
-    /// Puts something under every key, and leaves ten entries behind that are not applied.
+    /// Puts a value under every key, and leaves ten entries that are not applied.
     pub async fn fill(&mut self, random: &mut Random) {
         self.run(random, 80).await;
         self.apply(usize::MAX);
@@ -131,12 +131,12 @@ impl Driver {
         self.catch_up().await;
     }
 
-    /// What the next entry is to be called.
+    /// The id of the next entry.
     pub fn next_id(&self) -> LogId {
         LogId { term: self.term, index: self.next }
     }
 
-    /// So many steps, after which nothing is held and everything is acknowledged.
+    /// Runs `steps` steps. Afterwards nothing is held and everything is acknowledged.
     pub async fn run(&mut self, random: &mut Random, steps: u64) {
         for _ in 0..steps {
             self.step(random).await;
@@ -148,7 +148,7 @@ impl Driver {
                 self.disk.release();
             }
             let outstanding =
-                self.asked.steps.lock().unwrap().len() - self.asked.acknowledged.load(Ordering::SeqCst);
+                self.requests.steps.lock().unwrap().len() - self.requests.acknowledged.load(Ordering::SeqCst);
             if outstanding > OUTSTANDING {
                 self.catch_up().await;
             }
@@ -161,14 +161,14 @@ impl Driver {
     async fn catch_up(&mut self) {
         self.held = 0;
         self.disk.release();
-        let all = self.asked.steps.lock().unwrap().len();
-        for _ in 0..PATIENCE {
-            if self.asked.acknowledged.load(Ordering::SeqCst) == all {
+        let all = self.requests.steps.lock().unwrap().len();
+        for _ in 0..WAIT_POLLS {
+            if self.requests.acknowledged.load(Ordering::SeqCst) == all {
                 return;
             }
             yield_now().await;
         }
-        panic!("what was asked is never acknowledged: {:?}", self.engine.status());
+        panic!("the requests are never acknowledged: {:?}", self.engine.status());
     }
 
     async fn step(&mut self, random: &mut Random) {
@@ -176,7 +176,8 @@ impl Driver {
             0..34 => {
                 self.append_some(random);
             }
-            // A leader's entries are overwritten by the next one's before anything of them was written.
+            // A leader's entries are overwritten by the next leader's before any of them was
+            // written.
             34..44 => {
                 let keep = self.unapplied.len();
                 if self.next > 0 && self.append_some(random) {
@@ -184,7 +185,7 @@ impl Driver {
                     self.append_some(random);
                 }
             }
-            // And its space is given out again as soon as that is synced, while no block says so.
+            // And their space is allocated again as soon as that is synced, while no block says so.
             44..48 if self.next > 0 => {
                 let keep = self.unapplied.len();
                 if self.append_large(random) {
@@ -217,7 +218,7 @@ impl Driver {
                 self.disk.hold(if random.below(2) == 0 { FileKind::Data } else { FileKind::Journal });
             }
             92..95 => {
-                let keys = self.asked.keys();
+                let keys = self.requests.keys();
                 self.views.push((self.engine.view(GROUP), keys));
                 if self.views.len() > 2 {
                     self.check_views().await;
@@ -227,8 +228,8 @@ impl Driver {
                 let key = Bytes::from(format!("k{}", random.below(KEYS)));
                 let found = self.engine.get(GROUP, &key).await.unwrap();
                 let found = found.map(|(entry, bytes)| (entry.version, bytes));
-                assert_eq!(found.as_ref(), self.asked.keys().get(&key), "{key:?}");
-                check_apart(&places(&self.engine, &self.asked));
+                assert_eq!(found.as_ref(), self.requests.keys().get(&key), "{key:?}");
+                check_apart(&places(&self.engine, &self.requests));
             }
         }
     }
@@ -244,33 +245,33 @@ impl Driver {
         self.append(vec![entry], Promise::Mode)
     }
 
-    /// `false` where there is no room.
+    /// Returns `false` if the area is full.
     pub fn append(&mut self, entries: Vec<NewEntry>, promise: Promise) -> bool {
         let (before, place) = {
-            let mut steps = self.asked.steps.lock().unwrap();
+            let mut steps = self.requests.steps.lock().unwrap();
             let before = steps.len();
             steps.extend(entries.iter().cloned().map(Step::Append));
             (before, steps.len())
         };
-        let asked = self.asked.clone();
+        let requests = self.requests.clone();
         let synced = promise == Promise::Synced || self.mode == Mode::Sync;
         let done = Box::new(move |result: cairn_engine::Result<()>| {
             if result.is_ok() {
-                asked.acknowledged.fetch_max(place, Ordering::SeqCst);
+                requests.acknowledged.fetch_max(place, Ordering::SeqCst);
                 if synced {
-                    asked.synced.fetch_max(place, Ordering::SeqCst);
+                    requests.synced.fetch_max(place, Ordering::SeqCst);
                 }
             }
         });
         let appended = self.engine.append(GROUP, entries.clone(), promise, done).now_or_never();
-        match appended.expect("the queue has room") {
+        match appended.expect("the queue has space") {
             Ok(()) => {
                 self.next += entries.len() as u64;
                 self.unapplied.extend(entries);
                 true
             }
             Err(Error::Full { .. }) => {
-                self.asked.steps.lock().unwrap().truncate(before);
+                self.requests.steps.lock().unwrap().truncate(before);
                 self.full += 1;
                 false
             }
@@ -281,22 +282,22 @@ impl Driver {
     fn apply(&mut self, most: usize) {
         let ready: Vec<NewEntry> = self.unapplied.drain(..most.min(self.unapplied.len())).collect();
         let Some(last) = ready.last() else { return };
-        let mut keys = (*self.asked.keys()).clone();
+        let mut keys = (*self.requests.keys()).clone();
         for entry in &ready {
             apply_to(&mut keys, entry);
-            self.asked.applied.lock().unwrap().insert(entry.id.index, Arc::new(keys.clone()));
+            self.requests.applied.lock().unwrap().insert(entry.id.index, Arc::new(keys.clone()));
         }
         self.engine.apply(GROUP, ready.iter().map(transition).collect(), image(last.id)).unwrap();
     }
 
-    /// Begins a step whose effect in memory is there at once, whatever the disk does.
+    /// Begins an operation whose effect in memory is immediate, whatever the disk does.
     fn begin(&mut self, step: Step, work: impl Future<Output = cairn_engine::Result<()>> + Send + 'static) {
         let place = {
-            let mut steps = self.asked.steps.lock().unwrap();
+            let mut steps = self.requests.steps.lock().unwrap();
             steps.push(step);
             steps.len()
         };
-        let (asked, mut work) = (self.asked.clone(), Box::pin(work));
+        let (requests, mut work) = (self.requests.clone(), Box::pin(work));
         let synced = self.mode == Mode::Sync;
         let ended = (&mut work).now_or_never();
         self.tasks.push(tokio::spawn(async move {
@@ -304,14 +305,14 @@ impl Driver {
                 Some(result) => result.unwrap(),
                 None => work.await.unwrap(),
             }
-            asked.acknowledged.fetch_max(place, Ordering::SeqCst);
+            requests.acknowledged.fetch_max(place, Ordering::SeqCst);
             if synced {
-                asked.synced.fetch_max(place, Ordering::SeqCst);
+                requests.synced.fetch_max(place, Ordering::SeqCst);
             }
         }));
     }
 
-    /// Of what is not applied only so many entries stay.
+    /// Keeps only the first `keep` entries of those that are not applied.
     fn truncate(&mut self, keep: usize) {
         self.truncated_held += u64::from(self.held > 0);
         self.next = self.unapplied[keep].id.index;
@@ -322,8 +323,8 @@ impl Driver {
     }
 
     fn purge(&mut self, through: u64) {
-        let (purged, log) = log_after(&self.asked.steps.lock().unwrap());
-        let applied = self.asked.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
+        let (purged, log) = log_after(&self.requests.steps.lock().unwrap());
+        let applied = self.requests.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
         let id = log.get(&through).map(|entry| entry.id).filter(|_| applied >= Some(through));
         if let Some(through) = id.filter(|id| purged.is_none_or(|purged| purged.index < id.index)) {
             let engine = self.engine.clone();
@@ -332,7 +333,8 @@ impl Driver {
     }
 
     fn checkpoint(&mut self) {
-        let applied = self.asked.applied.lock().unwrap().last_key_value().map_or(0, |(index, _)| index + 1);
+        let applied =
+            self.requests.applied.lock().unwrap().last_key_value().map_or(0, |(index, _)| index + 1);
         let (engine, covered) = (self.engine.clone(), self.covered.clone());
         self.tasks.push(tokio::spawn(async move {
             engine.checkpoint().await.unwrap();
@@ -340,7 +342,7 @@ impl Driver {
         }));
     }
 
-    /// Every view still shows what there was when it was made.
+    /// Checks that every view still shows the state of the moment when it was made.
     async fn check_views(&mut self) {
         for (view, keys) in std::mem::take(&mut self.views) {
             assert_eq!(view.len(), keys.len());

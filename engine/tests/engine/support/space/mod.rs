@@ -1,8 +1,10 @@
-//! A nearly full data area in motion: values that share blocks, overwritten, deleted, truncated and purged as fast as they come,
-//! while the writes or syncs of a file are held back now and then so that the queue fills.
+//! A nearly full data area under change: values that share blocks are overwritten, deleted,
+//! truncated and purged as fast as they come. Sometimes the writes or syncs of a file are held
+//! back, so that the queue fills.
 //!
-//! What is right is told by a plain model of what was asked and acknowledged, and by what the disk really holds. The engine is
-//! asked where it put a value, never whether that is right. No timer decides anything, so that a seed runs the same each time.
+//! A plain model of the requests and acknowledgements, and what the disk really holds, decide what
+//! is right. The engine only reports where it put a value, never whether that is right. No timer
+//! decides anything, so a seed runs the same each time.
 
 pub mod driver;
 
@@ -11,14 +13,15 @@ use super::{Cache, Disk, Random, identity};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    BootId, Change, Engine, Geometry, LogId, Mode, NewEntry, Options, Owner, Standing, Transition, ValueRef,
+    Change, Engine, Geometry, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Owner, Transition,
+    ValueRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Keys that are overwritten and deleted all the time.
+/// Keys that are overwritten and deleted continuously.
 const KEYS: u64 = 24;
 
 /// How a node runs and ends.
@@ -26,7 +29,7 @@ const KEYS: u64 = 24;
 pub struct World {
     pub mode: Mode,
     pub cache: Cache,
-    /// The power goes; else the process is killed.
+    /// The power is cut; else the process is killed.
     pub power: bool,
 }
 
@@ -43,14 +46,15 @@ impl World {
         }
     }
 
-    /// Never synced by time: only because somebody waits, or asks, or for so many bytes.
+    /// No sync by time: only if an acknowledgement waits for it, on request, or after so many
+    /// bytes.
     pub fn options(self, generation: u128, seed: u64) -> Options {
         let boot = if self.power { generation } else { 1 };
         Options {
             sync_interval: Duration::from_secs(3600),
             sync_bytes: 16 << 10 << (seed % 4),
             log_cache_bytes: if seed.is_multiple_of(2) { 0 } else { 20 << 10 },
-            ..Options::new(self.mode, BootId(boot), generation as u64)
+            ..Options::new(self.mode, KernelBootId(boot), generation as u64)
         }
     }
 
@@ -61,7 +65,7 @@ impl World {
     }
 }
 
-/// Says which round failed.
+/// Names the round that failed.
 pub struct Round(pub String);
 
 impl Drop for Round {
@@ -75,20 +79,20 @@ impl Drop for Round {
 /// What each key holds, and the entry that wrote it.
 pub type Keys = BTreeMap<Bytes, (LogId, Bytes)>;
 
-/// What was asked of the engine, and what of it was acknowledged.
+/// The requests to the engine, and how many of them were acknowledged.
 #[derive(Default)]
-pub struct Asked {
+pub struct Requests {
     pub steps: Mutex<Vec<Step>>,
     pub acknowledged: AtomicUsize,
-    /// The part of it that was promised to be synced.
+    /// How many of them were promised to be synced.
     pub synced: AtomicUsize,
     /// The keys after each applied entry.
     pub applied: Mutex<BTreeMap<u64, Arc<Keys>>>,
 }
 
-impl Asked {
-    pub fn copy(&self) -> Arc<Asked> {
-        Arc::new(Asked {
+impl Requests {
+    pub fn copy(&self) -> Arc<Requests> {
+        Arc::new(Requests {
             steps: Mutex::new(self.steps.lock().unwrap().clone()),
             acknowledged: AtomicUsize::new(self.acknowledged.load(Ordering::SeqCst)),
             synced: AtomicUsize::new(self.synced.load(Ordering::SeqCst)),
@@ -96,17 +100,17 @@ impl Asked {
         })
     }
 
-    /// Lets the disk know how much is acknowledged.
-    pub fn watch(self: &Arc<Asked>, disk: &Disk) {
-        let asked = self.clone();
-        disk.counts(move || asked.acknowledged.load(Ordering::SeqCst));
+    /// Gives the disk a function that returns how much is acknowledged.
+    pub fn watch(self: &Arc<Requests>, disk: &Disk) {
+        let requests = self.clone();
+        disk.counts(move || requests.acknowledged.load(Ordering::SeqCst));
     }
 
     pub fn keys(&self) -> Arc<Keys> {
         self.applied.lock().unwrap().last_key_value().map(|(_, keys)| keys.clone()).unwrap_or_default()
     }
 
-    /// The first `count` steps are what there is, all of it for good.
+    /// Sets the first `count` steps as the present content, all of it durable.
     fn is_now(&self, count: usize, applied: Option<LogId>) {
         self.steps.lock().unwrap().truncate(count);
         self.acknowledged.store(count, Ordering::SeqCst);
@@ -116,7 +120,8 @@ impl Asked {
     }
 }
 
-/// What applying an entry does: its values go under keys of a small set, and an entry without values deletes one.
+/// What applying an entry does: its values go under keys of a small set, and an entry without
+/// values deletes one.
 pub fn transition(entry: &NewEntry) -> Transition {
     let (index, ballast) = (entry.id.index, entry.meta.starts_with(b"ballast"));
     let key = |n: u64| Bytes::from(format!("k{}", (index * 7 + n) % KEYS));
@@ -140,16 +145,16 @@ fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     }
 }
 
-/// Where the engine says that each value is that must be there, with its bytes.
-fn places(engine: &Engine, asked: &Asked) -> Vec<(ValueRef, Bytes)> {
+/// The extent of each value that must be there, as the engine reports it, with the expected bytes.
+fn places(engine: &Engine, requests: &Requests) -> Vec<(ValueRef, Bytes)> {
     let mut found = Vec::new();
-    for entry in log_after(&asked.steps.lock().unwrap()).1.into_values() {
+    for entry in log_after(&requests.steps.lock().unwrap()).1.into_values() {
         let at =
             engine.values_of(GROUP, entry.id.index).unwrap_or_else(|| panic!("entry {} is gone", entry.id));
         assert_eq!(at.len(), entry.values.len(), "{}", entry.id);
         found.extend(at.into_iter().zip(entry.values));
     }
-    for (key, (version, bytes)) in asked.keys().iter() {
+    for (key, (version, bytes)) in requests.keys().iter() {
         let held = engine.lookup(GROUP, key).unwrap_or_else(|| panic!("{key:?} is gone"));
         assert_eq!(held.version, *version, "{key:?}");
         found.push((held.value, bytes.clone()));
@@ -157,12 +162,12 @@ fn places(engine: &Engine, asked: &Asked) -> Vec<(ValueRef, Bytes)> {
     assert!(found.iter().all(|(at, bytes)| at.len as usize == bytes.len()));
     found.retain(|(at, _)| at.len > 0);
     found.sort_by_key(|(at, _)| at.offset);
-    // A log entry's value that a key has as well.
+    // A value that both a log entry and a key refer to.
     found.dedup_by_key(|(at, _)| (at.offset, at.len));
     found
 }
 
-/// No two of them share a byte.
+/// Checks that no two values share a byte.
 fn check_apart(places: &[(ValueRef, Bytes)]) {
     for pair in places.windows(2) {
         let (one, two) = (pair[0].0, pair[1].0);
@@ -170,15 +175,15 @@ fn check_apart(places: &[(ValueRef, Bytes)]) {
     }
 }
 
-/// Nothing is under way: the disk holds what must be there, no two of it in one place, and once deaths were recorded and synced
-/// all other space is free.
-pub async fn check_space(engine: &Engine, disk: &Disk, asked: &Asked, geometry: Geometry, what: &str) {
+/// With no operation in flight: the disk holds what must be there, no two values share a byte, and
+/// once the frees are recorded and synced, all other space is free.
+pub async fn check_space(engine: &Engine, disk: &Disk, requests: &Requests, geometry: Geometry, what: &str) {
     engine.checkpoint().await.unwrap();
     for _ in 0..3 {
         engine.barrier().await.unwrap();
         engine.sync().await.unwrap();
     }
-    let places = places(engine, asked);
+    let places = places(engine, requests);
     check_apart(&places);
     let on_disk = disk.bytes(FileKind::Data);
     for (at, bytes) in &places {
@@ -199,28 +204,29 @@ pub async fn check_space(engine: &Engine, disk: &Disk, asked: &Asked, geometry: 
     }
     let live = blocks.len() as u64 * BLOCK as u64;
     let free = engine.status().free_bytes;
-    assert_eq!(free, geometry.data_bytes - live, "{what}: live and free are not the area");
+    assert_eq!(free, geometry.data_bytes - live, "{what}: live and free bytes do not add up to the area");
 }
 
-/// Holds what was opened after a crash against what was asked, and applies again what was applied.
+/// Compares what was opened after a crash with the requests, and re-applies what was applied
+/// before.
 pub async fn check_recovered(
     engine: &Engine,
     disk: &Disk,
-    asked: &Arc<Asked>,
+    requests: &Arc<Requests>,
     world: World,
     what: &str,
-) -> Standing {
+) -> MemberState {
     let World { mode, power, .. } = world;
-    let steps = asked.steps.lock().unwrap().clone();
-    let acknowledged = asked.acknowledged.load(Ordering::SeqCst);
-    // Only what the disk really lost excuses anything, and only in the mode that says so.
+    let steps = requests.steps.lock().unwrap().clone();
+    let acknowledged = requests.acknowledged.load(Ordering::SeqCst);
+    // Only what the disk really lost excuses a missing step, and only in mode `replicated`.
     let lost = if power { disk.lost() } else { 0 };
     let kept = match (mode, lost) {
-        (Mode::Replicated, 1..) => disk.durable().max(asked.synced.load(Ordering::SeqCst)),
+        (Mode::Replicated, 1..) => disk.durable().max(requests.synced.load(Ordering::SeqCst)),
         _ => acknowledged,
     };
     let bounds = engine.log_bounds(GROUP);
-    let standing = engine.standing();
+    let member_state = engine.member_state();
     let first = bounds.purged.map_or(0, |purged| purged.index + 1);
     let found = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
     let found = found.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -228,26 +234,32 @@ pub async fn check_recovered(
         let (purged, log) = log_after(&steps[..*count]);
         purged == bounds.purged && log.into_values().eq(found.iter().cloned())
     };
-    // The same log may come again: a truncation that took what was appended before it.
+    // The same log may result from two prefixes: a truncation may remove what was appended before
+    // it.
     let count = (acknowledged..=steps.len()).find(gives).or_else(|| (kept..acknowledged).rev().find(gives));
     let count = count.unwrap_or_else(|| {
         let (purged, log) = log_after(&steps[..acknowledged]);
-        let first = log.into_values().zip(&found).find(|(asked, found)| asked != *found).map(|(asked, _)| asked.id);
+        let differs = log.into_values().zip(&found).find(|(expected, found)| expected != *found);
+        let first = differs.map(|(expected, _)| expected.id);
         panic!(
-            "{what}: the log {bounds:?} with {} entries is what no prefix of {} steps gives, of which {acknowledged} were \
-             acknowledged and {kept} cannot be lost; those purged {purged:?}, and differ first at {first:?}; the \
-             disk lost {lost} blocks and {} steps are durable, {} promised to be, {standing:?}",
+            "{what}: the log {bounds:?} with {} entries matches no prefix of {} steps, of which {acknowledged} were \
+             acknowledged and {kept} cannot be lost; the model purged {purged:?} and differs first at {first:?}; the \
+             disk lost {lost} blocks and {} steps are durable, {} promised to be, {member_state:?}",
             found.len(),
             steps.len(),
             disk.durable(),
-            asked.synced.load(Ordering::SeqCst)
+            requests.synced.load(Ordering::SeqCst)
         )
     });
     if count < acknowledged {
-        assert_eq!(standing, Standing::Recovering, "{what}: it does not know that it forgot");
+        assert_eq!(
+            member_state,
+            MemberState::Recovering,
+            "{what}: it lost acknowledged steps and does not recover"
+        );
     }
     if mode != Mode::Replicated || !power {
-        assert_eq!(standing, Standing::Active, "{what}");
+        assert_eq!(member_state, MemberState::Active, "{what}");
     }
     let before = engine.applied_before_restart(GROUP);
     assert!(before >= bounds.purged, "{what}: applied {before:?}, purged {bounds:?}");
@@ -259,18 +271,18 @@ pub async fn check_recovered(
         engine.apply(GROUP, transitions, image(last.id)).unwrap();
     }
     assert_eq!(engine.applied(GROUP), before, "{what}: the log does not reach what was applied");
-    asked.is_now(count, before);
-    asked.watch(disk);
-    let keys = asked.keys();
+    requests.is_now(count, before);
+    requests.watch(disk);
+    let keys = requests.keys();
     assert_eq!(engine.view(GROUP).len(), keys.len(), "{what}");
     for (key, (version, bytes)) in keys.iter().filter(|(key, _)| !key.starts_with(b"ballast")) {
         let found = engine.get(GROUP, key).await.unwrap_or_else(|error| panic!("{what}: {key:?}: {error}"));
         let found = found.map(|(entry, bytes)| (entry.version, bytes));
         assert!(found.as_ref() == Some(&(*version, bytes.clone())), "{what}: {key:?} of entry {version}");
     }
-    check_apart(&places(engine, asked));
-    if standing == Standing::Recovering {
+    check_apart(&places(engine, requests));
+    if member_state == MemberState::Recovering {
         engine.set_active().await.unwrap();
     }
-    standing
+    member_state
 }

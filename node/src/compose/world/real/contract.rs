@@ -1,18 +1,20 @@
-//! In mode `device`: watches that the device goes on keeping completed writes through a power cut.
+//! In mode `device`: checks that the device still keeps completed writes through a power cut.
 //!
-//! What holds here: once a device reports that they can be lost, nothing more is acknowledged before it is synced, or at all
-//! where no sync reaches the device. What cannot be asked has reported nothing.
+//! What holds here: once a device reports that completed writes can be lost, the node syncs each
+//! write before it acknowledges it; if no sync reaches the device, it acknowledges nothing more. A
+//! device that cannot be asked has reported nothing.
 
 use crate::doctor::{Cache, Contract, Reason};
 use cairn_engine::Engine;
 use std::time::Duration;
 use tracing::{error, warn};
 
-/// How often the device is asked.
-pub(super) const PAUSE: Duration = Duration::from_secs(60);
+/// How often the node asks the device.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the device has taken back. Of what an operator states in its place, only the drive's own word does.
-fn taken_back(contract: Contract, cache: Cache) -> Option<Reason> {
+/// Why the contract no longer holds, if so. Against an operator's assertion only the drive's own
+/// report counts.
+fn withdrawn(contract: Contract, cache: Cache) -> Option<Reason> {
     match (contract, cache) {
         (_, Cache::Unprotected | Cache::Unsyncable) => Some(Reason::BackupFailed),
         (Contract::Shown, Cache::Volatile) => Some(Reason::VolatileCache),
@@ -20,31 +22,31 @@ fn taken_back(contract: Contract, cache: Cache) -> Option<Reason> {
     }
 }
 
-/// Runs until the contract is taken back, and the engine syncs first or has failed.
+/// Runs until the contract no longer holds, and the engine syncs first or has failed.
 pub(super) async fn watch(
     engine: Engine,
     contract: Contract,
-    pause: Duration,
+    interval: Duration,
     ask: impl Fn() -> Result<Cache, String> + Clone + Send + 'static,
 ) {
-    let mut asked = true;
+    let mut answers = true;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(interval).await;
         let cache = match tokio::task::spawn_blocking(ask.clone()).await {
             Ok(Ok(cache)) => cache,
             Ok(Err(reason)) => {
-                if std::mem::take(&mut asked) {
-                    warn!(reason, "whether the device still keeps completed writes cannot be asked");
+                if std::mem::take(&mut answers) {
+                    warn!(reason, "the device cannot be asked whether it still keeps completed writes");
                 }
                 continue;
             }
             Err(_) => continue,
         };
-        asked = true;
-        let Some(reason) = taken_back(contract, cache) else { continue };
+        answers = true;
+        let Some(reason) = withdrawn(contract, cache) else { continue };
         if cache == Cache::Unsyncable {
             error!("{}, and syncs do not reach it: the node stops. {}", reason.sentence(), reason.way_out());
-            engine.give_device_up(reason.sentence());
+            engine.fail_device(reason.sentence());
             return;
         }
         error!(
@@ -53,8 +55,8 @@ pub(super) async fn watch(
             reason.sentence(),
             reason.way_out()
         );
-        if let Err(error) = engine.distrust_device().await {
-            warn!(%error, "what was acknowledged before could not be synced");
+        if let Err(error) = engine.require_syncs().await {
+            warn!(%error, "writes that were acknowledged before could not be synced");
         }
         return;
     }
@@ -64,12 +66,12 @@ pub(super) async fn watch(
 mod tests {
     use super::*;
     use cairn_engine::io::{Backend, FileDirectory};
-    use cairn_engine::{BootId, Geometry, Identity, Mode, Options};
+    use cairn_engine::{Geometry, Identity, KernelBootId, Mode, Options};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn an_operators_statement_stands_until_the_drive_itself_takes_it_back() {
+    fn an_operators_assertion_holds_until_the_drive_itself_contradicts_it() {
         for (contract, cache, reason) in [
             (Contract::Shown, Cache::None, None),
             (Contract::Shown, Cache::Unknown, None),
@@ -78,7 +80,7 @@ mod tests {
             (Contract::Asserted, Cache::Volatile, None),
             (Contract::Asserted, Cache::Unprotected, Some(Reason::BackupFailed)),
         ] {
-            assert_eq!(taken_back(contract, cache), reason, "{contract:?}, {cache:?}");
+            assert_eq!(withdrawn(contract, cache), reason, "{contract:?}, {cache:?}");
         }
     }
 
@@ -91,10 +93,10 @@ mod tests {
         let directory = FileDirectory::open(&path, Backend::Threads).expect("a directory");
         let identity = Identity { cluster: "c".into(), slot: 1, incarnation: 1 };
         Engine::format(&directory, geometry, &identity).await.expect("a format");
-        let options = Options::new(Mode::Device, BootId(1), 1);
+        let options = Options::new(Mode::Device, KernelBootId(1), 1);
         let engine = Engine::open(Arc::new(directory), None, options).await.expect("an engine");
-        let looks = Arc::new(AtomicUsize::new(0));
-        let (counted, seen) = (looks.clone(), engine.clone());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let (counted, seen) = (calls.clone(), engine.clone());
         let ask = move || match counted.fetch_add(1, Ordering::SeqCst) {
             0 => Err("not now".into()),
             1 => Ok(Cache::None),
@@ -104,7 +106,7 @@ mod tests {
             }
         };
         watch(engine.clone(), Contract::Shown, Duration::from_millis(1), ask).await;
-        assert_eq!((looks.load(Ordering::SeqCst), engine.status().mode), (3, Mode::Sync));
+        assert_eq!((calls.load(Ordering::SeqCst), engine.status().mode), (3, Mode::Sync));
         engine.close().await.expect("a close");
     }
 }

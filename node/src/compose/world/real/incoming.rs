@@ -1,11 +1,14 @@
-//! Connections as they come in: how many of a port are open at once, and which are given up.
+//! Accepts connections: how many of a port are open at once, and which ones are closed.
 //!
-//! What holds here: a connection has its place until its socket is closed; whoever comes when all places are taken is sent
-//! away at once and can ask another member, or takes the place of whoever came first where the port is yielding, so that no port takes the descriptors that another one or the data directory
-//! needs; whoever does not begin to speak in time loses its place, and so does whoever is gone without a word; a connection
-//! whose line is closed ends at once, with all that it has not sent.
+//! What holds here:
+//! - A connection occupies its slot until its socket is closed.
+//! - When all slots of a port are taken, a new connection is closed at once and the client can ask
+//!   another member. On a yielding port it replaces the oldest connection instead. So no port takes
+//!   the descriptors that another port or the data directory needs.
+//! - A connection that sends nothing in time is closed, and so is one whose other end is gone.
+//! - A connection that the node closes ends at once, with everything that is not sent yet.
 
-use crate::admission::memory::{Line, Reader, Reads};
+use crate::admission::memory::{ConnectionFlow, Reader, Reads};
 use futures::StreamExt;
 use futures::stream::Stream;
 use std::collections::VecDeque;
@@ -24,30 +27,32 @@ use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, TcpIncoming};
 use tracing::warn;
 
-/// What an HTTP/2 client sends before anything else; from then on the server asks whether it is alive.
+/// The first bytes that an HTTP/2 client sends. Afterwards the server checks whether it is alive.
 pub(super) const PREFACE_BYTES: usize = 24;
-/// How long a connection may take to begin.
-pub(super) const BEGIN: Duration = Duration::from_secs(10);
-/// No client sends so much: its connection never counts as begun, and ends when the time to begin is over.
-pub(super) const WHOLE: usize = usize::MAX;
-/// A connection that was silent for so long is asked by the kernel whether its other end is there; then so often, so many
-/// times.
+/// How long a connection may take to send its first bytes.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// More than any client sends: the connection never completes its handshake, so it always ends when
+/// the time for that is over.
+pub(super) const FULL_REQUEST: usize = usize::MAX;
+/// After this long without traffic the kernel probes the other end of a connection; then in this
+/// interval, this many times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// After an error that is not of one connection, such as a lack of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Between two lines of the log about the same port.
-const SELDOM: Duration = Duration::from_secs(10);
+/// The pause after an accept error that concerns more than one connection, such as a lack of
+/// descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The time between two log lines about the same port.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Descriptors that one port may use.
-pub(super) struct Places {
-    /// In hundredths of what the process may open.
+pub(super) struct ConnectionSlots {
+    /// In hundredths of the descriptors that the process may open.
     pub(super) percent: u64,
     pub(super) most: usize,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// How many connections may be open.
     pub(super) fn of(&self, descriptors: u64) -> usize {
         let part = usize::try_from(descriptors / 100 * self.percent).unwrap_or(usize::MAX);
@@ -61,103 +66,105 @@ pub(super) struct Incoming {
     purpose: &'static str,
     /// The configuration key of the address.
     key: &'static str,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     most: usize,
-    /// Bytes with which a client has begun.
-    begin_bytes: usize,
-    begin: Duration,
-    /// What the reads of its connections are charged to.
+    /// Bytes that a client must send first.
+    handshake_bytes: usize,
+    handshake_timeout: Duration,
+    /// The budget that the reads of its connections are charged to.
     reads: Option<Reads>,
-    /// Of a yielding port, its connections, the oldest first.
-    open: Option<VecDeque<Weak<Line>>>,
-    told: Option<Instant>,
+    /// The connections of a yielding port, the oldest first.
+    open: Option<VecDeque<Weak<ConnectionFlow>>>,
+    last_logged: Option<Instant>,
 }
 
 impl Incoming {
-    /// At most `most` connections, each of which has sent `begin_bytes` within `begin`.
+    /// At most `most` connections, each of which must send `handshake_bytes` within
+    /// `handshake_timeout`.
     pub(super) fn new(
         listener: TcpListener,
         (purpose, key): (&'static str, &'static str),
         most: usize,
-        begin_bytes: usize,
-        begin: Duration,
+        handshake_bytes: usize,
+        handshake_timeout: Duration,
     ) -> Incoming {
         let sockets = TcpIncoming::from(listener)
             .with_nodelay(Some(true))
             .with_keepalive(Some(KEEPALIVE))
             .with_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .with_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        let slots = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         Incoming {
             sockets,
             purpose,
             key,
-            places,
+            slots,
             most,
-            begin_bytes,
-            begin,
+            handshake_bytes,
+            handshake_timeout,
             reads: None,
             open: None,
-            told: None,
+            last_logged: None,
         }
     }
 
-    /// The same, and reads of its connections are charged to this budget.
+    /// The same, but the reads of its connections are charged to this budget.
     pub(super) fn charged(self, reads: Reads) -> Incoming {
         Incoming { reads: Some(reads), ..self }
     }
 
-    /// The same; whoever comes when all places are taken takes the place of the oldest connection.
+    /// The same, but when all slots are taken a new connection replaces the oldest one.
     pub(super) fn yielding(self) -> Incoming {
         Incoming { open: Some(VecDeque::new()), ..self }
     }
 
-    /// The next connection that has a place. May be cancelled.
+    /// The next connection that has a slot. May be cancelled.
     pub(super) async fn next(&mut self) -> Connection {
         loop {
             match self.sockets.next().await {
-                Some(Ok(socket)) => match self.place().await {
-                    Some(place) => return self.connection(socket, place),
-                    None => {
-                        self.say(|most| format!("all {most} connections are taken: more are closed at once"))
-                    }
+                Some(Ok(socket)) => match self.slot().await {
+                    Some(slot) => return self.connection(socket, slot),
+                    None => self.warn(|most| {
+                        format!("all {most} connections are in use: further ones are closed at once")
+                    }),
                 },
                 Some(Err(error)) if of_one_connection(&error) => {}
                 Some(Err(error)) => {
-                    self.say(|_| format!("no connection can be accepted: {error}"));
-                    tokio::time::sleep(PAUSE).await;
+                    self.warn(|_| format!("no connection can be accepted: {error}"));
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
-                // A listening socket has no end.
+                // A listening socket never ends.
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// A place, if there is one, or if another connection has to yield its own.
-    async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
-        let free = Arc::clone(&self.places).try_acquire_owned().ok();
+    /// A free slot, or that of a connection that has to yield; `None` if there is neither.
+    async fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
+        let free = Arc::clone(&self.slots).try_acquire_owned().ok();
         let Some(open) = self.open.as_mut().filter(|_| free.is_none()) else { return free };
-        let oldest = std::iter::from_fn(|| open.pop_front()).find_map(|line| line.upgrade());
+        let oldest = std::iter::from_fn(|| open.pop_front()).find_map(|flow| flow.upgrade());
         if let Some(oldest) = oldest {
             oldest.close();
         }
-        // It ends as soon as its task runs; one that is gone already is on its way to give its place back.
-        Arc::clone(&self.places).acquire_owned().await.ok()
+        // The closed connection ends as soon as its task runs. If there was none to close, one is
+        // already about to free its slot.
+        Arc::clone(&self.slots).acquire_owned().await.ok()
     }
 
-    fn connection(&mut self, socket: TcpStream, place: OwnedSemaphorePermit) -> Connection {
-        let line = Arc::<Line>::default();
+    fn connection(&mut self, socket: TcpStream, slot: OwnedSemaphorePermit) -> Connection {
+        let flow = Arc::<ConnectionFlow>::default();
         if let Some(open) = &mut self.open {
-            open.retain(|line| line.strong_count() > 0);
-            open.push_back(Arc::downgrade(&line));
+            open.retain(|flow| flow.strong_count() > 0);
+            open.push_back(Arc::downgrade(&flow));
         }
-        let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&line)));
-        let end = Box::pin(tokio::time::sleep(self.begin));
-        let beginning = Some(Beginning { bytes: self.begin_bytes, end });
-        Connection { socket, beginning, line, reader, _place: place }
+        let reader = self.reads.as_ref().map(|reads| reads.reader(Arc::clone(&flow)));
+        let end = Box::pin(tokio::time::sleep(self.handshake_timeout));
+        let handshake = Some(Handshake { bytes: self.handshake_bytes, end });
+        Connection { socket, handshake, flow, reader, _slot: slot }
     }
 
-    /// For a server that takes a stream.
+    /// For a server that takes a stream of connections.
     pub(super) fn stream(self) -> impl Stream<Item = Result<Connection, Infallible>> {
         futures::stream::unfold(self, |mut incoming| async move {
             let connection = incoming.next().await;
@@ -165,10 +172,10 @@ impl Incoming {
         })
     }
 
-    fn say(&mut self, what: impl FnOnce(usize) -> String) {
+    fn warn(&mut self, what: impl FnOnce(usize) -> String) {
         let now = Instant::now();
-        if self.told.is_none_or(|told| now - told >= SELDOM) {
-            self.told = Some(now);
+        if self.last_logged.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            self.last_logged = Some(now);
             let (purpose, key, what) = (self.purpose, self.key, what(self.most));
             warn!(
                 purpose,
@@ -198,49 +205,54 @@ fn of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// An accepted socket with its place.
+/// An accepted socket with its slot.
 pub(super) struct Connection {
     socket: TcpStream,
-    beginning: Option<Beginning>,
-    line: Arc<Line>,
+    handshake: Option<Handshake>,
+    flow: Arc<ConnectionFlow>,
     reader: Option<Reader>,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
-/// What is still to come, and until when.
-struct Beginning {
+/// The bytes that a client still has to send, and until when.
+struct Handshake {
     bytes: usize,
     end: Pin<Box<Sleep>>,
 }
 
 impl Connection {
-    /// Fails once the line is closed; what the kernel still holds for the client is dropped then.
+    /// Fails once the node closed the connection. Then what the kernel still holds for the client
+    /// is dropped.
     fn open(&self, context: &Context<'_>) -> io::Result<()> {
-        if !self.line.poll_closed(context.waker()) {
+        if !self.flow.poll_closed(context.waker()) {
             return Ok(());
         }
-        // Without it the kernel keeps what was not taken.
+        // Without this the kernel keeps the bytes that the client did not take.
         let _ = self.socket.set_zero_linger();
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was closed by this server"))
     }
 
-    /// Counts what a connection that has not begun was sent.
-    fn begin(&mut self, count: usize) {
-        if let Some(beginning) = self.beginning.as_mut().filter(|beginning| beginning.bytes != WHOLE) {
-            beginning.bytes = beginning.bytes.saturating_sub(count);
-            if beginning.bytes == 0 {
-                self.beginning = None;
+    /// Counts bytes received during the handshake.
+    fn received(&mut self, count: usize) {
+        if let Some(handshake) = self.handshake.as_mut().filter(|handshake| handshake.bytes != FULL_REQUEST) {
+            handshake.bytes = handshake.bytes.saturating_sub(count);
+            if handshake.bytes == 0 {
+                self.handshake = None;
             }
         }
     }
 
-    /// What waiting is to a connection: one that has not begun in time fails.
+    /// Makes a pending poll fail if the handshake did not complete in time.
     fn in_time<T>(&mut self, context: &mut Context<'_>, waited: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &mut self.beginning {
-            Some(beginning) if waited.is_pending() => {
-                let late =
-                    || Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not begin in time"));
-                beginning.end.as_mut().poll(context).map(|()| late())
+        match &mut self.handshake {
+            Some(handshake) if waited.is_pending() => {
+                let late = || {
+                    Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the client did not send its request in time",
+                    ))
+                };
+                handshake.end.as_mut().poll(context).map(|()| late())
             }
             _ => waited,
         }
@@ -257,7 +269,7 @@ impl AsyncRead for Connection {
         this.open(context)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.socket).poll_read(context, buffer);
-        this.begin(buffer.filled().len() - before);
+        this.received(buffer.filled().len() - before);
         this.in_time(context, read)
     }
 }
@@ -267,7 +279,7 @@ impl AsyncWrite for Connection {
         let this = self.get_mut();
         this.open(context)?;
         let wrote = Pin::new(&mut this.socket).poll_write(context, bytes);
-        let wrote = wrote.map_ok(|count| this.line.counted(count));
+        let wrote = wrote.map_ok(|count| this.flow.counted(count));
         this.in_time(context, wrote)
     }
 
@@ -287,7 +299,7 @@ impl AsyncWrite for Connection {
         let this = self.get_mut();
         this.open(context)?;
         let wrote = Pin::new(&mut this.socket).poll_write_vectored(context, slices);
-        let wrote = wrote.map_ok(|count| this.line.counted(count));
+        let wrote = wrote.map_ok(|count| this.flow.counted(count));
         this.in_time(context, wrote)
     }
 
@@ -309,26 +321,27 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn incoming(most: usize, begin: Duration) -> (Incoming, SocketAddr) {
+    async fn incoming(most: usize, handshake_timeout: Duration) -> (Incoming, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        (Incoming::new(listener, ("tests", "none"), most, 2, begin), address)
+        (Incoming::new(listener, ("tests", "none"), most, 2, handshake_timeout), address)
     }
 
     async fn connect(address: SocketAddr) -> TcpStream {
         TcpStream::connect(address).await.expect("it listens")
     }
 
-    /// The story: connections were taken until the process had no descriptor left, and then neither port could serve anybody.
+    /// The story: connections were accepted until the process had no descriptor left, and then
+    /// neither port could serve.
     #[tokio::test]
-    async fn whoever_comes_when_all_places_are_taken_is_closed_and_a_closed_one_makes_room() {
-        let (mut incoming, address) = incoming(1, BEGIN).await;
+    async fn a_connection_beyond_the_slots_is_closed_and_a_closed_one_frees_its_slot() {
+        let (mut incoming, address) = incoming(1, HANDSHAKE_TIMEOUT).await;
         let _first = connect(address).await;
         let taken = incoming.next().await;
-        let (mut second, mut heard) = (connect(address).await, [0]);
+        let (mut second, mut received) = (connect(address).await, [0]);
         tokio::select! {
-            _ = incoming.next() => panic!("it has no place"),
-            read = second.read(&mut heard) => assert_eq!(read.ok(), Some(0), "closed"),
+            _ = incoming.next() => panic!("it has no slot"),
+            read = second.read(&mut received) => assert_eq!(read.ok(), Some(0), "closed"),
         }
         drop(taken);
         let _third = connect(address).await;
@@ -336,51 +349,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_begin_in_time_is_given_up() {
+    async fn a_connection_that_does_not_send_in_time_is_closed() {
         let (mut incoming, address) = incoming(9, Duration::from_millis(1)).await;
-        for said in ["", "a"] {
+        for sent in ["", "a"] {
             let mut client = connect(address).await;
-            client.write_all(said.as_bytes()).await.expect("written");
+            client.write_all(sent.as_bytes()).await.expect("written");
             let mut connection = incoming.next().await;
-            if !said.is_empty() {
-                // It has come, so that the time is up between what was said and what was not.
+            if !sent.is_empty() {
+                // Wait until the byte has arrived, so that the time is up after it.
                 connection.socket.readable().await.expect("a byte");
             }
-            let mut heard = Vec::new();
-            let error = connection.read_to_end(&mut heard).await.expect_err("it has not begun");
-            assert_eq!((error.kind(), heard.len()), (io::ErrorKind::TimedOut, said.len()));
+            let mut received = Vec::new();
+            let error = connection.read_to_end(&mut received).await.expect_err("it has not sent enough");
+            assert_eq!((error.kind(), received.len()), (io::ErrorKind::TimedOut, sent.len()));
         }
     }
 
     #[tokio::test]
-    async fn whoever_has_begun_may_be_silent() {
-        let (mut incoming, address) = incoming(9, BEGIN).await;
+    async fn a_connection_may_be_silent_after_its_first_bytes() {
+        let (mut incoming, address) = incoming(9, HANDSHAKE_TIMEOUT).await;
         let mut client = connect(address).await;
         client.write_all(b"ab").await.expect("written");
         let mut connection = incoming.next().await;
         connection.read_exact(&mut [0; 2]).await.expect("read");
-        assert!(connection.beginning.is_none());
+        assert!(connection.handshake.is_none());
     }
 
-    /// The story: whoever had sent half a request kept its place, and a port had only so many.
+    /// The story: a client that had sent half a request kept its slot, and the port had only so
+    /// many.
     #[tokio::test]
-    async fn where_all_of_it_has_to_be_done_in_time_half_a_request_is_given_up() {
+    async fn half_a_request_is_closed_where_the_whole_request_has_a_time_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let mut incoming = Incoming::new(listener, ("tests", "none"), 1, WHOLE, Duration::from_millis(1));
+        let mut incoming =
+            Incoming::new(listener, ("tests", "none"), 1, FULL_REQUEST, Duration::from_millis(1));
         let mut client = connect(address).await;
         client.write_all(b"GET /ready HTTP/1.1\r\n").await.expect("written");
         let mut connection = incoming.next().await;
         let error = connection.read_to_end(&mut Vec::new()).await.expect_err("no more of it comes");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let much = vec![0; 64 << 20];
-        let error = connection.write_all(&much).await.expect_err("nobody takes it");
+        let error = connection.write_all(&much).await.expect_err("the client does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]
-    async fn of_a_yielding_port_the_newest_comer_takes_the_place_of_the_oldest() {
-        let (incoming, address) = incoming(2, BEGIN).await;
+    async fn on_a_yielding_port_a_new_connection_replaces_the_oldest() {
+        let (incoming, address) = incoming(2, HANDSHAKE_TIMEOUT).await;
         let mut incoming = incoming.yielding();
         let clients = [connect(address).await, connect(address).await, connect(address).await];
         let mut first = incoming.next().await;
@@ -392,13 +407,13 @@ mod tests {
         incoming.next().await;
         ended.await.expect("the oldest");
         drop(clients);
-        assert_eq!(second.read_to_end(&mut Vec::new()).await.ok(), Some(0), "it was left alone");
+        assert_eq!(second.read_to_end(&mut Vec::new()).await.ok(), Some(0), "it stayed open");
     }
 
     #[test]
     fn all_ports_together_leave_descriptors_for_files() {
-        let places = |percent, most| Places { percent, most }.of(1024);
-        assert_eq!((places(75, 10_000), places(75, 100)), (750, 100));
-        assert_eq!(Places { percent: 75, most: 10_000 }.of(0), 1);
+        let slots = |percent, most| ConnectionSlots { percent, most }.of(1024);
+        assert_eq!((slots(75, 10_000), slots(75, 100)), (750, 100));
+        assert_eq!(ConnectionSlots { percent: 75, most: 10_000 }.of(0), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Files, sockets and signals, and the services that only real sockets can carry.
+//! Files, sockets and signals, and the services that need real sockets.
 
 mod contract;
 mod incoming;
@@ -12,7 +12,7 @@ use crate::config::{DiskBackend, NodeConfig};
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::outage::Outlook;
+use crate::outage::ElectionBlockedState;
 use crate::platform;
 use crate::service::{KvService, Stop};
 use cairn_client::proto::kv_server::KvServer;
@@ -20,7 +20,7 @@ use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, Inspection};
 use cairn_raft::Replica;
 use futures::FutureExt;
-use incoming::{BEGIN, Incoming, PREFACE_BYTES, Places, WHOLE};
+use incoming::{ConnectionSlots, FULL_REQUEST, HANDSHAKE_TIMEOUT, Incoming, PREFACE_BYTES};
 use rand::RngExt;
 use sending::Sending;
 use std::net::SocketAddr;
@@ -32,22 +32,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-/// Calls of one connection under way at once: a request takes memory before it can be refused. More wait at the client, and
-/// what shares a stream is one call.
+/// Calls under way on one connection. The bound exists because a request takes memory before it can
+/// be refused. More calls wait at the client; a multiplexed stream is one call.
 const CLIENT_STREAMS: u32 = 128;
 
-/// How clients are to take their answers while reads of others wait for memory. A client that lets several windows of HTTP/2
-/// fill up and then takes them all at once is not slow.
+/// The pace at which clients must take their answers while reads of others wait for memory. A
+/// client that lets several HTTP/2 windows fill up and then takes them all at once is not slow.
 const READ_PACE: Pace =
-    Pace { rate_bytes: 64 << 10, over: Duration::from_secs(3), look: Duration::from_millis(500) };
+    Pace { rate_bytes: 64 << 10, over: Duration::from_secs(3), interval: Duration::from_millis(500) };
 
-/// How long an HTTP request may take to arrive and its answer to be taken. A connection carries one.
+/// How long an HTTP request may take to arrive and its answer to be taken. A connection carries one
+/// request.
 const HTTP_REQUEST: Duration = Duration::from_secs(5);
 
-/// In hundredths of the descriptors of the process, the most that each port takes; the rest is for files.
+/// The most descriptors of the process that each port takes, in hundredths; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
-const PEERS: Places = Places { percent: 12, most: 1024 };
-const WATCHERS: Places = Places { percent: 6, most: 64 };
+const PEERS: ConnectionSlots = ConnectionSlots { percent: 12, most: 1024 };
+const WATCHERS: ConnectionSlots = ConnectionSlots { percent: 6, most: 64 };
 
 pub(in crate::compose) type Listener = TcpListener;
 
@@ -67,8 +68,8 @@ pub(in crate::compose) fn address_of(listener: &Listener) -> Result<SocketAddr, 
     listener.local_addr().map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
 }
 
-fn incoming(listener: Listener, served: (&'static str, &'static str), places: &Places) -> Incoming {
-    Incoming::new(listener, served, places.of(platform::descriptors()), PREFACE_BYTES, BEGIN)
+fn incoming(listener: Listener, served: (&'static str, &'static str), slots: &ConnectionSlots) -> Incoming {
+    Incoming::new(listener, served, slots.of(platform::descriptors()), PREFACE_BYTES, HANDSHAKE_TIMEOUT)
 }
 
 pub(in crate::compose) async fn serve_clients(
@@ -88,8 +89,8 @@ pub(in crate::compose) async fn serve_clients(
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
     }
-    let places = Places { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
-    let incoming = incoming(listener, ("clients", "listen.client"), &places).charged(reads).stream();
+    let slots = ConnectionSlots { percent: CLIENTS_PERCENT, most: config.limits.max_connections };
+    let incoming = incoming(listener, ("clients", "listen.client"), &slots).charged(reads).stream();
     let end = router.serve_with_incoming_shutdown(incoming, stopping.map(|_| ())).await;
     watcher.abort();
     slow.abort();
@@ -104,14 +105,14 @@ pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica
 
 pub(in crate::compose) fn serve_watchers(
     listener: Option<Listener>,
-    (replica, outlook): (&Replica, &Outlook),
+    (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
     metrics: Arc<Metrics>,
 ) -> Option<JoinHandle<()>> {
-    let router = probes::router(replica.clone(), outlook.clone(), metrics);
+    let router = probes::router(replica.clone(), election_blocked_state.clone(), metrics);
     listener.map(|listener| {
-        let places = WATCHERS.of(platform::descriptors());
+        let slots = WATCHERS.of(platform::descriptors());
         let incoming =
-            Incoming::new(listener, ("HTTP", "listen.http"), places, WHOLE, HTTP_REQUEST).yielding();
+            Incoming::new(listener, ("HTTP", "listen.http"), slots, FULL_REQUEST, HTTP_REQUEST).yielding();
         tokio::spawn(async move {
             if let Err(error) = axum::serve(incoming, router).await {
                 tracing::error!(%error, "the HTTP server ended");
@@ -120,7 +121,7 @@ pub(in crate::compose) fn serve_watchers(
     })
 }
 
-/// In mode `device`, whoever looks after its contract.
+/// The task that checks the device contract, in mode `device`.
 pub(in crate::compose) fn watch_device(
     config: &NodeConfig,
     durability: &Durability,
@@ -129,12 +130,12 @@ pub(in crate::compose) fn watch_device(
     let directory = config.data_directory.clone();
     let ask = move || crate::doctor::cache(&directory);
     let contract = durability.contract?;
-    Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::PAUSE, ask)))
+    Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::POLL_INTERVAL, ask)))
 }
 
-/// Whoever says which members are configured elsewhere than the log has them.
-pub(in crate::compose) fn tell_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
-    Some(tokio::spawn(moved::tell(replica.clone(), config.clone())))
+/// The task that reports members whose configured address differs from the log's.
+pub(in crate::compose) fn report_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(moved::report(replica.clone(), config.clone())))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.
@@ -161,7 +162,7 @@ fn backend(config: &NodeConfig) -> Backend {
     }
 }
 
-/// What this machine justifies for the data directory.
+/// The mode that this machine justifies for the data directory.
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Durability::of(config)
 }
@@ -170,21 +171,21 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     let directory = FileDirectory::open(&config.data_directory, backend(config))?;
     let boot_id_file = &config.storage.boot_id_file;
     let boot = cairn_engine::io::boot_id_from(boot_id_file).map_err(|error| {
-        let what = format!("the boot id in {} (storage.boot_id_file)", boot_id_file.display());
+        let what = format!("the kernel boot id in {} (storage.boot_id_file)", boot_id_file.display());
         unreadable(&what, &error)
     })?;
     let boot = match crate::doctor::histories(&config.data_directory) {
         Ok(devices) => {
             info!(
                 devices = devices.join("; "),
-                "a change in this since the last start counts as a power cut, as a new boot does"
+                "a change of the devices since the last start counts as a power cut, like a new kernel boot id"
             );
             boot.with_devices(&devices)
         }
         Err(reason) => {
             info!(
                 reason,
-                "the devices below the data directory are not seen: only the boot id tells a power cut"
+                "the devices below the data directory cannot be seen: only the kernel boot id shows a power cut"
             );
             boot
         }
@@ -194,7 +195,7 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
 
 pub(super) async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
     let files = FileDirectory::open(directory, Backend::Auto)?;
-    let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the boot id", &error))?;
+    let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel boot id", &error))?;
     let boot = crate::doctor::histories(directory).map_or(boot, |devices| boot.with_devices(&devices));
     Ok(cairn_engine::inspect(&files, boot, values).await?)
 }

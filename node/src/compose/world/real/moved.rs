@@ -1,5 +1,6 @@
-//! Says once, when the members are known, which of them the log has elsewhere than the configuration: the configuration goes
-//! before, and a member that another one still looks for at its old place cannot be found by it.
+//! Warns once, when the members are known, about each member whose address in the log differs from
+//! the configuration. The configuration takes precedence, so a member with an outdated
+//! configuration cannot reach one that moved.
 
 use crate::config::NodeConfig;
 use cairn_raft::{Member, MemberAddress, Replica};
@@ -7,13 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::warn;
 
-const PAUSE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Waits for the members to be known.
-pub(super) async fn tell(replica: Replica, config: NodeConfig) {
+/// Waits until the members are known.
+pub(super) async fn report(replica: Replica, config: NodeConfig) {
     let members = loop {
         match replica.status().members {
-            none if none.is_empty() => tokio::time::sleep(PAUSE).await,
+            none if none.is_empty() => tokio::time::sleep(POLL_INTERVAL).await,
             members => break members,
         }
     };
@@ -24,7 +25,8 @@ pub(super) async fn tell(replica: Replica, config: NodeConfig) {
 
 fn differences(members: &[Member], configured: &BTreeMap<u16, MemberAddress>) -> Vec<String> {
     if configured.len() == 1 && members.len() > 1 {
-        // It says where this member listens, not how a cluster reaches it.
+        // Such a configuration has this member's listen address, not the address at which a cluster
+        // reaches it.
         return Vec::new();
     }
     let differs = |member: &Member| {
@@ -32,7 +34,7 @@ fn differences(members: &[Member], configured: &BTreeMap<u16, MemberAddress>) ->
         let (id, slot, then) = (member.id, member.id.slot(), &member.address);
         Some(format!(
             "the log has member {id} at {} for members and {} for clients, the configuration at {} and {}: the \
-             configuration goes before; give `members.{slot}` the same addresses in every member's configuration",
+             configuration takes precedence; give `members.{slot}` the same addresses in every member's configuration",
             then.peer, then.client, now.peer, now.client
         ))
     };
@@ -49,12 +51,12 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_the_log_has_elsewhere_is_named_with_both_places() {
+    fn a_member_that_moved_is_named_with_both_addresses() {
         let member = |slot, host| Member { id: NodeId::new(slot, 7), address: at(host), voter: true };
         let members = [member(1, "a"), member(2, "old"), member(3, "c")];
         let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
-        let told = differences(&members, &configured);
-        let [sentence] = told.as_slice() else { panic!("one member has moved: {told:?}") };
+        let sentences = differences(&members, &configured);
+        let [sentence] = sentences.as_slice() else { panic!("one member has moved: {sentences:?}") };
         for words in ["2.7", "old:2", "old:1", "new:2", "new:1", "`members.2`"] {
             assert!(sentence.contains(words), "`{words}` is not in: {sentence}");
         }

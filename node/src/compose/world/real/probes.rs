@@ -1,9 +1,9 @@
-//! What machines that watch are served: `/live`, `/ready` and `/metrics` over HTTP; gRPC health and
+//! What monitoring is served: `/live`, `/ready` and `/metrics` over HTTP; gRPC health and
 //! reflection beside the public service. An HTTP connection carries one request, so that none keeps
-//! its place for longer.
+//! its slot for longer.
 
 use crate::metrics::Metrics;
-use crate::outage::Outlook;
+use crate::outage::ElectionBlockedState;
 use crate::service::KvService;
 use axum::Router;
 use axum::extract::State;
@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use cairn_client::proto;
 use cairn_client::proto::kv_server::KvServer;
-use cairn_engine::Standing;
+use cairn_engine::MemberState;
 use cairn_raft::Replica;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,33 +23,41 @@ use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How often the health service looks at the replica.
+/// How often the health service checks the replica.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
-struct Watched {
+struct Probes {
     replica: Replica,
-    outlook: Outlook,
+    election_blocked_state: ElectionBlockedState,
     metrics: Arc<Metrics>,
 }
 
 /// The routes.
-pub(super) fn router(replica: Replica, outlook: Outlook, metrics: Arc<Metrics>) -> Router {
+pub(super) fn router(
+    replica: Replica,
+    election_blocked_state: ElectionBlockedState,
+    metrics: Arc<Metrics>,
+) -> Router {
     Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
         .route("/metrics", get(render))
-        .layer(map_response(last))
-        .with_state(Watched { replica, outlook, metrics })
+        .layer(map_response(close_after))
+        .with_state(Probes { replica, election_blocked_state, metrics })
 }
 
 /// Whether the node can serve: `Err` says why not.
 fn readiness(replica: &Replica) -> Result<(), String> {
     let status = replica.status();
-    match status.stopped_reason.or_else(|| replica.engine().status().failed).or_else(|| replica.outcast()) {
+    match status
+        .stopped_reason
+        .or_else(|| replica.engine().status().failed)
+        .or_else(|| replica.removed_reason())
+    {
         Some(why) => Err(format!("stopped: {why}")),
-        None if status.standing == Standing::Recovering => {
-            Err("recovering: brought up to date by a leader".into())
+        None if status.member_state == MemberState::Recovering => {
+            Err("recovering: catching up with a leader".into())
         }
         None if !replica.votes() => Err("joining: not a voter of the cluster yet".into()),
         None if status.leader.is_none() => Err("no leader is known".into()),
@@ -57,7 +65,7 @@ fn readiness(replica: &Replica) -> Result<(), String> {
     }
 }
 
-/// Has the health service say whether the node can serve. Never ends.
+/// Sets the health service to whether the node can serve. Never ends.
 pub(super) async fn report_health(health: HealthReporter, replica: Replica) {
     loop {
         if readiness(&replica).is_ok() {
@@ -71,7 +79,7 @@ pub(super) async fn report_health(health: HealthReporter, replica: Replica) {
     }
 }
 
-/// The reflection service: it describes what the address for clients serves.
+/// The reflection service: it describes what the client address serves.
 pub(super) fn reflection()
 -> Result<ServerReflectionServer<impl ServerReflection>, tonic_reflection::server::Error> {
     tonic_reflection::server::Builder::configure()
@@ -80,30 +88,30 @@ pub(super) fn reflection()
         .build_v1()
 }
 
-/// The process answers; restart it if it does not. A node that stopped for its disk's sake is not restarted into the
-/// same trouble, so this stays 200.
+/// Answers while the process runs: restart it if it does not. A node that stopped because of its
+/// disk still answers 200, because a restart would stop it for the same reason.
 async fn live() -> &'static str {
     "live\n"
 }
 
-async fn ready(State(watched): State<Watched>) -> Response {
-    match readiness(&watched.replica) {
+async fn ready(State(probes): State<Probes>) -> Response {
+    match readiness(&probes.replica) {
         Ok(()) => "ready\n".into_response(),
         Err(why) => {
-            let why = watched.outlook.of(&watched.replica).unwrap_or(why);
+            let why = probes.election_blocked_state.of(&probes.replica).unwrap_or(why);
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response()
         }
     }
 }
 
-/// Ends the connection behind the answer.
-async fn last(mut response: Response) -> Response {
+/// Closes the connection after the answer.
+async fn close_after(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-async fn render(State(watched): State<Watched>) -> Response {
-    match watched.metrics.render() {
+async fn render(State(probes): State<Probes>) -> Response {
+    match probes.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }

@@ -1,5 +1,5 @@
-//! The answers to clients on their way through the transport: each piece of an answer carries its charge until the kernel has
-//! taken it, or the connection or the stream has ended.
+//! The answers to clients on their way through the transport. Each piece of an answer carries its
+//! charge until the kernel has taken it, or the connection or the stream has ended.
 
 use crate::admission::memory::{Charge, Outbox, Reader};
 use bytes::Bytes;
@@ -12,9 +12,10 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
-/// Bytes that a piece takes beside its own: buffers and the stream's state.
+/// Bytes that a piece takes beside its own: buffers and the state of the stream.
 const PIECE_BYTES: usize = 8 << 10;
-/// The allocator gives lengths in steps of an eighth, and keeps as much again that is free for a while.
+/// The allocator rounds sizes up by at most an eighth, and keeps about as much again free for a
+/// while.
 const ROUNDED_TO: usize = 4;
 
 /// A service whose answers are charged to their connections.
@@ -86,7 +87,7 @@ impl http_body::Body for Charged {
     }
 }
 
-/// A piece of an answer and what it is charged.
+/// A piece of an answer with its charge.
 struct Piece {
     bytes: Bytes,
     _charge: Charge,

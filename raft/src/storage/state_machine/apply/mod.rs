@@ -1,12 +1,12 @@
-//! What an entry does to the state: conditions, results, changes.
+//! Applying an entry to the state: conditions, results, changes.
 //!
-//! What holds here: an entry sees the state after the entries before it, though a batch of entries reaches the engine
-//! at once; all operations of a command see the state before the command.
+//! What holds here: an entry sees the state after the entries before it, though a batch of entries
+//! reaches the engine at once; all operations of a command see the state before the command.
 
+use super::boot_epochs::log_epoch;
 use super::image::Image;
-use super::retired::retire;
-use super::sessions::{Admission, Recorded};
-use super::starts::log_start;
+use super::removed::add_dropped;
+use super::sessions::{Recorded, SessionCheck};
 use crate::core::codec::{self, StoredCommand, StoredKind};
 use crate::core::command::{OperationResult, Version};
 use crate::core::error::Malformed;
@@ -17,7 +17,7 @@ use cairn_engine::{Change, Engine, LogId, Transition};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What keys exist, with which version: the engine, or a stand-in for tests.
+/// Which keys exist, with which version: the engine, or a stand-in for tests.
 pub(super) trait Keys {
     fn version(&self, key: &[u8]) -> Option<Version>;
 }
@@ -28,8 +28,8 @@ impl Keys for Engine {
     }
 }
 
-/// Entries applied together: their effects, gathered for one call of the engine.
-pub(super) struct Batch<'k, K> {
+/// Entries applied together: their effects, collected for one call of the engine.
+pub(super) struct ApplyBatch<'k, K> {
     keys: &'k K,
     /// What earlier entries of the batch did to keys.
     changed: HashMap<Bytes, Option<Version>>,
@@ -37,9 +37,9 @@ pub(super) struct Batch<'k, K> {
     transitions: Vec<Transition>,
 }
 
-impl<'k, K: Keys> Batch<'k, K> {
-    pub(super) fn new(keys: &'k K, image: Image, capacity: usize) -> Batch<'k, K> {
-        Batch {
+impl<'k, K: Keys> ApplyBatch<'k, K> {
+    pub(super) fn new(keys: &'k K, image: Image, capacity: usize) -> ApplyBatch<'k, K> {
+        ApplyBatch {
             keys,
             changed: HashMap::with_capacity(capacity),
             image,
@@ -59,24 +59,25 @@ impl<'k, K: Keys> Batch<'k, K> {
             Payload::Blank => (Vec::new(), Answer::Nothing),
             Payload::Membership(membership) => {
                 let before = self.image.membership.membership();
-                retire(&mut self.image.retired, before, &membership);
+                add_dropped(&mut self.image.removed, before, &membership);
                 self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) if codec::is_loss(&proposal.meta) => {
-                // A mandate leads for one term; each of its voters says so.
-                if id.term != self.image.last_loss_term {
-                    self.image.losses += 1;
-                    self.image.last_loss = id.index;
-                    self.image.last_loss_term = id.term;
+            Payload::Normal(proposal) if codec::is_unsafe_recovery(&proposal.meta) => {
+                // An unsafe recovery elects a leader for one term; each member that used the grant
+                // may ask for a record.
+                if id.term != self.image.last_unsafe_recovery_term {
+                    self.image.unsafe_recoveries += 1;
+                    self.image.last_unsafe_recovery_index = id.index;
+                    self.image.last_unsafe_recovery_term = id.term;
                 }
                 (Vec::new(), Answer::Nothing)
             }
-            Payload::Normal(proposal) => match codec::decode_start(&proposal.meta) {
-                Some((member, run)) => {
+            Payload::Normal(proposal) => match codec::decode_epoch(&proposal.meta) {
+                Some((member, epoch)) => {
                     let membership = self.image.membership.membership();
                     let is_member = |id: NodeId| membership.get_node(&id).is_some();
-                    log_start(&mut self.image.starts, member, run, is_member);
+                    log_epoch(&mut self.image.boot_epochs, member, epoch, is_member);
                     (Vec::new(), Answer::Nothing)
                 }
                 None => self.command(id, &proposal.meta)?,
@@ -92,10 +93,10 @@ impl<'k, K: Keys> Batch<'k, K> {
             let (changes, recorded) = self.run(id, command);
             return Ok((changes, answer(recorded)));
         };
-        match self.image.sessions.admit(id.index, &stored) {
-            Admission::Expired => Ok((Vec::new(), Answer::SessionExpired)),
-            Admission::Repeated(recorded) => Ok((Vec::new(), recorded.answer())),
-            Admission::New => {
+        match self.image.sessions.check(id.index, &stored) {
+            SessionCheck::Expired => Ok((Vec::new(), Answer::SessionExpired)),
+            SessionCheck::Repeated(recorded) => Ok((Vec::new(), recorded.answer())),
+            SessionCheck::New => {
                 let (changes, recorded) = self.run(id, command);
                 let answer = recorded.answer();
                 self.image.sessions.record(&stored, Arc::new(recorded));

@@ -1,4 +1,4 @@
-//! Conditions, batches and repeats, against a key space of a few lines.
+//! Conditions, batches and retries, against a key space of a few lines.
 
 use super::*;
 use crate::core::command::{Command, Condition, Operation, Session};
@@ -38,7 +38,7 @@ impl Model {
                 _ => vec![],
             })
             .collect();
-        let mut batch = Batch::new(&self.keys, self.image.clone(), entries.len());
+        let mut batch = ApplyBatch::new(&self.keys, self.image.clone(), entries.len());
         let answers = entries.into_iter().map(|entry| batch.apply(entry).unwrap()).collect();
         let (transitions, image) = batch.finish();
         self.image = image;
@@ -150,7 +150,7 @@ fn an_entry_sees_the_entries_before_it_in_its_batch() {
 }
 
 #[test]
-fn a_repeated_command_changes_nothing_and_has_the_first_answer() {
+fn a_retried_command_changes_nothing_and_has_the_first_answer() {
     let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
     let command = Command {
@@ -226,7 +226,7 @@ fn any_command() -> impl Strategy<Value = Command> {
 }
 
 proptest! {
-    /// How entries are cut into batches differs between replicas; the state must not.
+    /// Replicas cut entries into different batches; the state must be the same.
     #[test]
     fn batches_do_not_matter(commands in proptest::collection::vec(any_command(), 0..40), size in 1usize..10) {
         let begun = || Model { next: 1, ..Model::default() };

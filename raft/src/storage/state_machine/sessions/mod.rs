@@ -1,18 +1,21 @@
-//! What was answered to which client, so that a repeated write is answered again and not applied again.
+//! Client sessions: the results of each client's latest writes. A retried write gets its first
+//! result and is not applied again.
 //!
-//! The story against which this stands: a client writes, its connection breaks, it repeats the write elsewhere. If the
-//! first attempt was applied, the second must not be; and when the table has forgotten the client, nothing that might
-//! be a repeat may be applied at all. `evicted_through` is the newest use of any forgotten session: a client that is not
-//! in the table and whose session began before it may have been one of those.
+//! The story behind it: a client writes, its connection breaks, and it retries the write at another
+//! member. If the first attempt was applied, the second must not be. When the table has evicted the
+//! client, nothing that might be a retry may be applied at all. `evicted_through` is the newest use
+//! of any evicted session. A client that is not in the table, and whose session began before that,
+//! may have been evicted.
 //!
-//! The other story: after an operator gave up what no member held, indexes stand for other entries than before. A client
-//! whose base is of the history that was lost would seem to have begun after everything that is forgotten, also where it
-//! did not. In one history an entry lies after the base of its session; one that does not is refused until it does, from
-//! where on bases tell again who began when.
+//! The other story: after an unsafe recovery, indexes name other entries than before. A client
+//! whose base lies in the discarded history would seem to have begun after every eviction, even if
+//! it did not. Without an unsafe recovery, an entry's index is always above its session's base. A
+//! session for which that does not hold is refused until the log has passed its base; from then on
+//! the comparison with evictions is right again.
 //!
-//! What holds here: every step depends on the table and the command alone, so all replicas remember and forget the same;
-//! the table is bounded in clients, in results per client, and in bytes, so that it fits into a message and a checkpoint; a
-//! copy is O(1).
+//! What holds here: every step depends on the table and the command alone, so all replicas keep and
+//! evict the same sessions; the table is bounded in clients, in results per client, and in bytes,
+//! so that it fits into a message and a checkpoint; a copy is O(1).
 
 use crate::core::codec::StoredSession;
 use crate::core::command::{OperationResult, Session};
@@ -28,21 +31,22 @@ use std::sync::Arc;
 /// Results kept per client; clients keep fewer writes in flight.
 const MAX_RESULTS: usize = 1024;
 
-/// What a client, a result and an operation's result take at most in the image.
+/// Upper bounds for a client, a result and an operation's result in the image.
 const CLIENT_BYTES: u64 = 48;
 const RESULT_BYTES: u64 = 48;
 const OPERATION_BYTES: u64 = 20;
-/// The bytes of the table: so many for each client that it may hold, and no more than fit into one message.
+/// Bounds the table's bytes: this many for each client that it may hold, and no more than fit into
+/// one message.
 pub(crate) const BYTES_PER_SESSION: u64 = 4096;
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The table.
+/// The table of sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sessions {
     clients: OrdMap<u128, Arc<Client>>,
-    /// What all of them take.
+    /// The bytes of all clients.
     bytes: u64,
-    /// The newest use of any session that was forgotten.
+    /// The newest use of any evicted session.
     evicted_through: u64,
 }
 
@@ -51,11 +55,11 @@ struct Client {
     /// The index of the last entry that used the session.
     last_used: u64,
     lowest_pending: u64,
-    /// By sequence, rising.
+    /// By ascending sequence number.
     results: VecDeque<(u64, Arc<Recorded>)>,
 }
 
-/// What was answered.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
     pub(crate) id: LogId,
@@ -80,30 +84,30 @@ impl Recorded {
 
 /// What to do with a command.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum SessionCheck {
     /// It is new: apply it, then [`Sessions::record`] it.
     New,
     /// It was applied before.
     Repeated(Arc<Recorded>),
-    /// It may have been applied before, and the table no longer knows; or its base cannot tell, being of a history that
-    /// was given up.
+    /// It may have been applied before, and the table no longer knows. Or its base cannot tell,
+    /// since it lies in a discarded history.
     Expired,
 }
 
-/// What a write with a session leaves in the image at most.
+/// The most that a write with a session adds to the image.
 pub(crate) fn write_bytes(operations: usize) -> u64 {
     CLIENT_BYTES + RESULT_BYTES + OPERATION_BYTES * operations as u64
 }
 
 impl Sessions {
-    /// Judges the command that entry `index` carries, and marks its session used.
-    pub(crate) fn admit(&mut self, index: u64, stored: &StoredSession) -> Admission {
+    /// Checks the command of entry `index`, and marks its session as used.
+    pub(crate) fn check(&mut self, index: u64, stored: &StoredSession) -> SessionCheck {
         let Session { client_id, sequence, lowest_pending, base_index } = stored.session;
         if !self.clients.contains_key(&client_id) {
             if base_index < self.evicted_through || base_index >= index {
-                return Admission::Expired;
+                return SessionCheck::Expired;
             }
-            self.make_room(stored.max_sessions);
+            self.evict_for(stored.max_sessions);
         }
         let known = self.clients.entry(client_id).or_insert_with(|| {
             self.bytes += CLIENT_BYTES;
@@ -111,43 +115,43 @@ impl Sessions {
         });
         let client = Arc::make_mut(known);
         client.last_used = index;
-        self.bytes -= client.forget_below(lowest_pending);
+        self.bytes -= client.drop_below(lowest_pending);
         if sequence < client.lowest_pending {
-            return Admission::Expired;
+            return SessionCheck::Expired;
         }
         match client.find(sequence) {
-            Ok(recorded) => Admission::Repeated(recorded),
-            Err(_) => Admission::New,
+            Ok(recorded) => SessionCheck::Repeated(recorded),
+            Err(_) => SessionCheck::New,
         }
     }
 
-    /// Keeps what was answered to an admitted command.
+    /// Keeps the result of a new command.
     pub(crate) fn record(&mut self, stored: &StoredSession, recorded: Arc<Recorded>) {
         let session = &stored.session;
         let Some(client) = self.clients.get_mut(&session.client_id) else {
             return;
         };
         let client = Arc::make_mut(client);
-        if let Err(place) = client.find(session.sequence) {
+        if let Err(position) = client.find(session.sequence) {
             self.bytes += recorded.bytes();
-            client.results.insert(place, (session.sequence, recorded));
+            client.results.insert(position, (session.sequence, recorded));
         }
         while client.results.len() > MAX_RESULTS {
-            if let Some((sequence, forgotten)) = client.results.pop_front() {
-                self.bytes -= forgotten.bytes();
+            if let Some((sequence, dropped)) = client.results.pop_front() {
+                self.bytes -= dropped.bytes();
                 client.lowest_pending = client.lowest_pending.max(sequence.saturating_add(1));
             }
         }
         let most = stored.max_sessions.saturating_mul(BYTES_PER_SESSION).min(MAX_BYTES);
         if self.bytes > most {
-            // One client's results are within its own bound.
+            // The writing client's own results have a bound of their own.
             self.evict(|sessions, id| sessions.bytes > most / 8 * 7 && id != session.client_id);
         }
     }
 
-    /// Forgets the least recently used sessions when there is no room for another one: an eighth of the table at once,
-    /// so that the search for them is rare.
-    fn make_room(&mut self, max_sessions: u64) {
+    /// If the table is full, evicts the least recently used sessions: an eighth of the table at
+    /// once, so that the search for them is rare.
+    fn evict_for(&mut self, max_sessions: u64) {
         let max = usize::try_from(max_sessions).unwrap_or(usize::MAX).max(1);
         if self.clients.len() < max {
             return;
@@ -156,7 +160,8 @@ impl Sessions {
         self.evict(|sessions, _| sessions.clients.len() > rest);
     }
 
-    /// Forgets sessions, the least recently used first, while `surplus` says so of the table and the next one.
+    /// Evicts sessions, the least recently used first, while `surplus` holds for the table and the
+    /// next one.
     fn evict(&mut self, surplus: impl Fn(&Sessions, u128) -> bool) {
         let mut by_use: Vec<(u64, u128)> =
             self.clients.iter().map(|(id, client)| (client.last_used, *id)).collect();
@@ -170,7 +175,7 @@ impl Sessions {
         }
     }
 
-    /// What the table takes in the image, at most.
+    /// The most that the table takes in the image.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -209,21 +214,20 @@ impl Sessions {
 impl Client {
     fn find(&self, sequence: u64) -> Result<Arc<Recorded>, usize> {
         match self.results.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
-            Ok(place) => self.results.get(place).map(|(_, recorded)| recorded.clone()).ok_or(place),
-            Err(place) => Err(place),
+            Ok(position) => self.results.get(position).map(|(_, recorded)| recorded.clone()).ok_or(position),
+            Err(position) => Err(position),
         }
     }
 
-    /// Forgets the results below; how many bytes they took.
-    fn forget_below(&mut self, lowest_pending: u64) -> u64 {
+    /// Drops the results below `lowest_pending`, and returns how many bytes they took.
+    fn drop_below(&mut self, lowest_pending: u64) -> u64 {
         let mut bytes = 0;
         if lowest_pending <= self.lowest_pending {
             return bytes;
         }
         self.lowest_pending = lowest_pending;
-        while let Some((_, forgotten)) = self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending)
-        {
-            bytes += forgotten.bytes();
+        while let Some((_, dropped)) = self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending) {
+            bytes += dropped.bytes();
         }
         bytes
     }

@@ -50,7 +50,8 @@ fn a_read_during_a_write_may_see_either_state() {
     accepted(vec![put(0, 10, 0, 1, 5, None), get(2, 4, 0, None), get(11, 12, 0, Some((1, 5)))]);
 }
 
-/// A history was called wrong whose write kept its version to itself: a stale read had shown it, and a condition named it.
+/// The story: a correct history was rejected. The answer to a write did not show its version, but a
+/// stale read did, and a condition named it.
 #[test]
 fn a_condition_may_name_a_version_that_only_a_stale_read_showed() {
     let stale = record(3, 2, 3, Action::StaleGet(0), Outcome::Found(Some((7, 5))));
@@ -65,7 +66,7 @@ fn a_condition_may_name_a_version_that_only_a_stale_read_showed() {
 }
 
 #[test]
-fn a_check_of_unknown_outcome_does_not_stand_for_a_delete() {
+fn a_check_of_unknown_outcome_does_not_count_as_a_delete() {
     let open = |invoked, change| {
         record(2, invoked, invoked, Action::Write(vec![operation(0, change)]), Outcome::Unknown)
     };
@@ -79,10 +80,10 @@ fn a_stale_read_is_rejected() {
     rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 6, Some(5)), get(4, 5, 0, Some((1, 5)))]);
 }
 
-/// A client learnt the version of a write of unknown outcome by a stale read, and used it as a condition before any other
-/// read showed it.
+/// A client learnt the version of a write of unknown outcome from a stale read, and used it as a
+/// condition before any other read showed it.
 #[test]
-fn a_condition_may_rest_on_a_version_that_only_a_stale_read_told() {
+fn a_condition_may_use_a_version_that_only_a_stale_read_showed() {
     let stale = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((2, 6))));
     let condition = WriteOperation { key: 0, change: Change::Put(3), condition: Condition::Version(6) };
     let applied = Outcome::Applied { index: 7, term: 1, previous: vec![Some(6)] };
@@ -105,7 +106,8 @@ fn a_lost_acknowledged_write_is_rejected() {
 
 #[test]
 fn a_write_applied_twice_is_rejected() {
-    // The first application is seen at 5, then another value, then the first again at a later version.
+    // The first application is seen at 5, then another value, then the first again at a later
+    // version.
     rejected(vec![
         open_put(0, 0, 1),
         get(1, 2, 0, Some((1, 5))),
@@ -150,7 +152,7 @@ fn a_silent_write_is_known_by_the_version_that_others_found() {
 }
 
 #[test]
-fn a_condition_may_name_the_version_of_a_silent_write_that_a_stale_read_has_told() {
+fn a_condition_may_name_the_version_of_a_silent_write_that_a_stale_read_has_shown() {
     let stale = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((7, 9))));
     let named = conditional(6, Condition::Version(9), 8, applied(11, Some(9)));
     accepted(vec![open_put(1, 0, 7), stale.clone(), named.clone()]);
@@ -178,7 +180,7 @@ fn failed(index: Version, found: Option<Version>) -> Outcome {
 }
 
 #[test]
-fn a_conditional_write_is_judged_against_the_state_it_met() {
+fn a_conditional_write_is_checked_against_the_state_it_found() {
     let base = put(0, 1, 0, 1, 5, None);
     accepted(vec![base.clone(), conditional(2, Condition::Version(5), 2, applied(6, Some(5)))]);
     accepted(vec![base.clone(), conditional(2, Condition::Absent, 2, failed(6, Some(5)))]);
@@ -257,7 +259,8 @@ fn a_search_that_gives_up_says_so() {
     assert!(violations[0].detail.contains("gave up"), "{violations:?}");
 }
 
-/// Runs requests against a real map at random moments inside their intervals: such a history is right by construction.
+/// Runs requests against a real map at random moments inside their intervals: such a history is
+/// correct by construction.
 fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut clock = vec![0_u64; clients as usize];

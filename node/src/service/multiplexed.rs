@@ -1,7 +1,7 @@
-//! The server's end of the shared stream of small requests.
+//! The server's end of the multiplexed stream of small requests.
 
 use cairn_client::proto::{
-    Answer, BatchRequest, BatchResponse, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, answer, call,
+    Answer, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse, answer, call,
 };
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
@@ -12,20 +12,21 @@ use std::task::Poll;
 use std::time::Duration;
 use tonic::{Code, Status, Streaming};
 
-/// Requests of one stream under way at once; beyond them the stream is not read.
+/// Requests of one stream under way at once. At this number the server stops reading the stream.
 const UNDER_WAY: usize = 1024;
-/// Answers in one message, and their bytes: the last one may exceed them.
+/// Answers in one message, and their bytes. The last answer may exceed the bytes.
 const ANSWERS: usize = 128;
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Answers the calls of a stream as they are done, in any order. `serve` answers one; its time is `None` where the
-/// client gave none. Ends with the stream of requests or when `stopping` does, once all that was taken is answered, and with the
-/// refusal of a message that was not decoded; dropping it drops what is under way.
+/// Answers the calls of a stream as they complete, in any order. `serve` answers one call; its
+/// deadline is `None` if the client gave none. The stream of answers ends when the stream of
+/// requests or `stopping` does, once everything that was received is answered. It ends with a
+/// refusal after a message that cannot be decoded. Dropping it drops the calls under way.
 pub(super) fn answers<F>(
-    requests: Streaming<BatchRequest>,
+    requests: Streaming<MultiplexRequest>,
     stopping: impl Future<Output = ()> + Send + 'static,
     serve: impl Fn(call::Kind, Option<Duration>) -> F + Send + 'static,
-) -> impl Stream<Item = Result<BatchResponse, Status>> + Send
+) -> impl Stream<Item = Result<MultiplexResponse, Status>> + Send
 where
     F: Future<Output = Result<answer::Kind, Status>> + Send + 'static,
 {
@@ -33,7 +34,7 @@ where
     let refusal = Arc::clone(&refused);
     let calls = until(requests, stopping)
         .take_while(move |message| {
-            // Of a connection that broke nobody is told.
+            // A broken connection is not reported: nobody reads the answer.
             *refused.lock() =
                 message.as_ref().err().filter(|status| status.code() == Code::InvalidArgument).cloned();
             futures::future::ready(message.is_ok())
@@ -49,11 +50,13 @@ where
             Answer { id, kind: Some(result.unwrap_or_else(|status| answer::Kind::Failed(failed(&status)))) }
         }
     });
-    let answers = gathered(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(BatchResponse { answers }));
+    let answers =
+        batched(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(MultiplexResponse { answers }));
     answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(refusal.lock().take().map(Err))))
 }
 
-/// Ends with `stopping` too. That is looked at when it wakes the stream, and not whenever there may be a message.
+/// Ends when `stopping` does, too. `stopping` is polled only when it wakes the stream, not before
+/// each message.
 fn until<S: Stream>(
     stream: S,
     stopping: impl Future<Output = ()> + Send + 'static,
@@ -62,9 +65,9 @@ fn until<S: Stream>(
     stream.take_until(stopping.into_future())
 }
 
-/// What is ready goes into one message, within its bounds: the receiver refuses a message that is too long, and all that is on
-/// the stream with it.
-fn gathered(answers: impl Stream<Item = Answer> + Send) -> impl Stream<Item = Vec<Answer>> + Send {
+/// Puts the answers that are ready into one message, within its bounds. The receiver refuses a
+/// message that is too long, and with it everything on the stream.
+fn batched(answers: impl Stream<Item = Answer> + Send) -> impl Stream<Item = Vec<Answer>> + Send {
     let mut answers = Box::pin(answers.fuse());
     futures::stream::poll_fn(move |context| {
         let (mut message, mut bytes) = (Vec::new(), 0);
@@ -102,11 +105,11 @@ mod tests {
     }
 
     fn messages(answers: Vec<Answer>) -> Vec<Vec<Answer>> {
-        futures::executor::block_on(gathered(futures::stream::iter(answers)).collect())
+        futures::executor::block_on(batched(futures::stream::iter(answers)).collect())
     }
 
     #[test]
-    fn what_was_taken_before_the_server_stops_is_kept_and_the_stream_ends() {
+    fn calls_received_before_the_server_stops_are_kept_and_the_stream_ends() {
         let (stop, stopping) = futures::channel::oneshot::channel::<()>();
         let endless = futures::stream::iter([1, 2]).chain(futures::stream::pending());
         let mut taken = Box::pin(until(endless, async { stopping.await.unwrap_or_default() }));
@@ -116,10 +119,11 @@ mod tests {
         assert_eq!(next(&mut taken), None);
     }
 
-    /// The story: many large values were read at once and were all ready in the same moment. The message that carried them was
-    /// longer than the client takes, and ended the stream with everything on it.
+    /// The story: many large values were read at once, and all became ready in the same moment. The
+    /// message with all of them was longer than the client accepts, and ended the stream with
+    /// everything on it.
     #[test]
-    fn what_is_ready_goes_into_messages_that_are_not_too_long() {
+    fn ready_answers_go_into_messages_that_are_not_too_long() {
         let told = messages((0..100).map(|id| answer(id, 300_000)).collect());
         assert!(
             told.iter()

@@ -1,9 +1,10 @@
-//! What was recovered is made safe before anything is built on it: synced, cleared of what a crash left behind it, and
-//! where it is doubtful or less than there was, written anew.
+//! Makes the recovered state safe before anything is built on it: clears what a crash left behind
+//! its end, syncs it, and rewrites it if it may not be on the medium or is only a part of what was
+//! there.
 
 use super::recovery::Recovered;
-use super::rewrite::write_again;
-use crate::checkpoint::{self, Capture, CapturedGroup, Place, file_of};
+use super::rewrite::rewrite_unsynced;
+use crate::checkpoint::{self, Capture, CapturedGroup, CheckpointPosition, file_of};
 use crate::error::{Error, Result};
 use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::journal::{self, Ring};
@@ -13,23 +14,23 @@ use std::io;
 /// Journal blocks cleared in one write.
 const CLEAR_BLOCKS: u64 = 256;
 
-/// Clears what a cut tail left behind, syncs what was recovered so that it may be counted on, and makes room in the
-/// ring if the crash came when it was nearly full.
-pub(super) async fn settle(
+/// Clears what a cut tail left behind and syncs what was recovered, so that it can be relied on.
+/// Frees ring space if the crash came when the ring was nearly full.
+pub(super) async fn finish_recovery(
     devices: &Devices,
     ring: Ring,
     location: &str,
     recovered: &mut Recovered,
-    doubtful: bool,
+    after_failed_sync: bool,
     incarnation: u64,
 ) -> Result<()> {
     let failed = |file, operation| move |e: io::Error| Error::failed(location, file, operation, e);
-    if doubtful {
-        write_again(devices, location, recovered).await?;
+    if after_failed_sync {
+        rewrite_unsynced(devices, location, recovered).await?;
     }
     let mut leftovers = recovered.leftovers.as_slice();
     while let Some(first) = leftovers.first() {
-        // Neighbours in one write: after damage it may be the whole ring.
+        // Adjacent blocks in one write: after damage this may be the whole ring.
         let most = ring.contiguous(*first, (leftovers.len() as u64).min(CLEAR_BLOCKS));
         let run = leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
         let (result, _) = devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
@@ -43,9 +44,10 @@ pub(super) async fn settle(
         let device = devices.checkpoints.get(other).ok_or(Error::Closed)?;
         checkpoint::void(device.as_ref(), file_of(other), location).await?;
     }
-    if recovered.damage.is_some() || doubtful {
-        // Both areas hold what was kept, the damaged one or the older one first: nothing refers any more to what is
-        // behind the damage, whose space is used again, nor needs journal blocks that may be in a cache only.
+    if recovered.damage.is_some() || after_failed_sync {
+        // Write both checkpoints, the damaged or older area first. Afterwards nothing refers to
+        // data beyond the damage, whose space is used again, or to journal blocks that may be in a
+        // cache only.
         for _ in 0..2 {
             write_checkpoint(devices, location, recovered, incarnation).await?;
         }
@@ -61,7 +63,8 @@ pub(super) async fn settle(
     write_checkpoint(devices, location, recovered, incarnation).await
 }
 
-/// Writes what was recovered into the area that it did not come from; everything that it refers to is synced.
+/// Writes what was recovered into the area that it did not come from. Everything that it refers to
+/// is synced.
 async fn write_checkpoint(
     devices: &Devices,
     location: &str,
@@ -71,7 +74,7 @@ async fn write_checkpoint(
     let area = 1 - recovered.area;
     let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
     let number = recovered.checkpoint.number + 1;
-    let place = Place { incarnation, number, sequence: recovered.end, chain: recovered.chain };
+    let place = CheckpointPosition { incarnation, number, sequence: recovered.end, chain: recovered.chain };
     let capture =
         Capture { replaces: false, groups: recovered.groups.iter().map(CapturedGroup::of).collect() };
     checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) }).await?;
@@ -82,8 +85,8 @@ async fn write_checkpoint(
     Ok(())
 }
 
-/// Writes and syncs an empty block of the new epoch behind the recovered end: whatever an earlier process left further
-/// on no longer continues the chain. Returns its checksum.
+/// Writes and syncs an empty block of the new boot epoch behind the recovered end. Blocks that an
+/// earlier process left further on then no longer continue the chain. Returns its checksum.
 pub(super) async fn begin_epoch(
     journal: &dyn Device,
     ring: Ring,

@@ -1,27 +1,27 @@
-//! At the end of a run, after the healing, nothing is left damaged: a scrub of every member finds nothing, and every key has
-//! the same readable bytes on all of them.
+//! At the end of a run, after the faults, nothing is left damaged: a scrub of every member finds
+//! nothing, and every key has the same readable bytes on all of them.
 
 use cairn_clients::Violation;
 use std::collections::BTreeMap;
 
 /// The property's name.
-pub const NAME: &str = "a healed cluster mends all damage";
+pub const NAME: &str = "a healed cluster repairs all damage";
 
-/// What a scrub of everything found.
+/// The result of a complete scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scrub {
     /// Damaged values, blocks, checkpoints and copies.
     pub found: u64,
-    /// What could not be mended, met by it or by reads meanwhile.
-    pub unmendable: u64,
+    /// What could not be repaired, found by the scrub or by reads during it.
+    pub unrepairable: u64,
 }
 
-/// What a member read of a key: its version and the hash of the value, or why not.
+/// A member's read of a key: version and hash of the value, or the error.
 pub type Read = Result<Option<(u64, u128)>, String>;
 
-/// Judges each member's last scrub, after those that mended; nothing means that it did not end.
+/// Checks each member's last scrub, which follows the scrubs that repaired. `None`: it did not end.
 pub fn check_scrubs(scrubs: &BTreeMap<u16, Option<Scrub>>) -> Vec<Violation> {
-    let clean = Scrub { found: 0, unmendable: 0 };
+    let clean = Scrub { found: 0, unrepairable: 0 };
     let left = scrubs.iter().filter(|(_, scrub)| **scrub != Some(clean));
     left.map(|(slot, scrub)| match scrub {
         Some(scrub) => Violation::new(NAME, format!("the last scrub of node {slot} found {scrub:?}")),
@@ -30,7 +30,7 @@ pub fn check_scrubs(scrubs: &BTreeMap<u16, Option<Scrub>>) -> Vec<Violation> {
     .collect()
 }
 
-/// Judges one key as all members read it, once their states are equal.
+/// Checks what all members read of one key once their states are equal.
 pub fn check_key(key: &[u8], reads: &BTreeMap<u16, Read>) -> Option<Violation> {
     let first = reads.values().next()?;
     (first.is_err() || reads.values().any(|read| read != first))
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn every_last_scrub_must_end_and_find_nothing() {
-        let scrub = |found, unmendable| Some(Scrub { found, unmendable });
+        let scrub = |found, unrepairable| Some(Scrub { found, unrepairable });
         assert!(check_scrubs(&BTreeMap::from([(1, scrub(0, 0)), (2, scrub(0, 0))])).is_empty());
         let found = check_scrubs(&BTreeMap::from([(1, scrub(1, 0)), (2, scrub(0, 1)), (3, None)]));
         assert_eq!(found.len(), 3);

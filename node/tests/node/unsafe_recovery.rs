@@ -1,11 +1,11 @@
-//! What `cairn recover` makes of what the members say, against members that say what a test has them say: who is missing,
-//! who may be chosen, and what must not have changed between the question and the decision.
+//! `cairn unsafe-recovery` against scripted members: which ones are missing, which may be chosen,
+//! and what must not have changed between the survey and the decision.
 
 use crate::support::{Ran, hold, run};
 use cairn_client::proto::kv_server::{Kv, KvServer};
 use cairn_client::proto::{self, StatusResponse};
 use cairn_client::{Client, Options};
-use cairn_node::outage::{Undecided, Waiting, decide, look};
+use cairn_node::outage::{ElectionBlocked, NotApplied, decide, survey};
 use cairn_ports::HeldPort;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -22,16 +22,16 @@ const B: u64 = (2 << 48) | 0xb;
 const C: u64 = (3 << 48) | 0xc;
 const NEW: u64 = (3 << 48) | 0xe;
 
-/// What the members share.
+/// The state that members share.
 #[derive(Default)]
 struct Shared {
     members: Vec<proto::Member>,
-    mandates: AtomicUsize,
-    /// The member that a mandate named was elected.
+    unsafe_recovery_grants: AtomicUsize,
+    /// Whether the member that a grant named was elected.
     elected: AtomicBool,
 }
 
-/// A member that answers by its script; its last answer stays.
+/// A member that answers by its script. The last answer is repeated.
 #[derive(Clone)]
 struct Member {
     shared: Arc<Shared>,
@@ -39,7 +39,7 @@ struct Member {
     elected: StatusResponse,
 }
 
-/// The addresses of slots 1 to 3, and those members that run.
+/// The addresses of slots 1 to 3. Only some of the members run.
 struct Cluster {
     shared: Arc<Shared>,
     addresses: Vec<String>,
@@ -64,32 +64,37 @@ impl Cluster {
         Cluster { shared, addresses, _ports: ports, folder: tempfile::tempdir().expect("a folder") }
     }
 
-    /// What a recovering member says whose log ends at `last_log_index`.
+    /// The status of a recovering member whose log ends at `last_log_index`.
     fn recovering(&self, id: u64, last_log_index: u64) -> StatusResponse {
         StatusResponse {
             node_id: id,
             slot: slot(id),
             role: "follower".into(),
-            standing: "recovering".into(),
+            member_state: "recovering".into(),
             last_log_term: 5,
             last_log_index,
-            start: 2,
-            run: 7,
+            boot_epoch: 2,
+            boot_nonce: 7,
             members: self.shared.members.clone(),
             membership_term: 1,
             ..Default::default()
         }
     }
 
-    /// Has a member answer so; once it is elected, with the loss counted at `last_loss_index`.
-    fn serve(&self, answers: Vec<StatusResponse>, last_loss_index: u64) {
+    /// Starts a member with these answers. Once it is elected, it reports an unsafe recovery at
+    /// `last_unsafe_recovery_index`.
+    fn serve(&self, answers: Vec<StatusResponse>, last_unsafe_recovery_index: u64) {
         let last = answers.last().expect("an answer").clone();
         let role = if last.node_id == A { "leader" } else { "follower" };
         let elected = StatusResponse {
             role: role.into(),
-            standing: if last.standing == "recovering" { "active".into() } else { last.standing.clone() },
-            losses: u64::from(last_loss_index > 0),
-            last_loss_index,
+            member_state: if last.member_state == "recovering" {
+                "active".into()
+            } else {
+                last.member_state.clone()
+            },
+            unsafe_recoveries: u64::from(last_unsafe_recovery_index > 0),
+            last_unsafe_recovery_index,
             ..last.clone()
         };
         let address = self.addresses[slot(last.node_id) as usize - 1].parse().expect("an address");
@@ -101,7 +106,7 @@ impl Cluster {
 
     fn recover(&self, arguments: &[&str]) -> Ran {
         let endpoints = self.addresses.join(",");
-        let mut all = vec!["recover", "--endpoints", &endpoints];
+        let mut all = vec!["unsafe-recovery", "--endpoints", &endpoints];
         all.extend(arguments);
         run(self.folder.path(), &all)
     }
@@ -110,8 +115,8 @@ impl Cluster {
         Options::new(self.addresses.clone()).deadline(Duration::from_secs(2)).build().expect("options")
     }
 
-    fn mandates(&self) -> usize {
-        self.shared.mandates.load(Ordering::SeqCst)
+    fn unsafe_recovery_grants(&self) -> usize {
+        self.shared.unsafe_recovery_grants.load(Ordering::SeqCst)
     }
 }
 
@@ -146,11 +151,14 @@ impl Kv for Member {
         Ok(Response::new(next.expect("an answer")))
     }
 
-    async fn mandate(&self, request: Request<proto::MandateRequest>) -> Answer<proto::MandateResponse> {
+    async fn unsafe_recovery(
+        &self,
+        request: Request<proto::UnsafeRecoveryRequest>,
+    ) -> Answer<proto::UnsafeRecoveryResponse> {
         assert_eq!(request.into_inner().candidate, A);
-        self.shared.mandates.fetch_add(1, Ordering::SeqCst);
+        self.shared.unsafe_recovery_grants.fetch_add(1, Ordering::SeqCst);
         self.shared.elected.store(true, Ordering::SeqCst);
-        Ok(Response::new(proto::MandateResponse {}))
+        Ok(Response::new(proto::UnsafeRecoveryResponse {}))
     }
 
     async fn write(&self, _: Request<proto::WriteRequest>) -> Answer<proto::WriteResponse> {
@@ -169,45 +177,50 @@ impl Kv for Member {
         Err(Status::unimplemented("not here"))
     }
 
-    type BatchStream = Pin<Box<dyn futures::Stream<Item = Result<proto::BatchResponse, Status>> + Send>>;
+    type MultiplexStream =
+        Pin<Box<dyn futures::Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
-    async fn batch(&self, _: Request<Streaming<proto::BatchRequest>>) -> Answer<Self::BatchStream> {
+    async fn multiplex(
+        &self,
+        _: Request<Streaming<proto::MultiplexRequest>>,
+    ) -> Answer<Self::MultiplexStream> {
         Err(Status::unimplemented("not here"))
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_that_is_accepted_is_counted_and_voids_the_versions_that_were_read() {
+async fn an_unsafe_recovery_is_counted_and_voids_the_versions_that_were_read() {
     let cluster = Cluster::of(&[A, B, C], &[]);
     for (id, last) in [(A, 12), (B, 11), (C, 10)] {
         cluster.serve(vec![cluster.recovering(id, last)], 13);
     }
     let asked = cluster.recover(&["-o", "json"]);
-    assert_eq!((asked.code, cluster.mandates()), (6, 0), "{asked:?}");
+    assert_eq!((asked.code, cluster.unsafe_recovery_grants()), (6, 0), "{asked:?}");
     assert_eq!(json_of(&asked)["chosen"], "1.a");
-    let accepted = cluster.recover(&["--accept-loss", "--yes"]);
-    assert_eq!((accepted.code, cluster.mandates()), (0, 3), "{accepted:?}");
+    let accepted = cluster.recover(&["--accept-data-loss", "--yes"]);
+    assert_eq!((accepted.code, cluster.unsafe_recovery_grants()), (0, 3), "{accepted:?}");
     assert!(accepted.stdout.contains("read again before a conditional write"), "{accepted:?}");
 }
 
-/// The story: a disk was lost with the power, and its machine came up with an empty one. It answered, so that nobody
-/// seemed to be missing, and what only the lost disk held was given up without a word.
+/// The story: a disk was lost in the power cut, and its machine came up with an empty one. That
+/// machine answered, so no member seemed to be missing, and what only the lost disk held was
+/// discarded without a warning.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_voter_in_whose_place_another_identity_answers_is_missing() {
+async fn a_voter_at_whose_address_another_identity_answers_is_missing() {
     let cluster = Cluster::of(&[A, B, C], &[NEW]);
     cluster.serve(vec![cluster.recovering(A, 12)], 13);
     cluster.serve(vec![cluster.recovering(B, 11)], 13);
-    cluster.serve(vec![StatusResponse { standing: "joining".into(), ..cluster.recovering(NEW, 10) }], 13);
-    let refused = cluster.recover(&["--accept-loss", "--yes"]);
-    assert_eq!((refused.code, cluster.mandates()), (2, 0), "{refused:?}");
+    cluster.serve(vec![StatusResponse { member_state: "joining".into(), ..cluster.recovering(NEW, 10) }], 13);
+    let refused = cluster.recover(&["--accept-data-loss", "--yes"]);
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (2, 0), "{refused:?}");
     for words in ["--allow-missing", "node 3.c", "node 3.e answers there, which is joining"] {
         assert!(refused.stderr.contains(words), "{words} is not in {refused:?}");
     }
-    let accepted = cluster.recover(&["--accept-loss", "--allow-missing", "--yes"]);
-    assert_eq!((accepted.code, cluster.mandates()), (0, 2), "{accepted:?}");
+    let accepted = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
+    assert_eq!((accepted.code, cluster.unsafe_recovery_grants()), (0, 2), "{accepted:?}");
 }
 
-/// A newcomer that lost power while it copied has nothing to say: not in the counting, and not as the one to lead.
+/// A learner that lost power while it copied does not count, and cannot be chosen to lead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_learner_that_recovers_neither_counts_nor_is_chosen() {
     let cluster = Cluster::of(&[A, B, C], &[NEW]);
@@ -215,23 +228,25 @@ async fn a_learner_that_recovers_neither_counts_nor_is_chosen() {
     cluster.serve(vec![cluster.recovering(NEW, 20)], 0);
     let asked = json_of(&cluster.recover(&["-o", "json"]));
     assert_eq!((&asked["chosen"], asked["nodes"].as_array().map(Vec::len)), (&Value::from("1.a"), Some(1)));
-    let refused = cluster.recover(&["--accept-loss", "--allow-missing", "--yes"]);
-    assert_eq!((refused.code, cluster.mandates()), (1, 0), "{refused:?}");
+    let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
 }
 
-/// While a newcomer takes a slot, elections need a majority with the old identity as well as one with the new.
+/// While a learner takes a slot, elections need a majority with the old identity and one with the
+/// new identity.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_is_being_taken_over_counts_once_both_its_voters_answer() {
     let cluster = Cluster::of(&[A, B, C, NEW], &[]);
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
-    cluster.serve(vec![StatusResponse { standing: "active".into(), ..cluster.recovering(NEW, 11) }], 0);
-    let refused = cluster.recover(&["--accept-loss", "--allow-missing", "--yes"]);
-    assert_eq!((refused.code, cluster.mandates()), (1, 0), "{refused:?}");
+    cluster.serve(vec![StatusResponse { member_state: "active".into(), ..cluster.recovering(NEW, 11) }], 0);
+    let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
 }
 
-/// The story: a member was named twice, its log grew between its answers, and it was taken for two.
+/// The story: one member had two addresses, its log grew between its two answers, and it was
+/// counted as two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_answers_at_two_addresses_counts_once() {
     let mut cluster = Cluster::of(&[A, B, C], &[]);
@@ -245,55 +260,57 @@ async fn a_node_that_answers_at_two_addresses_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_decided_of_members_that_started_again_since_they_were_looked_at() {
+async fn nothing_is_decided_if_a_member_restarted_since_the_survey() {
     let cluster = Cluster::of(&[A, B, C], &[]);
     cluster.serve(vec![cluster.recovering(A, 12)], 13);
     cluster.serve(vec![cluster.recovering(B, 11)], 13);
-    let again = StatusResponse { start: 3, run: 8, ..cluster.recovering(C, 10) };
-    cluster.serve(vec![cluster.recovering(C, 10), again], 13);
-    let refused = cluster.recover(&["--accept-loss", "--yes"]);
-    assert_eq!((refused.code, cluster.mandates()), (1, 0), "{refused:?}");
+    let restarted = StatusResponse { boot_epoch: 3, boot_nonce: 8, ..cluster.recovering(C, 10) };
+    cluster.serve(vec![cluster.recovering(C, 10), restarted], 13);
+    let refused = cluster.recover(&["--accept-data-loss", "--yes"]);
+    assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
     assert!(refused.stderr.contains("nothing was changed"), "{refused:?}");
-    assert_eq!(cluster.recover(&["--accept-loss", "--yes"]).code, 0);
+    assert_eq!(cluster.recover(&["--accept-data-loss", "--yes"]).code, 0);
 }
 
-/// The story: the member whose vote elected the leader was killed before it asked for its mark, and came back without its
-/// mandate: writes were lost, and no status told.
+/// The story: the member whose vote elected the leader was killed before it asked for its
+/// unsafe-recovery record, and restarted without its grant. Writes were lost, and no status showed
+/// it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_that_was_not_counted_is_said_aloud() {
+async fn an_unsafe_recovery_that_was_not_counted_is_reported() {
     let cluster = Cluster::of(&[A, B, C], &[]);
     for (id, last) in [(A, 12), (B, 11), (C, 10)] {
-        // An earlier loss is none of this one.
+        // An earlier unsafe recovery is not this one.
         cluster.serve(vec![cluster.recovering(id, last)], 9);
     }
-    let ran = cluster.recover(&["--accept-loss", "--yes"]);
+    let ran = cluster.recover(&["--accept-data-loss", "--yes"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stderr.contains("no loss was counted"), "{ran:?}");
+    assert!(ran.stderr.contains("no unsafe recovery was counted"), "{ran:?}");
 }
 
-/// The story: a member was looked at, started again, and had forgotten more by the time that the others voted for the one that had
-/// seemed to reach furthest. A person's decision looked once more, the configuration's did not.
+/// The story: after the survey a member restarted and had lost more, and then the others voted for
+/// the member that had seemed to have the most up-to-date log. An operator's decision surveyed the
+/// members again, the automatic one did not.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_decides_looks_once_more() {
+async fn every_decision_surveys_the_members_again() {
     let cluster = Cluster::of(&[A, B, C], &[]);
     cluster.serve(vec![cluster.recovering(A, 12)], 13);
     cluster.serve(vec![cluster.recovering(B, 11)], 13);
-    let again = StatusResponse { start: 3, run: 8, ..cluster.recovering(C, 10) };
-    cluster.serve(vec![cluster.recovering(C, 10), again], 13);
+    let restarted = StatusResponse { boot_epoch: 3, boot_nonce: 8, ..cluster.recovering(C, 10) };
+    cluster.serve(vec![cluster.recovering(C, 10), restarted], 13);
     let client = cluster.client();
-    let found = look(&client).await;
-    let chosen = found.chosen().expect("somebody to lead");
+    let found = survey(&client).await;
+    let chosen = found.chosen().expect("a member to lead");
     let refused = decide(&client, &found, chosen).await;
-    assert!(matches!(refused, Err(Undecided::Changed)), "{refused:?}");
-    assert_eq!(cluster.mandates(), 0);
-    let found = look(&client).await;
-    decide(&client, &found, found.chosen().expect("somebody to lead")).await.expect("nothing has changed");
-    assert_eq!(cluster.mandates(), 3);
+    assert!(matches!(refused, Err(NotApplied::Changed)), "{refused:?}");
+    assert_eq!(cluster.unsafe_recovery_grants(), 0);
+    let found = survey(&client).await;
+    decide(&client, &found, found.chosen().expect("a member to lead")).await.expect("nothing has changed");
+    assert_eq!(cluster.unsafe_recovery_grants(), 3);
 }
 
-/// Each of three voters recovers, remembers, has stopped, or is not there.
+/// Each of three voters is recovering, active, stopped or absent.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_waits_for_a_decision_only_where_every_voter_is_here_and_too_few_remember() {
+async fn an_election_needs_a_decision_only_if_every_voter_answers_and_too_few_are_active() {
     const STATES: [&str; 4] = ["recovering", "active", "stopped", "absent"];
     for number in 0..STATES.len().pow(3) {
         let states = [number % 4, number / 4 % 4, number / 16].map(|state| STATES[state]);
@@ -302,21 +319,23 @@ async fn a_cluster_waits_for_a_decision_only_where_every_voter_is_here_and_too_f
             let answer = match state {
                 "absent" => continue,
                 "stopped" => StatusResponse {
-                    standing: "active".into(),
+                    member_state: "active".into(),
                     stopped_reason: "its disk".into(),
                     ..cluster.recovering(id, 12)
                 },
-                standing => StatusResponse { standing: standing.into(), ..cluster.recovering(id, 12) },
+                member_state => {
+                    StatusResponse { member_state: member_state.into(), ..cluster.recovering(id, 12) }
+                }
             };
             cluster.serve(vec![answer], 0);
         }
         let count = |which: &str| states.iter().filter(|state| **state == which).count();
-        let waiting = look(&cluster.client()).await.waiting();
+        let election_blocked = survey(&cluster.client()).await.election_blocked();
         let away = count("absent") + count("stopped");
-        match waiting {
+        match election_blocked {
             None => assert!(count("recovering") == 0 || count("active") >= 2, "{states:?}"),
-            Some(Waiting::Decision) => assert!(away == 0 && count("active") < 2, "{states:?}"),
-            Some(Waiting::Missing(names)) => {
+            Some(ElectionBlocked::Decision) => assert!(away == 0 && count("active") < 2, "{states:?}"),
+            Some(ElectionBlocked::Missing(names)) => {
                 assert!(away > 0 && names.len() == away && count("active") < 2, "{states:?} {names:?}");
             }
         }
@@ -324,20 +343,22 @@ async fn a_cluster_waits_for_a_decision_only_where_every_voter_is_here_and_too_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_waits_for_nothing_while_one_member_hears_a_leader() {
+async fn no_election_is_blocked_while_a_member_knows_a_leader() {
     let cluster = Cluster::of(&[A, B, C], &[]);
     let leader = Some(proto::Leader { node_id: C, client_address: cluster.addresses[2].clone() });
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
     cluster.serve(vec![StatusResponse { leader, ..cluster.recovering(B, 11) }], 0);
-    assert_eq!(look(&cluster.client()).await.waiting(), None, "the leader is out of reach for A alone");
+    assert_eq!(survey(&cluster.client()).await.election_blocked(), None, "only A cannot reach the leader");
 }
 
 #[test]
-fn a_cluster_that_decides_by_itself_does_not_send_for_a_person() {
-    let said = |automatic| Waiting::Decision.sentence(automatic);
+fn a_cluster_that_decides_automatically_does_not_ask_for_an_operator() {
+    let said = |automatic| ElectionBlocked::Decision.sentence(automatic);
     assert_eq!(
         said(false).as_deref(),
-        Some("too many members may have forgotten; `cairn recover` decides; waiting does not help")
+        Some(
+            "too many members may have lost acknowledged writes; `cairn unsafe-recovery` decides; waiting does not help"
+        )
     );
     assert_eq!(said(true), None);
 }

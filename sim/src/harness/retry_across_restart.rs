@@ -1,28 +1,32 @@
-//! A write and its repeat, on either side of a checkpoint and a restart.
+//! A write and its retry, on either side of a checkpoint and a restart.
 //!
-//! The answers of one member are lost on their way to the clients, so writes take effect that their clients do not know of
-//! and will repeat. Before they do, some members take a checkpoint and start again from it: what those remember of the
-//! first attempts is what the checkpoint tells.
+//! The answers of one member to the clients are lost. So writes take effect without their clients
+//! knowing it, and the clients will retry them. Before that, some members take a checkpoint and
+//! restart from it. What these members know of the first attempts comes from the checkpoint.
 
-use super::conspire::MOMENT;
-use super::faults::{FUNERAL, Nemesis};
-use super::kinds::FaultKind::Straddle;
+use super::combined::MOMENT;
+use super::faults::{EXIT_GRACE, Nemesis};
+use super::kinds::FaultKind::RetryAcrossRestart;
 use super::machine::{Condition, Death};
 use rand::RngExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Nemesis {
-    /// Members start again from a checkpoint between a write and its repeat.
-    pub(super) async fn straddle(&mut self) {
+    /// Members restart from a checkpoint between a write and its retry.
+    pub(super) async fn retry_across_restart(&mut self) {
         let machines = &self.cluster.machines;
         let Some(leader) = self.leader(0).and_then(|leader| machines.get(leader)) else { return };
         if machines.iter().any(|machine| machine.condition() != Condition::Up) {
             return;
         }
         let answers_from = leader.host;
-        self.cluster.count(Straddle.name());
-        self.cluster.trace.event(format!("{}: answers of node {} are lost", Straddle.name(), leader.slot));
+        self.cluster.count(RetryAcrossRestart.name());
+        self.cluster.trace.event(format!(
+            "{}: answers of node {} are lost",
+            RetryAcrossRestart.name(),
+            leader.slot
+        ));
         self.partitions.fetch_add(1, Ordering::Relaxed);
         self.links.heal();
         for client in &self.clients {
@@ -42,15 +46,16 @@ impl Nemesis {
         }
         let cut = self.rng.random_bool(0.3);
         for machine in chosen.iter().filter_map(|number| self.cluster.machines.get(*number)) {
-            let death = if cut && self.cluster.may_forget(machine) { Death::PowerCut } else { Death::Killed };
+            let death =
+                if cut && self.cluster.may_lose_acks(machine) { Death::PowerCut } else { Death::Killed };
             self.cluster.end(machine, death);
         }
-        self.pause_between(FUNERAL.as_millis() as u64, 150).await;
+        self.pause_between(EXIT_GRACE.as_millis() as u64, 150).await;
         for machine in chosen.iter().filter_map(|number| self.cluster.machines.get(*number)) {
             self.cluster.start(machine);
         }
         self.links.heal();
-        self.cluster.trace.event("all links whole");
+        self.cluster.trace.event("all links restored");
         tokio::time::sleep(Duration::from_millis(self.rng.random_range(500..2_500))).await;
     }
 }

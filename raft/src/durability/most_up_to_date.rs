@@ -1,26 +1,29 @@
-//! Before a member leads by an operator's choice: does its log reach furthest among the voters that answer it?
+//! Before a member uses an unsafe-recovery grant: is its log the most up-to-date among the voters
+//! that answer?
 //!
-//! The story: whoever decided could not reach the member with the longest log, or asked before it was up. Another one was let to
-//! lead although that member was there, and what it alone held was given up.
+//! The story: the operator could not reach the member with the longest log, or asked before it was
+//! up. Another member was allowed to lead although that one was there, and what it alone held was
+//! discarded.
 
 use super::LocalMember;
 use crate::core::ids::GROUP;
-use crate::core::metrics::look_at;
+use crate::core::raft_metrics::with_metrics;
 use crate::transport::{self, addresses};
 
-/// Asks every voter once, all at the same time; whoever does not answer under its own identity has no say.
+/// Asks every voter once, all at the same time. A voter that does not answer under its own identity
+/// does not count.
 ///
 /// # Errors
-/// Names a voter whose log reaches further.
-pub(crate) async fn reaches_furthest(member: &LocalMember) -> Result<(), String> {
-    let voters: Vec<_> = look_at(&member.raft, |metrics| {
+/// Names a voter whose log is more up-to-date.
+pub(crate) async fn is_most_up_to_date(member: &LocalMember) -> Result<(), String> {
+    let voters: Vec<_> = with_metrics(&member.raft, |metrics| {
         let others = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
-        let places = |voter| {
+        let with_addresses = |voter| {
             let logged = metrics.membership_config.get_node(&voter)?;
             let all = addresses(&member.config.initial_members, voter, logged).into_iter().map(str::to_owned);
             Some((voter, all.collect::<Vec<_>>()))
         };
-        others.filter_map(places).collect()
+        others.filter_map(with_addresses).collect()
     });
     let asked = voters.iter().flat_map(|(voter, all)| all.iter().map(move |address| (*voter, address)));
     let asked = asked.map(|(voter, address)| async move {
@@ -30,9 +33,10 @@ pub(crate) async fn reaches_furthest(member: &LocalMember) -> Result<(), String>
     let own = member.engine.log_bounds(GROUP).last;
     for (voter, last) in futures::future::join_all(asked).await.into_iter().flatten() {
         if let Some(last) = last.filter(|last| Some(*last) > own) {
-            let own = own.map_or_else(|| "nowhere".into(), |own| own.to_string());
+            let own = own.map_or_else(|| "empty".into(), |own| own.to_string());
             return Err(format!(
-                "member {voter} is here, and its log reaches further ({last}) than this one's ({own}): look again, and name it"
+                "member {voter} answers, and its log is more up to date (last entry {last}) than this one's ({own}): \
+                 check again, and choose that member"
             ));
         }
     }

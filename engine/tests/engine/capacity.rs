@@ -1,4 +1,4 @@
-//! Whether there is room: in the data area and in a checkpoint area, asked before and met afterwards.
+//! Capacity of the data area and of a checkpoint area, checked before a write and used afterwards.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, need, options, put_one};
 use crate::support::{run, until};
@@ -6,26 +6,26 @@ use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, Mode, Need, NewEntry, Transition};
 use std::sync::Arc;
 
-fn has_room(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_room(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
+fn has_capacity(engine: &Engine, lengths: &[u64]) -> bool {
+    engine.has_capacity(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
 }
 
-/// The story: a follower was told to store an entry for whose value there was no room in one piece. Replication had taken
+/// The story: a follower received an entry whose value fitted into no free run. openraft had taken
 /// the entry by then, so the member stopped.
 #[test]
-fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
+fn the_check_before_a_write_refuses_a_value_that_fits_no_free_run() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
-        assert!(has_room(&engine, &[1 << 20, 1 << 20, 100]));
-        assert!(!has_room(&engine, &[3 << 20, 2 << 20]));
+        assert!(has_capacity(&engine, &[1 << 20, 1 << 20, 100]));
+        assert!(!has_capacity(&engine, &[3 << 20, 2 << 20]));
         let mut index = 0;
-        while has_room(&engine, &[60_000]) {
+        while has_capacity(&engine, &[60_000]) {
             put_one(&engine, index, &format!("k{index}"), filled(60_000, index)).await.unwrap();
             index += 1;
         }
         assert!(index > 55, "only {index} values fitted");
         assert!(put_one(&engine, index, "one more", filled(60_000, 1)).await.is_err());
-        // Every second one goes: half of the area is free, in pieces.
+        // Every second one is deleted: half of the area is free, in pieces.
         engine.purge(GROUP, id(index - 1)).await.unwrap();
         let deleted: Vec<u64> = (0..index).filter(|i| i % 2 == 0).collect();
         for i in &deleted {
@@ -37,15 +37,16 @@ fn who_asks_before_is_told_that_there_is_no_room_in_one_piece() {
             index += 1;
         }
         until("the space comes back", || engine.status().free_bytes >= 1_500_000).await;
-        assert!(has_room(&engine, &[50_000; 20]));
-        assert!(!has_room(&engine, &[500_000]));
-        assert!(matches!(engine.admit(need(500_000, 500_000)), Err(Error::Full { .. })));
-        assert!(engine.admit(need(500_000, 50_000)).is_ok(), "many values, each of which fits");
+        assert!(has_capacity(&engine, &[50_000; 20]));
+        assert!(!has_capacity(&engine, &[500_000]));
+        assert!(matches!(engine.check_capacity(need(500_000, 500_000)), Err(Error::Full { .. })));
+        assert!(engine.check_capacity(need(500_000, 50_000)).is_ok(), "many values, each of which fits");
     });
 }
 
-/// The story: batches of many small values made long records. The log outgrew the checkpoint area long before the data area was
-/// full, the next checkpoint failed, and with it every member, for good: without a checkpoint nothing could be purged.
+/// The story: batches of many small values made long records. The log outgrew the checkpoint area
+/// long before the data area was full. The next checkpoint failed, and with it every member, for
+/// good: without a checkpoint nothing could be purged.
 #[test]
 fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
     run(async {
@@ -54,35 +55,38 @@ fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
         let record = Engine::index_bytes(128, 4);
         let client = Need { bytes: 512, longest: Some(4), index_bytes: record };
         let (mut index, mut refused_to_clients) = (0, None);
-        while engine.has_room(0, record, Vec::new).is_ok() {
+        while engine.has_capacity(0, record, Vec::new).is_ok() {
             let meta = Bytes::from_static(b"meta");
             append(&engine, vec![NewEntry { id: id(index), meta, values: values() }]).await.unwrap();
-            if refused_to_clients.is_none() && engine.admit(client).is_err() {
+            if refused_to_clients.is_none() && engine.check_capacity(client).is_err() {
                 refused_to_clients = Some(index);
             }
             index += 1;
-            // What is applied shows the record as it is read back from a checkpoint.
+            // Applied entries show the record as it is read back from a checkpoint.
             engine
                 .apply(GROUP, vec![Transition { applied: id(index - 1), changes: vec![] }], image(0))
                 .unwrap();
         }
         let refused_to_clients = refused_to_clients.expect("clients are refused first");
         assert!(index > 200 && refused_to_clients < index && engine.status().free_bytes > 1 << 20);
-        assert!(matches!(engine.admit(client), Err(Error::IndexFull { .. })));
+        assert!(matches!(engine.check_capacity(client), Err(Error::IndexFull { .. })));
         let none = Need { index_bytes: record, ..Need::default() };
-        assert!(matches!(engine.admit(none), Err(Error::IndexFull { .. })), "nor a write without values");
+        assert!(
+            matches!(engine.check_capacity(none), Err(Error::IndexFull { .. })),
+            "nor a write without values"
+        );
         engine.checkpoint().await.unwrap();
         assert!(engine.status().index_bytes > engine.status().index_capacity_bytes / 10 * 9);
         drop(engine);
         let engine = Engine::open(Arc::new(disk), None, options(Mode::Replicated)).await.unwrap();
         assert_eq!(engine.log_bounds(GROUP).last, Some(id(index - 1)));
         engine.purge(GROUP, id(index - 1)).await.unwrap();
-        engine.admit(client).unwrap();
+        engine.check_capacity(client).unwrap();
         assert_eq!(engine.status().index_log_bytes, 0);
     });
 }
 
-/// The story of the test above, with what applying leaves behind: keys that were new.
+/// The story of the test above, with what applying leaves behind: new keys.
 #[test]
 fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
     run(async {
@@ -92,7 +96,7 @@ fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
         let index_bytes = Engine::index_bytes(100, meta.len()) + Engine::applied_bytes(100, meta.len());
         let need = Need { bytes: 0, longest: Some(0), index_bytes };
         let mut index = 0;
-        while engine.admit(need).is_ok() {
+        while engine.check_capacity(need).is_ok() {
             let values = vec![Bytes::new(); 100];
             append(&engine, vec![NewEntry { id: id(index), meta: meta.clone(), values }]).await.unwrap();
             let change = |(n, key): (usize, String)| Change::Put { key: key.into(), value: n };
@@ -105,21 +109,21 @@ fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
         }
         let status = engine.status();
         let used = status.index_bytes * 100 / status.index_capacity_bytes;
-        assert!((55..=75).contains(&used), "{used} hundredths are used after {index} entries");
+        assert!((55..=75).contains(&used), "{used} percent are used after {index} entries");
         engine.checkpoint().await.unwrap();
         assert!(engine.status().index_refusals > 0);
         let delete = Need { index_bytes: 200, ..Need::default() };
-        engine.admit(delete).unwrap();
+        engine.check_capacity(delete).unwrap();
     });
 }
 
 #[test]
-fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself() {
+fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
         let mut index = 0;
         let refused = loop {
-            if let Err(error) = engine.admit(need(100_000, 100_000)) {
+            if let Err(error) = engine.check_capacity(need(100_000, 100_000)) {
                 break error;
             }
             put_one(&engine, index, &format!("k{index}"), filled(100_000, index)).await.unwrap();
@@ -129,7 +133,7 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
         assert!(refused.to_string().contains("delete keys"), "{refused}");
         assert!(index > 20, "only {index} values fitted");
         let value = engine.get(GROUP, b"k3").await.unwrap().unwrap().1;
-        assert_eq!(value, filled(100_000, 3), "reads go on");
+        assert_eq!(value, filled(100_000, 3), "reads continue");
         for i in 0..index {
             let at = index + i;
             append(&engine, vec![NewEntry { id: id(at), meta: Bytes::new(), values: vec![] }]).await.unwrap();
@@ -138,6 +142,6 @@ fn a_full_disk_refuses_writes_with_numbers_goes_on_deleting_and_clears_by_itself
             engine.apply(GROUP, vec![Transition { applied: id(at), changes }], image(at)).unwrap();
         }
         engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
-        until("the space comes back", || engine.admit(need(100_000, 100_000)).is_ok()).await;
+        until("the space comes back", || engine.check_capacity(need(100_000, 100_000)).is_ok()).await;
     });
 }

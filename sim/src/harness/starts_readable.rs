@@ -1,7 +1,9 @@
-//! What a node starts with is whole: every value that its keys refer to is there, as its hash says.
+//! What a node starts with is readable: every value that its keys refer to is there, and matches
+//! its hash.
 //!
-//! The keys are looked at in the very step in which the node begins to serve, and their space is held while they are read:
-//! what is applied a moment later would hide what recovery brought back. A disk that was made to misread is no witness.
+//! The view is taken in the very step in which the node begins to serve, and it holds the space of
+//! the values while they are read: an entry applied a moment later would hide what recovery brought
+//! back. A disk that was made to misread proves nothing.
 
 use super::cluster::Cluster;
 use super::machine::Machine;

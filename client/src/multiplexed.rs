@@ -1,9 +1,9 @@
 //! Many requests over one stream of a connection.
 //!
-//! A call of its own costs a small request more processor time, on both sides, than its work does. Requests that are
-//! made at the same time are therefore gathered and sent as one message; each is still answered, timed out and retried
-//! for itself. One task drives the stream. It never waits to send without also taking answers, so that both sides
-//! cannot wait for each other.
+//! A call of its own costs a small request more processor time, on both sides, than its work does.
+//! So requests of the same time are batched and sent as one message. Each is still answered, timed
+//! out and retried separately. One task drives the stream. While it waits to send it also receives
+//! answers, so that the two sides cannot wait for each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::proto::{self, answer, call};
 
 /// Requests in one message.
 const MAX_CALLS: usize = 128;
-/// Bytes after which a message is sent as it is.
+/// A message with this many bytes is sent.
 const MAX_BYTES: usize = 1 << 20;
-/// What an operation takes in memory beside its bytes; a server refuses a message of too many.
+/// Memory of an operation beside its bytes. A server refuses a message with too many operations.
 const OPERATION_BYTES: usize = 64;
 /// Messages on their way to the transport.
 const WINDOW: usize = 4;
@@ -33,31 +33,32 @@ pub(crate) type UnaryStub = proto::kv_client::KvClient<Channel>;
 
 type Reply = oneshot::Sender<Result<answer::Kind, Status>>;
 
-/// A request on its way to the stream.
-struct Pending {
+/// A request that waits to be sent.
+struct QueuedCall {
     kind: call::Kind,
     timeout: Duration,
     reply: Reply,
 }
 
-/// The callers' end. The stream is opened with the first request and ends with the last handle.
+/// The callers' handle. The first request opens the stream, and dropping the last handle ends it.
 #[derive(Clone)]
-pub(crate) struct Lane {
-    calls: Arc<mpsc::UnboundedSender<Pending>>,
+pub(crate) struct MultiplexedStream {
+    calls: Arc<mpsc::UnboundedSender<QueuedCall>>,
 }
 
-impl Lane {
-    /// A lane over the connection of `stub`.
-    pub(crate) fn new(stub: UnaryStub) -> Lane {
+impl MultiplexedStream {
+    /// A multiplexed stream over the connection of `stub`.
+    pub(crate) fn new(stub: UnaryStub) -> MultiplexedStream {
         let (calls, queue) = mpsc::unbounded_channel();
         tokio::spawn(drive(stub, queue));
-        Lane { calls: Arc::new(calls) }
+        MultiplexedStream { calls: Arc::new(calls) }
     }
 
-    /// Has a request answered. May be cancelled; it may then still take effect.
+    /// Sends a request and waits for its answer. May be cancelled; the request may then still take
+    /// effect.
     pub(crate) async fn call(&self, kind: call::Kind, timeout: Duration) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(Pending { kind, timeout, reply }).map_err(|_| lost())?;
+        self.calls.send(QueuedCall { kind, timeout, reply }).map_err(|_| lost())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }
@@ -66,71 +67,71 @@ fn lost() -> Status {
     Status::unavailable("the connection was lost before the answer came")
 }
 
-/// Runs the stream until every handle is gone or it breaks.
-async fn drive(mut stub: UnaryStub, mut queue: mpsc::UnboundedReceiver<Pending>) {
-    let mut gathered = Vec::with_capacity(MAX_CALLS);
-    if queue.recv_many(&mut gathered, MAX_CALLS).await == 0 {
+/// Runs the stream until every handle is dropped or the stream breaks.
+async fn drive(mut stub: UnaryStub, mut queue: mpsc::UnboundedReceiver<QueuedCall>) {
+    let mut queued = Vec::with_capacity(MAX_CALLS);
+    if queue.recv_many(&mut queued, MAX_CALLS).await == 0 {
         return;
     }
     let (outlet, mut messages) = mpsc::channel(WINDOW);
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
-    let mut answers = match stub.batch(stream).await {
+    let mut answers = match stub.multiplex(stream).await {
         Ok(answers) => answers.into_inner(),
         Err(status) => {
-            for pending in gathered {
-                // A caller that went away does not want it.
-                let _ = pending.reply.send(Err(status.clone()));
+            for call in queued {
+                // The caller may be gone.
+                let _ = call.reply.send(Err(status.clone()));
             }
             return;
         }
     };
-    let mut waiting = Waiting::default();
+    let mut pending = PendingCalls::default();
     loop {
         tokio::select! {
             biased;
             answer = answers.next() => match answer {
-                Some(Ok(message)) => waiting.answered(message),
-                Some(Err(status)) => return waiting.fail(&status),
-                None => return waiting.fail(&lost()),
+                Some(Ok(message)) => pending.answered(message),
+                Some(Err(status)) => return pending.fail(&status),
+                None => return pending.fail(&lost()),
             },
-            room = outlet.reserve(), if !gathered.is_empty() => match room {
-                Ok(room) => room.send(waiting.message(&mut gathered)),
-                Err(_) => return waiting.fail(&lost()),
+            permit = outlet.reserve(), if !queued.is_empty() => match permit {
+                Ok(permit) => permit.send(pending.message(&mut queued)),
+                Err(_) => return pending.fail(&lost()),
             },
-            count = queue.recv_many(&mut gathered, MAX_CALLS), if gathered.is_empty() => if count == 0 {
+            count = queue.recv_many(&mut queued, MAX_CALLS), if queued.is_empty() => if count == 0 {
                 return;
             },
         }
     }
 }
 
-/// Requests that were sent and are not answered.
+/// Requests that were sent and are not answered yet.
 #[derive(Default)]
-struct Waiting {
+struct PendingCalls {
     replies: BTreeMap<u64, Reply>,
     next_id: u64,
 }
 
-impl Waiting {
-    /// Takes as many of the gathered requests as one message carries.
-    fn message(&mut self, gathered: &mut Vec<Pending>) -> proto::BatchRequest {
+impl PendingCalls {
+    /// Moves as many of the queued requests into a message as it can carry.
+    fn message(&mut self, queued: &mut Vec<QueuedCall>) -> proto::MultiplexRequest {
         let mut bytes = 0;
-        let fits = gathered.iter().take_while(|pending| {
+        let fits = queued.iter().take_while(|call| {
             let fits = bytes < MAX_BYTES;
-            bytes += size(&pending.kind);
+            bytes += size(&call.kind);
             fits
         });
-        let count = fits.count().max(1).min(gathered.len());
-        let calls = gathered.drain(..count).filter(|pending| !pending.reply.is_closed()).map(|pending| {
+        let count = fits.count().max(1).min(queued.len());
+        let calls = queued.drain(..count).filter(|call| !call.reply.is_closed()).map(|call| {
             self.next_id += 1;
-            self.replies.insert(self.next_id, pending.reply);
-            let timeout_ms = u64::try_from(pending.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
-            proto::Call { id: self.next_id, timeout_ms, kind: Some(pending.kind) }
+            self.replies.insert(self.next_id, call.reply);
+            let timeout_ms = u64::try_from(call.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+            proto::Call { id: self.next_id, timeout_ms, kind: Some(call.kind) }
         });
-        proto::BatchRequest { calls: calls.collect() }
+        proto::MultiplexRequest { calls: calls.collect() }
     }
 
-    fn answered(&mut self, message: proto::BatchResponse) {
+    fn answered(&mut self, message: proto::MultiplexResponse) {
         for answer in message.answers {
             let Some(reply) = self.replies.remove(&answer.id) else { continue };
             let result = match answer.kind {
@@ -156,7 +157,7 @@ fn size(kind: &call::Kind) -> usize {
     }
 }
 
-/// The status that a call of its own would have ended with.
+/// The status that a separate call would have ended with.
 fn status(failed: proto::Failed) -> Status {
     let code = Code::from(failed.code);
     match failed.detail {

@@ -4,14 +4,15 @@ use crate::support::{Cluster, format, put, quick, until, value, write};
 use cairn_raft::{NodeId, Role};
 use tempfile::TempDir;
 
-/// Gives the member of `slot`, which is down, an empty disk with this identity. Returns the old one.
+/// Gives the member of `slot`, which is down, an empty disk with this identity. Returns the old
+/// disk.
 async fn replace_disk(cluster: &mut Cluster, slot: u16, incarnation: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     format(&folder, slot, incarnation).await;
     std::mem::replace(&mut cluster.members[usize::from(slot) - 1].folder, folder)
 }
 
-/// The voters, as a member sees them, if no change is under way and nobody else is a member.
+/// The voters, according to this member.
 fn voters(cluster: &Cluster, slot: u16) -> Vec<NodeId> {
     cluster
         .replica(slot)
@@ -24,7 +25,7 @@ fn voters(cluster: &Cluster, slot: u16) -> Vec<NodeId> {
 }
 
 async fn until_members(cluster: &Cluster, expected: &[NodeId]) {
-    until("the membership with the newcomer", || {
+    until("the membership with the new identity", || {
         let mut slots = cluster.members.iter().filter(|member| member.running.is_some());
         slots
             .all(|member| {
@@ -37,30 +38,31 @@ async fn until_members(cluster: &Cluster, expected: &[NodeId]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() {
-    // Some time for a leader that nobody disturbs, and not too much for those that are ended.
+async fn a_member_with_a_new_disk_replaces_its_old_identity_and_counts_from_then_on() {
+    // Long enough for an undisturbed leader to stay, and short enough for the tests that end one.
     let mut cluster = Cluster::started(3, |config| {
         (config.election_min_ms, config.election_max_ms) = (3000, 6000);
     })
     .await;
-    // The lowest slot, which forms a cluster when all are blank: it must not form a second one.
+    // Use the lowest slot, which forms a cluster if all members are uninitialized: it must not form
+    // a second one.
     for number in 0..20 {
         cluster.put(&format!("before{number}"), vec![7; 5000]).await;
     }
     cluster.converge().await;
-    let (old, reborn) = (NodeId::new(1, 101), NodeId::new(1, 999));
+    let (old, replacement) = (NodeId::new(1, 101), NodeId::new(1, 999));
     let others = [NodeId::new(2, 102), NodeId::new(3, 103)];
     cluster.kill(1).await;
     let old_disk = replace_disk(&mut cluster, 1, 999).await;
     cluster.start(1).await;
-    until_members(&cluster, &[reborn, others[0], others[1]]).await;
+    until_members(&cluster, &[replacement, others[0], others[1]]).await;
     cluster.put("after", "1").await;
     cluster.converge().await;
     assert_eq!(value(cluster.replica(1), "before7").await.unwrap(), vec![7; 5000]);
 
-    // One of the two that never failed goes: the newcomer is the majority now.
+    // One of the two members that never failed goes down: now a majority needs the new identity.
     cluster.kill(2).await;
-    cluster.put("with the newcomer", "2").await;
+    cluster.put("with the new identity", "2").await;
     cluster.start(2).await;
     cluster.converge().await;
 
@@ -76,8 +78,8 @@ async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() 
     .await;
     cluster.start(1).await;
     assert_eq!(cluster.replica(1).node_id(), old);
-    let told = until("it is told", || cluster.replica(1).outcast()).await;
-    assert!(told.contains("retired") && told.contains("make its data directory anew"), "{told}");
+    let reason = until("the reason of the removal", || cluster.replica(1).removed_reason()).await;
+    assert!(reason.contains("removed") && reason.contains("give it an empty data directory"), "{reason}");
     let slot = leader.slot();
     assert_eq!(cluster.replica(slot).status().role, Role::Leader, "it disturbed the others");
     write(cluster.replica(slot), put("undisturbed", "3")).await;
@@ -89,16 +91,16 @@ async fn a_member_with_a_new_disk_takes_its_own_place_and_counts_from_then_on() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newcomer_waits_while_the_identity_in_its_slot_is_alive_and_another_newcomer_takes_over_one_that_is_gone()
+async fn a_joining_node_waits_while_its_slots_identity_is_alive_and_another_one_replaces_an_abandoned_learner()
  {
     let mut cluster = Cluster::started(3, quick).await;
     cluster.put("a", "1").await;
     cluster.kill(3).await;
-    // Comes, learns, and goes before it votes.
+    // The first one joins as a learner, and goes down before it votes.
     let first = NodeId::new(3, 777);
     replace_disk(&mut cluster, 3, 777).await;
     cluster.start(3).await;
-    until("the first newcomer learns", || {
+    until("the first joining node is a learner", || {
         let members = cluster.replica(1).status().members;
         members.iter().any(|member| member.id == first && !member.voter).then_some(())
     })

@@ -1,5 +1,6 @@
-//! A cluster that is not whole for long: a minority is away while faults strike the others; and when these are over, some members
-//! stay dead, or one disk is slow. It must serve all the same.
+//! A cluster that is incomplete for long. A minority is down while faults hit the others; when the
+//! faults are over, some members stay down, or one disk is slow. The cluster must serve
+//! nevertheless.
 
 use super::cluster::Cluster;
 use super::machine::{Death, Machine};
@@ -11,11 +12,12 @@ use std::time::Duration;
 /// How much longer an operation of a slow disk takes, in milliseconds.
 const SLOWER_MS: std::ops::Range<u64> = 5..60;
 
-/// When a minority leaves, and for how long, in milliseconds: longer than the others need to get used to it.
+/// When a minority is stopped, and for how long, in milliseconds: longer than the others need to
+/// notice.
 const LEAVES_AT_MS: std::ops::Range<u64> = 1_000..10_000;
 const AWAY_MS: std::ops::Range<u64> = 18_000..35_000;
 
-/// Takes a minority away for most of the faults.
+/// Stops a minority for most of the faults.
 pub(super) async fn leave(cluster: Arc<Cluster>) {
     let mut rng = cluster.plan.rng(17);
     tokio::time::sleep(Duration::from_millis(rng.random_range(LEAVES_AT_MS))).await;
@@ -24,11 +26,11 @@ pub(super) async fn leave(cluster: Arc<Cluster>) {
     all.truncate((cluster.machines.len() - 1) / 2);
     let mut away = Vec::new();
     for machine in all.iter().filter_map(|number| cluster.machines.get(*number)) {
-        let cut = rng.random_bool(0.5) && cluster.may_forget(machine);
+        let cut = rng.random_bool(0.5) && cluster.may_lose_acks(machine);
         cluster.end(machine, if cut { Death::PowerCut } else { Death::Killed });
         away.push((machine, machine.change()));
     }
-    cluster.count_event("a minority away for long");
+    cluster.count_event("a minority down for long");
     tokio::time::sleep(Duration::from_millis(rng.random_range(AWAY_MS))).await;
     for (machine, change) in away {
         if machine.unchanged(change) {
@@ -37,7 +39,8 @@ pub(super) async fn leave(cluster: Arc<Cluster>) {
     }
 }
 
-/// The members that stay dead, in some of the seeds: as many as the others can do without, which all remember.
+/// Chooses the members that stay down at first, in some of the seeds: as many as the cluster can
+/// lose, and only if no other member may lack something.
 pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
     let mut rng = cluster.plan.rng(13);
     let voters = cluster.machines.iter().all(|machine| machine.votes() && !machine.is_stale());
@@ -46,27 +49,27 @@ pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
     }
     let mut dead: Vec<usize> = (0..cluster.machines.len()).collect();
     dead.shuffle(&mut rng);
-    // Who may lack something had better be among the dead.
+    // Members that may lack something come first.
     dead.sort_by_key(|number| !cluster.machines.get(*number).is_some_and(Machine::faulty));
     let others = dead.split_off((cluster.machines.len() - 1) / 2);
-    let whole = |number: &usize| {
+    let intact = |number: &usize| {
         cluster.machines.get(*number).is_some_and(|machine| !machine.faulty() && !machine.device_failed())
     };
-    if others.iter().all(whole) { dead } else { Vec::new() }
+    if others.iter().all(intact) { dead } else { Vec::new() }
 }
 
-/// They die now, and nobody starts them.
-pub(super) fn bury(cluster: &Cluster, dead: &[usize]) {
+/// Kills these members; they stay down for now.
+pub(super) fn keep_down(cluster: &Cluster, dead: &[usize]) {
     for machine in dead.iter().filter_map(|number| cluster.machines.get(*number)) {
         cluster.end(machine, Death::Killed);
-        cluster.trace.event(format!("node {} stays dead", machine.slot));
+        cluster.trace.event(format!("node {} stays down", machine.slot));
     }
     if !dead.is_empty() {
         cluster.count_event("healed but for a minority");
     }
 }
 
-/// One disk is slow from now on, in some of the seeds.
+/// Slows one disk down from now on, in some of the seeds.
 pub(super) fn slow_down(cluster: &Cluster) {
     let mut rng = cluster.plan.rng(14);
     if !cluster.plan.heals_slow {
@@ -80,7 +83,7 @@ pub(super) fn slow_down(cluster: &Cluster) {
     }
 }
 
-/// Every disk is as fast as before.
+/// Restores the speed of every disk.
 pub(super) fn speed_up(cluster: &Cluster) {
     cluster.machines.iter().for_each(|machine| machine.disk.slow_down(Duration::ZERO));
 }

@@ -1,0 +1,26 @@
+//! The node's member state: its name for status, and a refusal for reads.
+
+use super::Inner;
+use crate::admission::refusal;
+use cairn_engine::MemberState;
+use cairn_raft::Replica;
+use tonic::Status;
+
+/// `active`, `recovering`, `joining` or `removed`.
+pub(super) fn name(replica: &Replica) -> &'static str {
+    match replica.member_state() {
+        _ if replica.removed_reason().is_some() => "removed",
+        MemberState::Active if !replica.votes() => "joining",
+        member_state => member_state.name(),
+    }
+}
+
+/// Refuses reads at a node that may have lost acknowledged writes, or that has not copied
+/// everything yet.
+pub(super) fn readable(inner: &Inner) -> Result<(), Status> {
+    match inner.replica.member_state() {
+        MemberState::Recovering => Err(refusal::recovering(inner.election_blocked())),
+        MemberState::Active if !inner.replica.votes() => Err(refusal::joining()),
+        MemberState::Active => Ok(()),
+    }
+}

@@ -1,0 +1,301 @@
+//! The leader's side: it collects join requests and changes the membership, one change after
+//! another.
+
+use super::step::{self, Step, View};
+use crate::core::command::Command;
+use crate::core::ids::NodeId;
+use crate::core::raft_metrics::with_metrics;
+use crate::core::types::{RaftLogId, Reply, StoredMembership, TypeConfig};
+use crate::core::{codec, runtime};
+use crate::durability::LocalMember;
+use crate::transport::PendingJoin;
+use openraft::raft::Precondition;
+use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// A join request counts for this long.
+const REQUEST_LIFETIME: Duration = Duration::from_secs(3);
+/// An identity without contact for this long may be replaced. A leader must have led this long
+/// before it judges that.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A leader that missed its rounds for this long was paused itself, or busy with a change.
+const MISSED_ROUND: Duration = Duration::from_secs(1);
+/// A learner may lack at most this many entries when it becomes a voter.
+const CAUGHT_UP_ENTRIES: u64 = 1000;
+
+/// Reconciles the membership with the join requests while this member leads.
+pub(crate) struct Reconciler {
+    member: Arc<LocalMember>,
+    pending_joins: Mutex<BTreeMap<u16, (PendingJoin, runtime::Instant)>>,
+    /// The term that this member leads, since when, and when it last checked.
+    leads: Mutex<Option<Leads>>,
+    /// By slot: the last node that asked whether it may replace the voter.
+    asked: Mutex<BTreeMap<u16, Asked>>,
+    /// Whether a synced entry for them is under way.
+    syncing: AtomicBool,
+}
+
+/// A node without an identity, which would overwrite what a voter's directory holds.
+#[derive(Clone, Copy)]
+struct Asked {
+    by: NodeId,
+    /// When it last asked, and the term that this member led then. What a leader of another term
+    /// had is another question.
+    at: runtime::Instant,
+    term: u64,
+    /// A synced entry that was proposed after the node's first request is committed.
+    synced: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Leads {
+    term: u64,
+    since: runtime::Instant,
+    checked: runtime::Instant,
+}
+
+impl Reconciler {
+    pub(crate) fn new(member: Arc<LocalMember>) -> Reconciler {
+        Reconciler {
+            member,
+            pending_joins: Mutex::default(),
+            leads: Mutex::default(),
+            asked: Mutex::default(),
+            syncing: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a join request; returns whether the node votes already.
+    ///
+    /// # Errors
+    /// Why the node cannot be added now.
+    pub(crate) fn apply(&self, pending_join: PendingJoin) -> Result<bool, String> {
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        let voter = voter_to_replace(&metrics, pending_join.id)?;
+        if voter != pending_join.id {
+            self.pending_joins.lock().insert(pending_join.id.slot(), (pending_join, runtime::now()));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The voter that the joining node may replace now: after this returned it, the node may
+    /// overwrite the voter's directory. `None` unless three things hold: this member leads, it has
+    /// led long enough to judge which members are silent, and a majority without that voter has
+    /// synced every entry that this member had when asked.
+    ///
+    /// Proof of the third: an entry that was proposed after the request. Each member syncs it, and
+    /// every entry before it, before it acknowledges it. Once committed it is on a majority. That
+    /// majority excludes the asking slot, since no node speaks for that voter any more. Answers of
+    /// followers would prove nothing: followers that lag answer too.
+    pub(crate) fn replaceable_voter(&self, joiner: NodeId) -> Option<NodeId> {
+        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        let now = runtime::now();
+        let leads = *self.leads.lock();
+        leads.filter(|leads| {
+            leads.term == metrics.current_term
+                && now - leads.checked < MISSED_ROUND
+                && now - leads.since >= SILENT_AFTER
+        })?;
+        metrics.last_quorum_acked.filter(|at| now - **at < SILENT_AFTER)?;
+        let voter = voter_to_replace(&metrics, joiner).ok().filter(|voter| *voter != joiner)?;
+        let term = metrics.current_term;
+        let mut all = self.asked.lock();
+        let known = all.get(&joiner.slot()).filter(|known| known.by == joiner && known.term == term);
+        let synced = known.is_some_and(|known| known.synced);
+        all.insert(joiner.slot(), Asked { by: joiner, at: now, term, synced });
+        synced.then_some(voter)
+    }
+
+    /// Proposes a synced entry for the nodes that ask to replace a voter, however long it takes to
+    /// commit.
+    fn propose_synced_entry(self: &Arc<Self>, term: u64) {
+        let now = runtime::now();
+        let waiting: Vec<NodeId> = {
+            let mut asked = self.asked.lock();
+            asked.retain(|_, asked| now - asked.at < REQUEST_LIFETIME);
+            let waiting = asked.values().filter(|asked| asked.term == term && !asked.synced);
+            waiting.map(|asked| asked.by).collect()
+        };
+        if waiting.is_empty() || self.syncing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let reconciler = Arc::clone(self);
+        runtime::spawn(async move {
+            let committed = reconciler.synced_entry().await.is_some();
+            reconciler.syncing.store(false, Ordering::SeqCst);
+            for asked in reconciler.asked.lock().values_mut() {
+                asked.synced |= committed && asked.term == term && waiting.contains(&asked.by);
+            }
+        });
+    }
+
+    /// Proposes an entry that changes nothing and is synced before it is acknowledged; `Some` if it
+    /// was committed.
+    async fn synced_entry(&self) -> Option<()> {
+        let command = Command { synced: true, session: None, operations: Vec::new() };
+        let (reply, answer) = Reply::pair(Box::new(()));
+        self.member.raft.client_write_ff(codec::encode_command(command, 0), Some(reply)).await.ok()?;
+        answer.await.ok()?.ok().map(drop)
+    }
+
+    /// Reconciles the membership until the replica is dropped or the member stops.
+    pub(crate) async fn run(reconciler: Weak<Reconciler>) {
+        loop {
+            runtime::sleep(POLL_INTERVAL).await;
+            let Some(reconciler) = reconciler.upgrade().filter(|reconciler| !reconciler.member.stops())
+            else {
+                return;
+            };
+            let leading = with_metrics(&reconciler.member.raft, |metrics| {
+                (metrics.state == ServerState::Leader).then(|| metrics.clone())
+            });
+            let Some(metrics) = leading else {
+                *reconciler.leads.lock() = None;
+                continue;
+            };
+            reconciler.log_epochs(&metrics);
+            reconciler.propose_synced_entry(metrics.current_term);
+            // Every step but `Finish` needs a leader that can judge which members are silent.
+            let can_judge = reconciler.has_led(metrics.current_term);
+            if let Some(step) = reconciler.next(&metrics).filter(|step| can_judge || *step == Step::Finish) {
+                reconciler.take(step, &metrics.membership_config).await;
+            }
+        }
+    }
+
+    /// Whether this member has led this term long enough to judge which members are silent.
+    fn has_led(&self, term: u64) -> bool {
+        let mut leads = self.leads.lock();
+        let now = runtime::now();
+        // After a pause of its own process it received no messages either: count from now.
+        let since = match *leads {
+            Some(known) if known.term == term && now - known.checked < MISSED_ROUND => known.since,
+            _ => now,
+        };
+        *leads = Some(Leads { term, since, checked: now });
+        now - since >= SILENT_AFTER
+    }
+
+    /// Logs the members' boot epochs that the log lacks.
+    fn log_epochs(&self, metrics: &RaftMetrics<TypeConfig>) {
+        let (boot_epochs, own) = (self.member.identity.boot_epochs(), self.member.engine.boot_epoch());
+        for (member, _) in metrics.membership_config.nodes() {
+            let unlogged = match *member == metrics.id {
+                true => Some(own).filter(|epoch| !boot_epochs.has_logged(*member, *epoch)),
+                false => boot_epochs.unlogged(*member),
+            };
+            if let Some(epoch) = unlogged {
+                self.member.records.propose(metrics.vote, *member, epoch, false);
+            }
+        }
+    }
+
+    fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {
+        let committed = metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
+        // A leader knows what is committed only after an entry of its own term is.
+        let own = metrics
+            .last_applied
+            .is_some_and(|applied| applied.committed_leader_id().term == metrics.current_term);
+        if !committed || !own {
+            return None;
+        }
+        let now = runtime::now();
+        let mut asked = self.pending_joins.lock();
+        asked.retain(|_, (_, at)| now - *at < REQUEST_LIFETIME);
+        let pending_joins =
+            asked.iter().map(|(slot, (pending_join, _))| (*slot, pending_join.clone())).collect();
+        drop(asked);
+        step::next(&View {
+            own: metrics.id,
+            membership: metrics.membership_config.membership(),
+            alive: &alive(metrics),
+            caught_up: &caught_up(metrics),
+            pending_joins: &pending_joins,
+        })
+    }
+
+    /// Proposes one change and waits until it is committed or this member no longer leads.
+    async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
+        let node = self.member.raft.node_id();
+        let (change, what) = match step {
+            Step::Finish => {
+                (ChangeMembers::AddVoterIds(BTreeSet::new()), "finish the joint configuration".to_string())
+            }
+            Step::Drop(stale) => {
+                let what = format!("remove learner {stale}, which had no recent contact");
+                (ChangeMembers::RemoveNodes(BTreeSet::from([stale])), what)
+            }
+            Step::Add(new, address) => {
+                let what = format!("add learner {new} at {}", address.peer);
+                (ChangeMembers::AddNodes(BTreeMap::from([(new, address)])), what)
+            }
+            Step::Replace { old, new } => {
+                let change = vec![
+                    ChangeMembers::RemoveVoters(BTreeSet::from([old])),
+                    ChangeMembers::AddVoterIds(BTreeSet::from([new])),
+                ];
+                (
+                    ChangeMembers::Batch(change),
+                    format!("replace member {old}, which had no recent contact, by {new}"),
+                )
+            }
+        };
+        tracing::warn!(%node, "{what}");
+        let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
+        match self.member.raft.change_membership_if(change, false, [unchanged]).await {
+            Ok(_) => tracing::info!(%node, "done: {what}"),
+            Err(error) => tracing::info!(%node, %error, "not done: {what}"),
+        }
+    }
+}
+
+/// The voter that this node may replace; the node itself if it votes.
+///
+/// # Errors
+/// Why the node cannot be added now.
+fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result<NodeId, String> {
+    if metrics.state != ServerState::Leader || !metrics.vote.is_committed() {
+        return Err("this member does not lead".into());
+    }
+    let membership = metrics.membership_config.membership();
+    if membership.voter_ids().any(|voter| voter == joiner) {
+        return Ok(joiner);
+    }
+    let Some(voters) = membership.get_joint_config().last() else {
+        return Err("the cluster is not formed".into());
+    };
+    let alive = alive(metrics);
+    let (caught_up, pending_joins) = (BTreeSet::new(), BTreeMap::new());
+    let seen = View {
+        own: metrics.id,
+        membership,
+        alive: &alive,
+        caught_up: &caught_up,
+        pending_joins: &pending_joins,
+    };
+    step::voter_to_replace(&seen, voters, joiner)
+}
+
+/// The members with which the leader had contact lately, the leader included.
+fn alive(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let now = runtime::now();
+    let answered = metrics.heartbeat.iter().flatten();
+    let answered = answered.filter(|(_, at)| at.is_some_and(|at| now - *at < SILENT_AFTER));
+    answered.map(|(id, _)| *id).chain([metrics.id]).collect()
+}
+
+/// The members that hold nearly all that the leader has, and an entry of the leader's term. After
+/// an unsafe recovery, a member that refuses the new leader's entries lacks the second.
+fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let matched = metrics.replication.iter().flatten();
+    let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));
+    let own = |id: &RaftLogId| id.committed_leader_id().term == metrics.current_term;
+    matched.filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last).map(|(id, _)| id).collect()
+}
