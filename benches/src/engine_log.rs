@@ -100,8 +100,10 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
             let put = |key: &Bytes| vec![Change::Put { key: key.clone(), value: 0 }];
-            let transitions =
-                entries.iter().map(|(id, key, _)| Transition { applied: *id, changes: put(key) }).collect();
+            let transitions = entries
+                .iter()
+                .map(|(id, key, _)| Transition { applied: *id, changes: put(key) })
+                .collect();
             engine.apply(GROUP, transitions, Arc::new(Vec::new()))
         });
         for (_, _, answer) in entries {

@@ -71,7 +71,9 @@ fn histogram() -> Result<Histogram<u64>> {
 pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> {
     let begin = Instant::now();
     let (from, until, budget) = match limit {
-        Limit::Time { warm_up, measured } => (begin + warm_up, Some(begin + warm_up + measured), u64::MAX),
+        Limit::Time { warm_up, measured } => {
+            (begin + warm_up, Some(begin + warm_up + measured), u64::MAX)
+        }
         Limit::Operations(count) => (begin, None, count),
     };
     let started = Arc::new(AtomicU64::new(0));
@@ -159,7 +161,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_error_ends_the_run() {
-        let error = drive(vec![Failing, Failing], Limit::Operations(10)).await.map(|_| ()).unwrap_err();
+        let error =
+            drive(vec![Failing, Failing], Limit::Operations(10)).await.map(|_| ()).unwrap_err();
         assert_eq!(error.to_string(), "refused");
     }
 }

@@ -19,7 +19,11 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cairn-bench", about = "Measures Cairn and what it is compared with, in one run", version)]
+#[command(
+    name = "cairn-bench",
+    about = "Measures Cairn and what it is compared with, in one run",
+    version
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

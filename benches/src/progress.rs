@@ -33,7 +33,8 @@ impl Drop for Step {
 /// A progress bar that counts bytes.
 pub fn bytes_bar(what: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total).with_message(what.to_owned());
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {eta}") {
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {eta}")
+    {
         bar.set_style(style);
     }
     bar

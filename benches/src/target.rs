@@ -52,7 +52,11 @@ impl From<BackendArgument> for Backend {
 }
 
 /// Makes the five files of a data directory, filled with zeros, and opens them.
-pub fn make_directory(path: &Path, geometry: &Geometry, backend: BackendArgument) -> Result<FileDirectory> {
+pub fn make_directory(
+    path: &Path,
+    geometry: &Geometry,
+    backend: BackendArgument,
+) -> Result<FileDirectory> {
     let bar = bytes_bar("zeroing", 0);
     FileDirectory::create(path, geometry, &mut |done, total| {
         bar.set_length(total);
@@ -79,7 +83,11 @@ pub async fn make_engine(
 
 /// The raw line's device: a preallocated file of the same size, through the same backend as the
 /// engine.
-pub fn make_raw_device(path: &Path, bytes: u64, backend: BackendArgument) -> Result<Arc<dyn Device>> {
+pub fn make_raw_device(
+    path: &Path,
+    bytes: u64,
+    backend: BackendArgument,
+) -> Result<Arc<dyn Device>> {
     let small = Geometry::for_total(64 << 20)?;
     let geometry = Geometry { data_bytes: bytes, ..small };
     let directory = make_directory(path, &geometry, backend)?;

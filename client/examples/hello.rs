@@ -24,7 +24,9 @@ async fn main() -> Result<(), Error> {
 
     match client.delete_if_version("hello", written.version).await {
         Ok(_) => println!("deleted hello"),
-        Err(Error::ConditionFailed { failed, .. }) => println!("another client wrote it: {failed:?}"),
+        Err(Error::ConditionFailed { failed, .. }) => {
+            println!("another client wrote it: {failed:?}")
+        }
         Err(error) => return Err(error),
     }
     Ok(())

@@ -45,7 +45,12 @@ impl Batch {
     }
 
     /// Puts a value; the batch is applied only if the condition holds.
-    pub fn put_if(self, key: impl Into<Bytes>, value: impl Into<Bytes>, condition: Condition) -> Self {
+    pub fn put_if(
+        self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        condition: Condition,
+    ) -> Self {
         self.with(convert::put(key.into(), value.into(), condition))
     }
 

@@ -34,7 +34,9 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] if none answers, [`Error::InvalidOptions`] if there is none or one is
     /// not `host:port`.
-    pub async fn connect(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Result<Client, Error> {
+    pub async fn connect(
+        endpoints: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Client, Error> {
         Options::new(endpoints).connect().await
     }
 

@@ -46,7 +46,13 @@ bounded_by_their_length!(
     UnsafeRecoveryRequest
 );
 // A client chose the server whose answers it decodes.
-bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse, MultiplexResponse);
+bounded_by_their_length!(
+    HelloResponse,
+    WriteResponse,
+    GetResponse,
+    ListResponse,
+    MultiplexResponse
+);
 bounded_by_their_length!(StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 
 impl Bounded for proto::WriteRequest {
@@ -86,7 +92,8 @@ impl Counted {
     }
 
     fn judge(&self) -> Result<(), Status> {
-        let over = [("operations", self.operations, MOST_OPERATIONS), ("calls", self.calls, MOST_CALLS)];
+        let over =
+            [("operations", self.operations, MOST_OPERATIONS), ("calls", self.calls, MOST_CALLS)];
         match over.into_iter().find(|(_, count, most)| count > most) {
             None => Ok(()),
             Some((what, count, most)) => Err(too_many(what, count, most)),
@@ -100,7 +107,8 @@ fn too_many(what: &str, count: usize, most: usize) -> Status {
     let detail = ErrorDetail { reason, limit, actual, ..ErrorDetail::default() };
     let mut metadata = MetadataMap::new();
     metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
-    let message = format!("the message has {count} {what}; at most {most} are decoded, send it in parts");
+    let message =
+        format!("the message has {count} {what}; at most {most} are decoded, send it in parts");
     Status::with_details_and_metadata(Code::InvalidArgument, message, Bytes::new(), metadata)
 }
 
@@ -112,9 +120,11 @@ fn fields(mut encoded: &[u8], mut visit: impl FnMut(u64, &[u8])) {
         let skipped = match key & 7 {
             0 => varint(&mut encoded).map(|_| ()),
             1 => skip(&mut encoded, 8).map(|_| ()),
-            2 => varint(&mut encoded).and_then(|length| skip(&mut encoded, length)).map(|content| {
-                visit(key >> 3, content);
-            }),
+            2 => {
+                varint(&mut encoded).and_then(|length| skip(&mut encoded, length)).map(|content| {
+                    visit(key >> 3, content);
+                })
+            }
             // The content of a group is counted as if it were outside the group, which counts too
             // much rather than too little.
             3 | 4 => Some(()),
@@ -206,11 +216,14 @@ impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
 mod tests {
     use super::*;
     use crate::convert::put;
-    use crate::proto::{Call, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call};
+    use crate::proto::{
+        Call, GetRequest, MultiplexRequest, Operation, Session, WriteRequest, call,
+    };
     use crate::types::Condition;
 
     fn write(operations: usize) -> WriteRequest {
-        let session = Some(Session { client_id: vec![1; 16].into(), sequence: 7, ..Session::default() });
+        let session =
+            Some(Session { client_id: vec![1; 16].into(), sequence: 7, ..Session::default() });
         WriteRequest { session, operations: vec![Operation::default(); operations], synced: true }
     }
 
@@ -250,21 +263,29 @@ mod tests {
     fn usual_requests_pass() {
         let mut usual = write(0);
         usual.operations = (0..1024)
-            .map(|n: u32| put(n.to_be_bytes().to_vec().into(), vec![2; 99].into(), Condition::Absent))
+            .map(|n: u32| {
+                put(n.to_be_bytes().to_vec().into(), vec![2; 99].into(), Condition::Absent)
+            })
             .collect();
         assert_eq!(judged(&usual), None);
         assert_eq!(judged(&multiplex(vec![usual; 16])), None);
         let get = GetRequest { key: vec![2 << 3 | 2; 99].into(), ..GetRequest::default() };
-        let gets = (0..128).map(|id| Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
+        let gets =
+            (0..128).map(|id| Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
         assert_eq!(judged(&MultiplexRequest { calls: gets.collect() }), None);
         assert_eq!(judged(&WriteRequest::default()), None);
     }
 
     #[test]
     fn bytes_that_are_not_a_message_are_left_to_the_decoder() {
-        for bytes in
-            [&[0xff; 11][..], &[0x12, 0xff, 0xff, 0xff, 0x7f], &[0x0f], &[0x12], &[0x09, 1], &[0x13, 0x14]]
-        {
+        for bytes in [
+            &[0xff; 11][..],
+            &[0x12, 0xff, 0xff, 0xff, 0x7f],
+            &[0x0f],
+            &[0x12],
+            &[0x09, 1],
+            &[0x13, 0x14],
+        ] {
             assert!(
                 WriteRequest::check(bytes).is_ok() && MultiplexRequest::check(bytes).is_ok(),
                 "{bytes:?}"

@@ -18,7 +18,9 @@ pub enum Error {
     /// The write was sent, but the deadline passed (or the servers forgot its session) before its
     /// result was known. It may have been applied, may still be applied, or never. It is applied at
     /// most once.
-    #[error("the outcome of the write is unknown: it may or may not have been applied ({last_error})")]
+    #[error(
+        "the outcome of the write is unknown: it may or may not have been applied ({last_error})"
+    )]
     OutcomeUnknown {
         /// Why the result of the last attempt is not known.
         last_error: String,

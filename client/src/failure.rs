@@ -63,9 +63,10 @@ impl Failure {
             Reason::KeyInvalid => {
                 Failure::Refused(Error::InvalidKey { limit: detail.limit, actual: detail.actual })
             }
-            Reason::ValueTooLarge => {
-                Failure::Refused(Error::ValueTooLarge { limit: detail.limit, actual: detail.actual })
-            }
+            Reason::ValueTooLarge => Failure::Refused(Error::ValueTooLarge {
+                limit: detail.limit,
+                actual: detail.actual,
+            }),
             Reason::RequestTooLarge => Failure::Refused(Error::RequestTooLarge {
                 unit: if detail.limit <= u64::from(u16::MAX) { "operations" } else { "bytes" },
                 limit: detail.limit,
@@ -82,7 +83,9 @@ impl Failure {
             return Failure::NotSent(describe(status));
         }
         match status.code() {
-            Code::InvalidArgument => Failure::Refused(Error::InvalidRequest(status.message().to_owned())),
+            Code::InvalidArgument => {
+                Failure::Refused(Error::InvalidRequest(status.message().to_owned()))
+            }
             Code::DeadlineExceeded | Code::Cancelled => {
                 Failure::Lost { why: status.message().to_owned(), timed_out: true }
             }
@@ -120,7 +123,10 @@ mod tests {
 
     fn status(code: Code, detail: proto::ErrorDetail) -> Status {
         let mut metadata = MetadataMap::new();
-        metadata.insert_bin(proto::ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
+        metadata.insert_bin(
+            proto::ERROR_DETAIL_KEY,
+            MetadataValue::from_bytes(&detail.encode_to_vec()),
+        );
         Status::with_metadata(code, "said so", metadata)
     }
 
@@ -134,7 +140,8 @@ mod tests {
     #[test]
     fn only_an_answer_that_leaves_the_outcome_open_may_have_had_an_effect() {
         let all = (0..).map_while(|number| Reason::try_from(number).ok());
-        let open: Vec<Reason> = all.filter(|r| with_reason(*r).may_have_effect().is_some()).collect();
+        let open: Vec<Reason> =
+            all.filter(|r| with_reason(*r).may_have_effect().is_some()).collect();
         assert_eq!(open, [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped]);
     }
 
@@ -171,7 +178,8 @@ mod tests {
 
     #[test]
     fn limits_and_delays_are_passed_on() {
-        let detail = proto::ErrorDetail { limit: 10, actual: 12, retry_after_ms: 30, ..Default::default() };
+        let detail =
+            proto::ErrorDetail { limit: 10, actual: 12, retry_after_ms: 30, ..Default::default() };
         let of = |reason: Reason| {
             Failure::of(&status(
                 Code::InvalidArgument,
@@ -180,7 +188,10 @@ mod tests {
         };
         let refused = |error| Failure::Refused(error);
         assert_eq!(of(Reason::KeyInvalid), refused(Error::InvalidKey { limit: 10, actual: 12 }));
-        assert_eq!(of(Reason::ValueTooLarge), refused(Error::ValueTooLarge { limit: 10, actual: 12 }));
+        assert_eq!(
+            of(Reason::ValueTooLarge),
+            refused(Error::ValueTooLarge { limit: 10, actual: 12 })
+        );
         assert_eq!(of(Reason::Overloaded), Failure::Overloaded(Duration::from_millis(30)));
         assert_eq!(of(Reason::StorageFull), Failure::Full(Duration::from_millis(30)));
     }

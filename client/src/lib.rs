@@ -91,4 +91,6 @@ pub use options::Options;
 pub use read::ReadOptions;
 pub use scrub::{ScrubAction, ScrubStatus};
 pub use status::{DurabilityStatus, NodeStatus, StorageStatus};
-pub use types::{BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo};
+pub use types::{
+    BatchInfo, Condition, FailedCondition, KeyValue, Limits, Member, Version, WriteInfo,
+};

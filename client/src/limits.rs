@@ -25,7 +25,10 @@ fn check_new_key(limits: Option<Limits>, key: &[u8]) -> Result<(), Error> {
 }
 
 /// Checks the operations of a write: their number, each key and value, and the sum of their bytes.
-pub(crate) fn check_operations(limits: Option<Limits>, operations: &[proto::Operation]) -> Result<(), Error> {
+pub(crate) fn check_operations(
+    limits: Option<Limits>,
+    operations: &[proto::Operation],
+) -> Result<(), Error> {
     if operations.is_empty() {
         return Err(Error::InvalidRequest("a batch needs at least one operation".to_owned()));
     }
@@ -63,8 +66,12 @@ mod tests {
     use crate::convert::{delete, put};
     use crate::types::Condition;
 
-    const LIMITS: Limits =
-        Limits { max_key_bytes: 4, max_value_bytes: 8, max_batch_operations: 3, max_request_bytes: 20 };
+    const LIMITS: Limits = Limits {
+        max_key_bytes: 4,
+        max_value_bytes: 8,
+        max_batch_operations: 3,
+        max_request_bytes: 20,
+    };
 
     fn puts(sizes: &[(usize, usize)]) -> Vec<proto::Operation> {
         let put = |(key, value): &(usize, usize)| {
@@ -92,7 +99,10 @@ mod tests {
     fn before_limits_are_known_only_requests_that_are_always_invalid_are_refused() {
         assert_eq!(check_operations(None, &puts(&[(5_000, 5_000_000)])), Ok(()));
         let empty = delete(Vec::new().into(), Condition::None);
-        assert_eq!(check_operations(None, &[empty]), Err(Error::InvalidKey { limit: 0, actual: 0 }));
+        assert_eq!(
+            check_operations(None, &[empty]),
+            Err(Error::InvalidKey { limit: 0, actual: 0 })
+        );
         assert!(matches!(check_operations(None, &[]), Err(Error::InvalidRequest(_))));
     }
 }

@@ -118,9 +118,13 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn list(&self, options: ListOptions) -> Result<Page, Error> {
-        let call = |mut stub: Stub, request, timeout| async move { stub.list(request, timeout).await };
+        let call =
+            |mut stub: Stub, request, timeout| async move { stub.list(request, timeout).await };
         let response = self.read(target(options.stale), || options.to_proto(), call).await?;
-        Ok(Page { items: response.items.into_iter().map(convert::key_value).collect(), more: response.more })
+        Ok(Page {
+            items: response.items.into_iter().map(convert::key_value).collect(),
+            more: response.more,
+        })
     }
 
     /// All pages of a list; `limit` and `max_bytes` apply to each page.

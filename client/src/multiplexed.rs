@@ -56,7 +56,11 @@ impl MultiplexedStream {
 
     /// Sends a request and waits for its answer. May be cancelled; the request may then still take
     /// effect.
-    pub(crate) async fn call(&self, kind: call::Kind, timeout: Duration) -> Result<answer::Kind, Status> {
+    pub(crate) async fn call(
+        &self,
+        kind: call::Kind,
+        timeout: Duration,
+    ) -> Result<answer::Kind, Status> {
         let (reply, answer) = oneshot::channel();
         self.calls.send(QueuedCall { kind, timeout, reply }).map_err(|_| lost())?;
         answer.await.unwrap_or_else(|_| Err(lost()))

@@ -69,7 +69,10 @@ impl Stub {
         self.unary.list(within(request, timeout)).await.map(Response::into_inner)
     }
 
-    pub(crate) async fn hello(&mut self, timeout: Duration) -> Result<proto::HelloResponse, Status> {
+    pub(crate) async fn hello(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<proto::HelloResponse, Status> {
         let request = proto::HelloRequest { protocol: PROTOCOL };
         self.unary.hello(within(request, timeout)).await.map(Response::into_inner)
     }
@@ -79,7 +82,10 @@ impl Stub {
         action: i32,
         timeout: Duration,
     ) -> Result<proto::ScrubResponse, Status> {
-        self.unary.scrub(within(proto::ScrubRequest { action }, timeout)).await.map(Response::into_inner)
+        self.unary
+            .scrub(within(proto::ScrubRequest { action }, timeout))
+            .await
+            .map(Response::into_inner)
     }
 
     pub(crate) async fn unsafe_recovery(
@@ -90,7 +96,10 @@ impl Stub {
         self.unary.unsafe_recovery(within(request, timeout)).await.map(Response::into_inner)
     }
 
-    pub(crate) async fn status(&mut self, timeout: Duration) -> Result<proto::StatusResponse, Status> {
+    pub(crate) async fn status(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<proto::StatusResponse, Status> {
         self.unary.status(within(proto::StatusRequest {}, timeout)).await.map(Response::into_inner)
     }
 }
@@ -136,9 +145,10 @@ pub(crate) struct Connection {
 impl Node {
     /// A node that is not connected yet. `address` is `host:port`, as [`normalize`] gives it.
     pub(crate) fn new(address: String, options: &Options) -> Result<Self, Error> {
-        let invalid = |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint {address:?}: {e}"));
-        let endpoint =
-            Endpoint::from_shared(format!("http://{address}")).map_err(|e| invalid(&describe(&e)))?;
+        let invalid =
+            |e: &dyn std::fmt::Display| Error::InvalidOptions(format!("endpoint {address:?}: {e}"));
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|e| invalid(&describe(&e)))?;
         if endpoint.uri().port_u16().is_none() {
             return Err(invalid(&"expected host:port"));
         }
@@ -149,7 +159,12 @@ impl Node {
             .http2_keep_alive_interval(options.keepalive_interval)
             .keep_alive_timeout(options.keepalive_timeout)
             .keep_alive_while_idle(true);
-        Ok(Node { address, endpoint, state: Mutex::default(), connecting: tokio::sync::Mutex::new(()) })
+        Ok(Node {
+            address,
+            endpoint,
+            state: Mutex::default(),
+            connecting: tokio::sync::Mutex::new(()),
+        })
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -192,7 +207,9 @@ impl Node {
         }
         let opened = match tokio::time::timeout(options.connect_timeout, self.open(options)).await {
             Ok(opened) => opened,
-            Err(_) => Err(self.unavailable(format!("no answer within {:?}", options.connect_timeout))),
+            Err(_) => {
+                Err(self.unavailable(format!("no answer within {:?}", options.connect_timeout)))
+            }
         };
         let connected = opened.and_then(|(connection, hello)| {
             on_hello(&self.address, hello)?;
@@ -217,10 +234,11 @@ impl Node {
     async fn open(&self, options: &Options) -> Result<(Connection, proto::HelloResponse), Error> {
         let channel = self.endpoint.connect().await.map_err(|e| self.unavailable(describe(&e)))?;
         let mut first = Stub::new(channel);
-        let hello = first.hello(options.connect_timeout).await.map_err(|status| match status.code() {
-            Code::FailedPrecondition => self.mismatch(status.message().to_owned()),
-            _ => self.unavailable(format!("hello: {}", describe(&status))),
-        })?;
+        let hello =
+            first.hello(options.connect_timeout).await.map_err(|status| match status.code() {
+                Code::FailedPrecondition => self.mismatch(status.message().to_owned()),
+                _ => self.unavailable(format!("hello: {}", describe(&status))),
+            })?;
         if hello.protocol != PROTOCOL {
             let message = format!(
                 "the server speaks version {} of the client protocol, this client speaks {PROTOCOL}",
@@ -228,8 +246,9 @@ impl Node {
             );
             return Err(self.mismatch(message));
         }
-        let others =
-            (1..options.connections_per_node).map(|_| Stub::new(self.endpoint.connect_lazy())).collect();
+        let others = (1..options.connections_per_node)
+            .map(|_| Stub::new(self.endpoint.connect_lazy()))
+            .collect();
         Ok((Connection { first, others, next: AtomicUsize::new(0) }, hello))
     }
 

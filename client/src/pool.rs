@@ -73,7 +73,10 @@ impl Pool {
             nodes: RwLock::new(nodes),
             leader: RwLock::new(None),
             preferred: RwLock::new(None),
-            view: RwLock::new(ClusterView { cluster: options.cluster.clone(), ..ClusterView::default() }),
+            view: RwLock::new(ClusterView {
+                cluster: options.cluster.clone(),
+                ..ClusterView::default()
+            }),
             options,
         })
     }
@@ -140,12 +143,14 @@ impl Pool {
             return;
         }
         let mut nodes = self.nodes.write();
-        let known = |nodes: &[Arc<Node>], address: &str| nodes.iter().any(|node| node.address() == address);
+        let known =
+            |nodes: &[Arc<Node>], address: &str| nodes.iter().any(|node| node.address() == address);
         let seeds = self.seeds;
         let mut position = 0;
         nodes.retain(|node| {
             position += 1;
-            position <= seeds || members.iter().any(|member| member.client_address == node.address())
+            position <= seeds
+                || members.iter().any(|member| member.client_address == node.address())
         });
         for member in members {
             if !known(&nodes, &member.client_address)
@@ -159,7 +164,8 @@ impl Pool {
     /// The node at `address`, added if it is new. `None` if `address` is not an address.
     pub(crate) fn at(&self, address: &str) -> Option<Arc<Node>> {
         let address = normalize(address).ok()?;
-        let find = |nodes: &[Arc<Node>]| nodes.iter().find(|node| node.address() == address).cloned();
+        let find =
+            |nodes: &[Arc<Node>]| nodes.iter().find(|node| node.address() == address).cloned();
         if let Some(node) = find(&self.nodes.read()) {
             return Some(node);
         }

@@ -72,7 +72,8 @@ impl Client {
         let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
-        let got = answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
+        let got =
+            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
         Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
     }
 
@@ -107,7 +108,9 @@ impl Client {
                 Ok(Some(KeyValue { key, value: got.value, version: Version(got.version) }))
             }
             Ok(_) => Ok(None),
-            Err(Error::ValueUnreadable { message, .. }) => Err(Error::ValueUnreadable { key, message }),
+            Err(Error::ValueUnreadable { message, .. }) => {
+                Err(Error::ValueUnreadable { key, message })
+            }
             Err(error) => Err(error),
         }
     }
@@ -137,7 +140,10 @@ impl Client {
                 Failure::Unreadable(message)
                     if target == Target::Leader || attempts.tried() + 1 >= pool.len() =>
                 {
-                    return Err(Error::ValueUnreadable { key: Bytes::new(), message: message.clone() });
+                    return Err(Error::ValueUnreadable {
+                        key: Bytes::new(),
+                        message: message.clone(),
+                    });
                 }
                 _ => {}
             }

@@ -69,7 +69,10 @@ impl Attempts {
     /// # Errors
     /// The request's final error, if the deadline passes first or a node belongs to another
     /// cluster.
-    pub(crate) async fn connection(&mut self, pool: &Pool) -> Result<(Arc<Node>, Arc<Connection>), Error> {
+    pub(crate) async fn connection(
+        &mut self,
+        pool: &Pool,
+    ) -> Result<(Arc<Node>, Arc<Connection>), Error> {
         loop {
             if self.remaining().is_zero() {
                 return Err(self.exhausted());
@@ -86,7 +89,9 @@ impl Attempts {
             }
             let why = match tokio::time::timeout(self.remaining(), pool.connect(&node)).await {
                 Ok(Ok(connection)) => return Ok((node, connection)),
-                Ok(Err(error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. }))) => {
+                Ok(Err(
+                    error @ (Error::ClusterMismatch { .. } | Error::ProtocolMismatch { .. }),
+                )) => {
                     return Err(error);
                 }
                 Ok(Err(Error::Unavailable { last_error, .. })) => last_error,
@@ -102,7 +107,8 @@ impl Attempts {
         if let Some(hint) = self.hint.take().filter(|node| node.cooling(now).is_none()) {
             return Ok(hint);
         }
-        let avoided = |node: &Arc<Node>| self.avoid.as_ref().is_some_and(|avoid| Arc::ptr_eq(avoid, node));
+        let avoided =
+            |node: &Arc<Node>| self.avoid.as_ref().is_some_and(|avoid| Arc::ptr_eq(avoid, node));
         if let Some(node) = pool.first_choice(self.target, now).filter(|node| !avoided(node)) {
             return Ok(node);
         }
@@ -190,7 +196,9 @@ impl Attempts {
         match &self.last {
             None => Error::DeadlineExceeded { last_error: "nothing was sent".to_owned() },
             Some(Failure::NotLeader(_) | Failure::NoLeader) => Error::NoLeader { tried },
-            Some(Failure::Overloaded(retry_after)) => Error::Overloaded { retry_after: *retry_after },
+            Some(Failure::Overloaded(retry_after)) => {
+                Error::Overloaded { retry_after: *retry_after }
+            }
             Some(Failure::Full(retry_after)) => Error::StorageFull { retry_after: *retry_after },
             Some(Failure::ElectionBlocked(sentence)) => {
                 Error::Unavailable { tried, last_error: sentence.clone() }
@@ -227,10 +235,11 @@ impl Attempts {
     {
         let limit = pool.options.attempt_timeout;
         let timeout = self.remaining().min(limit);
-        let answer = match tokio::time::timeout(timeout, call(connection.stub(), message, timeout)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))),
-        };
+        let answer =
+            match tokio::time::timeout(timeout, call(connection.stub(), message, timeout)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))),
+            };
         let status = match answer {
             Ok(response) => {
                 pool.succeeded(self.target, node);
@@ -266,14 +275,20 @@ mod tests {
     async fn last_was(failure: Failure) -> Error {
         let pool = pool();
         let node = pool.nth(0).unwrap();
-        Attempts::new(Target::Leader, Duration::ZERO).failed(&pool, &node, failure).await.unwrap_err()
+        Attempts::new(Target::Leader, Duration::ZERO)
+            .failed(&pool, &node, failure)
+            .await
+            .unwrap_err()
     }
 
     #[tokio::test]
     async fn the_error_at_the_deadline_is_that_of_the_last_attempt() {
         let tried = vec!["a:1".to_owned()];
         assert_eq!(last_was(Failure::NoLeader).await, Error::NoLeader { tried: tried.clone() });
-        assert_eq!(last_was(Failure::NotLeader(None)).await, Error::NoLeader { tried: tried.clone() });
+        assert_eq!(
+            last_was(Failure::NotLeader(None)).await,
+            Error::NoLeader { tried: tried.clone() }
+        );
         let unavailable = Error::Unavailable { tried, last_error: "refused".to_owned() };
         assert_eq!(last_was(Failure::NotSent("refused".to_owned())).await, unavailable);
         let lost = |timed_out| Failure::Lost { why: "gone".to_owned(), timed_out };
@@ -298,7 +313,8 @@ mod tests {
     #[test]
     fn each_node_is_asked_once_before_any_wait() {
         let asked = delays(|_| Failure::NoLeader, 4);
-        let mut first: Vec<&str> = asked.iter().take(3).map(|(address, _)| address.as_str()).collect();
+        let mut first: Vec<&str> =
+            asked.iter().take(3).map(|(address, _)| address.as_str()).collect();
         first.sort();
         assert_eq!(first, ["a:1", "b:1", "c:1"]);
         assert!(asked[0].1.is_zero() && asked[1].1.is_zero() && !asked[2].1.is_zero());

@@ -56,9 +56,12 @@ impl Client {
     /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
     /// an address.
     pub async fn scrub(&self, endpoint: &str, action: ScrubAction) -> Result<ScrubStatus, Error> {
-        let call = |mut stub: Stub, timeout| async move { stub.scrub(action_number(action), timeout).await };
+        let call = |mut stub: Stub, timeout| async move {
+            stub.scrub(action_number(action), timeout).await
+        };
         let answer = self.ask_one(endpoint, call).await?;
-        let answer = answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
+        let answer =
+            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
         Ok(answer.scrub.map(scrub_status).unwrap_or_default())
     }
 }

@@ -141,7 +141,9 @@ impl Client {
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
         let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
         let answer = self.ask_one(endpoint, call).await?;
-        Ok(node_status(answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?))
+        Ok(node_status(
+            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?,
+        ))
     }
 
     /// Sends the unsafe-recovery grant to the node at `endpoint`: an operator accepts the loss of
@@ -159,7 +161,8 @@ impl Client {
     ) -> Result<(), Error> {
         let (boot_epoch, boot_nonce) = boot_epoch;
         let request = proto::UnsafeRecoveryRequest { candidate, boot_epoch, boot_nonce };
-        let call = |mut stub: Stub, timeout| async move { stub.unsafe_recovery(request, timeout).await };
+        let call =
+            |mut stub: Stub, timeout| async move { stub.unsafe_recovery(request, timeout).await };
         match self.ask_one(endpoint, call).await? {
             Ok(_) => Ok(()),
             Err(status) if status.code() == tonic::Code::FailedPrecondition => {

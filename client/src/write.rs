@@ -23,7 +23,11 @@ impl Client {
     /// # Errors
     /// [`Error::OutcomeUnknown`] if the write may have been applied; all others mean that it was
     /// not.
-    pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<WriteInfo, Error> {
+    pub async fn put(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<WriteInfo, Error> {
         self.put_if(key, value, Condition::None).await
     }
 
@@ -89,7 +93,11 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::ConditionFailed`] if it does not; else as [`Client::put`].
-    pub async fn delete_if(&self, key: impl Into<Bytes>, condition: Condition) -> Result<WriteInfo, Error> {
+    pub async fn delete_if(
+        &self,
+        key: impl Into<Bytes>,
+        condition: Condition,
+    ) -> Result<WriteInfo, Error> {
         self.write_one(convert::delete(key.into(), condition)).await
     }
 
@@ -110,15 +118,14 @@ impl Client {
         let pool = &self.inner.pool;
         check_operations(pool.limits(), &operations)?;
         let mut attempts = Attempts::new(Target::Leader, self.deadline);
-        let _permit =
-            match pool.sessions.try_permit() {
-                Some(permit) => Some(permit),
-                None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit()).await.map_err(
-                    |_| Error::DeadlineExceeded {
-                        last_error: "waiting for other writes of this client".to_owned(),
-                    },
-                )?,
-            };
+        let _permit = match pool.sessions.try_permit() {
+            Some(permit) => Some(permit),
+            None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit())
+                .await
+                .map_err(|_| Error::DeadlineExceeded {
+                    last_error: "waiting for other writes of this client".to_owned(),
+                })?,
+        };
         let mut write = Write { operations, synced: self.synced, ticket: None, in_doubt: None };
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
@@ -138,7 +145,11 @@ struct Write {
 }
 
 impl Write {
-    async fn run(&mut self, pool: &Pool, attempts: &mut Attempts) -> Result<proto::WriteResponse, Error> {
+    async fn run(
+        &mut self,
+        pool: &Pool,
+        attempts: &mut Attempts,
+    ) -> Result<proto::WriteResponse, Error> {
         loop {
             let (node, connection) = attempts.connection(pool).await?;
             if self.ticket.is_none() {
@@ -147,8 +158,11 @@ impl Write {
             }
             let ticket = self.ticket.get_or_insert_with(|| pool.sessions.begin(&pool.random));
             let session = Some(ticket.to_proto());
-            let message =
-                proto::WriteRequest { session, operations: self.operations.clone(), synced: self.synced };
+            let message = proto::WriteRequest {
+                session,
+                operations: self.operations.clone(),
+                synced: self.synced,
+            };
             let answer = attempts
                 .call(pool, &node, &connection, message, |stub, request, timeout| async move {
                     stub.write(request, timeout).await
@@ -168,7 +182,9 @@ impl Write {
                 Failure::Full(retry_after) if self.in_doubt.is_none() => {
                     return Err(Error::StorageFull { retry_after: *retry_after });
                 }
-                Failure::SessionExpired => self.start_new_session(pool, attempts, &connection).await?,
+                Failure::SessionExpired => {
+                    self.start_new_session(pool, attempts, &connection).await?
+                }
                 _ => {}
             }
             if let Some(why) = failure.may_have_effect() {
@@ -191,7 +207,9 @@ impl Write {
         connection: &Connection,
     ) -> Result<(), Error> {
         if let Some(why) = self.in_doubt.take() {
-            return Err(Error::OutcomeUnknown { last_error: format!("{why}; then the session expired") });
+            return Err(Error::OutcomeUnknown {
+                last_error: format!("{why}; then the session expired"),
+            });
         }
         let Some(ticket) = self.ticket.take() else {
             return Ok(());
@@ -200,14 +218,19 @@ impl Write {
         let timeout = attempts.remaining().min(pool.options.attempt_timeout);
         let base = async { stub.hello(timeout).await.map(|hello| hello.applied_index) };
         let renewed = tokio::time::timeout(timeout, pool.sessions.renew(&ticket, base)).await;
-        tracing::debug!(renewed = matches!(renewed, Ok(Ok(()))), "the servers forgot this client's session");
+        tracing::debug!(
+            renewed = matches!(renewed, Ok(Ok(()))),
+            "the servers forgot this client's session"
+        );
         Ok(())
     }
 
     /// The server's refusal, completed with what only the client knows.
     fn refused(&self, error: Error) -> Error {
         match error {
-            Error::RequestTooLarge { limit, actual, .. } if actual == self.operations.len() as u64 => {
+            Error::RequestTooLarge { limit, actual, .. }
+                if actual == self.operations.len() as u64 =>
+            {
                 Error::RequestTooLarge { unit: "operations", limit, actual }
             }
             error => error,
@@ -224,10 +247,13 @@ impl Write {
 
     fn condition_failed(&self, response: &proto::WriteResponse) -> Error {
         let failed = self.operations.iter().zip(&response.results).enumerate();
-        let failed =
-            failed.filter(|(_, (_, result))| !result.condition_held).map(|(operation, (op, result))| {
-                FailedCondition { operation, key: convert::key_of(op), version: convert::previous(result) }
-            });
+        let failed = failed.filter(|(_, (_, result))| !result.condition_held).map(
+            |(operation, (op, result))| FailedCondition {
+                operation,
+                key: convert::key_of(op),
+                version: convert::previous(result),
+            },
+        );
         Error::ConditionFailed { failed: failed.collect(), at: Version(response.index) }
     }
 }

@@ -10,7 +10,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The directory was never formatted, or formatting did not finish.
-    #[error("{location} is not a Cairn data directory: {reason}; run `cairn format` on an empty directory")]
+    #[error(
+        "{location} is not a Cairn data directory: {reason}; run `cairn format` on an empty directory"
+    )]
     NotFormatted {
         /// The directory.
         location: String,
@@ -40,7 +42,9 @@ pub enum Error {
         expected: String,
     },
     /// The directory was made by a newer format than this program reads.
-    #[error("{location} has format version {found}, this program reads up to {supported}; use a newer cairn")]
+    #[error(
+        "{location} has format version {found}, this program reads up to {supported}; use a newer cairn"
+    )]
     NewerFormat {
         /// The directory.
         location: String,

@@ -80,7 +80,9 @@ mod tests {
 
     #[test]
     fn every_accepted_total_is_divided_into_checked_sizes_that_fit() {
-        for total in [16 * MIB, 17 * MIB + 123, 100 * MIB, 1 << 30, 1 << 40, Geometry::MAX_TOTAL_BYTES] {
+        for total in
+            [16 * MIB, 17 * MIB + 123, 100 * MIB, 1 << 30, 1 << 40, Geometry::MAX_TOTAL_BYTES]
+        {
             let geometry = Geometry::for_total(total).unwrap();
             assert!(geometry.total_bytes() <= total, "{geometry:?}");
             assert!(geometry.total_bytes() > total - 4 * BLOCK_BYTES, "{geometry:?}");

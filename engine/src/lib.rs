@@ -73,7 +73,8 @@ pub use maintain::{Checked, Extent, Installer, Owner};
 pub use open::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 pub use state::{Engine, Need, View};
 pub use types::{
-    BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity, KernelBootId,
-    KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage, MemberState, Mode, NewEntry,
-    Options, Promise, ScrubProgress, SharedImage, SnapshotKey, Transition, ValueRef,
+    BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity,
+    KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage,
+    MemberState, Mode, NewEntry, Options, Promise, ScrubProgress, SharedImage, SnapshotKey,
+    Transition, ValueRef,
 };

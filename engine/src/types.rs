@@ -288,7 +288,8 @@ pub struct SnapshotKey {
 impl SnapshotKey {
     /// A key with its value; entry `version` wrote it.
     pub fn with_value(key: Bytes, version: LogId, value: Bytes) -> SnapshotKey {
-        let (length, hash) = (u32::try_from(value.len()).unwrap_or(u32::MAX), crate::codec::hash(&value));
+        let (length, hash) =
+            (u32::try_from(value.len()).unwrap_or(u32::MAX), crate::codec::hash(&value));
         SnapshotKey { key, version, length, hash, value: Some(value) }
     }
 

@@ -67,7 +67,9 @@ async fn read_matching(
     let (from, to) = ((at.offset - range.start) as usize, len);
     let value = buf.get(from..to).unwrap_or_default();
     match hash(value) {
-        found if found == at.hash && value.len() <= COPIED_BYTES => Ok(Bytes::copy_from_slice(value)),
+        found if found == at.hash && value.len() <= COPIED_BYTES => {
+            Ok(Bytes::copy_from_slice(value))
+        }
         found if found == at.hash => Ok(Bytes::from_owner(buf).slice(from..to)),
         found => Err(format!("{found:032x}")),
     }
@@ -159,7 +161,8 @@ async fn read_run<T>(
 /// The value in blocks that begin at `start`, if it is there and intact.
 fn part(blocks: &Bytes, start: u64, at: &ValueRef) -> Option<Bytes> {
     let from = usize::try_from(at.offset.checked_sub(start)?).ok()?;
-    let bytes = blocks.get(from..)?.get(..at.len as usize).filter(|bytes| hash(bytes) == at.hash)?;
+    let bytes =
+        blocks.get(from..)?.get(..at.len as usize).filter(|bytes| hash(bytes) == at.hash)?;
     // A slice keeps all the blocks in memory while it is used.
     match bytes.len() > COPIED_BYTES && bytes.len() > blocks.len() / 2 {
         true => Some(blocks.slice_ref(bytes)),
@@ -178,8 +181,14 @@ mod tests {
 
     #[test]
     fn values_near_one_another_are_one_run_and_others_are_not() {
-        let values =
-            [at(100_000, 10), at(0, 300), at(300, 5000), at(12_000, 10), at(40_000, 0), at(1 << 40, 9)];
+        let values = [
+            at(100_000, 10),
+            at(0, 300),
+            at(300, 5000),
+            at(12_000, 10),
+            at(40_000, 0),
+            at(1 << 40, 9),
+        ];
         let ranges: Vec<_> = runs(&values, 1 << 20).into_iter().map(|run| run.range).collect();
         assert_eq!(ranges, [0..12_288, 0..0, 98_304..102_400, 0..0]);
     }

@@ -87,7 +87,8 @@ impl Durability {
             let way_out = way_out(mode, strongest, &judgement.refusals);
             return Err(Error::ModeRefused { mode, directory, reasons, way_out });
         }
-        let stronger = MODES.into_iter().take_while(|stronger| *stronger != mode && asked.is_none());
+        let stronger =
+            MODES.into_iter().take_while(|stronger| *stronger != mode && asked.is_none());
         Ok(Durability {
             passed_over: stronger.map(|mode| (mode, verdict.of(mode).refusals.clone())).collect(),
             mode,
@@ -101,7 +102,9 @@ impl Durability {
     pub fn remarks(&self) -> Vec<String> {
         let passed_over = self.passed_over.iter();
         passed_over
-            .map(|(mode, reasons)| format!("`{mode}` is not justified here: {}", sentences(reasons, false)))
+            .map(|(mode, reasons)| {
+                format!("`{mode}` is not justified here: {}", sentences(reasons, false))
+            })
             .collect()
     }
 
@@ -148,7 +151,11 @@ mod tests {
     use super::*;
 
     /// A report on a machine on which everything is good, except for one change.
-    fn report(voters: usize, contract_asserted: bool, change: impl Fn(&mut doctor::Aspects)) -> Report {
+    fn report(
+        voters: usize,
+        contract_asserted: bool,
+        change: impl Fn(&mut doctor::Aspects),
+    ) -> Report {
         let directory = tempfile::tempdir().expect("a folder");
         let plan = Plan { voters, size_bytes: None, contract_asserted };
         let mut report = doctor::examine(directory.path(), plan).expect("a folder");
@@ -177,7 +184,8 @@ mod tests {
     }
 
     fn mode(asked: Option<Mode>, report: &Report) -> String {
-        Durability::judged(asked, report).map_or_else(|error| error.to_string(), |found| found.words())
+        Durability::judged(asked, report)
+            .map_or_else(|error| error.to_string(), |found| found.words())
     }
 
     #[test]
@@ -189,23 +197,30 @@ mod tests {
         assert_eq!(mode(None, &report(3, true, laptop)), "device, auto, asserted by the operator");
         assert_eq!(mode(None, &report(3, true, |_| {})), "device, auto, shown by the machine");
         let found = Durability::judged(None, &report(2, false, laptop)).expect("some mode");
-        let expected =
-            [(Mode::Device, vec![Reason::VolatileCache]), (Mode::Replicated, vec![Reason::FewVoters])];
+        let expected = [
+            (Mode::Device, vec![Reason::VolatileCache]),
+            (Mode::Replicated, vec![Reason::FewVoters]),
+        ];
         assert_eq!(found.passed_over, expected);
     }
 
     #[test]
     fn a_weaker_mode_may_be_configured() {
         assert_eq!(mode(Some(Mode::Sync), &report(3, false, |_| {})), "sync, configured");
-        assert_eq!(mode(Some(Mode::Replicated), &report(3, false, |_| {})), "replicated, configured");
+        assert_eq!(
+            mode(Some(Mode::Replicated), &report(3, false, |_| {})),
+            "replicated, configured"
+        );
     }
 
     #[test]
     fn device_without_its_contract_is_refused_with_the_statement_as_a_way_out() {
         let error = mode(Some(Mode::Device), &report(3, false, laptop));
-        for words in
-            ["mode `device` is refused", "volatile write cache", "storage.assert_device_contract = true"]
-        {
+        for words in [
+            "mode `device` is refused",
+            "volatile write cache",
+            "storage.assert_device_contract = true",
+        ] {
             assert!(error.contains(words), "{error}");
         }
         let stated = mode(Some(Mode::Device), &report(3, true, laptop));
@@ -216,11 +231,17 @@ mod tests {
     fn what_no_statement_changes_offers_none() {
         for asserted in [false, true] {
             let error = mode(Some(Mode::Device), &report(3, asserted, btrfs));
-            assert!(error.contains("copies on write") && !error.contains("assert_device"), "{error}");
+            assert!(
+                error.contains("copies on write") && !error.contains("assert_device"),
+                "{error}"
+            );
             assert!(error.contains("runs `sync` here"), "{error}");
         }
         let error = mode(Some(Mode::Replicated), &report(3, false, btrfs));
-        assert!(error.contains("mode `replicated` is refused") && error.contains("ext4 or XFS"), "{error}");
+        assert!(
+            error.contains("mode `replicated` is refused") && error.contains("ext4 or XFS"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -228,7 +249,10 @@ mod tests {
         let dropped = report(3, true, |aspects| aspects.flush = doctor::Flush::Dropped);
         for asked in [None, Some(Mode::Sync), Some(Mode::Device)] {
             let error = mode(asked, &dropped);
-            assert!(error.contains("no mode's promise can be kept") && error.contains("volatile"), "{error}");
+            assert!(
+                error.contains("no mode's promise can be kept") && error.contains("volatile"),
+                "{error}"
+            );
         }
     }
 

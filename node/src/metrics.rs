@@ -8,7 +8,9 @@ use crate::outage::ElectionBlockedState;
 use cairn_engine::{Engine, LogId, MemberState};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
+};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -61,7 +63,11 @@ impl Metrics {
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
         });
-        registry.register("requests", "Requests answered, by method and gRPC code", requests.clone());
+        registry.register(
+            "requests",
+            "Requests answered, by method and gRPC code",
+            requests.clone(),
+        );
         registry.register_with_unit(
             "request_duration",
             "Time to answer a request",
@@ -113,7 +119,12 @@ impl Collector for NodeGauges {
         let mut out = Out(&mut encoder);
 
         out.gauge("leader", "1 on the leader", None, u64::from(replica.role == Role::Leader))?;
-        out.gauge("has_leader", "1 while a leader is known", None, u64::from(replica.leader.is_some()))?;
+        out.gauge(
+            "has_leader",
+            "1 while a leader is known",
+            None,
+            u64::from(replica.leader.is_some()),
+        )?;
         let blocked = u64::from(self.election_blocked_state.of(&self.replica).is_some());
         out.gauge(
             "election_blocked",
@@ -129,14 +140,24 @@ impl Collector for NodeGauges {
             None,
             index(replica.committed),
         )?;
-        out.gauge("applied_index", "Index of the last applied entry", None, index(replica.applied))?;
+        out.gauge(
+            "applied_index",
+            "Index of the last applied entry",
+            None,
+            index(replica.applied),
+        )?;
         out.gauge("purged_index", "Index of the last purged entry", None, index(replica.purged))?;
         let stopped = replica.stopped_reason.is_some() || engine.failed.is_some();
         out.gauge("stopped", "1 once this node has stopped serving", None, u64::from(stopped))?;
 
         out.gauge("keys", "Keys stored", None, engine.keys)?;
         out.gauge("live", "Bytes of live keys and values", Some(Unit::Bytes), engine.live_bytes)?;
-        out.gauge("data_free", "Bytes of the data area that are free", Some(Unit::Bytes), engine.free_bytes)?;
+        out.gauge(
+            "data_free",
+            "Bytes of the data area that are free",
+            Some(Unit::Bytes),
+            engine.free_bytes,
+        )?;
         out.gauge("data_capacity", "Bytes of the data area", Some(Unit::Bytes), engine.data_bytes)?;
         out.gauge(
             "index",
@@ -151,10 +172,20 @@ impl Collector for NodeGauges {
             engine.index_capacity_bytes,
         )?;
         out.gauge("journal_blocks", "Blocks of the journal", None, engine.journal_blocks)?;
-        out.gauge("journal_used_blocks", "Blocks of the journal in use", None, engine.journal_used_blocks)?;
+        out.gauge(
+            "journal_used_blocks",
+            "Blocks of the journal in use",
+            None,
+            engine.journal_used_blocks,
+        )?;
         out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;
         out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
-        out.gauge("unsynced", "Bytes written and not yet synced", Some(Unit::Bytes), engine.unsynced_bytes)?;
+        out.gauge(
+            "unsynced",
+            "Bytes written and not yet synced",
+            Some(Unit::Bytes),
+            engine.unsynced_bytes,
+        )?;
         let recovering = u64::from(replica.member_state == MemberState::Recovering);
         out.gauge(
             "recovering",
@@ -165,7 +196,12 @@ impl Collector for NodeGauges {
         let joining = u64::from(!self.replica.votes());
         out.gauge("joining", "1 while this node is not a voter of the cluster", None, joining)?;
         let removed = u64::from(self.replica.removed_reason().is_some());
-        out.gauge("removed", "1 once another identity has taken the slot of this node", None, removed)?;
+        out.gauge(
+            "removed",
+            "1 once another identity has taken the slot of this node",
+            None,
+            removed,
+        )?;
         out.gauge(
             "unsynced_acks",
             "1 while acknowledged writes may be unsynced",
@@ -177,7 +213,12 @@ impl Collector for NodeGauges {
         out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
         out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;
         out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
-        out.counter("corrupt_values", "Values that did not match their hash", None, engine.corrupt_values)?;
+        out.counter(
+            "corrupt_values",
+            "Values that did not match their hash",
+            None,
+            engine.corrupt_values,
+        )?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
         let device = engine.device_bytes_written;
@@ -197,8 +238,7 @@ impl NodeGauges {
         let held = "Bytes of values being read and of answers not yet sent to clients";
         out.gauge("reads_held", held, Some(Unit::Bytes), reads.held_bytes)?;
         out.gauge("reads_waiting", "Reads that wait for memory", None, reads.waiting)?;
-        let closed =
-            "Connections closed because their clients took answers too slowly while other reads waited";
+        let closed = "Connections closed because their clients took answers too slowly while other reads waited";
         out.counter("slow_readers_closed", closed, None, reads.slow_closed)
     }
 
@@ -213,7 +253,12 @@ impl NodeGauges {
             scrub.position,
         )?;
         out.counter("scrub_cycles", "Scrubs completed", None, scrub.cycles)?;
-        out.counter("scrub_blocks", "Blocks of 4 KiB read by the scrubber", None, scrub.blocks_checked)?;
+        out.counter(
+            "scrub_blocks",
+            "Blocks of 4 KiB read by the scrubber",
+            None,
+            scrub.blocks_checked,
+        )?;
         out.counter("scrub_values", "Values compared by the scrubber", None, scrub.values_checked)?;
         out.counter("scrub_damaged", "Damage found by the scrubber", None, scrub.damaged)?;
         out.counter(
@@ -222,7 +267,12 @@ impl NodeGauges {
             None,
             scrub.repaired,
         )?;
-        out.counter("unrepairable", "Failed attempts to repair a damaged value", None, scrub.unrepairable)
+        out.counter(
+            "unrepairable",
+            "Failed attempts to repair a damaged value",
+            None,
+            scrub.unrepairable,
+        )
     }
 }
 
@@ -236,7 +286,12 @@ impl Out<'_, '_> {
 
     fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         let metric = ConstGauge::new(value);
-        metric.encode(self.0.encode_descriptor(name, help, Some(&Unit::Seconds), metric.metric_type())?)
+        metric.encode(self.0.encode_descriptor(
+            name,
+            help,
+            Some(&Unit::Seconds),
+            metric.metric_type(),
+        )?)
     }
 
     fn counter(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {

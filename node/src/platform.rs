@@ -26,8 +26,12 @@ pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     match raised {
-        Ok(()) => tracing::debug!(before, now = descriptors(), "the limit of open files was raised"),
-        Err(error) => tracing::info!(limit = before, %error, "the limit of open files cannot be raised"),
+        Ok(()) => {
+            tracing::debug!(before, now = descriptors(), "the limit of open files was raised")
+        }
+        Err(error) => {
+            tracing::info!(limit = before, %error, "the limit of open files cannot be raised")
+        }
     }
 }
 

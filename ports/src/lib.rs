@@ -60,7 +60,8 @@ impl HeldPort {
 
     fn of(socket: Socket) -> io::Result<HeldPort> {
         let address = socket.local_addr()?.as_socket();
-        let address = address.ok_or_else(|| io::Error::other("a bound socket without an address"))?;
+        let address =
+            address.ok_or_else(|| io::Error::other("a bound socket without an address"))?;
         Ok(HeldPort { address, _socket: socket })
     }
 

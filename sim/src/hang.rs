@@ -41,7 +41,9 @@ pub(crate) fn run_watched<T: Send + 'static>(
             Err(RecvTimeoutError::Disconnected) => return Err("the run's thread panicked".into()),
             Err(RecvTimeoutError::Timeout) => {
                 // Without the processor time, only the end of the run tells anything.
-                if let Some(hang) = processor_time(thread.as_ref()).and_then(|time| watch.check(time)) {
+                if let Some(hang) =
+                    processor_time(thread.as_ref()).and_then(|time| watch.check(time))
+                {
                     return Err(hang);
                 }
             }
@@ -97,7 +99,11 @@ mod tests {
 
     #[test]
     fn a_run_that_takes_too_much_processor_time_hangs() {
-        assert!(checks((0..200).map(|check| check * 1000)).expect("it hangs").contains("more than 180s"));
+        assert!(
+            checks((0..200).map(|check| check * 1000))
+                .expect("it hangs")
+                .contains("more than 180s")
+        );
         assert_eq!(checks((0..=180).map(|check| check * 1000)), None);
     }
 
@@ -111,7 +117,8 @@ mod tests {
     #[test]
     fn a_run_on_a_thread_returns_its_result_or_its_panic_and_its_processor_time_can_be_read() {
         let used = || {
-            let thread = Path::new("/proc").join(std::fs::read_link("/proc/thread-self").expect("Linux"));
+            let thread =
+                Path::new("/proc").join(std::fs::read_link("/proc/thread-self").expect("Linux"));
             processor_time(Some(&thread))
         };
         assert!(run_watched(1 << 20, used).expect("it ends").is_some());

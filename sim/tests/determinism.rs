@@ -34,7 +34,8 @@ fn what_ran_before_on_other_threads_changes_nothing() {
 #[test]
 fn a_seed_of_a_scenario_has_one_trace() {
     for scenario in scenarios().filter(|scenario| scenario.name.starts_with("nats")) {
-        let [first, second] = [0; 2].map(|seed| run_scenario(scenario, seed, RunOptions::default()));
+        let [first, second] =
+            [0; 2].map(|seed| run_scenario(scenario, seed, RunOptions::default()));
         assert_eq!(first.trace_hash, second.trace_hash, "{}", scenario.name);
         assert!(first.trace.len() > 100, "{} did something", scenario.name);
     }

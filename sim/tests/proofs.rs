@@ -16,13 +16,19 @@ fn read(path: &str) -> String {
 
 /// The texts between each `before` and the next `after`.
 fn between(text: &str, before: &str, after: char) -> BTreeSet<String> {
-    text.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0.to_owned())).collect()
+    text.split(before)
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once(after)?.0.to_owned()))
+        .collect()
 }
 
 fn scenarios() -> BTreeSet<String> {
     let folder = repository().join("sim/src/harness/script");
-    let files = fs::read_dir(folder).expect("the scripts").map(|entry| entry.expect("an entry").path());
-    files.flat_map(|path| between(&fs::read_to_string(path).expect("a script"), "name: \"", '"')).collect()
+    let files =
+        fs::read_dir(folder).expect("the scripts").map(|entry| entry.expect("an entry").path());
+    files
+        .flat_map(|path| between(&fs::read_to_string(path).expect("a script"), "name: \"", '"'))
+        .collect()
 }
 
 fn planted_bugs() -> BTreeSet<String> {
@@ -41,7 +47,9 @@ fn named(proof: &str, kind: &str) -> BTreeSet<String> {
         let words = list.trim().to_lowercase();
         words.starts_with(kind)
     });
-    lists.flat_map(|list| list.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
+    lists
+        .flat_map(|list| list.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .collect()
 }
 
 #[test]
@@ -51,11 +59,18 @@ fn every_rule_names_a_proof_that_exists() {
         .split("*Proof.*")
         .skip(1)
         .map(|rest| {
-            rest.split(" **").next().unwrap_or_default().split(" ###").next().unwrap_or_default().to_owned()
+            rest.split(" **")
+                .next()
+                .unwrap_or_default()
+                .split(" ###")
+                .next()
+                .unwrap_or_default()
+                .to_owned()
         })
         .collect();
     assert_eq!(proofs.len(), page.matches("*Rule.*").count(), "a rule without a proof");
-    let kinds = [("scenario", scenarios()), ("planted bug", planted_bugs()), ("model rule", model_rules())];
+    let kinds =
+        [("scenario", scenarios()), ("planted bug", planted_bugs()), ("model rule", model_rules())];
     for proof in &proofs {
         let mut found = proof.contains("est `");
         for (kind, known) in &kinds {

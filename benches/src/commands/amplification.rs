@@ -55,7 +55,8 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     for (value_bytes, most) in SIZES {
         let name = format!("engine, {} KiB values", value_bytes >> 10);
         let scratch = arguments.disk.scratch()?;
-        let found = engine_alone(&arguments, scratch.path(), value_bytes).await.context(name.clone())?;
+        let found =
+            engine_alone(&arguments, scratch.path(), value_bytes).await.context(name.clone())?;
         add(&mut report, &name, &found, arguments.assert.then_some(most));
     }
     if arguments.cluster {
@@ -77,10 +78,18 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 
 fn add(report: &mut Report, name: &str, found: &Amplification, most: Option<f64>) {
     report.figure(name, found.engine, "device bytes per user byte");
-    report.figure(format!("{name}, by the kernel's count"), found.kernel, "device bytes per user byte");
+    report.figure(
+        format!("{name}, by the kernel's count"),
+        found.kernel,
+        "device bytes per user byte",
+    );
     if let Some(most) = most {
         let text = format!("{:.3}, by the kernel's count {:.3}", found.engine, found.kernel);
-        report.check(format!("{name}: at most {most}"), found.engine <= most && found.kernel <= most, &text);
+        report.check(
+            format!("{name}: at most {most}"),
+            found.engine <= most && found.kernel <= most,
+            &text,
+        );
         let apart = (found.engine / found.kernel - 1.0).abs();
         report.check(
             format!("{name}: engine and kernel agree"),
@@ -90,11 +99,16 @@ fn add(report: &mut Report, name: &str, found: &Amplification, most: Option<f64>
     }
 }
 
-async fn engine_alone(arguments: &Arguments, path: &Path, value_bytes: usize) -> Result<Amplification> {
+async fn engine_alone(
+    arguments: &Arguments,
+    path: &Path,
+    value_bytes: usize,
+) -> Result<Amplification> {
     let user_bytes = arguments.user_mib << 20;
     let keys = keys_for(user_bytes, value_bytes);
     let engine =
-        make_engine(&path.join("engine"), user_bytes * 2, Mode::Replicated, arguments.backend).await?;
+        make_engine(&path.join("engine"), user_bytes * 2, Mode::Replicated, arguments.backend)
+            .await?;
     let _step = Step::new(format!("engine, {value_bytes} byte values"));
     let before = (engine.status(), proc_io::device_bytes_written(None)?);
     let log = EngineLog::start(engine, 128 << 20);
@@ -116,9 +130,14 @@ fn keys_for(user_bytes: u64, value_bytes: usize) -> u64 {
     (user_bytes / value_bytes as u64 / 4).max(1)
 }
 
-async fn of_cluster(arguments: &Arguments, path: &Path, value_bytes: usize) -> Result<Vec<Amplification>> {
+async fn of_cluster(
+    arguments: &Arguments,
+    path: &Path,
+    value_bytes: usize,
+) -> Result<Vec<Amplification>> {
     let user_bytes = arguments.user_mib << 20;
-    let options = cairn::ClusterOptions { size_bytes: user_bytes * 2, ..cairn::ClusterOptions::default() };
+    let options =
+        cairn::ClusterOptions { size_bytes: user_bytes * 2, ..cairn::ClusterOptions::default() };
     let cluster = CairnCluster::start(path, &options).await?;
     let _step = Step::new(format!("cluster, {value_bytes} byte values"));
     let before = counters(&cluster).await?;
@@ -144,7 +163,8 @@ async fn counters(cluster: &CairnCluster) -> Result<Vec<(u64, u64)>> {
     let mut counters = Vec::new();
     for node in cluster.nodes() {
         let storage = node.status().await?;
-        counters.push((storage.device_bytes_written, proc_io::device_bytes_written(Some(node.pid()))?));
+        counters
+            .push((storage.device_bytes_written, proc_io::device_bytes_written(Some(node.pid()))?));
     }
     Ok(counters)
 }

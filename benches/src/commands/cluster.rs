@@ -62,8 +62,10 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         etcd::program()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
-    let limit =
-        Limit::Time { warm_up: Duration::from_secs(2), measured: Duration::from_secs(arguments.seconds) };
+    let limit = Limit::Time {
+        warm_up: Duration::from_secs(2),
+        measured: Duration::from_secs(arguments.seconds),
+    };
     let mut sides = vec![Side::new("cairn, three nodes", &arguments.mode, false)];
     if arguments.costs {
         sides.push(Side::new("cairn, mode sync", "sync", false));
@@ -79,7 +81,8 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         if !arguments.without_etcd {
             let scratch = arguments.disk.scratch()?;
             let cluster = EtcdCluster::start(scratch.path()).await?;
-            let putters = cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
+            let putters =
+                cluster.putters(&payloads, value_bytes, clients, connections, seed).await?;
             let samples = etcd_cost.over(&cluster.pids(), drive(putters, limit)).await?;
             step.say(&format!("round {}: etcd {:.0}/s", round + 1, samples.rate()));
             report.set("etcd", cluster.version());
@@ -98,7 +101,8 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     report.set("value bytes", value_bytes);
     report.set("keys", arguments.keys);
     report.set("rounds", format!("{} of {} s each", arguments.rounds, arguments.seconds));
-    report.set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
+    report
+        .set("processors", std::thread::available_parallelism().map_or(0, std::num::NonZero::get));
     report.notes.push(
         "each system is driven as by its own client library: etcd's sends one call for each put; Cairn's sends \
          the puts that its callers have ready in one batch"
@@ -120,7 +124,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         let value = ratio.value;
         report.ratios.push(ratio);
         if let Some(least) = arguments.assert_ratio {
-            report.check(format!("cairn / etcd is at least {least}"), value >= least, format!("{value:.2}"));
+            report.check(
+                format!("cairn / etcd is at least {least}"),
+                value >= least,
+                format!("{value:.2}"),
+            );
         }
     }
     for side in costs {

@@ -64,8 +64,10 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 
     let mut raw_rounds = Vec::new();
     let mut engine_rounds = Vec::new();
-    let limit =
-        Limit::Time { warm_up: Duration::from_millis(500), measured: Duration::from_secs(arguments.seconds) };
+    let limit = Limit::Time {
+        warm_up: Duration::from_millis(500),
+        measured: Duration::from_secs(arguments.seconds),
+    };
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;
@@ -101,7 +103,11 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let value = ratio.value;
     report.ratios.push(ratio);
     if let Some(least) = arguments.assert_ratio {
-        report.check(format!("engine / raw is at least {least}"), value >= least, format!("{value:.2}"));
+        report.check(
+            format!("engine / raw is at least {least}"),
+            value >= least,
+            format!("{value:.2}"),
+        );
     }
     let raw_file = raw_path.join(FileKind::Data.name());
     match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
@@ -130,5 +136,7 @@ async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
         .await
         .context("fio is not installed")?;
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).context("fio's output")?;
-    json.pointer("/jobs/0/write/iops").and_then(serde_json::Value::as_f64).context("fio reported no rate")
+    json.pointer("/jobs/0/write/iops")
+        .and_then(serde_json::Value::as_f64)
+        .context("fio reported no rate")
 }

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const FORBIDDEN: [&str; 6] = ["fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
+const FORBIDDEN: [&str; 6] =
+    ["fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
 const COUNTED: [&str; 7] =
     ["fdatasync", "fsync", "sync_file_range", "syncfs", "sync", "ftruncate", "fallocate"];
 /// The node's defaults. The run does not change them.
@@ -50,14 +51,17 @@ pub struct Arguments {
 
 /// Runs the cluster under strace, once through io_uring and once through threads.
 pub async fn run(arguments: Arguments) -> Result<Report> {
-    find_program("strace")
-        .context("strace is not on the search path; install it (Debian, Ubuntu: `apt-get install strace`)")?;
+    find_program("strace").context(
+        "strace is not on the search path; install it (Debian, Ubuntu: `apt-get install strace`)",
+    )?;
     let mut report = Report::new("syscalls");
     report.set("puts", arguments.puts);
     report.set("value bytes", arguments.value_bytes);
     report.set("clients", arguments.clients);
     for backend in ["auto", "threads"] {
-        measure(&arguments, backend, &mut report).await.with_context(|| format!("backend {backend}"))?;
+        measure(&arguments, backend, &mut report)
+            .await
+            .with_context(|| format!("backend {backend}"))?;
     }
     report.notes.push("rates under strace do not show how fast the cluster is".to_owned());
     Ok(report)
@@ -74,7 +78,8 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     let cluster = CairnCluster::start(scratch.path(), &options).await?;
     let payloads = Payloads::new(10_000, 1);
     cluster.wait_for_fast_mode(&payloads, arguments.value_bytes, arguments.clients).await?;
-    let putters = cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
+    let putters =
+        cluster.putters(&payloads, arguments.value_bytes, arguments.clients, 1, 1).await?;
     let step = Step::new("putting under strace");
     let mut before = Vec::new();
     for node in cluster.nodes() {
@@ -93,17 +98,20 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
     report.lines.push(Line::new(format!("puts under strace, {used}"), &samples, arguments.clients));
     for (slot, (before, after)) in (1..).zip(before.iter().zip(&after)) {
         let name = format!("{used}, node {slot}");
-        let trace = std::fs::read_to_string(trace_file(scratch.path(), slot)).context("strace's output")?;
+        let trace =
+            std::fs::read_to_string(trace_file(scratch.path(), slot)).context("strace's output")?;
         let counts = count(&trace, begin, end);
         let syncs = after.syncs - before.syncs;
         let seen = counts.get("fdatasync").copied().unwrap_or(0);
         let forbidden: u64 = FORBIDDEN.iter().filter_map(|call| counts.get(call)).sum();
-        let all: Vec<String> = counts.iter().map(|(call, number)| format!("{call} {number}")).collect();
+        let all: Vec<String> =
+            counts.iter().map(|(call, number)| format!("{call} {number}")).collect();
         report.check(format!("{name}: no call but fdatasync"), forbidden == 0, all.join(", "));
         let device_bytes = (after.device_bytes_written - before.device_bytes_written) as f64;
         let rounds = (end - begin) / SYNC_INTERVAL_S + device_bytes / SYNC_BYTES + 2.0;
         let checkpoints = (after.checkpoints - before.checkpoints) as f64;
-        let most = rounds * FILES_PER_SYNC + checkpoints * SYNCS_PER_CHECKPOINT + ELECTION_ALLOWANCE;
+        let most =
+            rounds * FILES_PER_SYNC + checkpoints * SYNCS_PER_CHECKPOINT + ELECTION_ALLOWANCE;
         report.check(
             format!("{name}: only background syncs"),
             (syncs.max(seen) as f64) <= most,

@@ -116,14 +116,19 @@ impl CairnCluster {
             std::fs::write(&config, text).context("configuration")?;
             let arguments = [OsStr::new("format"), OsStr::new("--config"), config.as_os_str()];
             run_to_end(program.as_os_str(), &arguments).await?;
-            let mut command = (options.wrapper)(path, slot).unwrap_or_else(|| Command::new(&program));
+            let mut command =
+                (options.wrapper)(path, slot).unwrap_or_else(|| Command::new(&program));
             if command.get_program() != program.as_os_str() {
                 command.arg(&program);
             }
             command.arg("serve").arg("--config").arg(&config);
             let log = path.join(format!("cairn-{slot}.log"));
             let server = Server::spawn(&format!("cairn node {slot}"), command, &log)?;
-            nodes.push(CairnNode { pid: server.pid(), server, client_address: client_address.clone() });
+            nodes.push(CairnNode {
+                pid: server.pid(),
+                server,
+                client_address: client_address.clone(),
+            });
         }
         let mut cluster = CairnCluster { nodes, _ports: ports };
         cluster.wait_ready().await?;
@@ -137,14 +142,16 @@ impl CairnCluster {
             let mut ready = 0;
             for node in &mut self.nodes {
                 node.server.check_alive()?;
-                let leader = status(&node.client_address).await.ok().and_then(|status| status.leader);
+                let leader =
+                    status(&node.client_address).await.ok().and_then(|status| status.leader);
                 ready += usize::from(leader.is_some());
             }
             if ready == MEMBERS {
                 break;
             }
             if Instant::now() > until {
-                let logs: Vec<String> = self.nodes.iter().map(|node| node.server.log_tail()).collect();
+                let logs: Vec<String> =
+                    self.nodes.iter().map(|node| node.server.log_tail()).collect();
                 bail!("no leader within {READY_WITHIN:?}:\n{}", logs.join("\n--\n"));
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -169,7 +176,8 @@ impl CairnCluster {
 
     /// A new client with its own connections.
     pub async fn client(&self) -> Result<Client> {
-        let endpoints: Vec<String> = self.nodes.iter().map(|node| node.client_address.clone()).collect();
+        let endpoints: Vec<String> =
+            self.nodes.iter().map(|node| node.client_address.clone()).collect();
         Client::connect(endpoints).await.context("connecting to cairn")
     }
 
@@ -213,7 +221,12 @@ impl CairnCluster {
 
     /// Stops one follower, and puts until the quorum is degraded and the others sync before they
     /// acknowledge.
-    pub async fn degrade(&mut self, payloads: &Payloads, value_bytes: usize, clients: usize) -> Result<()> {
+    pub async fn degrade(
+        &mut self,
+        payloads: &Payloads,
+        value_bytes: usize,
+        clients: usize,
+    ) -> Result<()> {
         let mut follower = None;
         for (number, node) in self.nodes.iter().enumerate() {
             if status(&node.client_address).await?.role == "follower" {
@@ -318,6 +331,7 @@ async fn program() -> Result<PathBuf> {
             .collect();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     run_to_end(&cargo, &arguments).await.context("building cairn; or set CAIRN_BIN to a binary")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace.join("target"), PathBuf::from);
     Ok(target.join("release").join("cairn"))
 }

@@ -50,7 +50,8 @@ impl EtcdCluster {
         let program = program()?;
         let _step = Step::new("starting three etcd members");
         let ports = cairn_ports::hold(MEMBERS * 2).context("free ports")?;
-        let urls: Vec<String> = ports.iter().map(|port| format!("http://{}", port.address())).collect();
+        let urls: Vec<String> =
+            ports.iter().map(|port| format!("http://{}", port.address())).collect();
         let (client, peer) = urls.split_at(MEMBERS);
         let initial: Vec<String> =
             peer.iter().enumerate().map(|(index, url)| format!("m{index}={url}")).collect();
@@ -61,10 +62,25 @@ impl EtcdCluster {
             command.arg("--data-dir").arg(path.join(format!("etcd-{index}")));
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
-            command.args(["--initial-cluster", &initial.join(","), "--initial-cluster-state", "new"]);
-            command.args(["--quota-backend-bytes", "8589934592", "--logger", "zap", "--log-level", "error"]);
+            command.args([
+                "--initial-cluster",
+                &initial.join(","),
+                "--initial-cluster-state",
+                "new",
+            ]);
+            command.args([
+                "--quota-backend-bytes",
+                "8589934592",
+                "--logger",
+                "zap",
+                "--log-level",
+                "error",
+            ]);
             let log = path.join(format!("etcd-{index}.log"));
-            members.push((Server::spawn(&format!("etcd member {index}"), command, &log)?, client.clone()));
+            members.push((
+                Server::spawn(&format!("etcd member {index}"), command, &log)?,
+                client.clone(),
+            ));
         }
         let until = Instant::now() + READY_WITHIN;
         loop {
@@ -103,8 +119,13 @@ impl EtcdCluster {
     ) -> Result<Vec<EtcdPutter>> {
         let mut pool = Vec::new();
         for _ in 0..connections.max(1) {
-            let channel =
-                self.leader.clone().tcp_nodelay(true).connect().await.context("connecting to etcd")?;
+            let channel = self
+                .leader
+                .clone()
+                .tcp_nodelay(true)
+                .connect()
+                .await
+                .context("connecting to etcd")?;
             pool.push(KvClient::new(channel));
         }
         Ok(pool

@@ -51,7 +51,8 @@ impl Server {
     /// Sends SIGTERM to `pid`, and waits until the started process has ended. `pid` is the server,
     /// which a tracer may have started.
     pub async fn stop(mut self, pid: u32, timeout: Duration) -> Result<ExitStatus> {
-        kill_process(as_pid(pid)?, Signal::TERM).with_context(|| format!("stopping {}", self.name))?;
+        kill_process(as_pid(pid)?, Signal::TERM)
+            .with_context(|| format!("stopping {}", self.name))?;
         let until = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -84,7 +85,10 @@ impl Drop for Server {
 }
 
 fn as_pid(pid: u32) -> Result<Pid> {
-    i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is not a process id"))
+    i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("{pid} is not a process id"))
 }
 
 /// Removes this shell's `CAIRN_…` variables from the node's environment: the file that we wrote is

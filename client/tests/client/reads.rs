@@ -17,7 +17,8 @@ async fn a_read_goes_to_the_leader_and_a_stale_one_to_any_node() {
     assert_eq!((item.value, item.version.0), (Bytes::from("1"), 11));
     assert_eq!(leader.reads.lock().unwrap().len(), 1);
     assert_eq!(client.get_stale("b").await.unwrap(), None);
-    let version = client.get_with("a", ReadOptions::stale().version_only()).await.unwrap().unwrap().version;
+    let version =
+        client.get_with("a", ReadOptions::stale().version_only()).await.unwrap().unwrap().version;
     assert_eq!(version.0, 11);
     assert!(follower.reads.lock().unwrap().iter().all(|read| read.stale));
 }
@@ -27,7 +28,12 @@ async fn a_read_is_retried_until_it_is_answered() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let client = options(&[&node]).connect().await.unwrap();
-    node.plays([Step::Break, refuse(Reason::NoLeader), refuse(Reason::Stopped), refuse(Reason::Overloaded)]);
+    node.plays([
+        Step::Break,
+        refuse(Reason::NoLeader),
+        refuse(Reason::Stopped),
+        refuse(Reason::Overloaded),
+    ]);
     assert_eq!(client.get("a").await.unwrap(), None);
     assert_eq!(client.version("a").await.unwrap(), None);
     assert_eq!(node.reads.lock().unwrap().len(), 6);
@@ -72,7 +78,10 @@ async fn lists_are_read_page_by_page_in_both_directions() {
     let keys = |items: &[cairn_client::KeyValue]| {
         items.iter().map(|item| String::from_utf8(item.key.to_vec()).unwrap()).collect::<Vec<_>>()
     };
-    let page = client.list(ListOptions::prefix("a/").limit(2).start_after("a/1").keys_only()).await.unwrap();
+    let page = client
+        .list(ListOptions::prefix("a/").limit(2).start_after("a/1").keys_only())
+        .await
+        .unwrap();
     assert_eq!((keys(&page.items), page.more), (vec!["a/2".to_owned(), "a/3".to_owned()], true));
     assert!(page.items.iter().all(|item| item.value.is_empty() && item.version.0 > 0));
 
@@ -89,7 +98,8 @@ async fn lists_are_read_page_by_page_in_both_directions() {
     let all: Vec<_> =
         client.list_all(ListOptions::prefix("a/").limit(2).reverse()).try_collect().await.unwrap();
     assert_eq!(keys(&all), ["a/5", "a/4", "a/3", "a/2", "a/1"]);
-    let none: Vec<_> = client.list_all(ListOptions::prefix("z").stale()).try_collect().await.unwrap();
+    let none: Vec<_> =
+        client.list_all(ListOptions::prefix("z").stale()).try_collect().await.unwrap();
     assert_eq!(none, []);
 }
 
@@ -98,7 +108,9 @@ async fn an_endpoint_that_speaks_another_version_of_the_protocol_is_refused_by_n
     let later = Cluster::new("ours").speaking(PROTOCOL + 1);
     let node = Node::start(&later).await;
     let client = options(&[&node]).build().unwrap();
-    for error in [options(&[&node]).connect().await.unwrap_err(), client.put("a", "1").await.unwrap_err()] {
+    for error in
+        [options(&[&node]).connect().await.unwrap_err(), client.put("a", "1").await.unwrap_err()]
+    {
         assert!(matches!(error, Error::ProtocolMismatch { .. }), "{error:?}");
         let named = format!("the server speaks version {} of the client protocol", PROTOCOL + 1);
         assert!(error.to_string().contains(&named), "{error}");
@@ -140,16 +152,24 @@ async fn each_node_reports_its_status_and_a_dead_one_is_an_error() {
     let (_held, dead) = dead();
     let client = Options::new([node.address.clone(), dead.clone()]).connect().await.unwrap();
     let statuses = client.statuses().await;
-    assert_eq!(statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(), [&node.address, &dead]);
+    assert_eq!(
+        statuses.iter().map(|(endpoint, _)| endpoint).collect::<Vec<_>>(),
+        [&node.address, &dead]
+    );
     assert_eq!(statuses[0].1.as_ref().unwrap().role, "leader");
     assert!(matches!(statuses[1].1, Err(Error::Unavailable { .. })));
-    assert_eq!(client.status(&format!("http://{}/", node.address)).await.unwrap().applied_index, 10);
+    assert_eq!(
+        client.status(&format!("http://{}/", node.address)).await.unwrap().applied_index,
+        10
+    );
 }
 
 #[tokio::test]
 async fn invalid_options_are_refused_without_a_connection() {
     let none: [&str; 0] = [];
-    for endpoints in [&none[..], &["localhost"], &["https://localhost:1"], &["not an address:1"], &[""]] {
+    for endpoints in
+        [&none[..], &["localhost"], &["https://localhost:1"], &["not an address:1"], &[""]]
+    {
         let error = Options::new(endpoints.iter().copied()).build().unwrap_err();
         assert!(matches!(error, Error::InvalidOptions(_)), "{endpoints:?}: {error}");
     }

@@ -91,7 +91,13 @@ async fn a_process_that_accepts_connections_and_never_answers_is_skipped() {
     for seed in 0..4 {
         let endpoints = [silent.local_addr().unwrap().to_string(), node.address.clone()];
         let options = Options::new(endpoints).seed(seed).deadline(WAIT_LIMIT);
-        options.connect_timeout(Duration::from_millis(50)).build().unwrap().put("a", "1").await.unwrap();
+        options
+            .connect_timeout(Duration::from_millis(50))
+            .build()
+            .unwrap()
+            .put("a", "1")
+            .await
+            .unwrap();
     }
     assert_eq!(cluster.applied(), 4);
 }
@@ -115,7 +121,11 @@ async fn a_write_whose_answer_was_lost_is_retried_under_its_number_and_applied_o
     let (cluster, node, client) = one().await;
     node.plays([Step::ApplyAndBreak, Step::ApplyAndBreak]);
     let written = client.put_if_absent("a", "1").await.unwrap();
-    assert_eq!(written.version, Version(11), "the first result, although the key exists at the retries");
+    assert_eq!(
+        written.version,
+        Version(11),
+        "the first result, although the key exists at the retries"
+    );
     assert_eq!(cluster.applied(), 1);
     let sessions = node.sessions();
     assert_eq!(sessions.len(), 3);
@@ -128,10 +138,14 @@ async fn a_node_that_hangs_costs_one_attempt_and_not_the_deadline() {
     let (a, b) = (Node::start(&cluster).await, Node::start(&cluster).await);
     a.always(Step::Hang);
     b.plays([not_leader(&a.address)]);
-    let client = options(&[&a, &b]).attempt_timeout(Duration::from_millis(50)).connect().await.unwrap();
+    let client =
+        options(&[&a, &b]).attempt_timeout(Duration::from_millis(50)).connect().await.unwrap();
     client.put("a", "1").await.unwrap();
     assert_eq!(cluster.applied(), 1);
-    assert!(a.timeouts.lock().unwrap().iter().all(Option::is_some), "the server knows the client's timeout");
+    assert!(
+        a.timeouts.lock().unwrap().iter().all(Option::is_some),
+        "the server knows the client's timeout"
+    );
 }
 
 #[tokio::test]
@@ -144,7 +158,10 @@ async fn a_forgotten_session_is_replaced_if_nothing_was_sent_under_it_before() {
     let sessions = node.sessions();
     assert_eq!(sessions.len(), 3);
     assert_eq!((sessions[1].sequence, sessions[1].base_index), (2, 10));
-    assert_eq!((sessions[2].sequence, sessions[2].lowest_pending, sessions[2].base_index), (1, 1, 500));
+    assert_eq!(
+        (sessions[2].sequence, sessions[2].lowest_pending, sessions[2].base_index),
+        (1, 1, 500)
+    );
     assert_ne!(sessions[2].client_id, sessions[1].client_id);
 }
 
@@ -167,7 +184,8 @@ async fn a_session_that_is_refused_repeatedly_is_replaced_each_time() {
     node.plays(vec![refuse(Reason::SessionExpired); 5]);
     client.put("a", "1").await.unwrap();
     let sessions = node.sessions();
-    let ids: std::collections::BTreeSet<_> = sessions.iter().map(|session| &session.client_id).collect();
+    let ids: std::collections::BTreeSet<_> =
+        sessions.iter().map(|session| &session.client_id).collect();
     assert_eq!((sessions.len(), ids.len(), cluster.applied()), (6, 6, 1));
 }
 
@@ -209,7 +227,10 @@ async fn a_request_over_a_limit_is_refused_before_it_is_sent() {
     assert_eq!(error, Error::ValueTooLarge { limit: 1024, actual: 1025 });
     assert_eq!(error.to_string(), "value too large: 1025 bytes, the limit is 1024 bytes");
     assert_eq!(client.put("", "1").await, Err(Error::InvalidKey { limit: 64, actual: 0 }));
-    assert_eq!(client.put(vec![0; 65], "1").await, Err(Error::InvalidKey { limit: 64, actual: 65 }));
+    assert_eq!(
+        client.put(vec![0; 65], "1").await,
+        Err(Error::InvalidKey { limit: 64, actual: 65 })
+    );
     let batch = (0..9).fold(client.batch(), |batch, i| batch.delete(vec![i]));
     let too_large = Error::RequestTooLarge { unit: "operations", limit: 8, actual: 9 };
     assert_eq!(batch.commit().await, Err(too_large));
@@ -222,7 +243,10 @@ async fn a_client_that_knows_no_limits_yet_learns_them_before_it_sends() {
     let cluster = Cluster::new("test");
     let node = Node::start(&cluster).await;
     let client = options(&[&node]).build().unwrap();
-    assert_eq!(client.put("a", vec![0; 1025]).await, Err(Error::ValueTooLarge { limit: 1024, actual: 1025 }));
+    assert_eq!(
+        client.put("a", vec![0; 1025]).await,
+        Err(Error::ValueTooLarge { limit: 1024, actual: 1025 })
+    );
     assert!(node.writes.lock().unwrap().is_empty());
     assert_eq!(client.limits().await.unwrap().max_value_bytes, 1024);
 }
@@ -233,7 +257,10 @@ async fn a_condition_that_does_not_hold_is_an_error_with_the_version_found() {
     let written = client.put_if_absent("a", "1").await.unwrap();
     match client.put_if_absent("a", "2").await {
         Err(Error::ConditionFailed { failed, at }) => {
-            assert_eq!((failed.len(), failed[0].version, at), (1, Some(written.version), Version(12)));
+            assert_eq!(
+                (failed.len(), failed[0].version, at),
+                (1, Some(written.version), Version(12))
+            );
             assert_eq!(failed[0].key, "a");
         }
         other => panic!("{other:?}"),
@@ -252,7 +279,8 @@ async fn a_condition_that_does_not_hold_is_an_error_with_the_version_found() {
 async fn a_batch_is_applied_completely_or_reports_which_conditions_failed() {
     let (_, _, client) = one().await;
     let first = client.put("a", "1").await.unwrap();
-    let batch = client.batch().check_version("a", first.version).put("b", "2").delete("a").put("c", "3");
+    let batch =
+        client.batch().check_version("a", first.version).put("b", "2").delete("a").put("c", "3");
     let info = batch.commit().await.unwrap();
     assert_eq!(
         (info.version, info.previous),

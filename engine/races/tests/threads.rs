@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use raced_engine::io::{FileKind, IoFuture};
 use raced_engine::{
-    Change, Engine, Error, Installer, ListQuery, LogId, Mode, NewEntry, Options, Promise, SnapshotKey,
-    Transition,
+    Change, Engine, Error, Installer, ListQuery, LogId, Mode, NewEntry, Options, Promise,
+    SnapshotKey, Transition,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,11 @@ fn filled(len: usize, with: u64) -> Bytes {
 
 async fn append(engine: &Engine, index: u64, values: Vec<Bytes>) -> raced_engine::Result<()> {
     let (done, written) = oneshot::channel();
-    let entry = NewEntry { id: id(index), meta: format!("the record of {index:06}").into(), values };
-    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |result| drop(done.send(result)))).await?;
+    let entry =
+        NewEntry { id: id(index), meta: format!("the record of {index:06}").into(), values };
+    engine
+        .append(GROUP, vec![entry], Promise::Mode, Box::new(move |result| drop(done.send(result))))
+        .await?;
     written.await.unwrap()
 }
 
@@ -196,8 +199,11 @@ fn all_callers_return_when_the_device_hangs_in_any_order_of_threads() {
 #[test]
 fn nothing_is_acknowledged_ahead_of_its_sync_without_the_flag_in_any_order_of_threads() {
     explore(three_entries(), 60, |disk| async move {
-        let engine =
-            open(&disk, Options { sync_interval: Duration::from_secs(1), ..options(Mode::Replicated) }).await;
+        let engine = open(
+            &disk,
+            Options { sync_interval: Duration::from_secs(1), ..options(Mode::Replicated) },
+        )
+        .await;
         let ahead = Arc::new(AtomicU64::new(0));
         let writes = {
             let (engine, disk, ahead) = (engine.clone(), disk.clone(), ahead.clone());
@@ -262,8 +268,13 @@ fn an_install_beside_readers_and_writers_ends_in_any_order_of_threads() {
         let install = spawn(async move {
             let mut installer = installs.begin_install(GROUP).await.unwrap();
             for n in 0..3 {
-                put_key(&mut installer, format!("n{n}").into(), LogId { term: 2, index: n }, filled(5000, n))
-                    .await;
+                put_key(
+                    &mut installer,
+                    format!("n{n}").into(),
+                    LogId { term: 2, index: n },
+                    filled(5000, n),
+                )
+                .await;
             }
             installer.finish(at, image(100)).await.unwrap();
             assert_eq!(installs.log_bounds(GROUP).purged, Some(at));
@@ -279,8 +290,9 @@ fn an_install_beside_readers_and_writers_ends_in_any_order_of_threads() {
                 let view = reads.view(GROUP);
                 let new = view.applied() == Some(at);
                 assert_eq!(view.len(), if new { 3 } else { 1 });
-                for item in
-                    view.list(&ListQuery { limit: 10, max_bytes: u64::MAX, ..ListQuery::default() }).items
+                for item in view
+                    .list(&ListQuery { limit: 10, max_bytes: u64::MAX, ..ListQuery::default() })
+                    .items
                 {
                     view.read(&item.entry).await.unwrap();
                 }

@@ -93,8 +93,8 @@ pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Optio
     for copy in 0..COPIES {
         // One read for each: a copy that cannot be read must not hide the other.
         let (result, block) = device.read(copy * BLOCK as u64, AlignedBuf::zeroed(BLOCK)).await;
-        let intact =
-            Header::decode(&block, device.size()).filter(|h| result.is_ok() && h.incarnation == incarnation);
+        let intact = Header::decode(&block, device.size())
+            .filter(|h| result.is_ok() && h.incarnation == incarnation);
         if intact.is_some_and(|h| newest.is_none_or(|other| other.number < h.number)) {
             newest = intact;
         }

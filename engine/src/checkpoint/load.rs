@@ -25,7 +25,8 @@ pub(crate) async fn load(
         let mut r = Reader::new(&table);
         std::iter::from_fn(|| r.u128()).collect()
     };
-    let mut body = BodyReader { device, header: *header, hashes, next: 0, buffer: Vec::new(), at: 0 };
+    let mut body =
+        BodyReader { device, header: *header, hashes, next: 0, buffer: Vec::new(), at: 0 };
     let mut groups = BTreeMap::new();
     let count = body.field(4, |r| r.u32()).await?;
     for _ in 0..count {
@@ -49,7 +50,8 @@ async fn read_group(body: &mut BodyReader<'_>) -> std::result::Result<(GroupId, 
     let purged = body.field(17, option).await?;
     let applied = body.field(17, option).await?;
     let applied_before = body.field(17, option).await?;
-    let mut group = Group { applied, applied_recorded: applied, applied_before, ..Group::default() };
+    let mut group =
+        Group { applied, applied_recorded: applied, applied_before, ..Group::default() };
     let image_len = body.field(4, |r| r.u32()).await? as usize;
     let image = body.field(image_len, |r| r.bytes(image_len).map(<[u8]>::to_vec)).await?;
     if !image.is_empty() {

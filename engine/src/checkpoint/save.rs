@@ -35,7 +35,8 @@ pub(crate) async fn write(
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<u64> {
     let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
-    let mut body = BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
+    let mut body =
+        BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
     write_body(&mut body, capture).await.map_err(failed("write"))?;
     let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
     let CheckpointPosition { incarnation, number, sequence, chain } = place;
@@ -115,8 +116,10 @@ impl BodyWriter<'_> {
     async fn chunk(&mut self) -> io::Result<()> {
         let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
         if self.at + len > self.device.size() {
-            let message =
-                format!("the index does not fit into a checkpoint area of {} bytes", self.device.size());
+            let message = format!(
+                "the index does not fit into a checkpoint area of {} bytes",
+                self.device.size()
+            );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
         self.hashes.put_u128(hash(&self.buffer));

@@ -19,8 +19,10 @@ pub(crate) async fn verify(
     }
     let headers: Vec<Option<Header>> =
         head.chunks(BLOCK).map(|block| Header::decode(block, device.size())).collect();
-    let header = headers.first().copied().flatten().filter(|header| header.incarnation == incarnation);
-    let Some(header) = header.filter(|header| headers.iter().all(|other| *other == Some(*header))) else {
+    let header =
+        headers.first().copied().flatten().filter(|header| header.incarnation == incarnation);
+    let Some(header) = header.filter(|header| headers.iter().all(|other| *other == Some(*header)))
+    else {
         return Err((0, BODY_AT, "its two headers are not equal and intact".to_owned()));
     };
     let table = read(device, header.table_at(), header.chunks() * HASH_BYTES, pace).await?;

@@ -21,7 +21,12 @@ impl Engine {
     /// # Errors
     /// `Invalid` for an entry that is already applied, or that changes keys and is not in the log.
     /// Nothing is applied then.
-    pub fn apply(&self, group: GroupId, transitions: Vec<Transition>, image: SharedImage) -> Result<()> {
+    pub fn apply(
+        &self,
+        group: GroupId,
+        transitions: Vec<Transition>,
+        image: SharedImage,
+    ) -> Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -40,8 +45,10 @@ impl Engine {
             }
             last = Some(id.index);
             let values = entry.map_or(0, |entry| entry.values.len());
-            let bad =
-                transition.changes.iter().any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
+            let bad = transition
+                .changes
+                .iter()
+                .any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
             if bad {
                 return Err(Error::Invalid(format!(
                     "entry {id} has {values} values, and a change names another"
@@ -95,7 +102,9 @@ impl Engine {
             match self.shared.read_quietly(&entry.value, entry.version).await {
                 Ok(value) => return Ok(Some((entry, value))),
                 // The key was overwritten meanwhile, so its extent may belong to another value now.
-                Err(_) if attempt < READ_ATTEMPTS && self.lookup(group, key) != Some(entry) => attempt += 1,
+                Err(_) if attempt < READ_ATTEMPTS && self.lookup(group, key) != Some(entry) => {
+                    attempt += 1
+                }
                 Err(error) => return Err(self.shared.counted(error)),
             }
         }

@@ -47,7 +47,10 @@ impl Engine {
     }
 
     /// Runs `push` under the lock once the queue has space, then wakes the writer.
-    async fn when_queue_has_space<T>(&self, mut push: impl FnMut(&mut State) -> Result<T>) -> Result<T> {
+    async fn when_queue_has_space<T>(
+        &self,
+        mut push: impl FnMut(&mut State) -> Result<T>,
+    ) -> Result<T> {
         let pushed = self
             .shared
             .wait_until(|shared| {
@@ -96,7 +99,12 @@ impl Engine {
     ///
     /// # Errors
     /// `Corrupt` for a value that does not match its record; `Io`.
-    pub async fn read_log(&self, group: GroupId, range: Range<u64>, max_bytes: u64) -> Result<Vec<Entry>> {
+    pub async fn read_log(
+        &self,
+        group: GroupId,
+        range: Range<u64>,
+        max_bytes: u64,
+    ) -> Result<Vec<Entry>> {
         // A purge or truncation may happen during the read. The view keeps the freed extents from
         // being reused before the read has ended.
         let _pinned = View::new(&self.shared, group);
@@ -133,7 +141,12 @@ impl Engine {
 
     /// The ids and metas of at most `limit` entries from `range.start` on, without a hole. No I/O:
     /// to apply an entry, its values need not be read.
-    pub fn read_metas(&self, group: GroupId, range: Range<u64>, limit: usize) -> Vec<(LogId, Bytes)> {
+    pub fn read_metas(
+        &self,
+        group: GroupId,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Vec<(LogId, Bytes)> {
         let state = self.shared.state.lock();
         let Some(group) = state.groups.get(&group) else {
             return Vec::new();
@@ -177,7 +190,9 @@ impl Engine {
             let state = self.shared.state.lock();
             let applied = state.groups.get(&group).and_then(|g| g.applied);
             let covered = state.checkpoints.applied.get(&group).copied();
-            applied.is_some_and(|a| covered.is_none_or(|c| c.index < through.index && c.index < a.index))
+            applied.is_some_and(|a| {
+                covered.is_none_or(|c| c.index < through.index && c.index < a.index)
+            })
         };
         if needs_checkpoint {
             self.checkpoint().await?;

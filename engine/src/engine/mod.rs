@@ -7,7 +7,8 @@ use crate::open;
 use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
 use crate::types::{
-    BootEpoch, EngineStatus, FencingHistory, Geometry, GroupId, Identity, MemberState, Mode, Options,
+    BootEpoch, EngineStatus, FencingHistory, Geometry, GroupId, Identity, MemberState, Mode,
+    Options,
 };
 use crate::write::{Writer, syncer};
 use bytes::Bytes;
@@ -24,7 +25,11 @@ impl Engine {
     /// # Errors
     /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing
     /// file, `Failed`.
-    pub async fn format(directory: &dyn Directory, geometry: Geometry, identity: &Identity) -> Result<()> {
+    pub async fn format(
+        directory: &dyn Directory,
+        geometry: Geometry,
+        identity: &Identity,
+    ) -> Result<()> {
         open::format(directory, geometry, identity).await
     }
 
@@ -176,8 +181,13 @@ impl Engine {
         self.shared.state.lock().check_open()?;
         let superblock = self.shared.superblock.lock().await;
         let votes = &superblock.current().votes;
-        if vote.len() > MAX_VOTE_BYTES || (votes.len() >= MAX_VOTES && !votes.contains_key(&group)) {
-            return Err(Error::Invalid(format!("a vote of {} bytes for group {}", vote.len(), group.0)));
+        if vote.len() > MAX_VOTE_BYTES || (votes.len() >= MAX_VOTES && !votes.contains_key(&group))
+        {
+            return Err(Error::Invalid(format!(
+                "a vote of {} bytes for group {}",
+                vote.len(),
+                group.0
+            )));
         }
         drop(superblock);
         self.shared.update_superblock(|s| drop(s.votes.insert(group, vote.to_vec()))).await?;
@@ -239,7 +249,8 @@ impl Engine {
         shared
             .wait_until(|shared| {
                 let idle = shared.state.lock().checkpoints.running;
-                (shared.progress.lock().writer_ended && !idle || shared.failed().is_some()).then_some(())
+                (shared.progress.lock().writer_ended && !idle || shared.failed().is_some())
+                    .then_some(())
             })
             .await;
         let closed = async {

@@ -69,7 +69,8 @@ impl Keys {
         let mut take = |(key, entry): (&Arc<[u8]>, &KeyEntry)| {
             let value_bytes = if query.keys_only { 0 } else { u64::from(entry.value.len) };
             bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
-            let over = page.items.len() >= query.limit || (bytes > query.max_bytes && !page.items.is_empty());
+            let over = page.items.len() >= query.limit
+                || (bytes > query.max_bytes && !page.items.is_empty());
             if over {
                 page.more = true;
                 return false;
@@ -133,7 +134,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn entry(len: u32) -> KeyEntry {
-        KeyEntry { version: LogId { term: 1, index: 1 }, value: ValueRef { offset: 0, len, hash: 0 } }
+        KeyEntry {
+            version: LogId { term: 1, index: 1 },
+            value: ValueRef { offset: 0, len, hash: 0 },
+        }
     }
 
     fn query(prefix: &[u8]) -> ListQuery {

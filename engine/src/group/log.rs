@@ -108,7 +108,12 @@ impl Log {
     }
 
     /// Appends the entry at [`Log::next_index`]. The first entry of all may have any index.
-    pub(crate) fn push(&mut self, entry: Arc<LogEntry>, values: Option<Arc<[Bytes]>>, cache_limit: u64) {
+    pub(crate) fn push(
+        &mut self,
+        entry: Arc<LogEntry>,
+        values: Option<Arc<[Bytes]>>,
+        cache_limit: u64,
+    ) {
         match self.next_index() {
             Some(next) => assert_eq!(next, entry.id.index, "a hole in the log"),
             None => self.first = entry.id.index,
@@ -137,7 +142,9 @@ impl Log {
     /// Removes entries above `last`, newest first; `None` removes all.
     pub(crate) fn truncate_after(&mut self, last: Option<u64>) -> Vec<Arc<LogEntry>> {
         let mut removed = Vec::new();
-        while let Some(entry) = self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last)) {
+        while let Some(entry) =
+            self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last))
+        {
             self.bytes -= entry.bytes();
             self.checkpoint_bytes -= entry.checkpoint_bytes();
             if self.cache.pop_back().is_some() {
@@ -183,7 +190,12 @@ mod tests {
 
     fn entry(index: u64) -> Arc<LogEntry> {
         let values = vec![ValueRef { offset: index, len: 10, hash: 0 }].into();
-        Arc::new(LogEntry { id: LogId { term: 1, index }, meta: Bytes::new(), values, spilled: None })
+        Arc::new(LogEntry {
+            id: LogId { term: 1, index },
+            meta: Bytes::new(),
+            values,
+            spilled: None,
+        })
     }
 
     fn values(index: u64) -> Option<Arc<[Bytes]>> {
@@ -210,7 +222,10 @@ mod tests {
     #[test]
     fn truncation_and_purge_keep_entries_and_cache_in_step() {
         let mut log = log(0..10, 1000);
-        assert_eq!(log.truncate_after(Some(6)).iter().map(|e| e.id.index).collect::<Vec<_>>(), [9, 8, 7]);
+        assert_eq!(
+            log.truncate_after(Some(6)).iter().map(|e| e.id.index).collect::<Vec<_>>(),
+            [9, 8, 7]
+        );
         assert_eq!(log.purge(LogId { term: 1, index: 3 }).len(), 4);
         assert_eq!(log.cached(3), None);
         assert_eq!((4..7).filter(|i| log.cached(*i).unwrap()[0][0] == *i as u8).count(), 3);

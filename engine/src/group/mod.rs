@@ -29,7 +29,9 @@ impl Group {
     /// applied are kept until they are; their purge stays due.
     pub(crate) fn purge_applied(&mut self, through: LogId) -> Vec<Arc<LogEntry>> {
         self.purged_before = self.purged_before.max(Some(through));
-        let now = self.applied.map(|applied| if applied.index < through.index { applied } else { through });
+        let now = self
+            .applied
+            .map(|applied| if applied.index < through.index { applied } else { through });
         now.map(|now| self.log.purge(now)).unwrap_or_default()
     }
 

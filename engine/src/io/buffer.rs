@@ -37,7 +37,9 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: `Block` is `repr(C)` around a byte array whose size equals its alignment, so the
         // vector's elements are contiguous initialised bytes; the lifetime is that of `self`.
-        unsafe { std::slice::from_raw_parts(self.blocks.as_ptr().cast::<u8>(), self.blocks.len() * BLOCK) }
+        unsafe {
+            std::slice::from_raw_parts(self.blocks.as_ptr().cast::<u8>(), self.blocks.len() * BLOCK)
+        }
     }
 }
 
@@ -46,7 +48,10 @@ impl DerefMut for AlignedBuf {
         // SAFETY: as in `deref`; `&mut self` makes the slice unique, and every byte pattern is a
         // valid `Block`.
         unsafe {
-            std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast::<u8>(), self.blocks.len() * BLOCK)
+            std::slice::from_raw_parts_mut(
+                self.blocks.as_mut_ptr().cast::<u8>(),
+                self.blocks.len() * BLOCK,
+            )
         }
     }
 }

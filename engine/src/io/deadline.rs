@@ -67,7 +67,8 @@ pub(crate) struct Hung {
 impl IoDeadlines {
     /// Starts with an empty table. Time counts from here on, until the last handle is dropped.
     pub(crate) fn start(limit: Duration) -> Arc<IoDeadlines> {
-        let deadlines = Arc::new(IoDeadlines { limit, table: Mutex::default(), hung: Notify::new() });
+        let deadlines =
+            Arc::new(IoDeadlines { limit, table: Mutex::default(), hung: Notify::new() });
         tokio::spawn(run(Arc::downgrade(&deadlines), (limit / TICKS as u32).max(SHORTEST_TICK)));
         deadlines
     }
@@ -100,7 +101,8 @@ impl IoDeadlines {
 
     /// The error of an operation that timed out.
     pub(crate) fn late(&self) -> io::Error {
-        let text = format!("the device did not return within {:?} (storage.io_timeout)", self.limit);
+        let text =
+            format!("the device did not return within {:?} (storage.io_timeout)", self.limit);
         io::Error::new(io::ErrorKind::TimedOut, text)
     }
 
@@ -108,7 +110,8 @@ impl IoDeadlines {
         let mut table = self.table.lock();
         let (id, since) = (table.next, table.ticks);
         table.next += 1;
-        let entry = InFlight { since, what: Hung { file, operation }, expired: false, waiting: None };
+        let entry =
+            InFlight { since, what: Hung { file, operation }, expired: false, waiting: None };
         table.in_flight.insert(id, entry);
         drop(table);
         Ticket { deadlines: Arc::clone(self), id }
@@ -121,7 +124,9 @@ impl IoDeadlines {
             table.ticks += 1;
             let limit = if table.hung.is_some() { TICKS_ONCE_HUNG } else { TICKS };
             let Table { ticks, in_flight, hung, .. } = &mut *table;
-            let late = in_flight.values_mut().take_while(|entry| ticks.saturating_sub(entry.since) > limit);
+            let late = in_flight
+                .values_mut()
+                .take_while(|entry| ticks.saturating_sub(entry.since) > limit);
             for entry in late.filter(|entry| !entry.expired) {
                 entry.expired = true;
                 hung.get_or_insert(entry.what);
@@ -249,7 +254,11 @@ mod tests {
     use futures::FutureExt;
 
     fn deadlines() -> Arc<IoDeadlines> {
-        Arc::new(IoDeadlines { limit: Duration::from_secs(30), table: Mutex::default(), hung: Notify::new() })
+        Arc::new(IoDeadlines {
+            limit: Duration::from_secs(30),
+            table: Mutex::default(),
+            hung: Notify::new(),
+        })
     }
 
     fn never(
@@ -279,7 +288,8 @@ mod tests {
         assert_eq!(deadlines.hung().now_or_never(), Some(hung));
         let error = deadlines.check("d").expect_err("refused").to_string();
         assert!(
-            error.contains("d: sync failed on file `journal`: the device did not return within 30s"),
+            error
+                .contains("d: sync failed on file `journal`: the device did not return within 30s"),
             "{error}"
         );
     }

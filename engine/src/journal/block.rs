@@ -89,7 +89,9 @@ impl Packer {
     pub(crate) fn push(&mut self, record: &[u8]) {
         assert!(record.len() <= PAYLOAD_BYTES, "a journal record of {} bytes", record.len());
         match self.payloads.last_mut() {
-            Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => last.extend_from_slice(record),
+            Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => {
+                last.extend_from_slice(record)
+            }
             _ => {
                 let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
                 payload.extend_from_slice(record);

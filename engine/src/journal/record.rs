@@ -54,7 +54,11 @@ impl Record {
         out.put_u16(0);
         match self {
             Record::Entry { group, id, body } => {
-                out.put_u8(if matches!(body, Body::Inline(_)) { ENTRY_INLINE } else { ENTRY_SPILLED });
+                out.put_u8(if matches!(body, Body::Inline(_)) {
+                    ENTRY_INLINE
+                } else {
+                    ENTRY_SPILLED
+                });
                 put_position(out, *group, *id);
                 match body {
                     Body::Inline(bytes) => out.put_bytes(bytes),
@@ -104,7 +108,9 @@ impl Record {
                 Record::Truncate { group, last: (some == 1).then_some(last) }
             }
             PURGE => position(&mut r).map(|(group, through)| Record::Purge { group, through })?,
-            APPLIED => position(&mut r).map(|(group, through)| Record::Applied { group, through })?,
+            APPLIED => {
+                position(&mut r).map(|(group, through)| Record::Applied { group, through })?
+            }
             _ => return None,
         };
         (r.remaining() == 0).then_some(record)
@@ -169,17 +175,17 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let group = any::<u32>().prop_map(GroupId);
-        let inline =
-            prop::collection::vec(any::<u8>(), 0..MAX_INLINE_BODY).prop_map(|b| Body::Inline(b.into()));
+        let inline = prop::collection::vec(any::<u8>(), 0..MAX_INLINE_BODY)
+            .prop_map(|b| Body::Inline(b.into()));
         let body = prop_oneof![inline, at().prop_map(Body::Spilled)];
-        (group, log_id(), body, any::<Option<u64>>(), 0..4u8).prop_map(|(group, id, body, last, kind)| {
-            match kind {
+        (group, log_id(), body, any::<Option<u64>>(), 0..4u8).prop_map(
+            |(group, id, body, last, kind)| match kind {
                 0 => Record::Entry { group, id, body },
                 1 => Record::Truncate { group, last },
                 2 => Record::Purge { group, through: id },
                 _ => Record::Applied { group, through: id },
-            }
-        })
+            },
+        )
     }
 
     #[test]
@@ -188,7 +194,8 @@ mod tests {
         let id = LogId { term: 2, index: 3 };
         Record::Entry { group: GroupId(1), id, body: Body::Inline(Bytes::from_static(b"x")) }
             .encode(&mut out);
-        let mut expected = vec![22, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+        let mut expected =
+            vec![22, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
         expected.push(b'x');
         assert_eq!(out, expected);
     }

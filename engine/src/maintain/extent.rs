@@ -72,7 +72,8 @@ impl Extent {
         let index = self.log_id.index;
         let logged = group.log.get(index).filter(|entry| entry.id == self.log_id);
         let logged = logged.filter(|_| group.keeps_extents_of(index));
-        let in_log = |refers: fn(&LogEntry, &ValueRef) -> bool| logged.is_some_and(|e| refers(e, &self.at));
+        let in_log =
+            |refers: fn(&LogEntry, &ValueRef) -> bool| logged.is_some_and(|e| refers(e, &self.at));
         match &self.owner {
             Owner::Body => in_log(|entry, at| entry.spilled.as_ref() == Some(at)),
             Owner::Entry => in_log(|entry, at| entry.values.contains(at)),
@@ -118,8 +119,10 @@ impl Engine {
         }
         for entry in entries {
             let of = |at: &ValueRef, owner| Extent { at: *at, log_id: entry.id, owner };
-            found.extend(entry.values.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Entry)));
-            found.extend(entry.spilled.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Body)));
+            found
+                .extend(entry.values.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Entry)));
+            found
+                .extend(entry.spilled.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Body)));
         }
         // If a key and the log refer to one value, it comes once, with its key: the sort is stable.
         found.sort_by_key(|extent| extent.at.offset);
@@ -152,7 +155,8 @@ impl Engine {
         if start >= end || end > shared.devices.data.size() {
             return (0, extents.to_vec());
         }
-        let (result, buf) = shared.devices.data.read(start, AlignedBuf::zeroed((end - start) as usize)).await;
+        let (result, buf) =
+            shared.devices.data.read(start, AlignedBuf::zeroed((end - start) as usize)).await;
         let intact = |extent: &&Extent| {
             let at = extent.at.offset.checked_sub(start).and_then(|at| usize::try_from(at).ok());
             let bytes = at.and_then(|at| buf.get(at..)?.get(..extent.at.len as usize));
@@ -175,7 +179,8 @@ impl Engine {
         let shared = &self.shared;
         let _pinned = View::new(shared, group);
         let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
-        let matches = |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
+        let matches =
+            |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
         let (cached, places) = {
             let state = shared.state.lock();
             let group = state.groups.get(&group)?;
@@ -184,7 +189,8 @@ impl Engine {
             let cached = group.log.cached(log_id.index);
             let cached = number.and_then(|number| cached?.get(number).cloned());
             let in_log = number.and_then(|number| logged?.values.get(number).copied());
-            let keyed = group.keys.get(key).filter(|entry| entry.version == log_id && wanted(&entry.value));
+            let keyed =
+                group.keys.get(key).filter(|entry| entry.version == log_id && wanted(&entry.value));
             (cached, [keyed.map(|entry| entry.value), in_log])
         };
         if let Some(bytes) = cached.filter(matches) {
@@ -212,7 +218,8 @@ impl Engine {
     /// The body of an entry as the data area should hold it, from memory.
     pub fn body_of(&self, group: GroupId, log_id: LogId) -> Option<Bytes> {
         let state = self.shared.state.lock();
-        let entry = state.groups.get(&group)?.log.get(log_id.index).filter(|entry| entry.id == log_id)?;
+        let entry =
+            state.groups.get(&group)?.log.get(log_id.index).filter(|entry| entry.id == log_id)?;
         Some(encode_body(&entry.values, &entry.meta).into())
     }
 
@@ -236,7 +243,8 @@ impl Engine {
         // In a task of its own: the caller may be cancelled, and the kernel reports a failed sync
         // only once.
         let (engine, extent, bytes) = (self.clone(), extent.clone(), Bytes::copy_from_slice(bytes));
-        let repairing = tokio::spawn(async move { engine.repair_with(group, &extent, &bytes).await });
+        let repairing =
+            tokio::spawn(async move { engine.repair_with(group, &extent, &bytes).await });
         repairing.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -282,7 +290,10 @@ impl Shared {
         Err(Error::Io {
             location: self.facts.location.clone(),
             operation: "read",
-            reason: format!("the blocks of the value at {} read differently each time", extent.at.offset),
+            reason: format!(
+                "the blocks of the value at {} read differently each time",
+                extent.at.offset
+            ),
         })
     }
 

@@ -61,7 +61,11 @@ impl Drop for Claimed {
 
 impl Installer {
     pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
-        Installer { claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }), shared, group }
+        Installer {
+            claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }),
+            shared,
+            group,
+        }
     }
 
     /// Adds keys, each once. A value that was put before or that the old state holds is not written
@@ -165,7 +169,8 @@ impl Installer {
         let mut values = Vec::with_capacity(total);
         let mut entries = Vec::with_capacity(batch.len());
         for (key, bytes) in batch.iter().zip(bytes()) {
-            let at = ValueRef { offset: values.len() as u64, len: bytes.len() as u32, hash: key.hash };
+            let at =
+                ValueRef { offset: values.len() as u64, len: bytes.len() as u32, hash: key.hash };
             values.extend_from_slice(bytes);
             entries.push((key.key.clone(), KeyEntry { version: key.version, value: at }));
         }
@@ -180,7 +185,8 @@ impl Installer {
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
             let (result, _) = claimed.shared.devices.data.write(base, buf).await;
-            let result = result.map_err(|error| claimed.shared.fail_device(FileKind::Data, "write", error));
+            let result =
+                result.map_err(|error| claimed.shared.fail_device(FileKind::Data, "write", error));
             (claimed, result)
         });
         let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;

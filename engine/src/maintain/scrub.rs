@@ -60,8 +60,11 @@ impl Engine {
 
     async fn check_block(&self, sequence: u64) -> std::result::Result<(), String> {
         let shared = &self.shared;
-        let (result, buf) =
-            shared.devices.journal.read(shared.facts.ring.offset(sequence), AlignedBuf::zeroed(BLOCK)).await;
+        let (result, buf) = shared
+            .devices
+            .journal
+            .read(shared.facts.ring.offset(sequence), AlignedBuf::zeroed(BLOCK))
+            .await;
         result.map_err(|error| format!("it cannot be read: {error}"))?;
         let block = Block::decode(&buf).ok_or_else(|| "a damaged block".to_owned())?;
         match block.header.sequence == sequence
@@ -92,7 +95,8 @@ impl Engine {
         let begun = shared
             .wait_until(|shared| {
                 let state = shared.state.lock();
-                (!state.checkpoints.running || state.failed.is_some()).then_some(state.checkpoints.begun)
+                (!state.checkpoints.running || state.failed.is_some())
+                    .then_some(state.checkpoints.begun)
             })
             .await;
         let Some(device) = shared.devices.checkpoints.get(area) else { return true };
@@ -119,9 +123,11 @@ impl Engine {
                 checked.blocks += header.area_bytes() / BLOCK as u64;
             }
             Ok(None) if !newest => {}
-            Ok(_) => {
-                checked.damaged.push(damage((0, BLOCK as u64, "another checkpoint, or none".to_owned())))
-            }
+            Ok(_) => checked.damaged.push(damage((
+                0,
+                BLOCK as u64,
+                "another checkpoint, or none".to_owned(),
+            ))),
             Err(found) => checked.damaged.push(damage(found)),
         }
         true

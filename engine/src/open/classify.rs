@@ -21,7 +21,11 @@ pub(super) fn classify(known: &Superblock, power_cut: bool, peers: bool) -> Memb
 /// What recovery may assume about the journal. A failed sync under the running kernel counts as a
 /// power cut: single blocks may have reverted to older content. But without peers everything
 /// acknowledged must be there.
-pub(super) fn shutdown_evidence(known: &Superblock, power_cut: bool, peers: bool) -> ShutdownEvidence {
+pub(super) fn shutdown_evidence(
+    known: &Superblock,
+    power_cut: bool,
+    peers: bool,
+) -> ShutdownEvidence {
     let keeps = known.mode == Some(Mode::Device);
     let failed_sync = known.failed_sync.filter(|_| !power_cut || keeps);
     ShutdownEvidence {

@@ -11,9 +11,10 @@ pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc
     directory.open(kind).map_err(|e| {
         let location = directory.location();
         match e.kind() {
-            io::ErrorKind::NotFound => {
-                Error::NotFormatted { location, reason: format!("file `{}` is missing", kind.name()) }
-            }
+            io::ErrorKind::NotFound => Error::NotFormatted {
+                location,
+                reason: format!("file `{}` is missing", kind.name()),
+            },
             io::ErrorKind::WouldBlock => Error::InUse { location },
             _ => Error::Io {
                 location: format!("{location}: file `{}`", kind.name()),

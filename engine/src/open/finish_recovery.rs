@@ -32,8 +32,10 @@ pub(super) async fn finish_recovery(
     while let Some(first) = leftovers.first() {
         // Adjacent blocks in one write: after damage this may be the whole ring.
         let most = ring.contiguous(*first, (leftovers.len() as u64).min(CLEAR_BLOCKS));
-        let run = leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
-        let (result, _) = devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
+        let run =
+            leftovers.iter().zip(*first..*first + most).take_while(|(a, b)| **a == *b).count();
+        let (result, _) =
+            devices.journal.write(ring.offset(*first), AlignedBuf::zeroed(run * BLOCK)).await;
         result.map_err(failed(FileKind::Journal, "write"))?;
         leftovers = leftovers.get(run..).unwrap_or_default();
     }
@@ -74,10 +76,14 @@ async fn write_checkpoint(
     let area = 1 - recovered.area;
     let device = devices.checkpoints.get(area).ok_or(Error::Closed)?;
     let number = recovered.checkpoint.number + 1;
-    let place = CheckpointPosition { incarnation, number, sequence: recovered.end, chain: recovered.chain };
-    let capture =
-        Capture { replaces: false, groups: recovered.groups.iter().map(CapturedGroup::of).collect() };
-    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) }).await?;
+    let place =
+        CheckpointPosition { incarnation, number, sequence: recovered.end, chain: recovered.chain };
+    let capture = Capture {
+        replaces: false,
+        groups: recovered.groups.iter().map(CapturedGroup::of).collect(),
+    };
+    checkpoint::write(device.as_ref(), file_of(area), location, &capture, place, async { Ok(()) })
+        .await?;
     recovered.area = area;
     recovered.checkpoint.number = number;
     recovered.checkpoint.sequence = recovered.end;
@@ -95,7 +101,8 @@ pub(super) async fn begin_epoch(
 ) -> Result<u128> {
     let mut buf = AlignedBuf::zeroed(BLOCK);
     let checksum = journal::encode_into(&mut buf, header, &[]);
-    let failed = |operation| move |e: io::Error| Error::failed(location, FileKind::Journal, operation, e);
+    let failed =
+        |operation| move |e: io::Error| Error::failed(location, FileKind::Journal, operation, e);
     let (result, _) = journal.write(ring.offset(header.sequence), buf).await;
     result.map_err(failed("write"))?;
     journal.sync().await.map_err(failed("sync"))?;

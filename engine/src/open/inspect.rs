@@ -12,7 +12,8 @@ use crate::journal::Ring;
 use crate::state::Devices;
 use crate::superblock::{Superblock, SuperblockStore, copies};
 use crate::types::{
-    BootEpoch, Geometry, GroupId, Identity, KernelBootId, LogBounds, LogId, MemberState, Mode, ValueRef,
+    BootEpoch, Geometry, GroupId, Identity, KernelBootId, LogBounds, LogId, MemberState, Mode,
+    ValueRef,
 };
 use crate::values::read_value;
 use bytes::Bytes;
@@ -118,7 +119,11 @@ pub struct Values {
 /// # Errors
 /// `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, if there is nothing to inspect.
 /// Damage is not an error.
-pub async fn inspect(directory: &dyn Directory, boot: KernelBootId, values: bool) -> Result<Inspection> {
+pub async fn inspect(
+    directory: &dyn Directory,
+    boot: KernelBootId,
+    values: bool,
+) -> Result<Inspection> {
     let device = open_superblock(directory)?;
     let copies = copies(device.as_ref()).await;
     let known = match SuperblockStore::read(device, directory.location()).await {
@@ -171,7 +176,8 @@ async fn contents(
     let devices = open_devices(directory, &known.geometry)?;
     let mut checkpoints = Vec::new();
     for (area, device) in devices.checkpoints.iter().enumerate() {
-        let found = verify(device.as_ref(), known.identity.incarnation, &|_| Box::pin(async {})).await;
+        let found =
+            verify(device.as_ref(), known.identity.incarnation, &|_| Box::pin(async {})).await;
         let (holds, damage) = match found {
             Ok(header) => (header.map(|header| (header.number, header.sequence)), None),
             Err(damage) => (None, Some(damage)),
@@ -181,7 +187,8 @@ async fn contents(
     let power_cut = known.boot != boot;
     let evidence = shutdown_evidence(known, power_cut, true);
     let recovered =
-        recover(&devices, known, Ring::new(known.geometry.journal_blocks()), evidence, true).await?;
+        recover(&devices, known, Ring::new(known.geometry.journal_blocks()), evidence, true)
+            .await?;
     let member_state = match &recovered.damage {
         Some(_) => MemberState::Recovering,
         None => classify(known, power_cut, true),
@@ -210,8 +217,11 @@ async fn contents(
 /// Reads each value once, however many refer to it. Skips values of entries whose purge is due, and
 /// of keys that are not re-applied: their extents may belong to other values now.
 async fn check_values(devices: &Devices, group: &Group) -> Values {
-    let keys =
-        group.keys.iter().filter(|_| group.is_reapplied()).map(|(_, entry)| (entry.value, entry.version));
+    let keys = group
+        .keys
+        .iter()
+        .filter(|_| group.is_reapplied())
+        .map(|(_, entry)| (entry.value, entry.version));
     let entries = group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index));
     let entries = entries.flat_map(|entry| entry.extents().map(|value| (*value, entry.id)));
     let all: BTreeMap<u64, (ValueRef, LogId)> = keys

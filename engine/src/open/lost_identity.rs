@@ -49,7 +49,8 @@ pub(super) async fn open_error(
                     offset: 0,
                     length: SUPERBLOCK_BYTES,
                     kind: CorruptionKind::Superblock,
-                    expected: "the superblock of a directory whose journal was written to".to_owned(),
+                    expected: "the superblock of a directory whose journal was written to"
+                        .to_owned(),
                     found: "empty copies".to_owned(),
                     log_ids: Vec::new(),
                 }),
@@ -110,8 +111,9 @@ fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
 /// Fills a file with zeros, synced.
 async fn zero(directory: &dyn Directory, kind: FileKind) -> Result<()> {
     let device = open_file(directory, kind)?;
-    let failed =
-        |operation, error: std::io::Error| Error::failed(&directory.location(), kind, operation, error);
+    let failed = |operation, error: std::io::Error| {
+        Error::failed(&directory.location(), kind, operation, error)
+    };
     let size = device.size() / BLOCK as u64 * BLOCK as u64;
     for offset in (0..size).step_by(PIECE_BYTES as usize) {
         let piece = AlignedBuf::zeroed(PIECE_BYTES.min(size - offset) as usize);

@@ -20,7 +20,8 @@ use crate::io::{BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
-    Checkpoints, Counters, Devices, Facts, Queue, Shared, Signals, State, UnsyncedAckFlag, WriteProgress,
+    Checkpoints, Counters, Devices, Facts, Queue, Shared, Signals, State, UnsyncedAckFlag,
+    WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
@@ -77,7 +78,9 @@ impl Opening {
         let superblock = match read {
             Ok(superblock) => superblock,
             Err(error) => {
-                return Err(lost_identity::open_error(directory, device.as_ref(), expected, error).await);
+                return Err(
+                    lost_identity::open_error(directory, device.as_ref(), expected, error).await
+                );
             }
         };
         let known = superblock.current().clone();
@@ -128,8 +131,19 @@ impl Opening {
 
     /// When this returns, the recovered state is on the medium, and nothing behind its end can be
     /// mistaken for a part of it.
-    async fn make_safe(&mut self, recovered: &mut Recovered, member_state: MemberState) -> Result<()> {
-        let Opening { facts: Facts { location, ring, .. }, devices, superblock, known, power_cut, .. } = self;
+    async fn make_safe(
+        &mut self,
+        recovered: &mut Recovered,
+        member_state: MemberState,
+    ) -> Result<()> {
+        let Opening {
+            facts: Facts { location, ring, .. },
+            devices,
+            superblock,
+            known,
+            power_cut,
+            ..
+        } = self;
         let after_failed_sync = known.failed_sync.is_some();
         let repaired = match *power_cut && !after_failed_sync {
             true => superblock.repair_copies().await?,
@@ -142,14 +156,17 @@ impl Opening {
                 "damaged copies of the superblock were rewritten"
             );
         }
-        if recovered.damage.is_some() || (after_failed_sync && member_state == MemberState::Recovering) {
+        if recovered.damage.is_some()
+            || (after_failed_sync && member_state == MemberState::Recovering)
+        {
             // Before a byte of the damage is overwritten: the remainder could later look complete.
             superblock.update(|s| s.member_state = MemberState::Recovering).await?;
         }
         let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
         let incarnation = known.identity.incarnation;
         let finished =
-            finish_recovery(devices, *ring, location, recovered, after_failed_sync, incarnation).await;
+            finish_recovery(devices, *ring, location, recovered, after_failed_sync, incarnation)
+                .await;
         if let Err(error) = &finished
             && error.is_failed_io()
             && !*power_cut
@@ -161,7 +178,11 @@ impl Opening {
     }
 
     /// Records this open in the superblock. From here on the directory belongs to it.
-    async fn record_boot(&mut self, recovered: &Recovered, member_state: MemberState) -> Result<()> {
+    async fn record_boot(
+        &mut self,
+        recovered: &Recovered,
+        member_state: MemberState,
+    ) -> Result<()> {
         let Facts { options, epoch, fencing_history, .. } = &self.facts;
         // Everything recovered is synced by now, so the flag is clear until the first
         // acknowledgement that is not.
@@ -204,7 +225,9 @@ impl Opening {
                 "a write or sync of this disk failed before: replace the disk. Data that no sync covered was rewritten and synced. With \
                  peers the node recovers before it votes or serves. Alone it continues, because everything acknowledged is there"
             );
-        } else if member_state == MemberState::Recovering && known.member_state == MemberState::Active {
+        } else if member_state == MemberState::Recovering
+            && known.member_state == MemberState::Active
+        {
             tracing::warn!(
                 location,
                 boot_epoch = epoch,
@@ -227,16 +250,25 @@ impl Opening {
             written: recovered.end,
             synced: recovered.end,
         };
-        let chain = begin_epoch(self.devices.journal.as_ref(), facts.ring, &facts.location, &header).await?;
+        let chain =
+            begin_epoch(self.devices.journal.as_ref(), facts.ring, &facts.location, &header)
+                .await?;
         if recovered.end == 0 {
             // No checkpoint covers any of the journal: without this record an erased journal would
             // pass for this one.
-            self.superblock.update(|s| s.clean = Clean { sequence: written, checksum: chain }).await?;
+            self.superblock
+                .update(|s| s.clean = Clean { sequence: written, checksum: chain })
+                .await?;
         }
         Ok((written, chain))
     }
 
-    fn into_shared(self, member_state: MemberState, state: State, progress: WriteProgress) -> Shared {
+    fn into_shared(
+        self,
+        member_state: MemberState,
+        state: State,
+        progress: WriteProgress,
+    ) -> Shared {
         let votes = &self.superblock.current().votes;
         let votes = votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
         Shared {
@@ -286,8 +318,10 @@ fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Resu
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
         for value in logged.chain(group.keys.iter().map(|(_, e)| &e.value)) {
             if !space.restore(value) {
-                let message =
-                    format!("a value at {} of {} bytes lies outside the data area", value.offset, value.len);
+                let message = format!(
+                    "a value at {} of {} bytes lies outside the data area",
+                    value.offset, value.len
+                );
                 return Err(Error::Invalid(message));
             }
         }

@@ -17,13 +17,18 @@ const BATCH_BLOCKS: u64 = 256;
 /// Rewrites what was recovered and no sync is known to have covered. That is the newest
 /// checkpoint's header, which is synced when this returns, because the other checkpoint is
 /// overwritten next; and values, which are not synced here.
-pub(super) async fn rewrite_unsynced(devices: &Devices, location: &str, recovered: &Recovered) -> Result<()> {
+pub(super) async fn rewrite_unsynced(
+    devices: &Devices,
+    location: &str,
+    recovered: &Recovered,
+) -> Result<()> {
     if let Some(device) =
         devices.checkpoints.get(recovered.area).filter(|_| recovered.checkpoint.incarnation != 0)
     {
         let file = file_of(recovered.area);
         for copy in 0..checkpoint::COPIES {
-            checkpoint::write_header(device.as_ref(), file, location, &recovered.checkpoint, copy).await?;
+            checkpoint::write_header(device.as_ref(), file, location, &recovered.checkpoint, copy)
+                .await?;
             device.sync().await.map_err(|e| Error::failed(location, file, "sync", e))?;
         }
     }

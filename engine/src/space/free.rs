@@ -78,7 +78,10 @@ impl Free {
     /// caller has closed an open run that is too short.
     pub(super) fn allocate(&mut self, len: u32) -> Option<u64> {
         if !self.fits_open_run(len) {
-            assert!(self.run.is_none(), "a run is abandoned whose last block may be partly allocated");
+            assert!(
+                self.run.is_none(),
+                "a run is abandoned whose last block may be partly allocated"
+            );
             self.run = Some(self.find_run(len.div_ceil(BLOCK as u32))?);
         }
         let run = self.run.as_mut()?;
@@ -146,7 +149,8 @@ impl Free {
             let from_hint = self.scan(self.hint, self.blocks, needed, needed);
             from_hint.or_else(|| self.scan(0, self.hint, needed, needed))
         };
-        u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some()) || self.try_all(lengths())
+        u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some())
+            || self.try_all(lengths())
     }
 
     fn try_all(&self, lengths: Vec<u64>) -> bool {
@@ -203,18 +207,23 @@ impl Free {
             }
             None => {
                 let before =
-                    (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count() as u32;
+                    (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count()
+                        as u32;
                 (self.scan(self.reserve - before, self.blocks, needed, needed)?.0, needed)
             }
         };
-        Some(BlockRun { cursor: u64::from(start) * BLOCK_BYTES, end: u64::from(start + len) * BLOCK_BYTES })
+        Some(BlockRun {
+            cursor: u64::from(start) * BLOCK_BYTES,
+            end: u64::from(start + len) * BLOCK_BYTES,
+        })
     }
 
     /// The first free run of at least `needed` blocks, and at most `enough`.
     fn scan(&self, from: u32, to: u32, needed: u32, enough: u32) -> Option<(u32, u32)> {
         let (mut start, mut len, mut block) = (from, 0, from);
         while block < to {
-            if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX) {
+            if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX)
+            {
                 block += 64;
                 start = block;
                 continue;

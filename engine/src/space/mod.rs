@@ -92,7 +92,8 @@ impl SpaceMap {
     /// Whether dead blocks wait for a journal block: to record them, or to say that their record is
     /// synced.
     pub(crate) fn waits_for_journal(&self) -> bool {
-        !self.unrecorded.is_empty() || self.dead.iter().any(|dead| dead.sequence > self.synced_stamp)
+        !self.unrecorded.is_empty()
+            || self.dead.iter().any(|dead| dead.sequence > self.synced_stamp)
     }
 
     /// Allocates `len` bytes in one run, behind the last allocation if possible, and counts one
@@ -150,7 +151,10 @@ impl SpaceMap {
 
     /// Whether the value lies inside the data area.
     pub(crate) fn contains(&self, value: &ValueRef) -> bool {
-        value.offset.checked_add(u64::from(value.len)).is_some_and(|end| end <= self.capacity_bytes())
+        value
+            .offset
+            .checked_add(u64::from(value.len))
+            .is_some_and(|end| end <= self.capacity_bytes())
     }
 
     /// The deaths so far. Pass them to [`SpaceMap::recorded`] once the journal block that records
@@ -270,7 +274,9 @@ mod tests {
         assert!(fits(&map, &[0, 3 * block, 4 * block, 7 * block]));
         let behind = map.allocate(7 * BLOCK as u32).unwrap();
         map.close_run();
-        assert!(behind < 16 * block && fits(&map, &[7 * block; 127]) && !fits(&map, &[7 * block; 128]));
+        assert!(
+            behind < 16 * block && fits(&map, &[7 * block; 127]) && !fits(&map, &[7 * block; 128])
+        );
         // The last allocation ended at the end of the area.
         let mut full = SpaceMap::new(64);
         assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
@@ -285,7 +291,8 @@ mod tests {
         let mut map = SpaceMap::new(64);
         assert_eq!(map.reserve_bytes(), 4 * BLOCK_BYTES);
         // Holes of one block, one after another, everywhere except in the reserve.
-        let values: Vec<ValueRef> = (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
+        let values: Vec<ValueRef> =
+            (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
         map.close_run();
         assert!(!map.fits_unreserved(1) && fits(&map, &[4 * BLOCK_BYTES]));
         for value in values.iter().step_by(2) {

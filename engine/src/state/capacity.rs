@@ -84,8 +84,12 @@ impl Engine {
     ) -> Result<()> {
         let shared = &self.shared;
         let state = shared.state.lock();
-        let fits =
-            fits_index(state.index_bytes(), index_bytes, shared.facts.checkpoint_capacity, LEADER_PERCENT);
+        let fits = fits_index(
+            state.index_bytes(),
+            index_bytes,
+            shared.facts.checkpoint_capacity,
+            LEADER_PERCENT,
+        );
         self.count_refusal(&fits);
         fits?;
         match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
@@ -108,7 +112,9 @@ impl Engine {
     #[must_use]
     pub fn bytes_in_blocks(lengths: &[u64]) -> u64 {
         let block = BLOCK as u64;
-        lengths.iter().fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
+        lengths
+            .iter()
+            .fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
     }
 
     /// The bytes that an entry with this many values and such a meta takes in a checkpoint.

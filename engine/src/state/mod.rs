@@ -72,7 +72,8 @@ impl State {
 
     /// Whether something was applied or freed that no journal block records yet.
     pub(crate) fn unrecorded(&self) -> bool {
-        self.space.waits_for_journal() || self.groups.values().any(|g| g.applied > g.applied_recorded)
+        self.space.waits_for_journal()
+            || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
 
     /// Bytes that a checkpoint taken now needs for everything but the log.
@@ -167,7 +168,11 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                shared.fail_device(FileKind::Journal, "a task", "a task of the engine ended by a panic");
+                shared.fail_device(
+                    FileKind::Journal,
+                    "a task",
+                    "a task of the engine ended by a panic",
+                );
                 std::panic::resume_unwind(panic);
             }
         });

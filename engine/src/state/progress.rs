@@ -63,7 +63,9 @@ impl WriteProgress {
     /// journal there.
     pub(crate) fn take_synced_stamp(&mut self, synced: u64) -> Option<u64> {
         let mut synced_stamp = None;
-        while let Some((_, newest)) = self.synced_stamps.pop_front_if(|(sequence, _)| *sequence <= synced) {
+        while let Some((_, newest)) =
+            self.synced_stamps.pop_front_if(|(sequence, _)| *sequence <= synced)
+        {
             synced_stamp = Some(newest);
         }
         synced_stamp
@@ -85,9 +87,11 @@ impl WriteProgress {
 
     /// Acknowledges every operation whose promise holds, strictly in order.
     pub(crate) fn complete_ready(&mut self) {
-        let (written, synced, acks_before_sync) = (self.written, self.synced, self.acks_before_sync);
-        let holds =
-            |w: &mut PendingAck| w.sequence <= if w.synced || !acks_before_sync { synced } else { written };
+        let (written, synced, acks_before_sync) =
+            (self.written, self.synced, self.acks_before_sync);
+        let holds = |w: &mut PendingAck| {
+            w.sequence <= if w.synced || !acks_before_sync { synced } else { written }
+        };
         let mut acked_unsynced = false;
         while let Some(waiting) = self.waiting.pop_front_if(holds) {
             acked_unsynced |= waiting.append && waiting.sequence > synced;

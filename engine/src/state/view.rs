@@ -93,8 +93,12 @@ impl View {
     ///
     /// # Errors
     /// As [`View::read`], for each.
-    pub async fn read_all(&self, entries: impl IntoIterator<Item = KeyEntry>) -> Vec<Result<Bytes>> {
-        let values: Vec<_> = entries.into_iter().map(|entry| (entry.value, entry.version)).collect();
+    pub async fn read_all(
+        &self,
+        entries: impl IntoIterator<Item = KeyEntry>,
+    ) -> Vec<Result<Bytes>> {
+        let values: Vec<_> =
+            entries.into_iter().map(|entry| (entry.value, entry.version)).collect();
         self.pin.shared.read_all(&values).await
     }
 

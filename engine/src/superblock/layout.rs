@@ -166,9 +166,11 @@ impl Superblock {
         let cluster_len = usize::from(r.u16()?);
         let slot = r.u16()?;
         r.u32()?;
-        let cluster = std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?).ok()?.to_owned();
+        let cluster =
+            std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?).ok()?.to_owned();
         let incarnation = r.u64()?;
-        let geometry = Geometry { journal_bytes: r.u64()?, checkpoint_bytes: r.u64()?, data_bytes: r.u64()? };
+        let geometry =
+            Geometry { journal_bytes: r.u64()?, checkpoint_bytes: r.u64()?, data_bytes: r.u64()? };
         geometry.check().ok()?;
         let unsynced_acks = match r.u32()? {
             0 => false,
@@ -183,7 +185,8 @@ impl Superblock {
         let member_state = member_state_of(r.u32()?)?;
         r.u32()?;
         let boot_nonce = r.u64()?;
-        let scrub = ScrubProgress { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
+        let scrub =
+            ScrubProgress { position: r.u64()?, elapsed_s: r.u64()?, paused: r.u32()? == 1 };
         let failed = r.u32()? == 1;
         let failed_sync = Some(r.u64()?).filter(|_| failed);
         let mut votes = BTreeMap::new();

@@ -69,7 +69,13 @@ impl SuperblockStore {
             Err(Error::Corrupt(_)) => elect(&location, &read_copies(device.as_ref()).await)?,
             elected => elected?,
         };
-        Ok(SuperblockStore { device, location, current, unsynced: UnsyncedCopies::Any, failed: None })
+        Ok(SuperblockStore {
+            device,
+            location,
+            current,
+            unsynced: UnsyncedCopies::Any,
+            failed: None,
+        })
     }
 
     /// Writes all four copies again. A sync of an earlier process may have failed; then the copies
@@ -202,8 +208,9 @@ impl SuperblockStore {
 /// # After a crash
 /// During this call: the old content, or no usable content.
 pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<()> {
-    let failed =
-        |operation, error: std::io::Error| Error::failed(location, FileKind::Superblock, operation, error);
+    let failed = |operation, error: std::io::Error| {
+        Error::failed(location, FileKind::Superblock, operation, error)
+    };
     for offset in offsets() {
         let (result, _) = device.write(offset, AlignedBuf::copied_from(&Superblock::void())).await;
         result.map_err(|error| failed("write", error))?;
@@ -247,7 +254,10 @@ fn offsets() -> impl Iterator<Item = u64> {
 }
 
 /// The newest content that at least two copies hold.
-fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -> Result<Superblock> {
+fn elect(
+    location: &str,
+    copies: &[std::result::Result<Superblock, Unusable>],
+) -> Result<Superblock> {
     let usable: Vec<&Superblock> = copies.iter().flatten().collect();
     let agreed = usable
         .iter()
@@ -261,11 +271,16 @@ fn elect(location: &str, copies: &[std::result::Result<Superblock, Unusable>]) -
         _ => None,
     });
     if let Some(found) = newer {
-        return Err(Error::NewerFormat { location: location.to_owned(), found, supported: VERSION });
+        return Err(Error::NewerFormat {
+            location: location.to_owned(),
+            found,
+            supported: VERSION,
+        });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
-            "its superblock is empty, as an unfinished format leaves it; if so, remove its files".to_owned();
+            "its superblock is empty, as an unfinished format leaves it; if so, remove its files"
+                .to_owned();
         return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }
     Err(Error::Corrupt(Corruption {

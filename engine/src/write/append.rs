@@ -75,11 +75,14 @@ impl PreparedAppends {
         });
         for entry in entries {
             let entry = Prepared::new(entry)?;
-            if rest
-                .back()
-                .is_none_or(|b| b.record_bytes >= BATCH_RECORD_BYTES || b.value_bytes >= BATCH_VALUE_BYTES)
-            {
-                rest.push_back(PreparedAppend { entries: Vec::new(), record_bytes: 0, value_bytes: 0 });
+            if rest.back().is_none_or(|b| {
+                b.record_bytes >= BATCH_RECORD_BYTES || b.value_bytes >= BATCH_VALUE_BYTES
+            }) {
+                rest.push_back(PreparedAppend {
+                    entries: Vec::new(),
+                    record_bytes: 0,
+                    value_bytes: 0,
+                });
             }
             if let Some(batch) = rest.back_mut() {
                 batch.record_bytes += entry.record_bytes();
@@ -120,7 +123,9 @@ impl PreparedAppend {
             let offsets = pending.entry.values.iter().map(|v| v.offset);
             let values = offsets.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty());
             state.unwritten.extend(values);
-            state.unwritten.extend(pending.entry.spilled.map(|at| at.offset).zip(pending.body.clone()));
+            state
+                .unwritten
+                .extend(pending.entry.spilled.map(|at| at.offset).zip(pending.body.clone()));
             log.push(pending.entry.clone(), Some(pending.values.clone()), cache_limit);
         }
         Ok(Op::Append { group, entries: placed })

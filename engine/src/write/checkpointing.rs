@@ -26,11 +26,16 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
         (1 - state.checkpoints.area, state.checkpoints.number + 1)
     };
     let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place =
-        CheckpointPosition { incarnation: shared.facts.identity.incarnation, number, sequence, chain };
+    let place = CheckpointPosition {
+        incarnation: shared.facts.identity.incarnation,
+        number,
+        sequence,
+        chain,
+    };
     let sync_all = async { shared.sync_now().await.map(|_| ()) };
     let bytes =
-        write(device.as_ref(), file_of(area), &shared.facts.location, &capture, place, sync_all).await?;
+        write(device.as_ref(), file_of(area), &shared.facts.location, &capture, place, sync_all)
+            .await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead to it.

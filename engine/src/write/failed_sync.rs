@@ -32,7 +32,11 @@ impl Shared {
         let acknowledged = {
             let progress = self.progress.lock();
             // By the mode in the superblock: the next open uses that mode too.
-            if superblock.current().mode == Some(Mode::Sync) { progress.synced } else { progress.written }
+            if superblock.current().mode == Some(Mode::Sync) {
+                progress.synced
+            } else {
+                progress.written
+            }
         };
         let result = superblock.record_failed_sync(acknowledged).await;
         if let Err(error) = &result {

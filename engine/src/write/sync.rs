@@ -10,7 +10,13 @@ use tokio::time::Instant;
 impl Shared {
     /// Everything up to `sequence` is written. Returns whether a sync is due: an acknowledgement
     /// waits for one, or too many bytes are unsynced.
-    pub(super) fn written(&self, sequence: u64, checksum: u128, synced_stamp: u64, bytes: u64) -> bool {
+    pub(super) fn written(
+        &self,
+        sequence: u64,
+        checksum: u128,
+        synced_stamp: u64,
+        bytes: u64,
+    ) -> bool {
         let mut progress = self.progress.lock();
         assert!(sequence >= progress.written, "writes complete in order");
         progress.written = sequence;

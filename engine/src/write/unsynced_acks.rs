@@ -90,7 +90,10 @@ impl Shared {
         let clean = self.sync_now().await?;
         let acks_before_sync =
             self.facts.options.mode == Mode::Replicated && self.progress.lock().acks_before_sync;
-        assert!(!acks_before_sync, "the unsynced-ack flag is cleared while acknowledgements run ahead");
+        assert!(
+            !acks_before_sync,
+            "the unsynced-ack flag is cleared while acknowledgements run ahead"
+        );
         self.update_superblock(|s| {
             s.unsynced_acks = false;
             s.clean = clean;
@@ -123,7 +126,10 @@ impl Shared {
     }
 
     /// Changes the superblock, synced. A failure ends the engine.
-    pub(crate) async fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    pub(crate) async fn update_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
         let result = self.superblock.lock().await.update(change).await;
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
         self.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);

@@ -99,7 +99,8 @@ impl Writer {
 
     fn finished(&self) -> bool {
         let state = self.shared.state.lock();
-        state.failed.is_some() || (state.closing && state.queue.is_empty() && !state.checkpoints.hold)
+        state.failed.is_some()
+            || (state.closing && state.queue.is_empty() && !state.checkpoints.hold)
     }
 
     /// Takes the whole queue. A group commit shares no block with a later one.
@@ -124,7 +125,8 @@ impl Writer {
         let queue = state.queue.take();
         let mut applied = Vec::new();
         for (id, group) in &mut state.groups {
-            if let Some(through) = group.applied.filter(|_| group.applied > group.applied_recorded) {
+            if let Some(through) = group.applied.filter(|_| group.applied > group.applied_recorded)
+            {
                 group.applied_recorded = Some(through);
                 applied.push((*id, through));
             }
@@ -155,7 +157,9 @@ impl Writer {
                     for pending in entries {
                         let entry = &pending.entry;
                         let at = entry.values.iter().map(|v| v.offset);
-                        chunks.extend(at.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty()));
+                        chunks.extend(
+                            at.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty()),
+                        );
                         chunks.extend(entry.spilled.map(|v| v.offset).zip(pending.body.clone()));
                         pushed(
                             &mut packer,
@@ -184,7 +188,9 @@ impl Writer {
             packer.at_least_one();
         }
         let begins_checkpoint = group_commit.capture.is_some();
-        if let Err(error) = self.wait_for_journal_space(packer.len() as u64, begins_checkpoint).await {
+        if let Err(error) =
+            self.wait_for_journal_space(packer.len() as u64, begins_checkpoint).await
+        {
             for done in group_commit.queue.into_iter().filter_map(|q| q.done) {
                 done(Err(error.clone()));
             }
@@ -199,7 +205,12 @@ impl Writer {
             if let Some(done) = queued.done {
                 let sequence = first + blocks.max(1) - 1;
                 let append = matches!(queued.op, Op::Append { .. });
-                progress.waiting.push_back(PendingAck { sequence, append, synced: queued.synced, done });
+                progress.waiting.push_back(PendingAck {
+                    sequence,
+                    append,
+                    synced: queued.synced,
+                    done,
+                });
             }
         }
         drop(progress);
@@ -209,7 +220,12 @@ impl Writer {
         }
         if let Some(capture) = group_commit.capture {
             self.captured = sequence;
-            self.shared.spawn(checkpointing::run(self.shared.clone(), capture, sequence, self.chain));
+            self.shared.spawn(checkpointing::run(
+                self.shared.clone(),
+                capture,
+                sequence,
+                self.chain,
+            ));
         }
     }
 
@@ -268,8 +284,14 @@ impl Writer {
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
                 let incarnation = shared.facts.identity.incarnation;
                 let (sequence, previous) = (self.next, self.chain);
-                let header =
-                    Header { incarnation, epoch: shared.facts.epoch, sequence, previous, written, synced };
+                let header = Header {
+                    incarnation,
+                    epoch: shared.facts.epoch,
+                    sequence,
+                    previous,
+                    written,
+                    synced,
+                };
                 self.chain = journal::encode_into(block, &header, payload);
                 self.next += 1;
             }
@@ -305,7 +327,8 @@ impl Writer {
             state.unwritten.remove(&offset);
         }
         drop(state);
-        if self.shared.written(commit.sequence, commit.checksum, commit.synced_stamp, commit.bytes) {
+        if self.shared.written(commit.sequence, commit.checksum, commit.synced_stamp, commit.bytes)
+        {
             self.shared.signals.syncer.notify_one();
         }
         self.shared.signals.changed.notify_waiters();
@@ -332,7 +355,8 @@ fn coalesce(chunks: &[(u64, Bytes)]) -> Vec<(u64, AlignedBuf)> {
             Some((first, last, count))
                 if *offset >= *last
                     && start <= last.next_multiple_of(BLOCK_BYTES)
-                    && (start < last.next_multiple_of(BLOCK_BYTES) || end - *first <= MAX_WRITE) =>
+                    && (start < last.next_multiple_of(BLOCK_BYTES)
+                        || end - *first <= MAX_WRITE) =>
             {
                 *last = end;
                 *count += 1;
@@ -382,8 +406,10 @@ mod tests {
 
     #[test]
     fn a_gap_inside_a_block_stays_inside_one_write() {
-        let shape: Vec<_> =
-            coalesce(&[chunk(0, 100), chunk(300, 50)]).into_iter().map(|(o, b)| (o, b.len())).collect();
+        let shape: Vec<_> = coalesce(&[chunk(0, 100), chunk(300, 50)])
+            .into_iter()
+            .map(|(o, b)| (o, b.len()))
+            .collect();
         assert_eq!(shape, [(0, BLOCK)]);
     }
 

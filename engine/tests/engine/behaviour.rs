@@ -1,13 +1,15 @@
 //! What callers may rely on: snapshots installed completely, space that comes back, errors that
 //! stay.
 
-use crate::support::store::{GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one};
+use crate::support::store::{
+    GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one,
+};
 use crate::support::{Cache, Disk, Random, geometry, run, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    Change, CorruptionKind, Engine, Error, Installer, KernelBootId, ListQuery, LogId, Mode, NewEntry,
-    Options, SnapshotKey, Transition,
+    Change, CorruptionKind, Engine, Error, Installer, KernelBootId, ListQuery, LogId, Mode,
+    NewEntry, Options, SnapshotKey, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +83,8 @@ fn overwriting_continues_for_many_laps_of_journal_and_data() {
             }
         }
         for i in 1995..2000u64 {
-            let value = engine.get(GROUP, format!("k{}", i % 5).as_bytes()).await.unwrap().unwrap().1;
+            let value =
+                engine.get(GROUP, format!("k{}", i % 5).as_bytes()).await.unwrap().unwrap().1;
             assert_eq!(value, filled(20_000, i));
         }
         assert!(engine.status().checkpoints > 5, "{:?}", engine.status());
@@ -103,9 +106,18 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         for i in 0..300u64 {
             let key = Bytes::from(format!("new{i:03}"));
-            put_value(&mut installer, key, LogId { term: 2, index: i }, filled(5000 + i as usize, i)).await;
+            put_value(
+                &mut installer,
+                key,
+                LogId { term: 2, index: i },
+                filled(5000 + i as usize, i),
+            )
+            .await;
         }
-        assert!(engine.get(GROUP, b"new000").await.unwrap().is_none(), "nothing is visible before the end");
+        assert!(
+            engine.get(GROUP, b"new000").await.unwrap().is_none(),
+            "nothing is visible before the end"
+        );
         let at = LogId { term: 3, index: 1000 };
         installer.finish(at, image(42)).await.unwrap();
         assert_eq!(view.len(), 20, "a view from before still sees the old state");
@@ -114,7 +126,11 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         drop(view);
         append(
             &engine,
-            vec![NewEntry { id: LogId { term: 3, index: 1001 }, meta: Bytes::new(), values: vec![] }],
+            vec![NewEntry {
+                id: LogId { term: 3, index: 1001 },
+                meta: Bytes::new(),
+                values: vec![],
+            }],
         )
         .await
         .unwrap();
@@ -126,7 +142,8 @@ fn a_snapshot_replaces_everything_at_once_and_survives_a_cut() {
         assert_eq!(engine.log_bounds(GROUP).purged, Some(at));
         assert_eq!(engine.log_bounds(GROUP).last.unwrap().index, 1001);
         for i in 0..300u64 {
-            let (entry, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+            let (entry, value) =
+                engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
             assert_eq!((entry.version.index, value), (i, filled(5000 + i as usize, i)));
         }
     });
@@ -155,7 +172,8 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
                 let mut installer = engine.begin_install(GROUP).await.unwrap();
                 for from in (0..100u64).step_by(50) {
                     let key = |i| {
-                        let (key, version) = (format!("new{i:03}").into(), LogId { term: 2, index: i });
+                        let (key, version) =
+                            (format!("new{i:03}").into(), LogId { term: 2, index: i });
                         SnapshotKey::with_value(key, version, filled(5000, i))
                     };
                     installer.put((from..from + 50).map(key).collect()).await.unwrap();
@@ -170,15 +188,18 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
             drop(engine);
             let mut random = Random(cut);
             disk.reboot(Cache::Volatile, || random.next());
-            let found =
-                [FileKind::Checkpoint0, FileKind::Checkpoint1].map(|kind| disk.bytes(kind)[0] == b'C');
+            let found = [FileKind::Checkpoint0, FileKind::Checkpoint1]
+                .map(|kind| disk.bytes(kind)[0] == b'C');
             let after = || Options { boot: KernelBootId(2), ..options(Mode::Sync) };
             let engine = Engine::open(Arc::new(disk.clone()), None, after()).await.unwrap();
             if engine.applied(GROUP) != Some(at) {
                 assert!(!ended, "cut {cut}");
                 assert_eq!(engine.log_bounds(GROUP).last, Some(id(19)), "cut {cut}");
                 let before = engine.applied_before_restart(GROUP).unwrap();
-                assert!(engine.view(GROUP).get(b"new000").is_none() && before <= id(19), "cut {cut}");
+                assert!(
+                    engine.view(GROUP).get(b"new000").is_none() && before <= id(19),
+                    "cut {cut}"
+                );
                 old += 1;
                 continue;
             }
@@ -186,7 +207,8 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
             both += u32::from(found == [true, true]);
             assert_eq!(engine.view(GROUP).len(), 100, "cut {cut}");
             for i in 0..100u64 {
-                let (_, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+                let (_, value) =
+                    engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
                 assert_eq!(value, filled(5000, i), "cut {cut}");
             }
             drop(engine);
@@ -203,7 +225,10 @@ fn a_cut_at_any_operation_of_an_install_leaves_the_old_state_or_the_new_and_neve
                 break;
             }
         }
-        assert!(old > 5 && new > 2 && both > 0, "{old} old, {new} new, {both} with both checkpoints");
+        assert!(
+            old > 5 && new > 2 && both > 0,
+            "{old} old, {new} new, {both} with both checkpoints"
+        );
     });
 }
 
@@ -234,7 +259,8 @@ fn a_snapshot_needs_no_space_for_values_already_held_and_replaces_damaged_ones()
         installer.finish(LogId { term: 3, index: 1000 }, image(42)).await.unwrap();
         assert_eq!(engine.view(GROUP).len(), 30);
         for i in (0..30).filter(|i| *i != 3 && *i != 4) {
-            let (entry, value) = engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
+            let (entry, value) =
+                engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
             assert_eq!((entry.version, value), (id(i), filled(100_000, i)));
         }
         assert_eq!(engine.get(GROUP, b"k03").await.unwrap().unwrap().1, filled(90_000, 90));
@@ -266,7 +292,10 @@ fn entries_that_were_appended_together_are_read_together() {
         let found = engine.read_log(GROUP, 0..400, u64::MAX).await.unwrap();
         let reads = disk.core.lock().unwrap().reads - before;
         let expected: Vec<Bytes> = (0..400).map(|i| filled(200 + i as usize % 7, i)).collect();
-        assert_eq!(found.into_iter().map(|entry| entry.values[0].clone()).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            found.into_iter().map(|entry| entry.values[0].clone()).collect::<Vec<_>>(),
+            expected
+        );
         assert!(reads <= 4, "{reads} reads for 400 entries in a row");
     });
 }
@@ -285,8 +314,9 @@ fn a_snapshot_key_without_its_value_uses_the_held_one_or_is_reported_missing() {
             SnapshotKey::checked(format!("k{i:02}").into(), id(i), 9000, hash, value).unwrap()
         };
         let places = |engine: &Engine| {
-            let place =
-                |i: &u64| engine.lookup(GROUP, format!("k{i:02}").as_bytes()).map(|entry| entry.value);
+            let place = |i: &u64| {
+                engine.lookup(GROUP, format!("k{i:02}").as_bytes()).map(|entry| entry.value)
+            };
             (0..20).filter(|i| *i != 3).map(|i| place(&i)).collect::<Vec<_>>()
         };
         let (before, reads) = (places(&engine), disk.core.lock().unwrap().reads);
@@ -304,7 +334,8 @@ fn a_snapshot_key_without_its_value_uses_the_held_one_or_is_reported_missing() {
         installer.finish(LogId { term: 3, index: 1000 }, image(1)).await.unwrap();
         assert_eq!(places(&engine), before, "held values are where they were");
         for i in wanted() {
-            let (entry, value) = engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
+            let (entry, value) =
+                engine.get(GROUP, format!("k{i:02}").as_bytes()).await.unwrap().unwrap();
             assert_eq!((entry.version, value), (id(i), filled(9000, i)), "k{i:02}");
         }
         let wrong = SnapshotKey::checked("k".into(), id(1), 3, 0, Some("abc".into()));
@@ -342,9 +373,14 @@ fn a_snapshot_fits_into_fragmented_free_space() {
             put_one(&engine, 2 * i + 1, &format!("small{i}"), filled(100, i)).await.unwrap();
         }
         let index = 2 * pairs;
-        append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }]).await.unwrap();
-        let deleted = (0..pairs).map(|i| Change::Delete { key: Bytes::from(format!("large{i}")) }).collect();
-        engine.apply(GROUP, vec![Transition { applied: id(index), changes: deleted }], image(0)).unwrap();
+        append(&engine, vec![NewEntry { id: id(index), meta: Bytes::new(), values: vec![] }])
+            .await
+            .unwrap();
+        let deleted =
+            (0..pairs).map(|i| Change::Delete { key: Bytes::from(format!("large{i}")) }).collect();
+        engine
+            .apply(GROUP, vec![Transition { applied: id(index), changes: deleted }], image(0))
+            .unwrap();
         engine.purge(GROUP, id(index)).await.unwrap();
         until("the space comes back", || engine.status().free_bytes >= 3 << 20).await;
         let mut installer = engine.begin_install(GROUP).await.unwrap();
@@ -353,7 +389,8 @@ fn a_snapshot_fits_into_fragmented_free_space() {
         }
         installer.finish(id(1000), image(1)).await.unwrap();
         for i in 0..300u64 {
-            let (_, value) = engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
+            let (_, value) =
+                engine.get(GROUP, format!("new{i:03}").as_bytes()).await.unwrap().unwrap();
             assert_eq!(value, filled(4000, i));
         }
     });
@@ -374,8 +411,15 @@ fn a_failed_sync_ends_the_engine_and_is_not_retried() {
         assert!(engine.close().await.is_err(), "no clean shutdown is recorded");
         let status = engine.status();
         assert!(status.failed.unwrap().contains("sync failed"));
-        assert!(status.synced_sequence < status.written_sequence, "the synced sequence stays where it was");
-        assert_eq!(engine.get(GROUP, b"k").await.unwrap().unwrap().1, filled(10, 0), "reads continue");
+        assert!(
+            status.synced_sequence < status.written_sequence,
+            "the synced sequence stays where it was"
+        );
+        assert_eq!(
+            engine.get(GROUP, b"k").await.unwrap().unwrap().1,
+            filled(10, 0),
+            "reads continue"
+        );
     });
 }
 
@@ -403,7 +447,12 @@ fn a_wrong_truncated_or_foreign_directory_is_refused_and_left_alone() {
         let open = |cluster: &str, slot| {
             let disk = disk.clone();
             let expected = Some((cluster.to_owned(), slot));
-            async move { Engine::open(Arc::new(disk), expected, options(Mode::Replicated)).await.err().unwrap() }
+            async move {
+                Engine::open(Arc::new(disk), expected, options(Mode::Replicated))
+                    .await
+                    .err()
+                    .unwrap()
+            }
         };
         let error = open("other", 1).await;
         assert!(error.to_string().contains("slot 1 of cluster `test`"), "{error}");
@@ -412,7 +461,8 @@ fn a_wrong_truncated_or_foreign_directory_is_refused_and_left_alone() {
         let now: Vec<Vec<u8>> = FileKind::ALL.into_iter().map(|k| disk.bytes(k)).collect();
         assert!(image == now, "a refused directory was written to");
         let unformatted = Disk::new(geometry());
-        let error = Engine::open(Arc::new(unformatted), None, options(Mode::Sync)).await.err().unwrap();
+        let error =
+            Engine::open(Arc::new(unformatted), None, options(Mode::Sync)).await.err().unwrap();
         assert!(matches!(error, Error::NotFormatted { .. }), "{error}");
     });
 }
@@ -432,8 +482,10 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
         engine.save_vote(GROUP, b"the vote").await.unwrap();
         engine.close().await.unwrap();
         drop(engine);
-        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
-        let in_use = |bytes: &Vec<u8>| (0..bytes.len()).filter(|i| bytes[*i] != 0).collect::<Vec<usize>>();
+        let clean: Vec<(FileKind, Vec<u8>)> =
+            FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let in_use =
+            |bytes: &Vec<u8>| (0..bytes.len()).filter(|i| bytes[*i] != 0).collect::<Vec<usize>>();
         let in_use: Vec<Vec<usize>> = clean.iter().map(|(_, bytes)| in_use(bytes)).collect();
         let mut random = Random(5);
         let (mut opened, mut refused) = (0, 0);
@@ -454,7 +506,9 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
                 let bit = random.below(8);
                 disk.damage(*kind, |b| b[at] ^= 1 << bit);
             }
-            let engine = match Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated)).await {
+            let engine = match Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated))
+                .await
+            {
                 Ok(engine) => engine,
                 Err(Error::Corrupt(_) | Error::NotFormatted { .. } | Error::NewerFormat { .. }) => {
                     refused += 1;
@@ -463,7 +517,11 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
                 Err(error) => panic!("round {round}: {error}"),
             };
             opened += 1;
-            assert_eq!(engine.vote(GROUP).as_deref(), Some(&b"the vote"[..]), "round {round} {kind:?}");
+            assert_eq!(
+                engine.vote(GROUP).as_deref(),
+                Some(&b"the vote"[..]),
+                "round {round} {kind:?}"
+            );
             assert_eq!(
                 engine.log_bounds(GROUP).last,
                 Some(id(59)),
@@ -471,14 +529,23 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
             );
             let from = engine.applied(GROUP).map_or(0, |a| a.index + 1);
             engine
-                .apply(GROUP, (from..60).map(|i| put(i, &format!("k{}", i % 20))).collect(), image(59))
+                .apply(
+                    GROUP,
+                    (from..60).map(|i| put(i, &format!("k{}", i % 20))).collect(),
+                    image(59),
+                )
                 .unwrap();
-            let page =
-                engine.view(GROUP).list(&ListQuery { limit: 100, max_bytes: u64::MAX, ..Default::default() });
+            let page = engine.view(GROUP).list(&ListQuery {
+                limit: 100,
+                max_bytes: u64::MAX,
+                ..Default::default()
+            });
             assert_eq!(page.items.len(), 20, "round {round} {kind:?}");
             for i in 40..60u64 {
                 match engine.get(GROUP, format!("k{}", i % 20).as_bytes()).await {
-                    Ok(Some((entry, value))) => assert_eq!((entry.version, value), (id(i), filled(3000, i))),
+                    Ok(Some((entry, value))) => {
+                        assert_eq!((entry.version, value), (id(i), filled(3000, i)))
+                    }
                     Err(Error::Corrupt(_)) => assert_eq!(*kind, FileKind::Data),
                     other => panic!("round {round} {kind:?}: {other:?}"),
                 }

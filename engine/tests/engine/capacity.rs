@@ -33,14 +33,19 @@ fn the_check_before_a_write_refuses_a_value_that_fits_no_free_run() {
                 .await
                 .unwrap();
             let changes = vec![Change::Delete { key: format!("k{i}").into() }];
-            engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image(index)).unwrap();
+            engine
+                .apply(GROUP, vec![Transition { applied: id(index), changes }], image(index))
+                .unwrap();
             index += 1;
         }
         until("the space comes back", || engine.status().free_bytes >= 1_500_000).await;
         assert!(has_capacity(&engine, &[50_000; 20]));
         assert!(!has_capacity(&engine, &[500_000]));
         assert!(matches!(engine.check_capacity(need(500_000, 500_000)), Err(Error::Full { .. })));
-        assert!(engine.check_capacity(need(500_000, 50_000)).is_ok(), "many values, each of which fits");
+        assert!(
+            engine.check_capacity(need(500_000, 50_000)).is_ok(),
+            "many values, each of which fits"
+        );
     });
 }
 
@@ -57,14 +62,20 @@ fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
         let (mut index, mut refused_to_clients) = (0, None);
         while engine.has_capacity(0, record, Vec::new).is_ok() {
             let meta = Bytes::from_static(b"meta");
-            append(&engine, vec![NewEntry { id: id(index), meta, values: values() }]).await.unwrap();
+            append(&engine, vec![NewEntry { id: id(index), meta, values: values() }])
+                .await
+                .unwrap();
             if refused_to_clients.is_none() && engine.check_capacity(client).is_err() {
                 refused_to_clients = Some(index);
             }
             index += 1;
             // Applied entries show the record as it is read back from a checkpoint.
             engine
-                .apply(GROUP, vec![Transition { applied: id(index - 1), changes: vec![] }], image(0))
+                .apply(
+                    GROUP,
+                    vec![Transition { applied: id(index - 1), changes: vec![] }],
+                    image(0),
+                )
                 .unwrap();
         }
         let refused_to_clients = refused_to_clients.expect("clients are refused first");
@@ -91,17 +102,23 @@ fn a_log_of_long_records_is_refused_before_no_checkpoint_could_hold_it() {
 fn what_is_admitted_still_fits_into_a_checkpoint_once_it_is_applied() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
-        let keys = |index: u64| (0..100).map(move |n| format!("{index:08}-{n:03}-{}", "k".repeat(40)));
+        let keys =
+            |index: u64| (0..100).map(move |n| format!("{index:08}-{n:03}-{}", "k".repeat(40)));
         let meta = Bytes::from(vec![0; 100 * 60]);
-        let index_bytes = Engine::index_bytes(100, meta.len()) + Engine::applied_bytes(100, meta.len());
+        let index_bytes =
+            Engine::index_bytes(100, meta.len()) + Engine::applied_bytes(100, meta.len());
         let need = Need { bytes: 0, longest: Some(0), index_bytes };
         let mut index = 0;
         while engine.check_capacity(need).is_ok() {
             let values = vec![Bytes::new(); 100];
-            append(&engine, vec![NewEntry { id: id(index), meta: meta.clone(), values }]).await.unwrap();
+            append(&engine, vec![NewEntry { id: id(index), meta: meta.clone(), values }])
+                .await
+                .unwrap();
             let change = |(n, key): (usize, String)| Change::Put { key: key.into(), value: n };
             let changes = keys(index).enumerate().map(change).collect();
-            engine.apply(GROUP, vec![Transition { applied: id(index), changes }], image(index)).unwrap();
+            engine
+                .apply(GROUP, vec![Transition { applied: id(index), changes }], image(index))
+                .unwrap();
             index += 1;
             if index % 10 == 0 {
                 engine.purge(GROUP, id(index - 1)).await.unwrap();
@@ -136,12 +153,15 @@ fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
         assert_eq!(value, filled(100_000, 3), "reads continue");
         for i in 0..index {
             let at = index + i;
-            append(&engine, vec![NewEntry { id: id(at), meta: Bytes::new(), values: vec![] }]).await.unwrap();
+            append(&engine, vec![NewEntry { id: id(at), meta: Bytes::new(), values: vec![] }])
+                .await
+                .unwrap();
             let key = Bytes::from(format!("k{i}"));
             let changes = vec![Change::Delete { key }];
             engine.apply(GROUP, vec![Transition { applied: id(at), changes }], image(at)).unwrap();
         }
         engine.purge(GROUP, id(2 * index - 1)).await.unwrap();
-        until("the space comes back", || engine.check_capacity(need(100_000, 100_000)).is_ok()).await;
+        until("the space comes back", || engine.check_capacity(need(100_000, 100_000)).is_ok())
+            .await;
     });
 }

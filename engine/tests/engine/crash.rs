@@ -71,7 +71,11 @@ fn crash_everywhere(mode: Mode, cache: Cache, power: bool) {
     }
     assert!(cuts > 50, "only {cuts} workloads met their cut");
     let may_lose_acks = mode == Mode::Replicated && power;
-    assert_eq!(recovering > 20, may_lose_acks, "{recovering} of {cuts} cuts were taken for a lost tail");
+    assert_eq!(
+        recovering > 20,
+        may_lose_acks,
+        "{recovering} of {cuts} cuts were taken for a lost tail"
+    );
     assert!(active > 0, "a cut before the flag is set loses nothing");
 }
 
@@ -107,7 +111,8 @@ fn a_replicated_node_that_lost_its_tail_stays_recovering_until_it_is_set_active(
         Engine::format(&disk, geometry(), &identity()).await.unwrap();
         let history = Arc::new(History::default());
         let mut random = Random(1);
-        let open = |boot| Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, boot));
+        let open =
+            |boot| Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, boot));
         let engine = open(1).await.unwrap();
         assert_eq!(engine.member_state(), MemberState::Active);
         workload(&engine, &history, &mut random, 60).await;
@@ -145,8 +150,9 @@ fn a_power_cut_of_an_idle_or_cleanly_stopped_or_safe_replicated_node_loses_nothi
             Engine::format(&disk, geometry(), &identity()).await.unwrap();
             let history = Arc::new(History::default());
             let mut random = Random(1);
-            let engine =
-                Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1)).await.unwrap();
+            let engine = Engine::open(Arc::new(disk.clone()), None, options(Mode::Replicated, 1))
+                .await
+                .unwrap();
             workload(&engine, &history, &mut random, 60).await;
             write_ahead_of_syncs(&engine, &history, &mut random).await;
             match ending {

@@ -78,7 +78,8 @@ async fn fail(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Op
 fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Outcome {
     run(async {
         let what = format!("{mode} peers={peers} lasting={lasting} nth={nth} seed={seed}");
-        let Some(Failed { disk, history, mut random, dropped }) = fail(mode, peers, lasting, nth, seed).await
+        let Some(Failed { disk, history, mut random, dropped }) =
+            fail(mode, peers, lasting, nth, seed).await
         else {
             return Outcome::NotMet;
         };
@@ -92,16 +93,24 @@ fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Out
         };
         let (member_state, bounds) = (engine.member_state(), engine.log_bounds(GROUP));
         let first = bounds.purged.map_or(0, |purged| purged.index + 1);
-        if let Err(Error::Corrupt(damage)) = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await {
+        if let Err(Error::Corrupt(damage)) = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await
+        {
             // An acknowledged value is lost: a read reports it.
-            assert!(!peers && dropped > 0 && damage.kind == CorruptionKind::Value, "{what}: {damage}");
+            assert!(
+                !peers && dropped > 0 && damage.kind == CorruptionKind::Value,
+                "{what}: {damage}"
+            );
             return Outcome::Reported;
         }
         check(&engine, &history, &what).await;
         drop(engine);
         disk.reboot(Cache::Volatile, || random.next());
         let engine = verify(&disk, &history, with(mode, peers, 2), &what).await;
-        assert_eq!(engine.log_bounds(GROUP).last, bounds.last, "{what}: what an open found is on the medium");
+        assert_eq!(
+            engine.log_bounds(GROUP).last,
+            bounds.last,
+            "{what}: what an open found is on the medium"
+        );
         assert_eq!(engine.member_state(), member_state, "{what}");
         Outcome::Opened { member_state, dropped }
     })
@@ -111,24 +120,32 @@ fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Out
 fn fail_everywhere(mode: Mode, peers: bool, lasting: bool) -> Vec<Outcome> {
     let mut met = Vec::new();
     for seed in 0..3 {
-        let outcomes =
-            (0..60).step_by(3).map(|nth| fail_once(mode, peers, lasting, nth + seed, seed * 1000 + nth));
+        let outcomes = (0..60)
+            .step_by(3)
+            .map(|nth| fail_once(mode, peers, lasting, nth + seed, seed * 1000 + nth));
         met.extend(outcomes.filter(|outcome| *outcome != Outcome::NotMet));
     }
     assert!(met.len() > 20, "only {} syncs failed", met.len());
-    let dropping =
-        met.iter().filter(|outcome| matches!(outcome, Outcome::Opened { dropped: 1.., .. })).count();
+    let dropping = met
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Opened { dropped: 1.., .. }))
+        .count();
     assert!(dropping > 5, "only {dropping} lost blocks");
     met
 }
 
 #[test]
 fn with_peers_a_node_whose_sync_failed_recovers_when_its_process_comes_back() {
-    let kinds =
-        [(Mode::Replicated, false), (Mode::Replicated, true), (Mode::Sync, false), (Mode::Device, false)];
+    let kinds = [
+        (Mode::Replicated, false),
+        (Mode::Replicated, true),
+        (Mode::Sync, false),
+        (Mode::Device, false),
+    ];
     for (mode, lasting) in kinds {
         for outcome in fail_everywhere(mode, true, lasting) {
-            let recovering = matches!(outcome, Outcome::Opened { member_state: MemberState::Recovering, .. });
+            let recovering =
+                matches!(outcome, Outcome::Opened { member_state: MemberState::Recovering, .. });
             assert!(recovering, "{mode} lasting={lasting}: {outcome:?}");
         }
     }
@@ -138,19 +155,22 @@ fn with_peers_a_node_whose_sync_failed_recovers_when_its_process_comes_back() {
 fn without_peers_a_node_of_mode_sync_continues_with_all_that_was_acknowledged() {
     for lasting in [false, true] {
         for outcome in fail_everywhere(Mode::Sync, false, lasting) {
-            let active = matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. });
+            let active =
+                matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. });
             assert!(active, "lasting={lasting}: {outcome:?}");
         }
     }
 }
 
 #[test]
-fn without_peers_a_node_of_mode_device_continues_with_all_that_was_acknowledged_or_reports_the_loss() {
+fn without_peers_a_node_of_mode_device_continues_with_all_that_was_acknowledged_or_reports_the_loss()
+ {
     let met = fail_everywhere(Mode::Device, false, false);
     let count = |wanted: fn(&Outcome) -> bool| met.iter().filter(|outcome| wanted(outcome)).count();
     let refused = count(|outcome| *outcome == Outcome::Refused);
-    let opened =
-        count(|outcome| matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. }));
+    let opened = count(|outcome| {
+        matches!(outcome, Outcome::Opened { member_state: MemberState::Active, .. })
+    });
     assert!(refused > 5 && opened > 5, "{refused} refused, {opened} opened of {}", met.len());
 }
 
@@ -208,7 +228,8 @@ fn after_a_power_cut_a_node_of_mode_device_with_peers_is_complete_or_recovers() 
                 };
                 lost += u64::from(dropped > 0);
                 disk.reboot(Cache::Protected, || random.next());
-                let opened = Engine::open(Arc::new(disk.clone()), None, with(Mode::Device, true, 2)).await;
+                let opened =
+                    Engine::open(Arc::new(disk.clone()), None, with(Mode::Device, true, 2)).await;
                 let engine = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
                 let first = engine.log_bounds(GROUP).purged.map_or(0, |purged| purged.index + 1);
                 let log = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await;
@@ -222,7 +243,10 @@ fn after_a_power_cut_a_node_of_mode_device_with_peers_is_complete_or_recovers() 
             });
         }
     }
-    assert!(lost > 5 && recovering > 5, "{lost} lost blocks: {active} active, {recovering} recovering");
+    assert!(
+        lost > 5 && recovering > 5,
+        "{lost} lost blocks: {active} active, {recovering} recovering"
+    );
 }
 
 /// The directory of a node, with ten entries.
@@ -250,7 +274,8 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// restarted under the same kernel boot id, and recovery took the lost blocks for a torn tail.
 #[test]
 fn after_a_failed_write_a_node_with_peers_recovers_under_any_boot_id() {
-    for (mode, boot) in [(Mode::Replicated, 1), (Mode::Device, 1), (Mode::Sync, 1), (Mode::Sync, 2)] {
+    for (mode, boot) in [(Mode::Replicated, 1), (Mode::Device, 1), (Mode::Sync, 1), (Mode::Sync, 2)]
+    {
         run(async {
             let (disk, engine) = ten_entries(with(mode, true, 1)).await;
             disk.core.lock().unwrap().fail_write = Some(FileKind::Journal);
@@ -278,19 +303,23 @@ fn a_disk_that_reports_another_history_under_the_same_kernel_counts_as_a_power_c
             assert!(engine.status().unsynced_acks);
             drop(engine);
             disk.kill(|| 1);
-            let engine = Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
+            let engine =
+                Engine::open(Arc::new(disk), None, Options { boot: then, ..slow }).await.unwrap();
             assert_eq!(engine.member_state(), expected);
         });
     }
 }
 
 #[test]
-fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_does_not_wait_for_it() {
+fn a_write_that_never_returns_ends_the_engine_with_the_file_named_and_a_close_does_not_wait_for_it()
+{
     run(async {
-        let options = Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+        let options =
+            Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
         let (disk, engine) = ten_entries(options).await;
         disk.core.lock().unwrap().hang_write = Some(FileKind::Journal);
-        let error = append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
+        let error =
+            append(&engine, vec![small(10, filled(3000, 10))]).await.unwrap_err().to_string();
         assert!(error.contains("memory: write failed on file `journal`"), "{error}");
         assert!(error.contains("did not return within 200ms"), "{error}");
         assert!(engine.close().await.is_err());
@@ -320,8 +349,10 @@ fn a_read_that_never_returns_also_ends_the_engine() {
 fn an_open_whose_disk_never_answers_fails_and_changes_nothing() {
     for hanging in [FileKind::Superblock, FileKind::Journal, FileKind::Checkpoint0] {
         run(async {
-            let options =
-                Options { io_timeout: Duration::from_millis(200), ..with(Mode::Replicated, true, 1) };
+            let options = Options {
+                io_timeout: Duration::from_millis(200),
+                ..with(Mode::Replicated, true, 1)
+            };
             let (disk, engine) = ten_entries(options.clone()).await;
             engine.close().await.unwrap();
             drop(engine);

@@ -29,7 +29,9 @@ fn an_intact_directory_verifies_and_its_content_is_reported() {
         );
         assert_eq!(known.votes[&GROUP], b"the vote".as_slice());
         let contents = found.contents.unwrap();
-        assert!(contents.checkpoints.iter().all(|area| area.holds.is_some() && area.damage.is_none()));
+        assert!(
+            contents.checkpoints.iter().all(|area| area.holds.is_some() && area.damage.is_none())
+        );
         assert_eq!((contents.damage, contents.member_state), (None, MemberState::Active));
         let [group] = contents.groups.as_slice() else { panic!("{:?}", contents.groups) };
         assert_eq!((group.log.last, group.keys), (Some(id(59)), 20));
@@ -55,8 +57,12 @@ fn damage_is_reported_file_by_file() {
         let found = inspect_disk(&disk, 1).await;
         assert_eq!(found.copies.iter().filter(|copy| copy.is_err()).count(), 1);
         let contents = found.contents.unwrap();
-        let damaged: Vec<FileKind> =
-            contents.checkpoints.iter().filter(|area| area.damage.is_some()).map(|area| area.file).collect();
+        let damaged: Vec<FileKind> = contents
+            .checkpoints
+            .iter()
+            .filter(|area| area.damage.is_some())
+            .map(|area| area.file)
+            .collect();
         assert_eq!(damaged, [older]);
         let values = contents.groups[0].values.as_ref().unwrap();
         assert_eq!((values.damaged, values.named.len()), (1, 1), "{values:?}");

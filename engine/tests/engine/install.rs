@@ -114,7 +114,8 @@ async fn install(
             put(&mut installer, key.clone(), *version, bytes.clone()).await;
         }
         // Operations that are still queued when the snapshot replaces them.
-        let files = [FileKind::Journal, FileKind::Data, FileKind::Checkpoint0, FileKind::Checkpoint1];
+        let files =
+            [FileKind::Journal, FileKind::Data, FileKind::Checkpoint0, FileKind::Checkpoint1];
         let held = files[(seed % 4) as usize];
         disk.hold(held);
         let mut random = Random(seed);
@@ -122,7 +123,10 @@ async fn install(
         for _ in 0..3 {
             let id = driver.next_id();
             driver.append(
-                vec![entry(id, &mut random), entry(LogId { index: id.index + 1, ..id }, &mut random)],
+                vec![
+                    entry(id, &mut random),
+                    entry(LogId { index: id.index + 1, ..id }, &mut random),
+                ],
                 Promise::Mode,
             );
             yield_now().await;
@@ -161,7 +165,13 @@ async fn install(
 }
 
 /// Returns `Some(new)` if the cut came: whether the new state was there afterwards.
-async fn round(world: World, base: &(Disk, Arc<Requests>), ends: Ends, seed: u64, cut: u64) -> Option<bool> {
+async fn round(
+    world: World,
+    base: &(Disk, Arc<Requests>),
+    ends: Ends,
+    seed: u64,
+    cut: u64,
+) -> Option<bool> {
     let what = format!("{world:?} {ends:?} seed={seed} cut={cut}");
     let named = Round(what.clone());
     let (disk, requests) = (base.0.copy(geometry()), base.1.copy());

@@ -1,7 +1,9 @@
 //! A directory whose identity cannot be read counts as a lost disk, and becomes an empty one of
 //! another identity.
 
-use crate::support::sixty::{GROUP, append, entry, filled, id, image, open, options, stopped, transition};
+use crate::support::sixty::{
+    GROUP, append, entry, filled, id, image, open, options, stopped, transition,
+};
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{Engine, Error, Identity, MemberState};
@@ -15,7 +17,9 @@ fn other() -> Identity {
 
 /// Flips a bit in each of these copies of the superblock.
 fn flip(disk: &Disk, copies: &[usize]) {
-    disk.damage(FileKind::Superblock, |bytes| copies.iter().for_each(|copy| bytes[copy * COPY + 100] ^= 1));
+    disk.damage(FileKind::Superblock, |bytes| {
+        copies.iter().for_each(|copy| bytes[copy * COPY + 100] ^= 1)
+    });
 }
 
 async fn is_lost(disk: &Disk) -> bool {
@@ -25,9 +29,17 @@ async fn is_lost(disk: &Disk) -> bool {
 /// The directory belongs to the other identity, is empty, and can be used.
 async fn check_empty(disk: &Disk, what: &str) {
     let engine = open(disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!((engine.identity(), engine.member_state()), (&other(), MemberState::Active), "{what}");
+    assert_eq!(
+        (engine.identity(), engine.member_state()),
+        (&other(), MemberState::Active),
+        "{what}"
+    );
     let bounds = engine.log_bounds(GROUP);
-    assert_eq!((bounds.last, engine.applied(GROUP), engine.vote(GROUP)), (None, None, None), "{what}");
+    assert_eq!(
+        (bounds.last, engine.applied(GROUP), engine.vote(GROUP)),
+        (None, None, None),
+        "{what}"
+    );
     assert_eq!(engine.status().keys, 0, "{what}");
     for index in 0..3 {
         append(&engine, entry(index, 10)).await;
@@ -36,7 +48,11 @@ async fn check_empty(disk: &Disk, what: &str) {
     drop(engine);
     disk.kill(|| 0);
     let engine = open(disk, true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!((engine.identity(), engine.member_state()), (&other(), MemberState::Active), "{what}");
+    assert_eq!(
+        (engine.identity(), engine.member_state()),
+        (&other(), MemberState::Active),
+        "{what}"
+    );
     assert_eq!(engine.log_bounds(GROUP).last, Some(id(2)), "{what}");
 }
 
@@ -86,7 +102,8 @@ fn an_identity_that_can_be_read_is_left_as_it_is() {
 #[test]
 fn a_directory_of_another_cluster_or_slot_is_refused_by_its_last_copy_and_left_as_it_was() {
     run(async {
-        let strangers = [Identity { slot: 2, ..other() }, Identity { cluster: "other".into(), ..other() }];
+        let strangers =
+            [Identity { slot: 2, ..other() }, Identity { cluster: "other".into(), ..other() }];
         for stranger in strangers {
             let disk = stopped().await;
             flip(&disk, &[0, 1, 2]);
@@ -182,7 +199,9 @@ fn an_identity_that_becomes_readable_again_is_void_or_still_recovering() {
         drop(engine);
         disk.kill(|| 0);
         let blocks = geometry().journal_bytes / BLOCK as u64;
-        disk.damage(FileKind::Journal, |bytes| bytes[(newest % blocks) as usize * BLOCK + 200] ^= 1);
+        disk.damage(FileKind::Journal, |bytes| {
+            bytes[(newest % blocks) as usize * BLOCK + 200] ^= 1
+        });
         let original = files_of(&disk);
         let (mut gone, mut itself, mut finished) = (0, 0, false);
         for cut in 1.. {

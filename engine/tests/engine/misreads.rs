@@ -5,8 +5,8 @@ use crate::support::{Disk, geometry, identity, run};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    Change, Engine, Error, Extent, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options,
-    Promise, SharedImage, Transition,
+    Change, Engine, Error, Extent, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry,
+    Options, Promise, SharedImage, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,10 @@ fn value(index: u64) -> Bytes {
 async fn append(engine: &Engine, index: u64, meta: usize) {
     let (done, written) = oneshot::channel();
     let entry = NewEntry { id: id(index), meta: vec![7; meta].into(), values: vec![value(index)] };
-    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    engine
+        .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
+        .await
+        .unwrap();
     written.await.unwrap().unwrap();
     let changes = vec![Change::Put { key: format!("k{index}").into(), value: 0 }];
     let image: SharedImage = Arc::new(vec![index as u8]);
@@ -85,8 +88,9 @@ fn a_journal_block_misread_once_costs_nothing_whichever_it_is_and_however_the_ma
                 let (disk, _) = killed(10).await;
                 disk.core.lock().unwrap().misread.push((FileKind::Journal, block));
                 let what = format!("block {block} of {blocks}, boot {boot}, salvage {salvage}");
-                let engine =
-                    open(&disk, boot, salvage).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let engine = open(&disk, boot, salvage)
+                    .await
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
                 check_complete(&engine, &what).await;
             }
         }
@@ -127,7 +131,8 @@ fn a_value_misread_once_is_read_right_and_not_counted_as_damage() {
         let (disk, _) = killed(10).await;
         let engine = open(&disk, 1, false).await.unwrap();
         let blocks = geometry().data_bytes / BLOCK as u64;
-        disk.core.lock().unwrap().misread = (0..blocks).map(|block| (FileKind::Data, block)).collect();
+        disk.core.lock().unwrap().misread =
+            (0..blocks).map(|block| (FileKind::Data, block)).collect();
         check_complete(&engine, "misread").await;
         assert_eq!(engine.status().corrupt_values, 0);
     });
@@ -167,7 +172,10 @@ fn an_unreadable_journal_block_that_is_not_needed_costs_nothing_and_one_that_is_
             let (disk, _) = killed(10).await;
             disk.core.lock().unwrap().worn.insert((FileKind::Journal, block));
             let refused = open(&disk, boot, false).await.err().unwrap();
-            assert!(matches!(&refused, Error::Corrupt(at) if at.file == FileKind::Journal), "{refused}");
+            assert!(
+                matches!(&refused, Error::Corrupt(at) if at.file == FileKind::Journal),
+                "{refused}"
+            );
             let engine = open(&disk, boot, true).await.unwrap();
             assert_eq!(engine.member_state(), MemberState::Recovering, "block {block}");
         }
@@ -203,7 +211,10 @@ async fn neighbours() -> Disk {
     let (done, written) = oneshot::channel();
     let values: Vec<Bytes> = (0..8).map(value).collect();
     let entry = NewEntry { id: id(0), meta: Bytes::new(), values };
-    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    engine
+        .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
+        .await
+        .unwrap();
     written.await.unwrap().unwrap();
     drop(engine);
     disk.kill(|| 0);
@@ -234,7 +245,8 @@ fn a_neighbour_misread_during_a_repair_is_not_damaged() {
                 disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
                 {
                     let mut core = disk.core.lock().unwrap();
-                    (core.misread, core.misread_after) = (vec![(FileKind::Data, block)], reads_before);
+                    (core.misread, core.misread_after) =
+                        (vec![(FileKind::Data, block)], reads_before);
                 }
                 assert!(engine.repair(GROUP, &extent, &right).await.unwrap());
                 let what = format!("{extent:?}, block {block} after {reads_before} reads");

@@ -4,7 +4,9 @@ use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transiti
 use crate::support::{Disk, geometry, identity, run};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Change, Engine, Error, Extent, NewEntry, Owner, Promise, SnapshotKey, Transition};
+use cairn_engine::{
+    Change, Engine, Error, Extent, NewEntry, Owner, Promise, SnapshotKey, Transition,
+};
 
 /// Entries of this many blocks each, written until one of them lies where old ones did.
 const LARGE_BLOCKS: usize = 50;
@@ -54,7 +56,8 @@ async fn reused() -> (Disk, u64) {
 
 fn reapply(engine: &Engine, last: u64) {
     let first = engine.applied(GROUP).unwrap().index + 1;
-    let steps = (first..=last).map(|index| if index < 80 { transition(index) } else { put_large(index) });
+    let steps =
+        (first..=last).map(|index| if index < 80 { transition(index) } else { put_large(index) });
     engine.apply(GROUP, steps.collect(), image(last)).unwrap();
 }
 
@@ -67,16 +70,25 @@ async fn check_nothing_is_repaired(disk: &Disk, engine: &Engine, what: &str) -> 
     let mut lost = 0;
     for index in 0..=55 {
         let logged = engine.log_id_at(GROUP, index).filter(|_| index <= due);
-        let keyed =
-            engine.lookup(GROUP, &key(index)).filter(|found| found.version == id(index) && !reapplied);
+        let keyed = engine
+            .lookup(GROUP, &key(index))
+            .filter(|found| found.version == id(index) && !reapplied);
         let logged = logged.map(|_| (engine.values_of(GROUP, index).unwrap()[0], Owner::Entry));
-        for (at, owner) in logged.into_iter().chain(keyed.map(|found| (found.value, Owner::Key(key(index)))))
+        for (at, owner) in
+            logged.into_iter().chain(keyed.map(|found| (found.value, Owner::Key(key(index)))))
         {
             let extent = Extent { at, log_id: id(index), owner };
             let bytes = &before[at.offset as usize..][..at.len as usize];
             lost += usize::from(bytes != &value(index)[..]);
-            assert!(!engine.repair(GROUP, &extent, &value(index)).await.unwrap(), "{what}: {extent:?}");
-            assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap(), None, "{what}: {extent:?}");
+            assert!(
+                !engine.repair(GROUP, &extent, &value(index)).await.unwrap(),
+                "{what}: {extent:?}"
+            );
+            assert_eq!(
+                engine.read_extent(GROUP, &extent).await.unwrap(),
+                None,
+                "{what}: {extent:?}"
+            );
         }
     }
     assert!(disk.bytes(FileKind::Data) == before, "{what}: a live value was overwritten");
@@ -91,7 +103,8 @@ async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
     for index in 60..80 {
         assert_eq!(engine.get(GROUP, &key(index)).await.unwrap().unwrap().1, value(index));
     }
-    let (found, bytes) = engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
+    let (found, bytes) =
+        engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
     disk.damage(FileKind::Data, |data| data[found.value.offset as usize + 5] ^= 1);
     let extent = Extent::of_key(format!("large{last}").into(), &found);
     assert!(engine.repair(GROUP, &extent, &bytes).await.unwrap());
@@ -106,7 +119,8 @@ fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
     run(async {
         let (disk, last) = reused().await;
         let mut tried = 0;
-        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let clean: Vec<(FileKind, Vec<u8>)> =
+            FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
         for damaged in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
             disk.kill(|| 0);
             for (kind, bytes) in &clean {
@@ -135,7 +149,10 @@ fn an_entry_with_a_due_purge_is_never_repaired_over_a_newer_value() {
             drop(engine);
             disk.kill(|| 0);
             engine = open(&disk, false).await.unwrap();
-            assert_eq!((engine.purge_due(GROUP), engine.log_bounds(GROUP).purged), (None, Some(id(55))));
+            assert_eq!(
+                (engine.purge_due(GROUP), engine.log_bounds(GROUP).purged),
+                (None, Some(id(55)))
+            );
             check_repaired_again(&disk, &engine, last).await;
             tried += 1;
         }
@@ -179,7 +196,14 @@ fn a_snapshot_takes_no_extent_over_from_keys_that_are_older_than_before_the_rest
         assert!(held.iter().filter(lost).count() > 5);
         let without = |index: &u64| {
             let entry = engine.lookup(GROUP, &key(*index)).unwrap();
-            SnapshotKey::checked(key(*index), entry.version, entry.value.len, entry.value.hash, None).unwrap()
+            SnapshotKey::checked(
+                key(*index),
+                entry.version,
+                entry.value.len,
+                entry.value.hash,
+                None,
+            )
+            .unwrap()
         };
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         let missing = installer.put(held.iter().map(without).collect()).await.unwrap();
@@ -232,7 +256,10 @@ fn the_space_of_an_abandoned_write_stays_allocated_until_the_write_has_ended() {
             engine.sync().await.unwrap();
             let at = engine.values_of(GROUP, index).unwrap()[0];
             let end = at.offset + u64::from(at.len);
-            assert!(end <= taken.start || at.offset >= taken.end, "entry {index} at {at:?} in {taken:?}");
+            assert!(
+                end <= taken.start || at.offset >= taken.end,
+                "entry {index} at {at:?} in {taken:?}"
+            );
         }
         let last = engine.log_bounds(GROUP).last.unwrap();
         assert!(

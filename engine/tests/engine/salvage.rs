@@ -2,11 +2,14 @@
 //! in place.
 
 use crate::support::sixty::{
-    GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition, value,
+    GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
+    value,
 };
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::{BLOCK, FileKind};
-use cairn_engine::{Engine, Error, Extent, KernelBootId, MemberState, Mode, Options, Owner, ScrubProgress};
+use cairn_engine::{
+    Engine, Error, Extent, KernelBootId, MemberState, Mode, Options, Owner, ScrubProgress,
+};
 use std::sync::Arc;
 
 /// The engine continues from what was kept, and the next restart loses nothing of it.
@@ -19,7 +22,11 @@ async fn check_continues(disk: &Disk, engine: Engine, next: u64, what: &str) {
     drop(engine);
     disk.kill(|| 0);
     let engine = open(disk, false).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(engine.member_state(), MemberState::Recovering, "{what}: a restart does not end the recovery");
+    assert_eq!(
+        engine.member_state(),
+        MemberState::Recovering,
+        "{what}: a restart does not end the recovery"
+    );
     assert_eq!(engine.log_bounds(GROUP).last, Some(id(next + 2)), "{what}");
 }
 
@@ -27,7 +34,8 @@ async fn check_continues(disk: &Disk, engine: Engine, next: u64, what: &str) {
 fn a_directory_with_bits_flipped_anywhere_but_in_the_superblock_opens_with_a_prefix_or_all() {
     run(async {
         let disk = stopped().await;
-        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let clean: Vec<(FileKind, Vec<u8>)> =
+            FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
         let mut random = Random(11);
         let (mut complete, mut shortened) = (0, 0);
         for round in 0..150 {
@@ -71,7 +79,9 @@ fn a_replaced_journal_is_damage_however_the_machine_stopped() {
     run(async {
         for checkpointed in [true, false] {
             for (rebooted, fill) in [(false, 0_u8), (true, 0), (true, 0xa5)] {
-                let what = format!("checkpointed: {checkpointed}, power cut: {rebooted}, filled with {fill}");
+                let what = format!(
+                    "checkpointed: {checkpointed}, power cut: {rebooted}, filled with {fill}"
+                );
                 let (disk, engine) = filled_after(checkpointed).await;
                 drop(engine);
                 disk.kill(|| 0);
@@ -82,7 +92,10 @@ fn a_replaced_journal_is_damage_however_the_machine_stopped() {
                     let options = Options { boot, mode, ..options(salvage) };
                     Engine::open(Arc::new(disk.clone()), None, options).await
                 };
-                assert!(matches!(open(false).await, Err(Error::Corrupt(_))), "{what}: it has no peers");
+                assert!(
+                    matches!(open(false).await, Err(Error::Corrupt(_))),
+                    "{what}: it has no peers"
+                );
                 let engine = open(true).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_eq!(engine.member_state(), MemberState::Recovering, "{what}");
             }
@@ -144,7 +157,8 @@ fn a_cut_at_any_operation_of_a_salvage_leaves_a_directory_that_is_still_recoveri
             let ended = opened.is_some();
             drop(opened);
             disk.reboot(Cache::Volatile, || random.next());
-            let engine = open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+            let engine =
+                open(&disk, true).await.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
             assert_eq!(engine.member_state(), MemberState::Recovering, "cut {cut}");
             check_prefix(&engine, &format!("cut {cut}")).await;
             if ended {
@@ -179,10 +193,12 @@ fn damaged_superblock_copies_are_rewritten_at_open_whichever_two_are_left() {
                     opened = open(&disk, false) => drop(opened.unwrap()),
                 }
                 disk.reboot(Cache::Volatile, || random.next());
-                let engine =
-                    open(&disk, false).await.unwrap_or_else(|e| panic!("lost {lost:?}, cut {cut}: {e}"));
+                let engine = open(&disk, false)
+                    .await
+                    .unwrap_or_else(|e| panic!("lost {lost:?}, cut {cut}: {e}"));
                 let bytes = disk.bytes(FileKind::Superblock);
-                let copies: Vec<&[u8]> = bytes.chunks(4 * BLOCK).map(|copy| &copy[..BLOCK]).collect();
+                let copies: Vec<&[u8]> =
+                    bytes.chunks(4 * BLOCK).map(|copy| &copy[..BLOCK]).collect();
                 assert!(copies.iter().all(|copy| *copy == copies[0]), "lost {lost:?}, cut {cut}");
                 drop(engine);
             }
@@ -200,7 +216,8 @@ fn every_live_extent_is_listed_once_in_order_with_its_owner() {
         let (_, engine) = filled().await;
         let all = extents(&engine).await;
         assert!(all.is_sorted_by(|a, b| a.at.offset < b.at.offset));
-        let count = |wanted: fn(&Owner) -> bool| all.iter().filter(|extent| wanted(&extent.owner)).count();
+        let count =
+            |wanted: fn(&Owner) -> bool| all.iter().filter(|extent| wanted(&extent.owner)).count();
         assert_eq!(count(|owner| matches!(owner, Owner::Key(_))), 20);
         assert_eq!(count(|owner| matches!(owner, Owner::Entry)), 40);
         assert_eq!(count(|owner| matches!(owner, Owner::Body)), 12);
@@ -223,7 +240,8 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
         engine.purge(GROUP, id(55)).await.unwrap();
         engine.close().await.unwrap();
         drop(engine);
-        let clean: Vec<(FileKind, Vec<u8>)> = FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
+        let clean: Vec<(FileKind, Vec<u8>)> =
+            FileKind::ALL.into_iter().map(|k| (k, disk.bytes(k))).collect();
         let newest = [FileKind::Checkpoint0, FileKind::Checkpoint1];
         let mut kept = 0;
         for damaged in newest {
@@ -235,7 +253,10 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
             let engine = open(&disk, false).await.unwrap();
             assert_eq!(engine.member_state(), MemberState::Active);
             let (bounds, applied) = (engine.log_bounds(GROUP), engine.applied(GROUP).unwrap());
-            assert!(bounds.purged.is_none_or(|purged| purged <= applied), "{bounds:?}, applied {applied}");
+            assert!(
+                bounds.purged.is_none_or(|purged| purged <= applied),
+                "{bounds:?}, applied {applied}"
+            );
             assert_eq!(bounds.last, Some(id(59)));
             let entries = engine.read_metas(GROUP, applied.index + 1..60, 100);
             assert_eq!(entries.len() as u64, 59 - applied.index);
@@ -251,7 +272,10 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
                 engine.checkpoint().await.unwrap();
                 engine.purge(GROUP, due).await.unwrap();
             }
-            assert_eq!((engine.purge_due(GROUP), engine.log_bounds(GROUP).purged), (None, Some(id(55))));
+            assert_eq!(
+                (engine.purge_due(GROUP), engine.log_bounds(GROUP).purged),
+                (None, Some(id(55)))
+            );
         }
         assert_eq!(kept, 1, "one of the two was the older one");
     });
@@ -261,15 +285,18 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
 fn entries_that_claim_the_same_bytes_are_damage() {
     run(async {
         let (disk, engine) = filled().await;
-        let (one, other) = (engine.values_of(GROUP, 58).unwrap()[0], engine.values_of(GROUP, 59).unwrap()[0]);
+        let (one, other) =
+            (engine.values_of(GROUP, 58).unwrap()[0], engine.values_of(GROUP, 59).unwrap()[0]);
         drop(engine);
         disk.kill(|| 0);
         let bytes = |at: &cairn_engine::ValueRef| {
-            [&at.offset.to_le_bytes()[..], &at.len.to_le_bytes()[..], &at.hash.to_le_bytes()[..]].concat()
+            [&at.offset.to_le_bytes()[..], &at.len.to_le_bytes()[..], &at.hash.to_le_bytes()[..]]
+                .concat()
         };
         disk.damage(FileKind::Journal, |journal| {
-            let block =
-                journal.chunks_mut(BLOCK).find(|block| block.windows(28).any(|at| at == bytes(&other)));
+            let block = journal
+                .chunks_mut(BLOCK)
+                .find(|block| block.windows(28).any(|at| at == bytes(&other)));
             let block = block.unwrap();
             let at = block.windows(28).position(|at| at == bytes(&other)).unwrap();
             block[at..at + 28].copy_from_slice(&bytes(&one));
@@ -277,7 +304,9 @@ fn entries_that_claim_the_same_bytes_are_damage() {
             let checksum = xxhash_rust::xxh3::xxh3_128(block);
             block[8..24].copy_from_slice(&checksum.to_le_bytes());
         });
-        let Err(Error::Corrupt(damage)) = open(&disk, false).await else { panic!("it has no peers") };
+        let Err(Error::Corrupt(damage)) = open(&disk, false).await else {
+            panic!("it has no peers")
+        };
         assert_eq!(damage.log_ids, [id(58), id(59)], "{damage}");
         let engine = open(&disk, true).await.unwrap();
         assert_eq!(engine.member_state(), MemberState::Recovering);
@@ -306,7 +335,10 @@ fn a_damaged_extent_is_repaired_in_place_and_its_neighbours_stay_as_they_were() 
                 assert_eq!(engine.body_of(GROUP, extent.log_id).as_deref(), Some(&right[..]));
             }
             assert!(engine.repair(GROUP, &extent, &right).await.unwrap());
-            assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap().as_deref(), Some(&right[..]));
+            assert_eq!(
+                engine.read_extent(GROUP, &extent).await.unwrap().as_deref(),
+                Some(&right[..])
+            );
             assert!(disk.bytes(FileKind::Data) == clean, "{extent:?}");
         }
         assert_eq!(engine.status().repaired_values, 72);
@@ -340,7 +372,8 @@ fn damage_in_journal_checkpoints_and_superblock_is_found_and_gone_after_two_chec
         let clean = (engine.check_journal(&pace).await, engine.check_checkpoints(&pace).await);
         assert!(clean.0.blocks >= 2 && clean.0.damaged.is_empty(), "{clean:?}");
         assert!(clean.1.blocks >= 6 && clean.1.damaged.is_empty(), "{clean:?}");
-        let last = engine.status().written_sequence as usize % (geometry().journal_bytes as usize / BLOCK);
+        let last =
+            engine.status().written_sequence as usize % (geometry().journal_bytes as usize / BLOCK);
         disk.damage(FileKind::Journal, |bytes| bytes[last * BLOCK + 130] ^= 1);
         for kind in [FileKind::Checkpoint0, FileKind::Checkpoint1] {
             disk.damage(kind, |bytes| bytes[2 * BLOCK + 10] ^= 1);

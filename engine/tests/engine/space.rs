@@ -42,7 +42,13 @@ async fn filled(world: World, seed: u64) -> (Disk, Arc<Requests>) {
 
 /// Runs random steps until operation `cut` ends them, opens what is left, continues for a while,
 /// and crashes once more. Returns whether the cut came before the steps were over.
-async fn round(world: World, filled: &(Disk, Arc<Requests>), seed: u64, cut: u64, met: &mut Met) -> bool {
+async fn round(
+    world: World,
+    filled: &(Disk, Arc<Requests>),
+    seed: u64,
+    cut: u64,
+    met: &mut Met,
+) -> bool {
     let what = format!("{world:?} seed={seed} cut={cut}");
     let named = Round(what.clone());
     let (disk, requests) = (filled.0.copy(geometry()), filled.1.copy());

@@ -22,7 +22,9 @@ impl Caller {
     /// it came over.
     pub(crate) fn of<T>(request: &Request<T>, unknown: &Reader) -> Caller {
         match request.extensions().get::<Option<Reader>>() {
-            Some(Some(reader)) => Caller { reader: reader.clone(), outbox: Some(Outbox::default()) },
+            Some(Some(reader)) => {
+                Caller { reader: reader.clone(), outbox: Some(Outbox::default()) }
+            }
             _ => Caller { reader: unknown.clone(), outbox: None },
         }
     }

@@ -103,8 +103,7 @@ pub(crate) fn recovering(blocked: Option<String>) -> Status {
 
 /// This node has not copied everything yet.
 pub(crate) fn joining() -> Status {
-    let message =
-        "this node is not a voter of the cluster yet and does not hold everything; ask another member";
+    let message = "this node is not a voter of the cluster yet and does not hold everything; ask another member";
     status(Code::Unavailable, message, detail(Reason::Stopped))
 }
 
@@ -116,7 +115,9 @@ pub(crate) fn no_leader() -> Status {
 
 /// A read that did not finish in time.
 pub(crate) fn read_late(waited_ms: u128) -> Status {
-    Status::deadline_exceeded(format!("no quorum confirmed the leader within {waited_ms} ms; retry"))
+    Status::deadline_exceeded(format!(
+        "no quorum confirmed the leader within {waited_ms} ms; retry"
+    ))
 }
 
 fn not_leader(config: &NodeConfig, leader: Option<(NodeId, MemberAddress)>) -> Status {
@@ -159,7 +160,9 @@ pub(crate) fn of_write(config: &NodeConfig, blocked: Option<String>, error: Writ
 pub(crate) fn of_read(config: &NodeConfig, blocked: Option<String>, error: ReadError) -> Status {
     match error {
         ReadError::NotLeader { leader } if blocked.is_none() => not_leader(config, leader),
-        ReadError::NotLeader { .. } | ReadError::NoLeader => blocked.map_or_else(no_leader, election_blocked),
+        ReadError::NotLeader { .. } | ReadError::NoLeader => {
+            blocked.map_or_else(no_leader, election_blocked)
+        }
         ReadError::Stopped(why) => stopped(why),
         other => Status::internal(other.to_string()),
     }

@@ -55,9 +55,15 @@ mod tests {
     use crate::config::NodeConfig;
 
     fn admission(writes: usize, bytes: usize) -> Admission {
-        let members = [(1, cairn_raft::MemberAddress { peer: "a:2".into(), client: "a:1".into() })].into();
-        let limits = NodeConfig::new("c", 1, "d".into(), members).expect("a good configuration").limits;
-        Admission::new(&Limits { max_in_flight_writes: writes, max_in_flight_bytes: bytes, ..limits })
+        let members =
+            [(1, cairn_raft::MemberAddress { peer: "a:2".into(), client: "a:1".into() })].into();
+        let limits =
+            NodeConfig::new("c", 1, "d".into(), members).expect("a good configuration").limits;
+        Admission::new(&Limits {
+            max_in_flight_writes: writes,
+            max_in_flight_bytes: bytes,
+            ..limits
+        })
     }
 
     #[test]

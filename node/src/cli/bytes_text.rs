@@ -80,7 +80,9 @@ pub(crate) fn value_bytes(text: OsString, literal: bool) -> anyhow::Result<Vec<u
 /// Reads a value up to the largest size that any server accepts, since the input may have no end.
 fn bounded(from: impl Read, name: &str) -> Result<Vec<u8>, UsageError> {
     let mut value = Vec::new();
-    from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value).map_err(|error| unreadable(name, &error))?;
+    from.take(VALUE_BYTES_MAX + 1)
+        .read_to_end(&mut value)
+        .map_err(|error| unreadable(name, &error))?;
     if value.len() as u64 > VALUE_BYTES_MAX {
         return Err(UsageError(format!(
             "the value from {name} has more than {VALUE_BYTES_MAX} bytes, which no server accepts; split it over several keys"
@@ -136,6 +138,9 @@ mod tests {
         let mut map = Map::new();
         insert(&mut map, "key", "Zoë".as_bytes());
         insert(&mut map, "value", &[0xff, 0x00]);
-        assert_eq!(serde_json::to_string(&map).expect("json"), r#"{"key":"Zoë","value_base64":"/wA="}"#);
+        assert_eq!(
+            serde_json::to_string(&map).expect("json"),
+            r#"{"key":"Zoë","value_base64":"/wA="}"#
+        );
     }
 }

@@ -54,8 +54,9 @@ impl ConnectOptions {
 }
 
 fn remembered(here: &Path) -> Option<Vec<String>> {
-    let text =
-        here.ancestors().find_map(|folder| std::fs::read_to_string(folder.join(ENDPOINTS_FILE)).ok())?;
+    let text = here
+        .ancestors()
+        .find_map(|folder| std::fs::read_to_string(folder.join(ENDPOINTS_FILE)).ok())?;
     let endpoints: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
     (!endpoints.is_empty()).then_some(endpoints)
@@ -76,7 +77,8 @@ mod tests {
         let below = root.path().join("a/b");
         std::fs::create_dir_all(&below).expect("folders");
         std::fs::create_dir_all(root.path().join(".cairn")).expect("a folder");
-        std::fs::write(root.path().join(ENDPOINTS_FILE), "127.0.0.1:1\n127.0.0.1:2\n").expect("a file");
+        std::fs::write(root.path().join(ENDPOINTS_FILE), "127.0.0.1:1\n127.0.0.1:2\n")
+            .expect("a file");
         assert_eq!(remembered(&below), Some(vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()]));
     }
 }

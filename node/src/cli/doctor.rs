@@ -43,20 +43,31 @@ fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
     let size = size.map_err(|reason| UsageError(format!("--size: {reason}")))?;
     let config = match args.config {
         Some(_) => {
-            let options =
-                ServerOptions { config: args.config, dir: args.dir.clone(), ..ServerOptions::default() };
+            let options = ServerOptions {
+                config: args.config,
+                dir: args.dir.clone(),
+                ..ServerOptions::default()
+            };
             Some(NodeConfig::from_layers(&options.layers()?)?)
         }
         None => None,
     };
     let from_config = config.as_ref().map(|config| config.data_directory.clone());
     let directory = args.dir.map(PathBuf::from).or(from_config).ok_or_else(|| {
-        UsageError("which directory? `cairn doctor DIR`, or --config with the server's configuration".into())
+        UsageError(
+            "which directory? `cairn doctor DIR`, or --config with the server's configuration"
+                .into(),
+        )
     })?;
     let plan = Plan {
-        voters: args.voters.or(config.as_ref().map(|config| config.members.len())).unwrap_or(DEFAULT_VOTERS),
+        voters: args
+            .voters
+            .or(config.as_ref().map(|config| config.members.len()))
+            .unwrap_or(DEFAULT_VOTERS),
         size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),
-        contract_asserted: config.as_ref().is_some_and(|config| config.storage.assert_device_contract),
+        contract_asserted: config
+            .as_ref()
+            .is_some_and(|config| config.storage.assert_device_contract),
     };
     Ok((directory, plan))
 }

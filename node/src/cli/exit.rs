@@ -50,7 +50,10 @@ pub(crate) struct UsageError(pub String);
 /// Prints the error on standard error.
 pub(crate) fn failed(output: &Output, error: &anyhow::Error) -> ExitCode {
     // The reader of our output closed the pipe, so it has what it wants.
-    if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+    if error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    {
         return Exit::Done.into();
     }
     let exit = of(error);
@@ -127,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_context_does_not_hide_the_code() {
-        let error = anyhow::Error::new(ClientError::NoLeader { tried: vec![] }).context("while putting");
+        let error =
+            anyhow::Error::new(ClientError::NoLeader { tried: vec![] }).context("while putting");
         assert_eq!(of(&error), Exit::Unavailable);
         let error = anyhow::Error::new(ConfigError::Conflict("no".into()));
         assert_eq!(of(&error), Exit::Usage);

@@ -44,7 +44,9 @@ pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exi
 
 /// Creates the data directory of this configuration, with a progress bar on a terminal.
 pub(crate) async fn format(config: &NodeConfig) -> Result<Identity, cairn_node::Error> {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let style = ProgressStyle::with_template(
+        "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    );
     let bar = ProgressBar::new(config.storage.size_bytes);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(format!("formatting {}", config.data_directory.display()));

@@ -133,15 +133,25 @@ fn as_text(found: &Inspection) -> String {
     match &found.known {
         Err(why) => row("identity", why.clone()),
         Ok(known) => {
-            row("identity", format!("member {} of cluster `{}`", node_id(known), known.identity.cluster));
+            row(
+                "identity",
+                format!("member {} of cluster `{}`", node_id(known), known.identity.cluster),
+            );
             let bytes = known.geometry;
-            let sizes = [bytes.journal_bytes, bytes.checkpoint_bytes, bytes.data_bytes].map(format_size);
+            let sizes =
+                [bytes.journal_bytes, bytes.checkpoint_bytes, bytes.data_bytes].map(format_size);
             let [journal, checkpoint, data] = sizes;
             row("sizes", format!("journal {journal}, checkpoints 2 x {checkpoint}, data {data}"));
             let mode = known.mode.map_or("never opened", |mode| mode.name());
             let boot = if known.same_boot { "the running kernel" } else { "another boot" };
-            row("last opened", format!("boot epoch {}, mode {mode}, under {boot}", known.boot_epoch.number));
-            row("acknowledged unsynced", if known.unsynced_acks { "perhaps" } else { "nothing" }.into());
+            row(
+                "last opened",
+                format!("boot epoch {}, mode {mode}, under {boot}", known.boot_epoch.number),
+            );
+            row(
+                "acknowledged unsynced",
+                if known.unsynced_acks { "perhaps" } else { "nothing" }.into(),
+            );
             if let Some(end) = known.failed_sync {
                 row("failed write or sync", format!("recorded; the journal ended at block {end}"));
             }
@@ -170,11 +180,17 @@ fn as_text(found: &Inspection) -> String {
             };
             row(area.file.name(), text);
         }
-        row("journal", format!("through block {}, synced through {}", contents.journal_end, contents.synced));
+        row(
+            "journal",
+            format!("through block {}, synced through {}", contents.journal_end, contents.synced),
+        );
         for group in &contents.groups {
             let (purged, last) = (position(group.log.purged), position(group.log.last));
             row("log", format!("after {purged} through {last}"));
-            row("applied", format!("{}, {} before", position(group.applied), position(group.applied_before)));
+            row(
+                "applied",
+                format!("{}, {} before", position(group.applied), position(group.applied_before)),
+            );
             row("keys in the checkpoint", group.keys.to_string());
             if let Some(values) = &group.values {
                 row("values", format!("{} checked, {} damaged", values.checked, values.damaged));

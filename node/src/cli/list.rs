@@ -61,7 +61,8 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
         options.stale = args.stale;
         let page = client.list(options).await?;
         for item in &page.items {
-            output.either(|| item_json(item, args.keys_only), || item_text(item, args.keys_only))?;
+            output
+                .either(|| item_json(item, args.keys_only), || item_text(item, args.keys_only))?;
         }
         left -= page.items.len().min(left);
         let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(Exit::Done) };

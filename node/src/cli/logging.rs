@@ -11,8 +11,9 @@ const QUIET: &[&str] = &["openraft=off", "h2=warn", "hyper=warn", "tower=warn"];
 
 /// Starts logging. Directives in the configuration override the defaults for libraries.
 pub(crate) fn start(config: &LogConfig) -> Result<(), UsageError> {
-    let bad =
-        |error: &dyn std::fmt::Display| UsageError(format!("`log.level` is `{}`: {error}", config.level));
+    let bad = |error: &dyn std::fmt::Display| {
+        UsageError(format!("`log.level` is `{}`: {error}", config.level))
+    };
     let mut filter = EnvFilter::new("");
     let given = config.level.split(',').map(str::trim).filter(|directive| !directive.is_empty());
     for directive in QUIET.iter().copied().chain(given) {

@@ -97,7 +97,9 @@ pub(crate) fn main() -> ExitCode {
     let output = Output::new(cli.output);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return exit::failed(&output, &anyhow::Error::new(error).context("cannot start")),
+        Err(error) => {
+            return exit::failed(&output, &anyhow::Error::new(error).context("cannot start"));
+        }
     };
     let exit = match runtime.block_on(run(cli.command, &output)) {
         Ok(exit) => exit.into(),

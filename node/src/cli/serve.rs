@@ -94,7 +94,8 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
         .any(|setting| setting.key == "storage.size" && setting.source != Source::Default);
     let config = node.config();
     let size = config.storage.size_bytes;
-    let (there, configured) = (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
+    let (there, configured) =
+        (node.engine().status().data_bytes, Geometry::for_total(size)?.data_bytes);
     let differs = given && there != configured;
     Ok(differs.then(|| {
         format!(
@@ -113,7 +114,8 @@ fn is_empty(directory: &Path) -> anyhow::Result<bool> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
         entries => entries.with_context(|| format!("data_dir {}", directory.display()))?,
     };
-    let kept = entries.find(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != "lost+found"));
+    let kept = entries
+        .find(|entry| entry.as_ref().map_or(true, |entry| entry.file_name() != "lost+found"));
     Ok(kept.is_none())
 }
 

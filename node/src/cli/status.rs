@@ -112,13 +112,14 @@ fn millis(time: Duration) -> u64 {
 
 fn as_text(answers: &[Answer]) -> String {
     let head = [
-        "NODE", "ENDPOINT", "ROLE", "TERM", "APPLIED", "UP", "KEYS", "LIVE", "FREE", "UNSYNCED", "MODE",
-        "DISK",
+        "NODE", "ENDPOINT", "ROLE", "TERM", "APPLIED", "UP", "KEYS", "LIVE", "FREE", "UNSYNCED",
+        "MODE", "DISK",
     ];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     let mut notes = promises(answers);
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
-    let blocked: BTreeSet<&String> = nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
+    let blocked: BTreeSet<&String> =
+        nodes.filter_map(|node| node.election_blocked.as_ref()).collect();
     notes.extend(blocked.into_iter().cloned());
     for (endpoint, answer) in answers {
         match answer {

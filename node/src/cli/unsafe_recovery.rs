@@ -20,7 +20,8 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 const ELECTION_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 /// What follows for clients: log indexes now name other writes than before.
-const VOID: &str = "Every version that a client read before is void: read again before a conditional write.";
+const VOID: &str =
+    "Every version that a client read before is void: read again before a conditional write.";
 
 #[derive(Args)]
 pub(crate) struct UnsafeRecoveryArgs {
@@ -97,7 +98,10 @@ pub(crate) async fn run(args: UnsafeRecoveryArgs, output: &Output) -> anyhow::Re
 fn check_answers(found: &MemberSurvey, allow_missing: bool) -> anyhow::Result<()> {
     let (voters, answered) = found.answered();
     if answered <= voters / 2 {
-        bail!("{answered} of {voters} voters answered; a majority must answer: {}", found.missing.join("; "));
+        bail!(
+            "{answered} of {voters} voters answered; a majority must answer: {}",
+            found.missing.join("; ")
+        );
     }
     if !found.missing.is_empty() && !allow_missing {
         return Err(UsageError(format!(
@@ -124,7 +128,10 @@ fn text(found: &MemberSurvey) -> String {
             node.applied_index.to_string(),
         ]);
     }
-    std::iter::once(table(&rows)).chain(found.missing.iter().cloned()).collect::<Vec<_>>().join("\n")
+    std::iter::once(table(&rows))
+        .chain(found.missing.iter().cloned())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn explained(found: &MemberSurvey, chosen: &NodeStatus) -> String {
@@ -169,9 +176,10 @@ fn to_json(found: &MemberSurvey, chosen: &NodeStatus, done: bool) -> Value {
 /// Asks on the terminal.
 fn confirmed(found: &MemberSurvey, chosen: &NodeStatus) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        return Err(
-            UsageError("standard input is not a terminal, so nobody can confirm: add --yes".into()).into()
-        );
+        return Err(UsageError(
+            "standard input is not a terminal, so nobody can confirm: add --yes".into(),
+        )
+        .into());
     }
     eprintln!("{}", text(found));
     eprint!(
@@ -193,9 +201,12 @@ async fn wait_for_leader(client: &Client, chosen: u64) -> anyhow::Result<MemberS
     let ready = async {
         loop {
             let found = survey(client).await;
-            let leads = found.nodes.iter().any(|(_, node)| node.node_id == chosen && node.role == "leader");
-            let active =
-                found.nodes.iter().all(|(_, node)| node.member_state != MemberState::Recovering.name());
+            let leads =
+                found.nodes.iter().any(|(_, node)| node.node_id == chosen && node.role == "leader");
+            let active = found
+                .nodes
+                .iter()
+                .all(|(_, node)| node.member_state != MemberState::Recovering.name());
             if leads && active {
                 return found;
             }

@@ -30,7 +30,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use world::{address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers, watch_device};
+use world::{
+    address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers, watch_device,
+};
 
 /// How often the node tries again to read an unreadable identity.
 const IDENTITY_RETRY: Duration = Duration::from_secs(5);
@@ -187,8 +189,12 @@ async fn open_engine(
     let others = config.members.len() > 1;
     loop {
         match Engine::open(Arc::clone(directory), expected.clone(), options.clone()).await {
-            Err(lost) if lost.is_identity_lost() && others => begin_empty(config, environment, &lost).await?,
-            opened => return opened.map_err(|error| Error::of_open(error, directory.location(), others)),
+            Err(lost) if lost.is_identity_lost() && others => {
+                begin_empty(config, environment, &lost).await?
+            }
+            opened => {
+                return opened.map_err(|error| Error::of_open(error, directory.location(), others));
+            }
         }
     }
 }
@@ -203,7 +209,8 @@ async fn begin_empty(
     environment: &Environment,
     lost: &cairn_engine::Error,
 ) -> Result<(), Error> {
-    let incarnation = StdRng::seed_from_u64(environment.seed).random_range(1..=Identity::MAX_INCARNATION);
+    let incarnation =
+        StdRng::seed_from_u64(environment.seed).random_range(1..=Identity::MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     let node = NodeId::new(identity.slot, identity.incarnation);
     let directory = environment.directory.location();
@@ -243,16 +250,24 @@ async fn assemble(
         http: http.as_ref().map(address_of).transpose()?,
     };
 
-    let replica = Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
+    let replica =
+        Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
     let reads = Reads::new(config.limits.max_read_bytes);
-    let metrics = Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
+    let metrics =
+        Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
     let (service_metrics, service_stop) = (Arc::clone(&metrics), stopping.clone());
     let state = (replica.clone(), election_blocked_state.clone());
-    let service =
-        KvService::new(config.clone(), durability.clone(), state, service_metrics, &reads, service_stop);
+    let service = KvService::new(
+        config.clone(),
+        durability.clone(),
+        state,
+        service_metrics,
+        &reads,
+        service_stop,
+    );
 
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
@@ -295,7 +310,12 @@ fn watch_outages(
     Ok(Some(tokio::spawn(watch.run())))
 }
 
-fn replica_config(config: &NodeConfig, durability: &Durability, engine: &Engine, seed: u64) -> ReplicaConfig {
+fn replica_config(
+    config: &NodeConfig,
+    durability: &Durability,
+    engine: &Engine,
+    seed: u64,
+) -> ReplicaConfig {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     // The log shares the data area with the keys. Keep at most this much of it, so that small
     // directories do not fill up.

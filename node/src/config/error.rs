@@ -44,7 +44,9 @@ pub enum ConfigError {
         reason: String,
     },
     /// A key without a default was not given.
-    #[error("`{key}` is not set; give it in the configuration file, as {variable}, or with --set {key}=…")]
+    #[error(
+        "`{key}` is not set; give it in the configuration file, as {variable}, or with --set {key}=…"
+    )]
     Missing {
         /// The key.
         key: String,

@@ -50,7 +50,12 @@ impl Key {
     }
 }
 
-const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, doc: &'static str) -> Key {
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    doc: &'static str,
+) -> Key {
     Key { name, kind, default, doc }
 }
 
@@ -78,7 +83,12 @@ pub(crate) const KEYS: &[Key] = &[
         "initial members; empty: only this one. In the file, as tables [members.1] with client and peer",
     ),
     key("listen.client", Kind::Address, Some("127.0.0.1:7400"), "address that serves clients"),
-    key("listen.peer", Kind::Address, Some("127.0.0.1:7401"), "address that serves the other members"),
+    key(
+        "listen.peer",
+        Kind::Address,
+        Some("127.0.0.1:7401"),
+        "address that serves the other members",
+    ),
     key(
         "listen.http",
         Kind::OptionalAddress,
@@ -99,7 +109,12 @@ pub(crate) const KEYS: &[Key] = &[
         Some("4MiB"),
         "most bytes of keys and values in one write request",
     ),
-    key("limits.max_list_items", Kind::Integer(1, 100_000), Some("10000"), "most items of one list page"),
+    key(
+        "limits.max_list_items",
+        Kind::Integer(1, 100_000),
+        Some("10000"),
+        "most items of one list page",
+    ),
     key(
         "limits.max_list_bytes",
         Kind::Size(1, 4 * VALUE_BYTES_MAX),
@@ -139,7 +154,12 @@ pub(crate) const KEYS: &[Key] = &[
     key("timing.heartbeat", Kind::Time, Some("100ms"), "interval between heartbeats"),
     key("timing.election_min", Kind::Time, Some("500ms"), "shortest election timeout"),
     key("timing.election_max", Kind::Time, Some("1s"), "longest election timeout"),
-    key("timing.request", Kind::Time, Some("10s"), "deadline of a request that has none of its own"),
+    key(
+        "timing.request",
+        Kind::Time,
+        Some("10s"),
+        "deadline of a request that has none of its own",
+    ),
     key(
         "timing.shutdown",
         Kind::Time,
@@ -238,7 +258,12 @@ pub(crate) const KEYS: &[Key] = &[
         Some("info"),
         "error, warn, info, debug or trace; or directives such as info,cairn_raft=debug",
     ),
-    key("log.format", Kind::Choice(&["human", "json"]), Some("human"), "how the server writes its log"),
+    key(
+        "log.format",
+        Kind::Choice(&["human", "json"]),
+        Some("human"),
+        "how the server writes its log",
+    ),
 ];
 
 /// The key of that name.
@@ -303,8 +328,9 @@ impl Kind {
             Kind::Text if text.is_empty() => Err("expected a text that is not empty".into()),
             Kind::Text => Ok(()),
             Kind::Integer(min, max) => {
-                let number: u64 =
-                    text.parse().map_err(|_| format!("expected a whole number from {min} to {max}"))?;
+                let number: u64 = text
+                    .parse()
+                    .map_err(|_| format!("expected a whole number from {min} to {max}"))?;
                 in_range(number, min, max, |n| n.to_string())
             }
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
@@ -342,7 +368,9 @@ mod tests {
 
     #[test]
     fn every_size_that_passes_can_be_formatted() {
-        let Some(Kind::Size(min, max)) = find("storage.size").map(|key| key.kind) else { panic!("a size") };
+        let Some(Kind::Size(min, max)) = find("storage.size").map(|key| key.kind) else {
+            panic!("a size")
+        };
         assert!(Geometry::for_total(min).is_ok() && Geometry::for_total(max).is_ok());
     }
 
@@ -355,7 +383,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_they_are_written() {
-        for (text, bytes) in [("4096", 4096), ("64KiB", 65_536), ("1 MiB", 1 << 20), ("2G", 2 << 30)] {
+        for (text, bytes) in
+            [("4096", 4096), ("64KiB", 65_536), ("1 MiB", 1 << 20), ("2G", 2 << 30)]
+        {
             assert_eq!(parse_size(text), Ok(bytes));
             assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }

@@ -73,8 +73,10 @@ impl Layers {
     /// `Read`, `Syntax`, `UnknownKey` and `BadValue`, with file and line.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Read { path: shown.clone(), reason: error.to_string() })?;
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            path: shown.clone(),
+            reason: error.to_string(),
+        })?;
         self.add_toml(&shown, &text)
     }
 
@@ -83,8 +85,10 @@ impl Layers {
     /// # Errors
     /// `Syntax`, `UnknownKey` and `BadValue`, with file and line.
     pub fn add_toml(&mut self, path: &str, text: &str) -> Result<(), ConfigError> {
-        let table = DeTable::parse(text)
-            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })?;
+        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            path: path.into(),
+            reason: error.to_string(),
+        })?;
         let mut found = Vec::new();
         flatten("", table.get_ref(), &mut found);
         let mut listed = MemberTables::default();
@@ -116,7 +120,8 @@ impl Layers {
             let Some(rest) = variable.strip_prefix("CAIRN_") else {
                 continue;
             };
-            let kubernetes = rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_");
+            let kubernetes =
+                rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_");
             if kubernetes || OTHER_VARIABLES.contains(&variable.as_str()) {
                 continue;
             }
@@ -187,7 +192,10 @@ impl Layers {
         let given = self.values.get(name).map(|(value, _)| value.clone());
         let key = keys::find(name);
         given.or_else(|| key.and_then(|key| key.default).map(str::to_string)).ok_or_else(|| {
-            ConfigError::Missing { key: name.into(), variable: key.map(Key::variable).unwrap_or_default() }
+            ConfigError::Missing {
+                key: name.into(),
+                variable: key.map(Key::variable).unwrap_or_default(),
+            }
         })
     }
 
@@ -201,7 +209,11 @@ impl Layers {
         let text = self.text(name)?;
         parse(&text).map_err(|reason| ConfigError::BadValue {
             key: name.into(),
-            location: self.values.get(name).map_or(Source::Default, |(_, source)| source.clone()).to_string(),
+            location: self
+                .values
+                .get(name)
+                .map_or(Source::Default, |(_, source)| source.clone())
+                .to_string(),
             value: text,
             reason,
         })
@@ -214,9 +226,13 @@ fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, u
         let name_here = format!("{prefix}{}", name.get_ref());
         let offset = name.span().start;
         match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => flatten(&format!("{name_here}."), inner, found),
+            DeValue::Table(inner) if !inner.is_empty() => {
+                flatten(&format!("{name_here}."), inner, found)
+            }
             DeValue::String(text) => found.push((name_here, text.to_string(), offset)),
-            DeValue::Integer(number) => found.push((name_here, number.as_str().to_string(), offset)),
+            DeValue::Integer(number) => {
+                found.push((name_here, number.as_str().to_string(), offset))
+            }
             DeValue::Boolean(value) => found.push((name_here, value.to_string(), offset)),
             DeValue::Float(number) => found.push((name_here, number.as_str().to_string(), offset)),
             DeValue::Table(_) => {}

@@ -9,8 +9,9 @@ use std::net::ToSocketAddrs;
 pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> {
     let mut members = BTreeMap::new();
     for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-        let expected =
-            || format!("`{item}`: expected SLOT=CLIENT/PEER, such as 1=10.0.0.1:7400/10.0.0.1:7401");
+        let expected = || {
+            format!("`{item}`: expected SLOT=CLIENT/PEER, such as 1=10.0.0.1:7400/10.0.0.1:7401")
+        };
         let (slot, addresses) = item.split_once('=').ok_or_else(expected)?;
         let (client, peer) = addresses.split_once('/').ok_or_else(expected)?;
         let slot = parse_slot(slot).map_err(|_| expected())?;
@@ -26,7 +27,10 @@ pub(crate) fn parse(text: &str) -> Result<BTreeMap<u16, MemberAddress>, String> 
 
 /// Reads a slot, from 1.
 pub(crate) fn parse_slot(text: &str) -> Result<u16, String> {
-    text.parse::<u16>().ok().filter(|slot| *slot > 0).ok_or_else(|| "expected a slot from 1 to 65535".into())
+    text.parse::<u16>()
+        .ok()
+        .filter(|slot| *slot > 0)
+        .ok_or_else(|| "expected a slot from 1 to 65535".into())
 }
 
 /// Checks the form of `host:port` without DNS.
@@ -46,8 +50,10 @@ pub(crate) fn check_address(text: &str) -> Result<(), String> {
 
 /// Writes members in the form that [`parse`] reads.
 pub(crate) fn format(members: &BTreeMap<u16, MemberAddress>) -> String {
-    let items: Vec<String> =
-        members.iter().map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer)).collect();
+    let items: Vec<String> = members
+        .iter()
+        .map(|(slot, address)| format!("{slot}={}/{}", address.client, address.peer))
+        .collect();
     items.join(",")
 }
 
@@ -74,9 +80,17 @@ mod tests {
         for good in ["127.0.0.1:0", "node-1:7400", "[::1]:7400", "a.b.example:1"] {
             assert_eq!(check_address(good), Ok(()), "{good}");
         }
-        for bad in
-            ["", "node", "node:", ":7400", "node:port", "node:70000", "::1:7400", "http://a:1", "[x]:1"]
-        {
+        for bad in [
+            "",
+            "node",
+            "node:",
+            ":7400",
+            "node:port",
+            "node:70000",
+            "::1:7400",
+            "http://a:1",
+            "[x]:1",
+        ] {
             assert!(check_address(bad).is_err(), "{bad}");
         }
     }

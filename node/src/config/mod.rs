@@ -243,7 +243,8 @@ impl NodeConfig {
                 if self.members.len() == 1 { "" } else { "s" }
             ));
         }
-        let ports = [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);
+        let ports =
+            [&self.client_address, &self.peer_address].into_iter().chain(&self.http_address);
         let mut seen = Vec::new();
         for address in ports.filter(|address| !address.ends_with(":0")) {
             if seen.contains(&address) {
@@ -254,7 +255,8 @@ impl NodeConfig {
             seen.push(address);
         }
         let timing = &self.timing;
-        if timing.election_min < 2 * timing.heartbeat || timing.election_max <= timing.election_min {
+        if timing.election_min < 2 * timing.heartbeat || timing.election_max <= timing.election_min
+        {
             return conflict(
                 "timing.election_min must be at least twice timing.heartbeat, and timing.election_max greater than \
                  timing.election_min"
@@ -269,7 +271,9 @@ impl NodeConfig {
             );
         }
         if limits.max_in_flight_bytes < limits.max_request_bytes {
-            return conflict("limits.max_in_flight_bytes must hold at least limits.max_request_bytes".into());
+            return conflict(
+                "limits.max_in_flight_bytes must hold at least limits.max_request_bytes".into(),
+            );
         }
         let most = limits.max_list_bytes.max(limits.max_value_bytes as u64);
         if (limits.max_read_bytes as u64) / 4 < most {
@@ -283,7 +287,11 @@ impl NodeConfig {
 
     /// Where to reach a member. The configuration takes precedence, since an operator who moves a
     /// member changes it; else the address in the log.
-    pub(crate) fn address_of<'a>(&'a self, id: NodeId, logged: &'a MemberAddress) -> &'a MemberAddress {
+    pub(crate) fn address_of<'a>(
+        &'a self,
+        id: NodeId,
+        logged: &'a MemberAddress,
+    ) -> &'a MemberAddress {
         self.members.get(&id.slot()).unwrap_or(logged)
     }
 
@@ -299,13 +307,17 @@ impl LogConfig {
     /// # Errors
     /// None beyond those of adding the values.
     pub fn from_layers(layers: &Layers) -> Result<LogConfig, ConfigError> {
-        Ok(LogConfig { level: layers.text("log.level")?, json: layers.text("log.format")? == "json" })
+        Ok(LogConfig {
+            level: layers.text("log.level")?,
+            json: layers.text("log.format")? == "json",
+        })
     }
 }
 
 fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
     let size = |name| layers.read(name, |text| usize_of(parse_size(text)?));
-    let count = |name| layers.read(name, |text| text.parse::<usize>().map_err(|error| error.to_string()));
+    let count =
+        |name| layers.read(name, |text| text.parse::<usize>().map_err(|error| error.to_string()));
     Ok(Limits {
         max_key_bytes: size("limits.max_key_bytes")?,
         max_value_bytes: size("limits.max_value_bytes")?,
@@ -338,8 +350,8 @@ fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
 
 fn read_scrub(layers: &Layers) -> Result<ScrubConfig, ConfigError> {
     const DAY_SECONDS: u64 = 24 * 3600;
-    let days =
-        layers.read("scrub.cycle_days", |text| text.parse::<u64>().map_err(|error| error.to_string()))?;
+    let days = layers
+        .read("scrub.cycle_days", |text| text.parse::<u64>().map_err(|error| error.to_string()))?;
     Ok(ScrubConfig {
         rate_bytes: layers.read("scrub.rate_bytes", parse_size)?,
         cycle: Duration::from_secs(days.saturating_mul(DAY_SECONDS)),

@@ -15,12 +15,14 @@ fn file_error(file: &str) -> String {
 }
 
 fn variables(pairs: &[(&str, &str)]) -> std::vec::IntoIter<(String, String)> {
-    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let pairs: Vec<_> =
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     pairs.into_iter()
 }
 
 fn source_of(layers: &Layers, key: &str) -> (Option<String>, String) {
-    let setting = layers.settings().into_iter().find(|setting| setting.key == key).expect("a known key");
+    let setting =
+        layers.settings().into_iter().find(|setting| setting.key == key).expect("a known key");
     (setting.value, setting.source.to_string())
 }
 
@@ -47,11 +49,17 @@ fn an_unknown_key_is_refused_with_its_location_and_the_nearest_name() {
         file_error("colour = 3\n"),
         "cairn.toml:1: unknown key `colour`; `cairn config print` shows every key"
     );
-    let error = Layers::new().add_environment(variables(&[("CAIRN_SLOTT", "1")])).expect_err("unknown");
-    assert_eq!(error.to_string(), "environment: unknown key `CAIRN_SLOTT`; did you mean `CAIRN_SLOT`?");
+    let error =
+        Layers::new().add_environment(variables(&[("CAIRN_SLOTT", "1")])).expect_err("unknown");
+    assert_eq!(
+        error.to_string(),
+        "environment: unknown key `CAIRN_SLOTT`; did you mean `CAIRN_SLOT`?"
+    );
     let error = Layers::new().add_assignment("--set", "sloot=1").expect_err("unknown");
     assert_eq!(error.to_string(), "--set: unknown key `sloot`; did you mean `slot`?");
-    assert!(file_error("[members.1]\nclent = \"a:1\"\n").contains("did you mean `members.1.client`?"));
+    assert!(
+        file_error("[members.1]\nclent = \"a:1\"\n").contains("did you mean `members.1.client`?")
+    );
 }
 
 #[test]
@@ -71,7 +79,9 @@ fn a_bad_value_is_refused_with_what_was_expected() {
         file_error("slot = 0\n"),
         "cairn.toml:1: `0` is not a value for `slot`: expected from 1 to 65535"
     );
-    assert!(file_error("mode = \"fast\"").contains("expected one of auto, device, replicated, sync"));
+    assert!(
+        file_error("mode = \"fast\"").contains("expected one of auto, device, replicated, sync")
+    );
     assert!(file_error("slot = [1]").contains("expected a whole number"));
     assert!(file_error("slot = ").contains("is not valid TOML"));
 }
@@ -94,12 +104,16 @@ fn members_come_from_tables_or_from_one_line() {
     let config = NodeConfig::from_layers(&layers(tables)).expect("good");
     assert_eq!(members::format(&config.members), THREE);
     assert_eq!(config.mode, None);
-    assert!(file_error("[members.1]\nclient = \"a:1\"\n").contains("needs both `client` and `peer`"));
+    assert!(
+        file_error("[members.1]\nclient = \"a:1\"\n").contains("needs both `client` and `peer`")
+    );
 }
 
 #[test]
 fn one_or_two_members_never_run_replicated() {
-    for (members, word) in [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")] {
+    for (members, word) in
+        [("", "1 initial member "), ("1=a:1/a:2,2=b:1/b:2", "2 initial members ")]
+    {
         let mut layers = layers("cluster = \"c\"\nslot = 1\ndata_dir = \"d\"\n");
         layers.add_assignment("--set", &format!("members={members}")).expect("members");
         assert_eq!(NodeConfig::from_layers(&layers).expect("good").mode, None);

@@ -75,8 +75,9 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
 
 fn atomicity(layers: &[Layer], filesystem: Option<&Filesystem>) -> Atomicity {
     let block = filesystem.and_then(|filesystem| filesystem.space).map(|space| space.block_bytes);
-    let misplaced =
-        |layer: &Layer| layer.partition_start_bytes.is_some_and(|start| !start.is_multiple_of(BLOCK_BYTES));
+    let misplaced = |layer: &Layer| {
+        layer.partition_start_bytes.is_some_and(|start| !start.is_multiple_of(BLOCK_BYTES))
+    };
     let each: Vec<Atomicity> = layers.iter().map(layer_atomicity).collect();
     if block.is_some_and(|block| block < BLOCK_BYTES)
         || layers.iter().any(misplaced)
@@ -97,7 +98,10 @@ pub(super) fn layer_atomicity(layer: &Layer) -> Atomicity {
     if let Some(Ok(facts)) = &layer.nvme {
         return if facts.writes_blocks_atomically() { Atomicity::Whole } else { Atomicity::Torn };
     }
-    if queue.atomic_write_bytes.is_some_and(|(min, max)| min > 0 && (min..=max).contains(&BLOCK_BYTES)) {
+    if queue
+        .atomic_write_bytes
+        .is_some_and(|(min, max)| min > 0 && (min..=max).contains(&BLOCK_BYTES))
+    {
         return Atomicity::Whole;
     }
     match queue.physical_block_bytes {
@@ -135,7 +139,9 @@ fn transfer(files: Result<&FileProbe, &Unprobed>, filesystem: Option<&Filesystem
     };
     let units = files.alignment.map(|alignment| alignment.offset_bytes.max(alignment.memory_bytes));
     let journalled = filesystem.is_some_and(|filesystem| filesystem.journals_data().is_some());
-    if files.transfer.is_err() || files.direct && units.is_some_and(|unit| u64::from(unit) > BLOCK_BYTES) {
+    if files.transfer.is_err()
+        || files.direct && units.is_some_and(|unit| u64::from(unit) > BLOCK_BYTES)
+    {
         Transfer::Fails
     } else if !files.direct || units == Some(0) || journalled {
         Transfer::Buffered
@@ -156,5 +162,6 @@ fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
 
 /// A disk of a hypervisor, or a ZFS volume.
 fn may_ignore_syncs(layer: &Layer) -> bool {
-    layer.kind == LayerKind::Virtual || layer.kind == LayerKind::Stacked && layer.name.starts_with("zd")
+    layer.kind == LayerKind::Virtual
+        || layer.kind == LayerKind::Stacked && layer.name.starts_with("zd")
 }

@@ -131,22 +131,25 @@ fn layer(roots: &Roots, path: &Path) -> Result<Layer, String> {
 /// The whole disk of a device, and where on it the device begins if it is a partition.
 fn disk(path: &Path) -> (PathBuf, Option<u64>) {
     match (path.join("partition").exists(), path.parent()) {
-        (true, Some(disk)) => {
-            (disk.to_path_buf(), number(&path.join("start")).map(|start| start.saturating_mul(SECTOR_BYTES)))
-        }
+        (true, Some(disk)) => (
+            disk.to_path_buf(),
+            number(&path.join("start")).map(|start| start.saturating_mul(SECTOR_BYTES)),
+        ),
         _ => (path.to_path_buf(), None),
     }
 }
 
 fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (LayerKind, String) {
     let is = |prefix: &str| {
-        name.strip_prefix(prefix)
-            .is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_digit()) || rest.is_empty())
+        name.strip_prefix(prefix).is_some_and(|rest| {
+            rest.starts_with(|next: char| next.is_ascii_digit()) || rest.is_empty()
+        })
     };
     if disk.join("dm").is_dir() {
         let label = text(&disk.join("dm/name")).unwrap_or_default();
         let uuid = text(&disk.join("dm/uuid")).unwrap_or_default();
-        let owner = uuid.split('-').next().filter(|owner| !owner.is_empty()).unwrap_or("device mapper");
+        let owner =
+            uuid.split('-').next().filter(|owner| !owner.is_empty()).unwrap_or("device mapper");
         return (LayerKind::DeviceMapper, format!("{owner} `{label}`"));
     }
     if disk.join("md").is_dir() {
@@ -202,12 +205,15 @@ fn nvme(disk: &Path) -> (LayerKind, String) {
     // With multipath the device is a subsystem, and its controllers have the transports.
     let mut transports: Vec<String> = text(&device.join("transport")).into_iter().collect();
     if transports.is_empty() {
-        transports = links(&device).iter().filter_map(|path| text(&path.join("transport"))).collect();
+        transports =
+            links(&device).iter().filter_map(|path| text(&path.join("transport"))).collect();
     }
     let about = format!("NVMe drive, {model}, {}", transports.join(" and "));
     let local = |transport: &String| transport == "pcie" || transport == "apple-nvme";
     match transports.iter().all(local) {
-        _ if transports.is_empty() => (LayerKind::Unknown, format!("NVMe drive, {model}, unknown transport")),
+        _ if transports.is_empty() => {
+            (LayerKind::Unknown, format!("NVMe drive, {model}, unknown transport"))
+        }
         true => (by_model(&model, LayerKind::NvmeDrive), about),
         false => (LayerKind::Network, about),
     }
@@ -242,7 +248,8 @@ fn queue(path: &Path) -> Queue {
         rotational: flag("rotational"),
         logical_block_bytes: size("logical_block_size"),
         physical_block_bytes: size("physical_block_size"),
-        atomic_write_bytes: size("atomic_write_unit_min_bytes").zip(size("atomic_write_unit_max_bytes")),
+        atomic_write_bytes: size("atomic_write_unit_min_bytes")
+            .zip(size("atomic_write_unit_max_bytes")),
     }
 }
 

@@ -85,9 +85,11 @@ impl Facts {
 impl Location {
     fn find(asked: &Path) -> Result<Location, Error> {
         let location_error = |reason: String| Error::Location { path: asked.to_path_buf(), reason };
-        let absolute = std::path::absolute(asked).map_err(|error| location_error(error.to_string()))?;
+        let absolute =
+            std::path::absolute(asked).map_err(|error| location_error(error.to_string()))?;
         let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        let examined = existing.canonicalize().map_err(|error| location_error(error.to_string()))?;
+        let examined =
+            existing.canonicalize().map_err(|error| location_error(error.to_string()))?;
         if !examined.is_dir() {
             return Err(location_error(format!("{} is not a directory", examined.display())));
         }
@@ -101,7 +103,8 @@ impl Location {
 }
 
 fn state(directory: &Path) -> std::io::Result<State> {
-    let ours = FileKind::ALL.into_iter().filter(|kind| directory.join(kind.name()).exists()).count();
+    let ours =
+        FileKind::ALL.into_iter().filter(|kind| directory.join(kind.name()).exists()).count();
     if ours == FileKind::ALL.len() {
         return Ok(State::Formatted);
     }
@@ -126,8 +129,9 @@ pub(super) fn layers(roots: &Roots, directory: &Path) -> Result<Vec<Layer>, Stri
 fn stack(roots: &Roots, filesystem: &Filesystem) -> Result<Vec<Layer>, String> {
     let number = match filesystem.number.starts_with("0:") {
         false => filesystem.number.clone(),
-        true => device::number_of(roots, &filesystem.source)
-            .ok_or_else(|| format!("{} is not on a block device that can be seen", filesystem.name))?,
+        true => device::number_of(roots, &filesystem.source).ok_or_else(|| {
+            format!("{} is not on a block device that can be seen", filesystem.name)
+        })?,
     };
     let mut stack = device::stack(roots, &number)?;
     for layer in stack.iter_mut().filter(|layer| layer.kind == LayerKind::NvmeDrive) {
@@ -137,7 +141,8 @@ fn stack(roots: &Roots, filesystem: &Filesystem) -> Result<Vec<Layer>, String> {
 }
 
 fn identify(device: &Path) -> Result<NvmeFacts, String> {
-    let answer = io::nvme_identify(device).map_err(|error| format!("{}: {error}", device.display()))?;
+    let answer =
+        io::nvme_identify(device).map_err(|error| format!("{}: {error}", device.display()))?;
     NvmeFacts::read(&answer)
 }
 

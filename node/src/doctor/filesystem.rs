@@ -78,9 +78,11 @@ impl Filesystem {
 /// Why it is not known.
 pub(super) fn holding(roots: &Roots, path: &Path) -> Result<Filesystem, String> {
     let file = roots.proc.join("self/mountinfo");
-    let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let text =
+        std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut best: Option<Filesystem> = None;
-    for found in text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point)) {
+    for found in text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point))
+    {
         let depth = |filesystem: &Filesystem| filesystem.mount_point.iter().count();
         // Of several mounts at one path, the later hides the earlier.
         if best.as_ref().is_none_or(|best| depth(&found) >= depth(best)) {
@@ -101,7 +103,8 @@ fn parse(line: &str) -> Option<Filesystem> {
     let name = filesystem.next()?.to_string();
     let source = unescape(filesystem.next()?);
     let options = mount_options.split(',').chain(filesystem.next().unwrap_or("").split(','));
-    let mut options: Vec<String> = options.filter(|option| !option.is_empty()).map(str::to_string).collect();
+    let mut options: Vec<String> =
+        options.filter(|option| !option.is_empty()).map(str::to_string).collect();
     let mut seen = std::collections::BTreeSet::new();
     options.retain(|option| seen.insert(option.clone()));
     Some(Filesystem { kind: kind(&name), name, mount_point, source, number, options, space: None })
@@ -129,10 +132,11 @@ fn kind(name: &str) -> FilesystemKind {
         "btrfs" | "zfs" | "bcachefs" | "f2fs" | "nilfs2" | "apfs" | "ubifs" | "reiser4" => {
             FilesystemKind::CopyOnWrite
         }
-        "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "afs" | "beegfs" | "gpfs" => {
-            FilesystemKind::Network
+        "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "lustre" | "afs" | "beegfs"
+        | "gpfs" => FilesystemKind::Network,
+        "overlay" | "aufs" | "9p" | "virtiofs" | "vboxsf" | "ecryptfs" | "fuseblk" => {
+            FilesystemKind::Opaque
         }
-        "overlay" | "aufs" | "9p" | "virtiofs" | "vboxsf" | "ecryptfs" | "fuseblk" => FilesystemKind::Opaque,
         "tmpfs" | "ramfs" => FilesystemKind::Memory,
         _ if name == "fuse" || name.starts_with("fuse.") => FilesystemKind::Opaque,
         _ => FilesystemKind::Unknown,

@@ -45,7 +45,12 @@ pub struct Finding {
 
 const UNKNOWN: &str = "unknown";
 
-fn finding(name: impl Into<String>, value: impl Into<String>, grade: Grade, why: &'static str) -> Finding {
+fn finding(
+    name: impl Into<String>,
+    value: impl Into<String>,
+    grade: Grade,
+    why: &'static str,
+) -> Finding {
     Finding { name: name.into(), value: value.into(), grade, why }
 }
 
@@ -76,8 +81,12 @@ fn directory(facts: &Facts) -> Finding {
     let (value, grade) = match facts.location.state {
         State::Formatted => (format!("{examined}, formatted"), Grade::Good),
         State::Empty => (format!("{examined}, empty"), Grade::Neutral),
-        State::Missing => (format!("not there yet; {examined} was examined instead"), Grade::Neutral),
-        State::Unfinished => (format!("{examined}, left by a format that was interrupted"), Grade::Bad),
+        State::Missing => {
+            (format!("not there yet; {examined} was examined instead"), Grade::Neutral)
+        }
+        State::Unfinished => {
+            (format!("{examined}, left by a format that was interrupted"), Grade::Bad)
+        }
         State::Foreign => (format!("{examined}, holds other files"), Grade::Neutral),
     };
     finding("directory", value, grade, "`cairn format` creates it, and writes all of it")
@@ -116,14 +125,16 @@ fn kernel(facts: &Facts) -> [Finding; 3] {
 }
 
 fn filesystem(facts: &Facts) -> Vec<Finding> {
-    let why = "an overwrite in place needs no metadata, so a completed direct write is on the device";
+    let why =
+        "an overwrite in place needs no metadata, so a completed direct write is on the device";
     let found = match &facts.filesystem {
         Ok(found) => found,
         Err(reason) => {
             return vec![finding("filesystem", format!("{UNKNOWN}: {reason}"), Grade::Bad, why)];
         }
     };
-    let mount = format!("{} on {}, mounted at {}", found.name, found.source, found.mount_point.display());
+    let mount =
+        format!("{} on {}, mounted at {}", found.name, found.source, found.mount_point.display());
     vec![
         finding("filesystem", mount, good_if(found.kind == FilesystemKind::InPlace), why),
         options(found),
@@ -132,13 +143,13 @@ fn filesystem(facts: &Facts) -> Vec<Finding> {
 }
 
 fn options(found: &Filesystem) -> Finding {
-    let against: Vec<&str> = [found.flush_suppressed(), found.sync_dropped(), found.journals_data()]
-        .into_iter()
-        .flatten()
-        .chain(found.read_only().then_some("ro"))
-        .collect();
-    let why =
-        "options can keep syncs from reaching the device, or route direct writes through the page cache";
+    let against: Vec<&str> =
+        [found.flush_suppressed(), found.sync_dropped(), found.journals_data()]
+            .into_iter()
+            .flatten()
+            .chain(found.read_only().then_some("ro"))
+            .collect();
+    let why = "options can keep syncs from reaching the device, or route direct writes through the page cache";
     match against.is_empty() {
         true => finding("mount options", found.options.join(","), Grade::Good, why),
         false => finding("mount options", against.join(","), Grade::Bad, why),
@@ -159,7 +170,8 @@ fn block(found: &Filesystem) -> Finding {
 }
 
 fn files(facts: &Facts) -> Vec<Finding> {
-    let whose = if facts.location.state == State::Formatted { "of its files" } else { "of a new file" };
+    let whose =
+        if facts.location.state == State::Formatted { "of its files" } else { "of a new file" };
     match &facts.files {
         Ok(files) => vec![extents(files, whose), direct(files), synced(files)],
         Err(unprobed) => vec![finding(
@@ -172,7 +184,8 @@ fn files(facts: &Facts) -> Vec<Finding> {
 }
 
 fn extents(files: &FileProbe, whose: &str) -> Finding {
-    let why = "a write to an unwritten, shared or missing extent needs metadata that completes later";
+    let why =
+        "a write to an unwritten, shared or missing extent needs metadata that completes later";
     let name = format!("extents {whose}");
     let Some(extents) = files.extents else {
         return finding(name, "not shown by the filesystem (FIEMAP)", Grade::Bad, why);
@@ -189,15 +202,21 @@ fn extents(files: &FileProbe, whose: &str) -> Finding {
         .map(|(bytes, kind)| format!("{} {kind}", format_size(bytes)))
         .collect();
     match odd.is_empty() {
-        true => finding(name, format!("all {} written", format_size(files.bytes)), Grade::Good, why),
-        false => {
-            finding(name, format!("{} of {}", odd.join(", "), format_size(files.bytes)), Grade::Bad, why)
+        true => {
+            finding(name, format!("all {} written", format_size(files.bytes)), Grade::Good, why)
         }
+        false => finding(
+            name,
+            format!("{} of {}", odd.join(", "), format_size(files.bytes)),
+            Grade::Bad,
+            why,
+        ),
     }
 }
 
 fn direct(files: &FileProbe) -> Finding {
-    let why = "a completed write is on the device only if it bypassed the page cache, in units of 4 KiB";
+    let why =
+        "a completed write is on the device only if it bypassed the page cache, in units of 4 KiB";
     if !files.direct {
         return finding("direct I/O", "O_DIRECT is refused", Grade::Bad, why);
     }
@@ -207,7 +226,10 @@ fn direct(files: &FileProbe) -> Finding {
         }
         Some(unit) => finding(
             "direct I/O",
-            format!("in units of {} bytes, from memory aligned to {}", unit.offset_bytes, unit.memory_bytes),
+            format!(
+                "in units of {} bytes, from memory aligned to {}",
+                unit.offset_bytes, unit.memory_bytes
+            ),
             good_if(unit.offset_bytes.max(unit.memory_bytes) <= cairn_engine::io::BLOCK as u32),
             why,
         ),
@@ -238,9 +260,12 @@ fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
             let taken = format_size(files.bytes);
             finding("space", format!("{taken} used by its files, {shown} free"), Grade::Good, why)
         }
-        (_, _, Some(size), Some(free)) => {
-            finding("space", format!("{shown} free for {}", format_size(size)), good_if(free > size), why)
-        }
+        (_, _, Some(size), Some(free)) => finding(
+            "space",
+            format!("{shown} free for {}", format_size(size)),
+            good_if(free > size),
+            why,
+        ),
         _ => finding("space", format!("{shown} free"), Grade::Neutral, why),
     }
 }
@@ -289,7 +314,8 @@ fn fua(layer: &Layer) -> Finding {
 }
 
 fn blocks(layer: &Layer) -> Finding {
-    let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_string(), |bytes| bytes.to_string());
+    let size =
+        |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_string(), |bytes| bytes.to_string());
     let (logical, physical) = (layer.queue.logical_block_bytes, layer.queue.physical_block_bytes);
     finding(
         format!("{} blocks", layer.name),
@@ -328,7 +354,8 @@ fn atomic_writes(layer: &Layer) -> Option<Finding> {
 fn start(layer: &Layer) -> Option<Finding> {
     let start = layer.partition_start_bytes?;
     let aligned = start.is_multiple_of(cairn_engine::io::BLOCK as u64);
-    let why = "in a partition that does not begin at a multiple of 4 KiB, every write spans two blocks";
+    let why =
+        "in a partition that does not begin at a multiple of 4 KiB, every write spans two blocks";
     let value = if aligned { "at a multiple of 4 KiB".into() } else { format!("at byte {start}") };
     Some(finding(format!("{} partition begins", layer.name), value, good_if(aligned), why))
 }

@@ -31,8 +31,8 @@ pub use nvme::{NvmeFacts, NvmePower};
 pub use reason::Reason;
 pub use report::Report;
 pub use verdict::{
-    Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Medium, Overwrite, Transfer,
-    Verdict, judge,
+    Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Medium, Overwrite,
+    Transfer, Verdict, judge,
 };
 
 use std::path::{Path, PathBuf};
@@ -110,7 +110,8 @@ pub fn cache(directory: &Path) -> Result<Cache, String> {
 /// Why the devices cannot be seen.
 pub fn histories(directory: &Path) -> Result<Vec<String>, String> {
     // The mount table names directories in this form.
-    let directory = directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
+    let directory =
+        directory.canonicalize().map_err(|error| format!("{}: {error}", directory.display()))?;
     let layers = facts::layers(&Roots::default(), &directory)?;
     Ok(layers.iter().map(medium::history).collect())
 }

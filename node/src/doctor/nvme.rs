@@ -102,7 +102,11 @@ impl NvmeFacts {
                 Some(health) => Bytes(health).byte(CRITICAL_WARNING_AT)? & BACKUP_FAILED != 0,
                 None => false,
             },
-            power: identify.health.as_ref().map(|health| NvmePower::read(&Bytes(health))).transpose()?,
+            power: identify
+                .health
+                .as_ref()
+                .map(|health| NvmePower::read(&Bytes(health)))
+                .transpose()?,
             block_bytes,
             atomic_bytes: figure(NAWUN_AT, AWUN_AT)?,
             atomic_power_fail_bytes: figure(NAWUPF_AT, AWUPF_AT)?,
@@ -113,7 +117,8 @@ impl NvmeFacts {
     /// Whether a power cut never tears an aligned write of 4 KiB.
     pub fn writes_blocks_atomically(&self) -> bool {
         let aligned = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES);
-        let boundary = self.boundary.is_none_or(|(distance, first)| aligned(distance) && aligned(first));
+        let boundary =
+            self.boundary.is_none_or(|(distance, first)| aligned(distance) && aligned(first));
         self.atomic_power_fail_bytes >= BLOCK_BYTES && boundary
     }
 }
@@ -141,8 +146,11 @@ mod tests {
 
     /// Blocks of 512 bytes, no cache, no atomic writes beyond a block.
     fn plain() -> NvmeIdentify {
-        let mut identify =
-            NvmeIdentify { controller: vec![0; 4096], namespace: vec![0; 4096], health: Some(vec![0; 512]) };
+        let mut identify = NvmeIdentify {
+            controller: vec![0; 4096],
+            namespace: vec![0; 4096],
+            health: Some(vec![0; 512]),
+        };
         identify.namespace[LBAF_AT + 2] = 9;
         identify
     }
@@ -199,7 +207,8 @@ mod tests {
     #[test]
     fn a_failed_backup_of_the_cache_is_read_from_the_drives_health() {
         let mut identify = plain();
-        let failed = |identify: &NvmeIdentify| NvmeFacts::read(identify).map(|facts| facts.backup_failed);
+        let failed =
+            |identify: &NvmeIdentify| NvmeFacts::read(identify).map(|facts| facts.backup_failed);
         assert_eq!(failed(&identify), Ok(false));
         identify.health = Some(vec![0b1110_1111; 512]);
         assert_eq!(failed(&identify), Ok(false), "the other warnings are about other things");

@@ -74,9 +74,11 @@ impl Reason {
 
     const fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Reason::KernelUnsupported => {
-                ("kernel_unsupported", "the server does not run on this kernel", "use Linux 5.15 or newer")
-            }
+            Reason::KernelUnsupported => (
+                "kernel_unsupported",
+                "the server does not run on this kernel",
+                "use Linux 5.15 or newer",
+            ),
             Reason::ReadOnly => (
                 "read_only",
                 "the filesystem is mounted read-only",

@@ -58,7 +58,9 @@ impl Report {
         let mut lines = match self.verdict.mode {
             Some(mode) => {
                 let contract = match (mode, self.verdict.contract) {
-                    (Mode::Device, Some(contract)) => format!(", its contract {}", contract.words()),
+                    (Mode::Device, Some(contract)) => {
+                        format!(", its contract {}", contract.words())
+                    }
                     _ => String::new(),
                 };
                 vec![
@@ -66,7 +68,9 @@ impl Report {
                     format!("  {}", promise::sentence(mode)),
                 ]
             }
-            None => vec![format!("verdict: none (for {voters}): no mode's promise can be kept here")],
+            None => {
+                vec![format!("verdict: none (for {voters}): no mode's promise can be kept here")]
+            }
         };
         for warning in self.warnings() {
             lines.push(format!("  warning: {}", warning.sentence()));

@@ -143,7 +143,10 @@ fn a_drive_that_lost_power_alone_reports_another_history_and_any_other_the_same(
         medium::history(&layers[0])
     };
     let first = history(&machine, Some(power));
-    assert_eq!(first, "nvme0n1: disk sequence 9, identity eui.01, power cycles 7, unsafe shutdowns 3");
+    assert_eq!(
+        first,
+        "nvme0n1: disk sequence 9, identity eui.01, power cycles 7, unsafe shutdowns 3"
+    );
     assert_eq!(history(&machine, Some(power)), first, "nothing happened");
     let others = [
         history(&machine, Some(NvmePower { cycles: 8, ..power })),
@@ -183,7 +186,9 @@ fn a_protected_drive_under_ext4_justifies_device() {
     assert_eq!(report.verdict.mode, Some(Mode::Device));
     assert_eq!(report.verdict.contract, Some(Contract::Shown));
     assert_eq!(bad(&report), []);
-    assert!(report.conclusion()[0].contains("device (for 3 voters, its contract shown by the machine)"));
+    assert!(
+        report.conclusion()[0].contains("device (for 3 voters, its contract shown by the machine)")
+    );
 }
 
 #[test]
@@ -199,9 +204,11 @@ fn each_single_flaw_refuses_device_and_is_named() {
     let layer = |change: fn(&mut Layer)| {
         flaw(&|facts| facts.stack.as_mut().expect("layers").iter_mut().for_each(change))
     };
-    let filesystem =
-        |change: fn(&mut Filesystem)| flaw(&|facts| change(facts.filesystem.as_mut().expect("known")));
-    let files = |change: fn(&mut FileProbe)| flaw(&|facts| change(facts.files.as_mut().expect("probed")));
+    let filesystem = |change: fn(&mut Filesystem)| {
+        flaw(&|facts| change(facts.filesystem.as_mut().expect("known")))
+    };
+    let files =
+        |change: fn(&mut FileProbe)| flaw(&|facts| change(facts.files.as_mut().expect("probed")));
 
     assert_eq!(layer(|layer| layer.partition_start_bytes = Some(63 * 512)), [Reason::NotAtomic]);
     assert_eq!(layer(|layer| layer.queue.physical_block_bytes = Some(512)), [Reason::NotAtomic]);
@@ -209,20 +216,27 @@ fn each_single_flaw_refuses_device_and_is_named() {
     let cached = layer(|layer| layer.queue.write_cache = Some("write back".into()));
     assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
     // The drive's own report takes precedence over an operator's setting in the kernel's queue.
-    let overruled =
-        flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(true, 4096))));
+    let overruled = flaw(&|facts| {
+        facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(true, 4096)))
+    });
     assert_eq!(overruled, [Reason::VolatileCache]);
     let worn = NvmeFacts { backup_failed: true, ..reported(false, 4096) };
     let worn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(worn)));
-    assert!(!worn.is_empty() && worn.iter().all(|reason| *reason == Reason::BackupFailed), "{worn:?}");
-    let torn = flaw(&|facts| facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(false, 512))));
+    assert!(
+        !worn.is_empty() && worn.iter().all(|reason| *reason == Reason::BackupFailed),
+        "{worn:?}"
+    );
+    let torn = flaw(&|facts| {
+        facts.stack.as_mut().expect("layers")[0].nvme = Some(Ok(reported(false, 512)))
+    });
     assert_eq!(torn, [Reason::NotAtomic]);
 
     assert_eq!(filesystem(|found| found.kind = FilesystemKind::CopyOnWrite), [Reason::CopyOnWrite]);
     assert_eq!(filesystem(|found| found.space = None), [Reason::AtomicityUnknown]);
     assert_eq!(filesystem(|found| found.options.push("data=journal".into())), [Reason::NotDirect]);
-    let small =
-        |found: &mut Filesystem| found.space = Some(FreeSpace { free_bytes: 1 << 40, block_bytes: 1024 });
+    let small = |found: &mut Filesystem| {
+        found.space = Some(FreeSpace { free_bytes: 1 << 40, block_bytes: 1024 })
+    };
     assert_eq!(filesystem(small), [Reason::NotAtomic]);
 
     assert_eq!(files(|files| files.extents = None), [Reason::ExtentsUnknown]);
@@ -232,7 +246,8 @@ fn each_single_flaw_refuses_device_and_is_named() {
     };
     assert_eq!(files(unwritten), [Reason::ExtentsUnwritten]);
     let shared = |files: &mut FileProbe| {
-        files.extents = Some(Extents { shared_bytes: 4096, written_bytes: 4096, ..Extents::default() });
+        files.extents =
+            Some(Extents { shared_bytes: 4096, written_bytes: 4096, ..Extents::default() });
     };
     assert_eq!(files(shared), [Reason::ExtentsShared]);
     assert!(flaw(&|facts| facts.stack = Err("no sysfs".into())).contains(&Reason::DeviceUnknown));
@@ -253,7 +268,8 @@ fn mode_sync_is_warned_about_where_syncs_may_be_ignored_unseen() {
     assert!(warnings(&nvme_machine(), "259:1", &|_| {}).is_empty());
     assert_eq!(warnings(&nvme_machine(), "259:1", &copies), [Reason::SyncUnseen]);
     let machine = Machine::new();
-    let (lvm, virtio) = ("sys/devices/virtual/block/dm-0", "sys/devices/pci0000:00/virtio1/block/vda");
+    let (lvm, virtio) =
+        ("sys/devices/virtual/block/dm-0", "sys/devices/pci0000:00/virtio1/block/vda");
     machine
         .disk(virtio, "254:0", "write through", "4096")
         .disk("sys/devices/virtual/block/zd16", "230:16", "write back", "8192")
@@ -316,7 +332,9 @@ fn devices_are_recognised_by_their_path_and_their_model() {
     let at = |path: &str, vendor: &str, model: &str| {
         let machine = Machine::new();
         machine.disk(path, "8:0", "write back", "512").folder(&format!("{path}/device"));
-        machine.file(&format!("{path}/device/vendor"), vendor).file(&format!("{path}/device/model"), model);
+        machine
+            .file(&format!("{path}/device/vendor"), vendor)
+            .file(&format!("{path}/device/model"), model);
         machine.kind("8:0")
     };
     let pci = "sys/devices/pci0000:00/0000:00:1f.2";
@@ -325,7 +343,12 @@ fn devices_are_recognised_by_their_path_and_their_model() {
         (format!("{pci}/ata1/host0/{sda}"), "ATA", "Some SSD", LayerKind::ScsiDrive),
         (format!("{pci}/ata1/host0/{sda}"), "ATA", "QEMU HARDDISK", LayerKind::Virtual),
         (format!("{pci}/usb2/2-1/2-1:1.0/host0/{sda}"), "Stick", "2000", LayerKind::UsbDrive),
-        (format!("sys/devices/platform/host3/session1/{sda}"), "LIO-ORG", "disk", LayerKind::Network),
+        (
+            format!("sys/devices/platform/host3/session1/{sda}"),
+            "LIO-ORG",
+            "disk",
+            LayerKind::Network,
+        ),
         (format!("{pci}/host1/rport-1:0-0/{sda}"), "SAN", "LUN", LayerKind::Network),
         (format!("{pci}/virtio2/host0/{sda}"), "Google", "PersistentDisk", LayerKind::Network),
         (format!("{pci}/virtio2/host0/{sda}"), "QEMU", "QEMU HARDDISK", LayerKind::Virtual),
@@ -371,8 +394,10 @@ fn nvme_with(transport: &str) -> Machine {
 #[test]
 fn with_multipath_the_controllers_of_the_subsystem_have_the_transport() {
     let machine = Machine::new();
-    let (disk, subsystem) =
-        ("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "sys/class/nvme-subsystem/nvme-subsys0");
+    let (disk, subsystem) = (
+        "sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1",
+        "sys/class/nvme-subsystem/nvme-subsys0",
+    );
     machine
         .disk(disk, "259:0", "write through", "4096")
         .link(&format!("{disk}/device"), subsystem)
@@ -410,7 +435,10 @@ fn a_path_that_is_not_a_directory_is_refused_and_a_missing_one_is_judged_by_its_
     let error = facts("file/below").expect_err("no directory").to_string();
     assert!(error.contains("file/below") && error.contains("is not a directory"), "{error}");
     let found = facts("not/yet").expect("a parent");
-    assert_eq!((found.location.state, found.location.examined), (State::Missing, machine.root.clone()));
+    assert_eq!(
+        (found.location.state, found.location.examined),
+        (State::Missing, machine.root.clone())
+    );
     assert_eq!(facts(".").expect("a directory").location.state, State::Foreign);
     machine.folder("empty");
     assert_eq!(facts("empty").expect("a directory").location.state, State::Empty);

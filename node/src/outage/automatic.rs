@@ -67,7 +67,9 @@ impl Automatic {
              discarded"
         );
         let decided = decide(&self.client, found, chosen).await;
-        decided.inspect_err(|error| warn!(%error, "the unsafe recovery did not start; retrying")).is_ok()
+        decided
+            .inspect_err(|error| warn!(%error, "the unsafe recovery did not start; retrying"))
+            .is_ok()
     }
 }
 
@@ -80,7 +82,10 @@ fn may_be_decided(found: &MemberSurvey) -> Result<&NodeStatus, String> {
     let chosen = found.chosen()?;
     let (voters, answered) = found.answered();
     if answered < voters {
-        return Err(format!("{answered} of {voters} voters answered: {}", found.missing.join("; ")));
+        return Err(format!(
+            "{answered} of {voters} voters answered: {}",
+            found.missing.join("; ")
+        ));
     }
     Ok(chosen)
 }

@@ -50,7 +50,9 @@ impl ElectionBlocked {
     /// Whether both are the same state. The reasons why voters are missing may differ.
     pub(super) fn is_as(&self, other: &ElectionBlocked) -> bool {
         match (self, other) {
-            (ElectionBlocked::Missing(these), ElectionBlocked::Missing(those)) => these.len() == those.len(),
+            (ElectionBlocked::Missing(these), ElectionBlocked::Missing(those)) => {
+                these.len() == those.len()
+            }
             _ => self == other,
         }
     }
@@ -73,7 +75,11 @@ impl MemberSurvey {
             Some(format!("the node at {endpoint} has stopped serving: {reason}"))
         });
         let absent: Vec<String> = self.missing.iter().cloned().chain(stopped).collect();
-        Some(if absent.is_empty() { ElectionBlocked::Decision } else { ElectionBlocked::Missing(absent) })
+        Some(if absent.is_empty() {
+            ElectionBlocked::Decision
+        } else {
+            ElectionBlocked::Missing(absent)
+        })
     }
 }
 

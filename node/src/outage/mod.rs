@@ -68,7 +68,8 @@ impl MemberSurvey {
         let mut seen = BTreeSet::new();
         answers.retain(|(_, node)| seen.insert(node.node_id));
         // Joining and removed nodes do not count.
-        let counts = |node: &NodeStatus| node.member_state != "joining" && node.member_state != "removed";
+        let counts =
+            |node: &NodeStatus| node.member_state != "joining" && node.member_state != "removed";
         let members = || answers.iter().filter(|(_, node)| counts(node));
         let leader = members().find(|(_, node)| node.role == "leader").cloned();
         let newest = members().max_by_key(|(_, node)| node.membership).cloned();
@@ -85,7 +86,9 @@ impl MemberSurvey {
             let mut known = newest.iter().flat_map(|(_, node)| &node.members);
             known.any(|member| member.voter && member.client_address == endpoint)
         };
-        missing.extend(silent.iter().filter(|(endpoint, _)| !named(endpoint)).map(|(_, why)| why.clone()));
+        missing.extend(
+            silent.iter().filter(|(endpoint, _)| !named(endpoint)).map(|(_, why)| why.clone()),
+        );
         let votes = |node: &NodeStatus| slots.values().any(|voters| voters.contains(&node.node_id));
         let nodes = members().filter(|(_, node)| votes(node)).cloned().collect();
         MemberSurvey { nodes, leader, newest, slots, missing }
@@ -94,7 +97,8 @@ impl MemberSurvey {
     /// Counts the slots of which every voter answered and fulfils `such`. A majority of slots is a
     /// majority in both halves of a joint configuration, since at most one slot has two voters.
     fn slots_with(&self, such: impl Fn(&NodeStatus) -> bool) -> usize {
-        let is_such = |id: &u64| self.nodes.iter().any(|(_, node)| node.node_id == *id && such(node));
+        let is_such =
+            |id: &u64| self.nodes.iter().any(|(_, node)| node.node_id == *id && such(node));
         self.slots.values().filter(|voters| voters.iter().all(is_such)).count()
     }
 
@@ -172,7 +176,11 @@ pub enum NotApplied {
 ///
 /// # Errors
 /// Why the member does not lead.
-pub async fn decide(client: &Client, found: &MemberSurvey, chosen: &NodeStatus) -> Result<(), NotApplied> {
+pub async fn decide(
+    client: &Client,
+    found: &MemberSurvey,
+    chosen: &NodeStatus,
+) -> Result<(), NotApplied> {
     if !survey(client).await.is_as(found) {
         return Err(NotApplied::Changed);
     }
@@ -194,12 +202,21 @@ async fn grant_unsafe_recovery(
 }
 
 /// Why a voter counts as missing.
-fn absence(voter: &Member, answers: &[(String, NodeStatus)], silent: &[(String, String)]) -> String {
+fn absence(
+    voter: &Member,
+    answers: &[(String, NodeStatus)],
+    silent: &[(String, String)],
+) -> String {
     let address = &voter.client_address;
     let other = answers.iter().find(|(endpoint, _)| endpoint == address).map(|(_, node)| {
-        format!("node {} answers there, which is {}", NodeId::from_u64(node.node_id), node.member_state)
+        format!(
+            "node {} answers there, which is {}",
+            NodeId::from_u64(node.node_id),
+            node.member_state
+        )
     });
-    let failed = || silent.iter().find(|(endpoint, _)| endpoint == address).map(|(_, why)| why.clone());
+    let failed =
+        || silent.iter().find(|(endpoint, _)| endpoint == address).map(|(_, why)| why.clone());
     let why = other.or_else(failed).unwrap_or_else(|| "not asked; name it with --endpoints".into());
     format!("node {} at {address}: {why}", NodeId::from_u64(voter.node_id))
 }

@@ -69,10 +69,12 @@ impl Watch {
     fn report(&mut self, found: &MemberSurvey) {
         let election_blocked = found.election_blocked();
         let before = std::mem::replace(&mut self.before, election_blocked.clone());
-        let stable = election_blocked
-            .filter(|election_blocked| before.is_some_and(|before| election_blocked.is_as(&before)));
-        let sentence =
-            stable.as_ref().and_then(|election_blocked| election_blocked.sentence(self.automatic.is_some()));
+        let stable = election_blocked.filter(|election_blocked| {
+            before.is_some_and(|before| election_blocked.is_as(&before))
+        });
+        let sentence = stable
+            .as_ref()
+            .and_then(|election_blocked| election_blocked.sentence(self.automatic.is_some()));
         self.election_blocked_state.set(sentence.clone());
         let Some((election_blocked, sentence)) = stable.zip(sentence) else { return };
         if self.logged.as_ref().is_some_and(|logged| logged.is_as(&election_blocked)) {

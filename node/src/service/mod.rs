@@ -117,12 +117,15 @@ impl KvService {
         let budget = deadline::within(timeout, self.inner.config.timing.request);
         match kind {
             call::Kind::Write(request) => {
-                let done = self.measured(Method::Write, write::write(&self.inner, request, budget)).await?;
+                let done = self
+                    .measured(Method::Write, write::write(&self.inner, request, budget))
+                    .await?;
                 Ok(answer::Kind::Write(done.into_inner()))
             }
             call::Kind::Get(request) => {
-                let done =
-                    self.measured(Method::Get, read::get(&self.inner, caller, request, budget)).await?;
+                let done = self
+                    .measured(Method::Get, read::get(&self.inner, caller, request, budget))
+                    .await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
         }
@@ -151,14 +154,18 @@ impl proto::kv_server::Kv for KvService {
         self.measured(Method::Write, write::write(&self.inner, request.into_inner(), budget)).await
     }
 
-    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
+    async fn get(
+        &self,
+        request: Request<proto::GetRequest>,
+    ) -> Result<Response<proto::GetResponse>, Status> {
         let budget = deadline::budget(request.metadata(), self.inner.config.timing.request);
         let caller = Caller::of(&request, &self.inner.reader);
         let work = read::get(&self.inner, &caller, request.into_inner(), budget);
         self.measured(Method::Get, work).await.map(|response| caller.answered(response))
     }
 
-    type MultiplexStream = Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
+    type MultiplexStream =
+        Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
     async fn multiplex(
         &self,
@@ -196,7 +203,8 @@ impl proto::kv_server::Kv for KvService {
         &self,
         request: Request<proto::ScrubRequest>,
     ) -> Result<Response<proto::ScrubResponse>, Status> {
-        self.measured(Method::Scrub, async { scrub::scrub(&self.inner, &request.into_inner()) }).await
+        self.measured(Method::Scrub, async { scrub::scrub(&self.inner, &request.into_inner()) })
+            .await
     }
 
     async fn unsafe_recovery(
@@ -205,7 +213,8 @@ impl proto::kv_server::Kv for KvService {
     ) -> Result<Response<proto::UnsafeRecoveryResponse>, Status> {
         let asked = request.into_inner();
         let epoch = BootEpoch { number: asked.boot_epoch, nonce: asked.boot_nonce };
-        let unsafe_recovery = UnsafeRecovery { candidate: NodeId::from_u64(asked.candidate), epoch };
+        let unsafe_recovery =
+            UnsafeRecovery { candidate: NodeId::from_u64(asked.candidate), epoch };
         self.measured(Method::UnsafeRecovery, async {
             let given = self.inner.replica.unsafe_recovery(unsafe_recovery).await;
             given.map(|()| proto::UnsafeRecoveryResponse {}).map_err(Status::failed_precondition)

@@ -1,7 +1,8 @@
 //! The server's end of the multiplexed stream of small requests.
 
 use cairn_client::proto::{
-    Answer, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse, answer, call,
+    Answer, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse,
+    answer, call,
 };
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
@@ -35,23 +36,34 @@ where
     let calls = until(requests, stopping)
         .take_while(move |message| {
             // A broken connection is not reported: nobody reads the answer.
-            *refused.lock() =
-                message.as_ref().err().filter(|status| status.code() == Code::InvalidArgument).cloned();
+            *refused.lock() = message
+                .as_ref()
+                .err()
+                .filter(|status| status.code() == Code::InvalidArgument)
+                .cloned();
             futures::future::ready(message.is_ok())
         })
-        .flat_map(|message| futures::stream::iter(message.map(|message| message.calls).unwrap_or_default()));
+        .flat_map(|message| {
+            futures::stream::iter(message.map(|message| message.calls).unwrap_or_default())
+        });
     let answers = calls.map(move |Call { id, timeout_ms, kind }| {
-        let work = kind.map(|kind| serve(kind, (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))));
+        let work = kind
+            .map(|kind| serve(kind, (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))));
         async move {
             let result = match work {
                 Some(work) => work.await,
-                None => Err(Status::invalid_argument("a call without content; use one of its kinds")),
+                None => {
+                    Err(Status::invalid_argument("a call without content; use one of its kinds"))
+                }
             };
-            Answer { id, kind: Some(result.unwrap_or_else(|status| answer::Kind::Failed(failed(&status)))) }
+            Answer {
+                id,
+                kind: Some(result.unwrap_or_else(|status| answer::Kind::Failed(failed(&status)))),
+            }
         }
     });
-    let answers =
-        batched(answers.buffer_unordered(UNDER_WAY)).map(|answers| Ok(MultiplexResponse { answers }));
+    let answers = batched(answers.buffer_unordered(UNDER_WAY))
+        .map(|answers| Ok(MultiplexResponse { answers }));
     answers.chain(futures::stream::poll_fn(move |_| Poll::Ready(refusal.lock().take().map(Err))))
 }
 
@@ -87,7 +99,8 @@ fn batched(answers: impl Stream<Item = Answer> + Send) -> impl Stream<Item = Vec
 }
 
 fn failed(status: &Status) -> Failed {
-    let detail = status.metadata().get_bin(ERROR_DETAIL_KEY).and_then(|value| value.to_bytes().ok());
+    let detail =
+        status.metadata().get_bin(ERROR_DETAIL_KEY).and_then(|value| value.to_bytes().ok());
     Failed {
         code: status.code() as i32,
         message: status.message().to_owned(),
@@ -125,11 +138,8 @@ mod tests {
     #[test]
     fn ready_answers_go_into_messages_that_are_not_too_long() {
         let told = messages((0..100).map(|id| answer(id, 300_000)).collect());
-        assert!(
-            told.iter()
-                .all(|message| message.iter().map(Message::encoded_len).sum::<usize>()
-                    < MESSAGE_BYTES + 310_000)
-        );
+        assert!(told.iter().all(|message| message.iter().map(Message::encoded_len).sum::<usize>()
+            < MESSAGE_BYTES + 310_000));
         assert!(told.iter().rev().skip(1).all(|message| message.len() == 4));
         let ids: Vec<u64> = told.iter().flatten().map(|answer| answer.id).collect();
         assert_eq!(ids, (0..100).collect::<Vec<_>>());

@@ -46,7 +46,9 @@ pub(super) async fn get(
             let found = inner.engine.lookup(GROUP, &request.key);
             return Ok(found.map(|entry| (entry.version.index, Bytes::new())));
         }
-        let Some(mut charge) = admit_value(inner, caller, &request.key, end).await? else { return Ok(None) };
+        let Some(mut charge) = admit_value(inner, caller, &request.key, end).await? else {
+            return Ok(None);
+        };
         let found = inner.replica.get(&request.key).await;
         let found = found.map_err(|error| refusal::of_engine_read(&request.key, error))?;
         let Some((entry, value)) = found else { return Ok(None) };
@@ -95,8 +97,9 @@ pub(super) async fn list(
     let limits = &inner.config.limits;
     for (name, key) in [("prefix", &request.prefix), ("start_after", &request.start_after)] {
         if !key.is_empty() {
-            validate::key(key)
-                .map_err(|status| Status::invalid_argument(format!("{name}: {}", status.message())))?;
+            validate::key(key).map_err(|status| {
+                Status::invalid_argument(format!("{name}: {}", status.message()))
+            })?;
         }
     }
     let query = ListQuery {
@@ -149,7 +152,10 @@ fn value_bytes(length: usize) -> usize {
 /// Memory for a page.
 fn page_bytes(items: usize, content: usize) -> usize {
     let reads = items.min(LIST_READS) * READ_BYTES;
-    content.saturating_mul(COPIES).saturating_add(items.saturating_mul(ITEM_BYTES)).saturating_add(reads)
+    content
+        .saturating_mul(COPIES)
+        .saturating_add(items.saturating_mul(ITEM_BYTES))
+        .saturating_add(reads)
 }
 
 /// Bytes of keys and values.
@@ -167,7 +173,11 @@ async fn read_item(
     let value = if keys_only {
         Bytes::new()
     } else {
-        inner.replica.read(view, &item).await.map_err(|error| refusal::of_engine_read(&item.key, error))?
+        inner
+            .replica
+            .read(view, &item)
+            .await
+            .map_err(|error| refusal::of_engine_read(&item.key, error))?
     };
     Ok(proto::KeyValue { key: item.key, value, version: item.entry.version.index })
 }
@@ -184,6 +194,11 @@ async fn barrier(inner: &Inner, stale: bool) -> Result<(), Status> {
         .map_err(|error| refusal::of_read(&inner.config, inner.election_blocked(), error))
 }
 
-async fn in_time<T>(budget: Duration, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    tokio::time::timeout(budget, work).await.unwrap_or_else(|_| Err(refusal::read_late(budget.as_millis())))
+async fn in_time<T>(
+    budget: Duration,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    tokio::time::timeout(budget, work)
+        .await
+        .unwrap_or_else(|_| Err(refusal::read_late(budget.as_millis())))
 }

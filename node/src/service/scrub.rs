@@ -5,7 +5,10 @@ use cairn_client::proto::{self, scrub_request::Action};
 use cairn_raft::ScrubStatus;
 use tonic::Status;
 
-pub(super) fn scrub(inner: &Inner, request: &proto::ScrubRequest) -> Result<proto::ScrubResponse, Status> {
+pub(super) fn scrub(
+    inner: &Inner,
+    request: &proto::ScrubRequest,
+) -> Result<proto::ScrubResponse, Status> {
     let replica = &inner.replica;
     match Action::try_from(request.action) {
         Ok(Action::Show) => {}

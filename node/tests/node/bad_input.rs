@@ -20,7 +20,11 @@ async fn inputs_over_the_limits_are_refused_and_harm_nothing() {
     let file = cluster.folder.path().join("big");
     std::fs::write(&file, vec![0; (1 << 20) + 1]).expect("a file");
 
-    refused(&cairn(&["put", "big", &format!("@{}", file.display())]), 2, &["1048577 bytes", "1048576"]);
+    refused(
+        &cairn(&["put", "big", &format!("@{}", file.display())]),
+        2,
+        &["1048577 bytes", "1048576"],
+    );
     refused(&cairn(&["put", "", "x"]), 2, &["key", "empty"]);
     refused(&cairn(&["get", ""]), 2, &["key", "empty"]);
     refused(&cairn(&["put", &"k".repeat(1025), "x"]), 2, &["1025 bytes", "1024"]);
@@ -50,7 +54,11 @@ fn a_bad_configuration_is_refused_with_its_location() {
         &["1 initial member ", "mode = \"sync\""],
     );
     refused(&run(folder.path(), &["serve", "--config", "none.toml"]), 2, &["none.toml"]);
-    refused(&run(folder.path(), &["config", "print", "--set", "colour=red"]), 2, &["unknown key `colour`"]);
+    refused(
+        &run(folder.path(), &["config", "print", "--set", "colour=red"]),
+        2,
+        &["unknown key `colour`"],
+    );
 }
 
 #[test]
@@ -69,7 +77,8 @@ fn the_example_configuration_is_accepted() {
 #[test]
 fn config_print_shows_where_each_value_was_given() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("cairn.toml"), "cluster = \"c\"\nslot = 1\n").expect("a file");
+    std::fs::write(folder.path().join("cairn.toml"), "cluster = \"c\"\nslot = 1\n")
+        .expect("a file");
     let arguments = ["config", "print", "-o", "json", "--config", "cairn.toml", "--slot", "2"];
     let printed = crate::support::command(folder.path(), &arguments)
         .env("CAIRN_MODE", "sync")
@@ -100,7 +109,8 @@ async fn a_port_in_use_is_named_and_the_data_is_unharmed() {
     let address = held.local_addr().expect("bound").to_string();
     for key in ["listen.client", "listen.peer", "listen.http"] {
         let set = format!("{key}={address}");
-        let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--set", &set]);
+        let ran =
+            run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--set", &set]);
         refused(&ran, 1, &[&address, key, "in use", "choose another port"]);
     }
     cluster.start_node(0);
@@ -117,8 +127,13 @@ async fn a_directory_of_another_cluster_or_slot_or_in_use_is_not_touched() {
     refused(&in_use, 1, &["in use by another process", "stop that one"]);
     assert_eq!(cluster.stop_node(0), 0);
 
-    let other = run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--cluster", "other"]);
-    refused(&other, 1, &["belongs to", "tested", "other", "nothing was changed", "Correct the cluster"]);
+    let other =
+        run(cluster.folder.path(), &["serve", "--config", cluster.config(0), "--cluster", "other"]);
+    refused(
+        &other,
+        1,
+        &["belongs to", "tested", "other", "nothing was changed", "Correct the cluster"],
+    );
     let members = "members=7=127.0.0.1:1/127.0.0.1:2";
     let arguments = ["serve", "--config", cluster.config(0), "--slot", "7", "--set", members];
     refused(&run(cluster.folder.path(), &arguments), 1, &["belongs to", "nothing was changed"]);
@@ -140,8 +155,9 @@ async fn members_are_not_added_to_a_cluster_of_one_by_its_configuration() {
     assert_eq!(cluster.cairn(&["put", "kept", "1"]).code, 0);
     assert_eq!(cluster.stop_node(0), 0);
     let config = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
-    let member =
-        |slot| format!("[members.{slot}]\nclient = \"127.0.0.1:{slot}\"\npeer = \"127.0.0.1:1{slot}\"\n");
+    let member = |slot| {
+        format!("[members.{slot}]\nclient = \"127.0.0.1:{slot}\"\npeer = \"127.0.0.1:1{slot}\"\n")
+    };
     std::fs::write(cluster.config(0), config.clone() + &member(2) + &member(3)).expect("written");
     let ran = run(cluster.folder.path(), &["serve", "--config", cluster.config(0)]);
     refused(&ran, 1, &["cluster of one", "`members` names 3", "correct `members`"]);
@@ -213,7 +229,10 @@ fn a_directory_that_was_never_formatted_is_named() {
     let ran = run(folder.path(), &arguments);
     assert_ne!(ran.code, 0);
     assert!(ran.stderr.contains("full"), "{}", ran.stderr);
-    assert_eq!(std::fs::read_to_string(folder.path().join("full/file")).expect("still there"), "precious");
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("full/file")).expect("still there"),
+        "precious"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,8 @@ fn row_of_ports() -> Vec<HeldPort> {
             address.set_port(address.port().checked_add(offset)?);
             HeldPort::alone_at(address).ok()
         };
-        let others: Option<Vec<HeldPort>> = [1, 2, 10, 11, 12, 20, 21, 22].into_iter().map(port).collect();
+        let others: Option<Vec<HeldPort>> =
+            [1, 2, 10, 11, 12, 20, 21, 22].into_iter().map(port).collect();
         if let Some(others) = others {
             return std::iter::once(first).chain(others).collect();
         }
@@ -32,13 +33,16 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
     let cairn = |arguments: &[&str]| run(folder.path(), arguments);
     let ports = row_of_ports();
     let first = ports[0].address();
-    let started = cairn(&["dev", "--detach", "--size", "64MiB", "--port", &first.port().to_string()]);
+    let started =
+        cairn(&["dev", "--detach", "--size", "64MiB", "--port", &first.port().to_string()]);
     assert_eq!(started.code, 0, "{}", started.stderr);
 
     assert_eq!(cairn(&["put", "greeting", "hello"]).code, 0);
     let status = json_of(&cairn(&["status", "-o", "json"]));
     assert_eq!(status.as_array().expect("nodes").len(), 3);
-    assert!(status.as_array().expect("nodes").iter().all(|node| node["durability"]["chosen"] == "auto"));
+    assert!(
+        status.as_array().expect("nodes").iter().all(|node| node["durability"]["chosen"] == "auto")
+    );
     assert_eq!(json_of(&cairn(&["members", "-o", "json"])).as_array().expect("members").len(), 3);
 
     let second = cairn(&["dev", "--exit"]);
@@ -61,7 +65,8 @@ fn a_development_cluster_starts_is_found_without_flags_and_keeps_its_data() {
 fn a_development_cluster_reports_a_port_in_use_and_where_it_is_configured() {
     let folder = tempfile::tempdir().expect("a folder");
     let ports = row_of_ports();
-    let dev = ["dev", "--exit", "--size", "64MiB", "--port", &ports[0].address().port().to_string()];
+    let dev =
+        ["dev", "--exit", "--size", "64MiB", "--port", &ports[0].address().port().to_string()];
     let taken = TcpListener::bind(ports[4].address()).expect("a port");
     let refused = run(folder.path(), &dev);
     assert_eq!(refused.code, 1, "{}", refused.stderr);
@@ -87,14 +92,20 @@ fn a_development_cluster_reports_a_port_in_use_and_where_it_is_configured() {
 fn the_demonstration_puts_and_gets_and_an_ephemeral_cluster_leaves_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let temporary = tempfile::tempdir().expect("a folder");
-    let mut demo =
-        command(folder.path(), &["dev", "--demo", "--exit", "--ephemeral", "--size", "64MiB", "--port", "0"]);
+    let mut demo = command(
+        folder.path(),
+        &["dev", "--demo", "--exit", "--ephemeral", "--size", "64MiB", "--port", "0"],
+    );
     demo.env("TMPDIR", temporary.path())
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());
     let ran = finish(demo.spawn().expect("cairn starts"));
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("get greeting → \"hello from a quorum of three\""), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("get greeting → \"hello from a quorum of three\""),
+        "{}",
+        ran.stdout
+    );
     assert_eq!(std::fs::read_dir(temporary.path()).expect("a folder").count(), 0);
     assert!(!folder.path().join(".cairn/endpoints").exists());
 }
@@ -136,7 +147,8 @@ async fn every_command_works_and_ends_with_its_exit_code() {
 
     let unused = HeldPort::any().expect("a port");
     let address = unused.address().to_string();
-    let unreachable = run(cluster.folder.path(), &["get", "b", "-e", &address, "--timeout", "300ms"]);
+    let unreachable =
+        run(cluster.folder.path(), &["get", "b", "-e", &address, "--timeout", "300ms"]);
     assert_eq!(unreachable.code, 6, "{}", unreachable.stderr);
     assert_eq!(run(cluster.folder.path(), &["put"]).code, 2);
 }

@@ -34,7 +34,10 @@ fn damage_values(cluster: &Cluster, node: usize, numbers: impl Iterator<Item = u
     let mut found = 0;
     for number in numbers {
         let wanted = value(number);
-        let at = bytes[..used].windows(wanted.len()).position(|window| window == wanted).expect("the value");
+        let at = bytes[..used]
+            .windows(wanted.len())
+            .position(|window| window == wanted)
+            .expect("the value");
         flip(&path, at as u64 + 40);
         found += 1;
     }
@@ -88,8 +91,11 @@ async fn flipped_bytes_in_every_file_of_a_running_cluster_are_read_right_and_gon
         cycles(all).iter().zip(&before).all(|(now, before)| now > before)
             && all.iter().all(|node| node["running"] == false)
     };
-    let ended = cluster.until("the scrubs end", async || Some(scrubs(&cluster, "status")).filter(done)).await;
-    let sum = |name: &str| ended.iter().map(|node| node[name].as_u64().expect("a number")).sum::<u64>();
+    let ended = cluster
+        .until("the scrubs end", async || Some(scrubs(&cluster, "status")).filter(done))
+        .await;
+    let sum =
+        |name: &str| ended.iter().map(|node| node[name].as_u64().expect("a number")).sum::<u64>();
     assert!(sum("repaired") >= damaged, "{damaged} values damaged: {ended:?}");
     assert_eq!(sum("unrepairable"), 0, "{ended:?}");
     assert!(sum("values_checked") >= 3 * KEYS as u64, "{ended:?}");

@@ -14,7 +14,10 @@ fn examined(folder: &Path, arguments: &[&str]) -> Value {
 
 fn finding<'a>(report: &'a Value, name: &str) -> &'a Value {
     let findings = report["findings"].as_array().expect("findings");
-    findings.iter().find(|finding| finding["name"] == name).unwrap_or_else(|| panic!("{name} in {report:#}"))
+    findings
+        .iter()
+        .find(|finding| finding["name"] == name)
+        .unwrap_or_else(|| panic!("{name} in {report:#}"))
 }
 
 #[test]
@@ -24,12 +27,17 @@ fn the_doctor_reports_its_findings_and_changes_nothing() {
     let report = examined(folder.path(), &[path]);
     assert_eq!((&report["state"], &report["voters"]), (&"empty".into(), &3.into()));
     for finding in report["findings"].as_array().expect("findings") {
-        assert!(["good", "neutral", "bad"].contains(&finding["grade"].as_str().expect("text")), "{finding}");
+        assert!(
+            ["good", "neutral", "bad"].contains(&finding["grade"].as_str().expect("text")),
+            "{finding}"
+        );
         for part in ["name", "value", "why"] {
             assert!(!finding[part].as_str().expect("text").is_empty(), "{finding}");
         }
     }
-    for name in ["kernel", "clock source", "io_uring", "filesystem", "mount options", "fdatasync", "space"] {
+    for name in
+        ["kernel", "clock source", "io_uring", "filesystem", "mount options", "fdatasync", "space"]
+    {
         finding(&report, name);
     }
     assert_eq!(finding(&report, "fdatasync")["grade"], "good");
@@ -39,7 +47,11 @@ fn the_doctor_reports_its_findings_and_changes_nothing() {
     assert_eq!(text.code, 0, "{}", text.stderr);
     let mode = report["verdict"]["mode"].as_str().expect("a mode");
     assert!(text.stdout.contains(&format!("verdict: {mode} (for 3 voters")), "{}", text.stdout);
-    assert!(text.stdout.contains(report["verdict"]["promise"].as_str().expect("text")), "{}", text.stdout);
+    assert!(
+        text.stdout.contains(report["verdict"]["promise"].as_str().expect("text")),
+        "{}",
+        text.stdout
+    );
     assert!(text.stdout.contains("WHY IT MATTERS"), "{}", text.stdout);
 }
 
@@ -50,7 +62,10 @@ fn a_volatile_cache_refuses_device_and_few_voters_refuse_replicated() {
     assert_eq!(report["state"], "missing");
     let codes = |report: &Value, mode: &str| {
         let refusals = report["verdict"]["refused"][mode].as_array().cloned().unwrap_or_default();
-        refusals.iter().map(|reason| reason["code"].as_str().expect("text").to_string()).collect::<Vec<_>>()
+        refusals
+            .iter()
+            .map(|reason| reason["code"].as_str().expect("text").to_string())
+            .collect::<Vec<_>>()
     };
     assert!(codes(&report, "replicated").contains(&"few_voters".to_string()), "{report:#}");
     let volatile = report["findings"].as_array().expect("findings").iter().any(|finding| {
@@ -69,7 +84,9 @@ async fn a_formatted_directory_is_examined_while_it_is_served() {
     let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
     assert_eq!((&report["state"], &report["voters"]), (&"formatted".into(), &3.into()));
     let extents = finding(&report, "extents of its files");
-    assert!(extents["grade"] == "good" || extents["value"].as_str().expect("text").contains("FIEMAP"));
+    assert!(
+        extents["grade"] == "good" || extents["value"].as_str().expect("text").contains("FIEMAP")
+    );
     assert_eq!(cluster.cairn(&["put", "still", "served"]).code, 0);
 }
 
@@ -97,7 +114,8 @@ async fn status_shows_the_mode_who_chose_it_and_what_it_promises() {
     let cluster = Cluster::start(3, "64MiB", "").await;
     let report = examined(cluster.folder.path(), &["--config", cluster.config(0)]);
     let verdict = &report["verdict"];
-    let status: Value = serde_json::from_str(&cluster.cairn(&["status", "-o", "json"]).stdout).expect("JSON");
+    let status: Value =
+        serde_json::from_str(&cluster.cairn(&["status", "-o", "json"]).stdout).expect("JSON");
     for node in status.as_array().expect("nodes") {
         assert_eq!(node["storage"]["mode"], verdict["mode"]);
         assert_eq!(node["durability"]["chosen"], "auto");
@@ -108,7 +126,10 @@ async fn status_shows_the_mode_who_chose_it_and_what_it_promises() {
     let mode = verdict["mode"].as_str().expect("a mode");
     let text = cluster.cairn(&["status"]).stdout;
     assert!(text.contains(&format!("{mode}, auto")), "{text}");
-    assert!(text.contains(&format!("\n{mode}: {}", verdict["promise"].as_str().expect("text"))), "{text}");
+    assert!(
+        text.contains(&format!("\n{mode}: {}", verdict["promise"].as_str().expect("text"))),
+        "{text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,17 +140,23 @@ async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_asserted
     if report["verdict"]["mode"] != "device" {
         let refused = run(&folder, &["serve", "--config", cluster.config(0)]);
         assert_eq!(refused.code, 2, "{}", refused.stderr);
-        for words in ["mode `device` is refused", "storage.assert_device_contract = true", "cairn doctor"] {
+        for words in
+            ["mode `device` is refused", "storage.assert_device_contract = true", "cairn doctor"]
+        {
             assert!(refused.stderr.contains(words), "{}", refused.stderr);
         }
         let printed = run(&folder, &["config", "print", "--config", cluster.config(0)]);
-        assert!(printed.stdout.contains("Mode here: none: mode `device` is refused"), "{}", printed.stdout);
+        assert!(
+            printed.stdout.contains("Mode here: none: mode `device` is refused"),
+            "{}",
+            printed.stdout
+        );
         let checked = run(&folder, &["config", "check", "--config", cluster.config(0)]);
         assert_eq!(checked.code, 2, "{}", checked.stdout);
     }
     let text = std::fs::read_to_string(cluster.config(0)).expect("a configuration");
-    let asserted =
-        text.replace("mode = \"device\"", "mode = \"device\"\nstorage.assert_device_contract = true");
+    let asserted = text
+        .replace("mode = \"device\"", "mode = \"device\"\nstorage.assert_device_contract = true");
     std::fs::write(cluster.config(0), asserted).expect("a configuration");
     let printed = run(&folder, &["config", "print", "-o", "json", "--config", cluster.config(0)]);
     let printed: Value = serde_json::from_str(&printed.stdout).expect("JSON");
@@ -141,7 +168,12 @@ async fn device_is_refused_where_it_is_not_shown_and_served_where_it_is_asserted
         assert_eq!(here["device_contract"], "asserted by the operator", "{printed:#}");
         cluster.start_node(0);
         cluster.wait_ready().await;
-        assert!(cluster.cairn(&["status"]).stdout.contains("device, configured, asserted by the operator"));
+        assert!(
+            cluster
+                .cairn(&["status"])
+                .stdout
+                .contains("device, configured, asserted by the operator")
+        );
     }
 }
 

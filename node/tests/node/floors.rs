@@ -25,7 +25,8 @@ fn expanded(source: &str) -> String {
         let close = text[open..].find('}').map_or(text.len() - 1, |at| open + at);
         let start = text[..open].rfind(|c: char| !is_path(c)).map_or(0, |at| at + 1);
         let items = text[open + 3..close].split(',').map(str::trim).filter(|item| !item.is_empty());
-        let items: Vec<String> = items.map(|item| format!("{}::{item}", &text[start..open])).collect();
+        let items: Vec<String> =
+            items.map(|item| format!("{}::{item}", &text[start..open])).collect();
         text.replace_range(start..=close, &items.join(" , "));
     }
     text
@@ -33,13 +34,15 @@ fn expanded(source: &str) -> String {
 
 fn read(src: &Path, folder: &Path, modules: &mut Modules) {
     for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        let name = path.strip_prefix(src).unwrap().with_extension("").to_string_lossy().replace('/', "::");
+        let name =
+            path.strip_prefix(src).unwrap().with_extension("").to_string_lossy().replace('/', "::");
         if path.is_dir() {
             read(src, &path, modules);
         } else if !name.ends_with("tests") && !name.contains("tests::") {
             let source = fs::read_to_string(&path).unwrap();
             let code = source.split("\n#[cfg(test)]\nmod tests").next().unwrap_or("");
-            let module = if name == "lib" { "" } else { name.strip_suffix("::mod").unwrap_or(&name) };
+            let module =
+                if name == "lib" { "" } else { name.strip_suffix("::mod").unwrap_or(&name) };
             modules.insert(module.to_owned(), expanded(code));
         }
     }
@@ -51,7 +54,9 @@ fn resolve(modules: &Modules, at: &str, path: &str) -> String {
     let (from, rest) = match path.split_once("::") {
         Some(("crate", rest)) => ("", rest),
         Some(("self", rest)) => (at, rest),
-        Some(("super", rest)) if rest.starts_with("super::") => return resolve(modules, parent, rest),
+        Some(("super", rest)) if rest.starts_with("super::") => {
+            return resolve(modules, parent, rest);
+        }
         Some(("super", rest)) => (parent, rest),
         _ => (at, path),
     };
@@ -69,20 +74,24 @@ fn resolve(modules: &Modules, at: &str, path: &str) -> String {
 }
 
 fn exports<'m>(modules: &'m Modules, module: &str) -> Vec<&'m str> {
-    let is_public = |head: &str| head.split_whitespace().last().is_some_and(|word| word.starts_with("pub"));
+    let is_public =
+        |head: &str| head.split_whitespace().last().is_some_and(|word| word.starts_with("pub"));
     let statements = modules.get(module).into_iter().flat_map(|text| text.split(';'));
-    let exports = statements.filter_map(|text| text.split_once(" use ").filter(|(head, _)| is_public(head)));
+    let exports =
+        statements.filter_map(|text| text.split_once(" use ").filter(|(head, _)| is_public(head)));
     exports.flat_map(|(_, paths)| paths.split(',').map(str::trim)).collect()
 }
 
 /// Which module names which other, except for parents and children.
 fn edges(modules: &Modules) -> Vec<(&str, String)> {
     let kin = |a: &str, b: &str| a == b || a.starts_with(&format!("{b}::"));
-    let inside = |word: &&str| ["crate::", "super::", "self::"].iter().any(|root| word.starts_with(root));
-    let named = modules.iter().filter(|(module, _)| !module.is_empty()).flat_map(|(module, text)| {
-        let paths = text.split(|c: char| !is_path(c)).filter(inside);
-        paths.map(move |path| (module.as_str(), resolve(modules, module, path)))
-    });
+    let inside =
+        |word: &&str| ["crate::", "super::", "self::"].iter().any(|root| word.starts_with(root));
+    let named =
+        modules.iter().filter(|(module, _)| !module.is_empty()).flat_map(|(module, text)| {
+            let paths = text.split(|c: char| !is_path(c)).filter(inside);
+            paths.map(move |path| (module.as_str(), resolve(modules, module, path)))
+        });
     named.filter(|(from, to)| !kin(from, to) && !kin(to, from)).collect()
 }
 
@@ -95,8 +104,9 @@ fn faults(modules: &Modules, floors: &[Vec<&str>]) -> Vec<String> {
     let floor = |module: &str| floors.iter().position(|names| names.contains(&top_level(module)));
     let mut edges = edges(modules);
     let upward = edges.iter().filter(|(from, to)| floor(to).is_none() || floor(to) < floor(from));
-    let mut faults: BTreeSet<String> =
-        upward.map(|(from, to)| format!("{from} -> {to} leads upward, or out of the picture")).collect();
+    let mut faults: BTreeSet<String> = upward
+        .map(|(from, to)| format!("{from} -> {to} leads upward, or out of the picture"))
+        .collect();
     let tops = edges.iter().map(|(from, to)| (top_level(from), top_level(to).to_owned()));
     let tops: Vec<_> = tops.filter(|(from, to)| from != to).collect();
     edges.extend(tops);
@@ -105,9 +115,13 @@ fn faults(modules: &Modules, floors: &[Vec<&str>]) -> Vec<String> {
     while edges.len() < before {
         before = edges.len();
         let all = edges.clone();
-        edges.retain(|(from, to)| all.iter().any(|(a, _)| a == to) && all.iter().any(|(_, b)| b == from));
+        edges.retain(|(from, to)| {
+            all.iter().any(|(a, _)| a == to) && all.iter().any(|(_, b)| b == from)
+        });
     }
-    faults.extend(edges.iter().map(|(from, to)| format!("{from} -> {to} is in a cycle, or between two")));
+    faults.extend(
+        edges.iter().map(|(from, to)| format!("{from} -> {to} is in a cycle, or between two")),
+    );
     faults.into_iter().collect()
 }
 
@@ -116,7 +130,8 @@ fn no_path_leads_upward_and_no_modules_form_a_cycle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let design = fs::read_to_string(root.join("docs/design.md")).unwrap();
     for name in ["engine", "raft", "client", "node"] {
-        let picture = design.split(&format!("\n{name}/src/\n")).nth(1).expect("a picture of the floors");
+        let picture =
+            design.split(&format!("\n{name}/src/\n")).nth(1).expect("a picture of the floors");
         let rows = picture.lines().take_while(|row| row.starts_with("  ")).map(str::trim);
         let floors: Vec<Vec<&str>> =
             rows.map(|row| row.split("  ").next().unwrap_or("").split(", ").collect()).collect();
@@ -134,7 +149,8 @@ fn no_path_leads_upward_and_no_modules_form_a_cycle() {
 #[test]
 fn an_upward_path_is_found_anywhere_and_so_is_a_cycle() {
     let found = |sources: &[(&str, &str)]| {
-        let modules = sources.iter().map(|(name, text)| ((*name).to_owned(), expanded(text))).collect();
+        let modules =
+            sources.iter().map(|(name, text)| ((*name).to_owned(), expanded(text))).collect();
         faults(&modules, &[vec!["high"], vec!["low"]]).join("\n")
     };
     let high = ("high", "use crate::low::{self, Y};");

@@ -104,10 +104,9 @@ impl History {
 
     /// Reads everything back. Returns the number of keys checked and of unknown outcomes.
     async fn check(&self, client: &Client) -> (usize, u64) {
-        let keys = self
-            .writers
-            .iter()
-            .flat_map(|written| written.acknowledged.iter().map(move |number| (written.writer, *number)));
+        let keys = self.writers.iter().flat_map(|written| {
+            written.acknowledged.iter().map(move |number| (written.writer, *number))
+        });
         let missing: Vec<String> = futures::stream::iter(keys)
             .map(|(writer, number)| async move {
                 let key = key(writer, number);
@@ -124,12 +123,17 @@ impl History {
             missing.len()
         );
         for written in &self.writers {
-            let found = client.get(register(written.writer)).await.expect("a read after the disaster");
+            let found =
+                client.get(register(written.writer)).await.expect("a read after the disaster");
             let found = found.map_or(0, |item| {
                 String::from_utf8(item.value.to_vec()).expect("text").parse().expect("a number")
             });
             let allowed = written.register_acknowledged..=written.register_tried;
-            assert!(allowed.contains(&found), "register {}: {found} is not in {allowed:?}", written.writer);
+            assert!(
+                allowed.contains(&found),
+                "register {}: {found} is not in {allowed:?}",
+                written.writer
+            );
         }
         let checked = self.writers.iter().map(|written| written.acknowledged.len()).sum();
         (checked, self.writers.iter().map(|written| written.unknown).sum())
@@ -161,9 +165,15 @@ impl Load {
         let acknowledged = Arc::new(AtomicU64::new(0));
         let writers = (0..WRITERS)
             .map(|writer| {
-                let before = history.writers.iter().find(|written| written.writer == writer).cloned();
+                let before =
+                    history.writers.iter().find(|written| written.writer == writer).cloned();
                 let before = before.unwrap_or(Written { writer, ..Written::default() });
-                tokio::spawn(write(client.clone(), before, Arc::clone(&stop), Arc::clone(&acknowledged)))
+                tokio::spawn(write(
+                    client.clone(),
+                    before,
+                    Arc::clone(&stop),
+                    Arc::clone(&acknowledged),
+                ))
             })
             .collect();
         Load { stop, acknowledged, writers }
@@ -180,7 +190,11 @@ impl Load {
     /// to a write that began after the disaster.
     async fn wait_for_acknowledgements_after_outage(&self, since: Instant) {
         self.wait_for_acknowledgements(WRITERS * 2).await;
-        println!("{} acknowledgements within {} ms of the kill", WRITERS * 2, since.elapsed().as_millis());
+        println!(
+            "{} acknowledgements within {} ms of the kill",
+            WRITERS * 2,
+            since.elapsed().as_millis()
+        );
     }
 
     async fn stop(self) -> Vec<Written> {
@@ -207,7 +221,10 @@ async fn write(
             client.put(register(written.writer), written.register_tried.to_string()).await
         } else {
             client
-                .put(key(written.writer, written.last_tried), value(written.writer, written.last_tried))
+                .put(
+                    key(written.writer, written.last_tried),
+                    value(written.writer, written.last_tried),
+                )
                 .await
         };
         match result {

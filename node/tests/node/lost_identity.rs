@@ -74,7 +74,8 @@ async fn a_node_whose_identity_is_unreadable_begins_empty_and_takes_its_slot_aga
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_leader_nothing_of_an_unreadable_identity_is_overwritten() {
     let mut cluster = filled().await;
-    let identities = |all: Vec<NodeStatus>| all.into_iter().map(|status| status.node_id).collect::<Vec<_>>();
+    let identities =
+        |all: Vec<NodeStatus>| all.into_iter().map(|status| status.node_id).collect::<Vec<_>>();
     let before = identities(cluster.statuses().await);
     let mut saved = Vec::new();
     for node in [0, 1] {

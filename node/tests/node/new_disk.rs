@@ -16,7 +16,8 @@ async fn a_node_with_an_empty_directory_takes_its_slot_again_and_its_old_directo
     for number in 0..KEYS {
         client.put(format!("key{number}"), value(number)).await.expect("written");
     }
-    let before = cluster.statuses().await.into_iter().find(|status| status.slot == 2).expect("it runs");
+    let before =
+        cluster.statuses().await.into_iter().find(|status| status.slot == 2).expect("it runs");
     cluster.kill_node(1);
     let aside = cluster.folder.path().join("aside");
     std::fs::rename(cluster.data(1), &aside).expect("the directory");
@@ -77,7 +78,8 @@ async fn members_are_reached_at_the_configured_addresses_and_not_at_those_in_the
 
     let endpoints = cluster.endpoints();
     for status in cluster.statuses().await {
-        let reported: Vec<_> = status.members.iter().map(|member| member.client_address.clone()).collect();
+        let reported: Vec<_> =
+            status.members.iter().map(|member| member.client_address.clone()).collect();
         assert_eq!(reported, endpoints);
     }
     assert!(cluster.logs().contains("the configuration takes precedence"), "{}", cluster.logs());

@@ -32,7 +32,11 @@ async fn write_ahead(cluster: &Cluster) -> u64 {
                 return number;
             }
         }
-        assert!(began.elapsed() < LIMIT, "no member acknowledges ahead of its syncs:\n{}", cluster.logs());
+        assert!(
+            began.elapsed() < LIMIT,
+            "no member acknowledges ahead of its syncs:\n{}",
+            cluster.logs()
+        );
     }
     unreachable!("there are more numbers than time")
 }
@@ -44,8 +48,9 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     let folder = tempfile::tempdir().expect("a folder");
     let boot_id = folder.path().join("boot_id");
     boot(&boot_id, 1);
-    let more =
-        format!("mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\"");
+    let more = format!(
+        "mode = \"replicated\"\nstorage.boot_id_file = {boot_id:?}\nstorage.sync_interval = \"10s\""
+    );
     let mut cluster = Cluster::start(3, "64MiB", &more).await;
     write_ahead(&cluster).await;
     cluster.kill_all();
@@ -53,7 +58,8 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
     for node in [0, 1] {
         cluster.start_node(node);
     }
-    let said = |status: &cairn_client::NodeStatus| status.election_blocked.clone().unwrap_or_default();
+    let said =
+        |status: &cairn_client::NodeStatus| status.election_blocked.clone().unwrap_or_default();
     let began = Instant::now();
     while !cluster
         .statuses()
@@ -61,10 +67,18 @@ async fn a_blocked_election_is_reported_everywhere_and_once_in_each_log() {
         .iter()
         .any(|status| said(status).contains("may still bring the cluster back"))
     {
-        assert!(began.elapsed() < LIMIT, "no member reports that one is missing:\n{}", cluster.logs());
+        assert!(
+            began.elapsed() < LIMIT,
+            "no member reports that one is missing:\n{}",
+            cluster.logs()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(!cluster.logs().contains("ERROR"), "a missing member may still come:\n{}", cluster.logs());
+    assert!(
+        !cluster.logs().contains("ERROR"),
+        "a missing member may still come:\n{}",
+        cluster.logs()
+    );
 
     cluster.start_node(2);
     let began = Instant::now();
@@ -135,13 +149,20 @@ async fn automatic_unsafe_recovery_waits_for_every_voter_and_is_counted() {
     let reported = || cluster.logs().matches("2 of 3 voters answered").count() >= 2;
     cluster.until("both know that one is missing", async || reported().then_some(())).await;
     for status in cluster.statuses().await {
-        assert_eq!((status.member_state.as_str(), status.leader), ("recovering", None), "{}", cluster.logs());
+        assert_eq!(
+            (status.member_state.as_str(), status.leader),
+            ("recovering", None),
+            "{}",
+            cluster.logs()
+        );
     }
 
     cluster.start_node(2);
     let began = Instant::now();
     cluster
-        .until_all("all are back", |status| status.member_state == "active" && status.unsafe_recoveries > 0)
+        .until_all("all are back", |status| {
+            status.member_state == "active" && status.unsafe_recoveries > 0
+        })
         .await;
     println!("back {:?} after the last one started", began.elapsed());
     let found = client.get(format!("key{}", last % 100)).await.expect("readable").expect("there");

@@ -34,16 +34,23 @@ async fn fill(cluster: &Cluster) {
 /// other connections.
 fn ask(address: &str) -> Vec<Raw> {
     let mut connections: Vec<Raw> = (0..128 + 6).map(|_| Raw::connect(address)).collect();
-    let page =
-        proto::ListRequest { prefix: "page/".into(), limit: 1024, max_bytes: 4 * MIB, ..Default::default() };
+    let page = proto::ListRequest {
+        prefix: "page/".into(),
+        limit: 1024,
+        max_bytes: 4 * MIB,
+        ..Default::default()
+    };
     for (number, connection) in connections.iter_mut().enumerate() {
         if number < 128 {
             connection.call("List", &page, true);
             continue;
         }
         let get = proto::GetRequest { key: "large".into(), ..Default::default() };
-        let calls =
-            (1..=64).map(|id| proto::Call { id, timeout_ms: 0, kind: Some(call::Kind::Get(get.clone())) });
+        let calls = (1..=64).map(|id| proto::Call {
+            id,
+            timeout_ms: 0,
+            kind: Some(call::Kind::Get(get.clone())),
+        });
         connection.call("Multiplex", &proto::MultiplexRequest { calls: calls.collect() }, false);
     }
     connections
@@ -61,7 +68,8 @@ fn metric(http: &str, name: &str) -> u64 {
 async fn clients_that_read_nothing_cost_no_more_than_the_budget_and_others_are_served() {
     let cluster = Cluster::start(1, "64MiB", &limits()).await;
     fill(&cluster).await;
-    let (address, http) = (cluster.endpoints().remove(0), value_of(cluster.config(0), "listen.http"));
+    let (address, http) =
+        (cluster.endpoints().remove(0), value_of(cluster.config(0), "listen.http"));
     let term = cluster.statuses().await[0].term;
     let client = cluster.client();
     client.get("page/0000").await.expect("read");
@@ -116,7 +124,8 @@ async fn refused(mut ask: impl AsyncFnMut() -> Result<(), tonic::Status>) -> ton
 async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes() {
     let cluster = Cluster::start(1, "64MiB", "").await;
     let address = cluster.endpoints().remove(0);
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+    let endpoint =
+        tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URI");
     let channel = endpoint.connect().await.expect("it listens");
     let mut client = proto::kv_client::KvClient::new(channel).max_encoding_message_size(usize::MAX);
     client.hello(proto::HelloRequest { protocol: cairn_client::PROTOCOL }).await.expect("hello");
@@ -129,10 +138,17 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
     };
     let call = proto::Call { id: 1, timeout_ms: 0, kind: Some(call::Kind::Write(empty.clone())) };
     let status = refused(async || client.write(empty.clone()).await.map(drop)).await;
-    let detail =
-        status.metadata().get_bin(proto::ERROR_DETAIL_KEY).expect("a detail").to_bytes().expect("base64");
+    let detail = status
+        .metadata()
+        .get_bin(proto::ERROR_DETAIL_KEY)
+        .expect("a detail")
+        .to_bytes()
+        .expect("base64");
     let detail = proto::ErrorDetail::decode(detail).expect("a detail");
-    assert_eq!((detail.reason(), detail.actual), (proto::error_detail::Reason::RequestTooLarge, 2_600_000));
+    assert_eq!(
+        (detail.reason(), detail.actual),
+        (proto::error_detail::Reason::RequestTooLarge, 2_600_000)
+    );
 
     let request = proto::MultiplexRequest { calls: vec![call] };
     let multiplexed = async || {
@@ -146,7 +162,10 @@ async fn a_request_of_millions_of_empty_operations_costs_no_more_than_its_bytes(
 
     let put = proto::Put { key: "k".into(), value: "v".into(), condition: None };
     let operations = vec![proto::Operation { kind: Some(operation::Kind::Put(put)) }];
-    client.write(proto::WriteRequest { operations, ..Default::default() }).await.expect("others are served");
+    client
+        .write(proto::WriteRequest { operations, ..Default::default() })
+        .await
+        .expect("others are served");
 }
 
 /// The story: 64 connections that had sent half a request kept all others from `/metrics` and

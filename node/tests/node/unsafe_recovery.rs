@@ -98,10 +98,15 @@ impl Cluster {
             ..last.clone()
         };
         let address = self.addresses[slot(last.node_id) as usize - 1].parse().expect("an address");
-        let member =
-            Member { shared: self.shared.clone(), answers: Arc::new(Mutex::new(answers.into())), elected };
+        let member = Member {
+            shared: self.shared.clone(),
+            answers: Arc::new(Mutex::new(answers.into())),
+            elected,
+        };
         let incoming = TcpIncoming::bind(address).expect("a port");
-        tokio::spawn(Server::builder().add_service(KvServer::new(member)).serve_with_incoming(incoming));
+        tokio::spawn(
+            Server::builder().add_service(KvServer::new(member)).serve_with_incoming(incoming),
+        );
     }
 
     fn recover(&self, arguments: &[&str]) -> Ran {
@@ -112,7 +117,10 @@ impl Cluster {
     }
 
     fn client(&self) -> Client {
-        Options::new(self.addresses.clone()).deadline(Duration::from_secs(2)).build().expect("options")
+        Options::new(self.addresses.clone())
+            .deadline(Duration::from_secs(2))
+            .build()
+            .expect("options")
     }
 
     fn unsafe_recovery_grants(&self) -> usize {
@@ -210,7 +218,10 @@ async fn a_voter_at_whose_address_another_identity_answers_is_missing() {
     let cluster = Cluster::of(&[A, B, C], &[NEW]);
     cluster.serve(vec![cluster.recovering(A, 12)], 13);
     cluster.serve(vec![cluster.recovering(B, 11)], 13);
-    cluster.serve(vec![StatusResponse { member_state: "joining".into(), ..cluster.recovering(NEW, 10) }], 13);
+    cluster.serve(
+        vec![StatusResponse { member_state: "joining".into(), ..cluster.recovering(NEW, 10) }],
+        13,
+    );
     let refused = cluster.recover(&["--accept-data-loss", "--yes"]);
     assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (2, 0), "{refused:?}");
     for words in ["--allow-missing", "node 3.c", "node 3.e answers there, which is joining"] {
@@ -227,7 +238,10 @@ async fn a_learner_that_recovers_neither_counts_nor_is_chosen() {
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
     cluster.serve(vec![cluster.recovering(NEW, 20)], 0);
     let asked = json_of(&cluster.recover(&["-o", "json"]));
-    assert_eq!((&asked["chosen"], asked["nodes"].as_array().map(Vec::len)), (&Value::from("1.a"), Some(1)));
+    assert_eq!(
+        (&asked["chosen"], asked["nodes"].as_array().map(Vec::len)),
+        (&Value::from("1.a"), Some(1))
+    );
     let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
     assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
@@ -239,7 +253,10 @@ async fn a_learner_that_recovers_neither_counts_nor_is_chosen() {
 async fn a_slot_that_is_being_taken_over_counts_once_both_its_voters_answer() {
     let cluster = Cluster::of(&[A, B, C, NEW], &[]);
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
-    cluster.serve(vec![StatusResponse { member_state: "active".into(), ..cluster.recovering(NEW, 11) }], 0);
+    cluster.serve(
+        vec![StatusResponse { member_state: "active".into(), ..cluster.recovering(NEW, 11) }],
+        0,
+    );
     let refused = cluster.recover(&["--accept-data-loss", "--allow-missing", "--yes"]);
     assert_eq!((refused.code, cluster.unsafe_recovery_grants()), (1, 0), "{refused:?}");
     assert!(refused.stderr.contains("1 of 3 voters answered"), "{refused:?}");
@@ -304,7 +321,9 @@ async fn every_decision_surveys_the_members_again() {
     assert!(matches!(refused, Err(NotApplied::Changed)), "{refused:?}");
     assert_eq!(cluster.unsafe_recovery_grants(), 0);
     let found = survey(&client).await;
-    decide(&client, &found, found.chosen().expect("a member to lead")).await.expect("nothing has changed");
+    decide(&client, &found, found.chosen().expect("a member to lead"))
+        .await
+        .expect("nothing has changed");
     assert_eq!(cluster.unsafe_recovery_grants(), 3);
 }
 
@@ -323,9 +342,10 @@ async fn an_election_needs_a_decision_only_if_every_voter_answers_and_too_few_ar
                     stopped_reason: "its disk".into(),
                     ..cluster.recovering(id, 12)
                 },
-                member_state => {
-                    StatusResponse { member_state: member_state.into(), ..cluster.recovering(id, 12) }
-                }
+                member_state => StatusResponse {
+                    member_state: member_state.into(),
+                    ..cluster.recovering(id, 12)
+                },
             };
             cluster.serve(vec![answer], 0);
         }
@@ -334,9 +354,14 @@ async fn an_election_needs_a_decision_only_if_every_voter_answers_and_too_few_ar
         let away = count("absent") + count("stopped");
         match election_blocked {
             None => assert!(count("recovering") == 0 || count("active") >= 2, "{states:?}"),
-            Some(ElectionBlocked::Decision) => assert!(away == 0 && count("active") < 2, "{states:?}"),
+            Some(ElectionBlocked::Decision) => {
+                assert!(away == 0 && count("active") < 2, "{states:?}")
+            }
             Some(ElectionBlocked::Missing(names)) => {
-                assert!(away > 0 && names.len() == away && count("active") < 2, "{states:?} {names:?}");
+                assert!(
+                    away > 0 && names.len() == away && count("active") < 2,
+                    "{states:?} {names:?}"
+                );
             }
         }
     }
@@ -348,7 +373,11 @@ async fn no_election_is_blocked_while_a_member_knows_a_leader() {
     let leader = Some(proto::Leader { node_id: C, client_address: cluster.addresses[2].clone() });
     cluster.serve(vec![cluster.recovering(A, 12)], 0);
     cluster.serve(vec![StatusResponse { leader, ..cluster.recovering(B, 11) }], 0);
-    assert_eq!(survey(&cluster.client()).await.election_blocked(), None, "only A cannot reach the leader");
+    assert_eq!(
+        survey(&cluster.client()).await.election_blocked(),
+        None,
+        "only A cannot reach the leader"
+    );
 }
 
 #[test]

@@ -19,7 +19,11 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 async fn channel(endpoint: &str) -> Channel {
-    Channel::from_shared(format!("http://{endpoint}")).expect("a URI").connect().await.expect("it listens")
+    Channel::from_shared(format!("http://{endpoint}"))
+        .expect("a URI")
+        .connect()
+        .await
+        .expect("it listens")
 }
 
 fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
@@ -32,7 +36,8 @@ fn put(key: &str, value: Vec<u8>) -> proto::WriteRequest {
 
 fn detail(status: &Status) -> proto::ErrorDetail {
     let value = status.metadata().get_bin(proto::ERROR_DETAIL_KEY);
-    let bytes = value.unwrap_or_else(|| panic!("no detail in {status:?}")).to_bytes().expect("base64");
+    let bytes =
+        value.unwrap_or_else(|| panic!("no detail in {status:?}")).to_bytes().expect("base64");
     proto::ErrorDetail::decode(bytes).expect("an ErrorDetail")
 }
 
@@ -54,7 +59,8 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
     assert_eq!((hello.cluster.as_str(), hello.members.len()), ("tested", 3));
     assert_eq!(hello.protocol, cairn_client::PROTOCOL);
     for protocol in [0, cairn_client::PROTOCOL + 1] {
-        let status = at_follower.hello(proto::HelloRequest { protocol }).await.expect_err("another version");
+        let status =
+            at_follower.hello(proto::HelloRequest { protocol }).await.expect_err("another version");
         assert_eq!(status.code(), Code::FailedPrecondition);
         let named = format!("the client speaks {protocol}");
         assert!(status.message().contains(&named), "{}", status.message());
@@ -64,22 +70,34 @@ async fn refusals_carry_their_reason_limit_and_leader_over_the_wire() {
 
     let status = at_leader.write(put("big", vec![0; (1 << 20) + 1])).await.expect_err("too large");
     let limits_detail = detail(&status);
-    assert_eq!((status.code(), limits_detail.reason()), (Code::InvalidArgument, Reason::ValueTooLarge));
+    assert_eq!(
+        (status.code(), limits_detail.reason()),
+        (Code::InvalidArgument, Reason::ValueTooLarge)
+    );
     assert_eq!((limits_detail.limit, limits_detail.actual), (1 << 20, (1 << 20) + 1));
 
     let status = at_leader.write(put("", vec![1])).await.expect_err("empty key");
-    assert_eq!((status.code(), detail(&status).reason()), (Code::InvalidArgument, Reason::KeyInvalid));
+    assert_eq!(
+        (status.code(), detail(&status).reason()),
+        (Code::InvalidArgument, Reason::KeyInvalid)
+    );
 
     let status = at_follower.write(put("k", vec![1])).await.expect_err("not the leader");
     let leader_detail = detail(&status);
-    assert_eq!((status.code(), leader_detail.reason()), (Code::FailedPrecondition, Reason::NotLeader));
+    assert_eq!(
+        (status.code(), leader_detail.reason()),
+        (Code::FailedPrecondition, Reason::NotLeader)
+    );
     assert_eq!(leader_detail.leader.expect("it knows").client_address, endpoints[leader]);
 
     let get = |stale| proto::GetRequest { key: "k".into(), stale, version_only: false };
     let status = at_follower.get(get(false)).await.expect_err("not the leader");
     assert_eq!(detail(&status).reason(), Reason::NotLeader);
     assert!(at_follower.get(get(true)).await.is_ok());
-    assert_eq!(at_leader.write(put("k", vec![1])).await.expect("written").into_inner().results.len(), 1);
+    assert_eq!(
+        at_leader.write(put("k", vec![1])).await.expect("written").into_inner().results.len(),
+        1
+    );
     assert_eq!(at_leader.get(get(false)).await.expect("read").into_inner().value, vec![1]);
 }
 
@@ -103,7 +121,8 @@ async fn a_leader_without_a_quorum_answers_within_the_deadline_and_never_with_su
     assert!(unread.contains(&status.code()), "{status:?}");
 
     let kinds = [call::Kind::Write(put("k", vec![2])), call::Kind::Get(get())];
-    let calls = (1..).zip(kinds).map(|(id, kind)| proto::Call { id, timeout_ms: 200, kind: Some(kind) });
+    let calls =
+        (1..).zip(kinds).map(|(id, kind)| proto::Call { id, timeout_ms: 200, kind: Some(kind) });
     let requests = futures::stream::iter([proto::MultiplexRequest { calls: calls.collect() }]);
     // The stream of calls stays open until all are answered.
     let requests = requests.chain(futures::stream::pending());
@@ -151,14 +170,22 @@ async fn the_protocol_is_registered_under_a_unique_name() {
     };
     let requests = futures::stream::once(async { request });
     let answers = ServerReflectionClient::new(channel).server_reflection_info(requests).await;
-    let answer =
-        answers.expect("reflection").into_inner().next().await.expect("one answer").expect("reflection");
+    let answer = answers
+        .expect("reflection")
+        .into_inner()
+        .next()
+        .await
+        .expect("one answer")
+        .expect("reflection");
     let Some(MessageResponse::FileDescriptorResponse(found)) = answer.message_response else {
         panic!("no file of that name: {answer:?}")
     };
     let descriptor = found.file_descriptor_proto.concat();
     for option in ["cairn/kv/v1;kvv1", "KvProto", "Cairn.Kv.V1"] {
-        assert!(descriptor.windows(option.len()).any(|bytes| bytes == option.as_bytes()), "{option}");
+        assert!(
+            descriptor.windows(option.len()).any(|bytes| bytes == option.as_bytes()),
+            "{option}"
+        );
     }
 }
 
@@ -189,5 +216,8 @@ async fn health_and_reflection_are_served() {
     let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else {
         panic!("a list of services")
     };
-    assert!(services.service.iter().any(|service| service.name == "cairn.kv.v1.Kv"), "{services:?}");
+    assert!(
+        services.service.iter().any(|service| service.name == "cairn.kv.v1.Kv"),
+        "{services:?}"
+    );
 }

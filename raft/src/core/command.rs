@@ -28,7 +28,9 @@ impl Command {
     pub fn bytes(&self) -> u64 {
         self.operations
             .iter()
-            .map(|operation| (operation.key().len() + operation.value().map_or(0, Bytes::len)) as u64)
+            .map(|operation| {
+                (operation.key().len() + operation.value().map_or(0, Bytes::len)) as u64
+            })
             .sum()
     }
 }
@@ -80,7 +82,9 @@ impl Operation {
     /// The key that it is about.
     pub fn key(&self) -> &Bytes {
         match self {
-            Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Check { key, .. } => key,
+            Operation::Put { key, .. }
+            | Operation::Delete { key, .. }
+            | Operation::Check { key, .. } => key,
         }
     }
 

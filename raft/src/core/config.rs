@@ -88,9 +88,16 @@ impl ReplicaConfig {
     ///
     /// # Errors
     /// `Config`: settings that contradict each other.
-    pub(crate) fn for_openraft(&self, cluster: &str, id: NodeId) -> Result<openraft::Config, Error> {
+    pub(crate) fn for_openraft(
+        &self,
+        cluster: &str,
+        id: NodeId,
+    ) -> Result<openraft::Config, Error> {
         if !self.initial_members.is_empty() && !self.initial_members.contains_key(&id.slot()) {
-            return Err(Error::Config(format!("slot {} is not among the initial members", id.slot())));
+            return Err(Error::Config(format!(
+                "slot {} is not among the initial members",
+                id.slot()
+            )));
         }
         if self.mode == Mode::Replicated && self.initial_members.len() == 1 {
             return Err(Error::Config(

@@ -28,7 +28,9 @@ pub(crate) fn membership_to_proto(membership: &Membership) -> proto::Membership 
         configurations: membership
             .get_joint_config()
             .iter()
-            .map(|voters| proto::VoterSet { node_ids: voters.iter().map(|id| id.as_u64()).collect() })
+            .map(|voters| proto::VoterSet {
+                node_ids: voters.iter().map(|id| id.as_u64()).collect(),
+            })
             .collect(),
         members: membership
             .nodes()
@@ -54,7 +56,8 @@ pub(crate) fn membership_from_proto(message: proto::Membership) -> Result<Member
         .members
         .into_iter()
         .map(|member| {
-            let address = MemberAddress { peer: member.peer_address, client: member.client_address };
+            let address =
+                MemberAddress { peer: member.peer_address, client: member.client_address };
             (NodeId::from_u64(member.node_id), address)
         })
         .collect();

@@ -71,7 +71,9 @@ pub enum ReadError {
 }
 
 fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
-    leader.as_ref().map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
+    leader
+        .as_ref()
+        .map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
 }
 
 /// Bytes that are not a valid entry.

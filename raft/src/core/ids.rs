@@ -15,7 +15,9 @@ const INCARNATION_MASK: u64 = (1 << INCARNATION_BITS) - 1;
 ///
 /// A member votes and acknowledges under it. A member that may have lost either for good gets a new
 /// incarnation, so the others do not take the new one for the old.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct NodeId(u64);
 

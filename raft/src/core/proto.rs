@@ -1,5 +1,11 @@
 //! The generated peer protocol, and the bound of its messages.
-#![allow(missing_docs, clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+#![allow(
+    missing_docs,
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing
+)]
 
 tonic::include_proto!("cairn.raft.v1");
 

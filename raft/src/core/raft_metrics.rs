@@ -29,7 +29,10 @@ impl LateMetrics {
     }
 
     /// As [`read_metrics`]; `None` until openraft runs.
-    pub(crate) fn read_metrics<T>(&self, see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T) -> Option<T> {
+    pub(crate) fn read_metrics<T>(
+        &self,
+        see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T,
+    ) -> Option<T> {
         self.0.get().map(|metrics| read_metrics(metrics, see))
     }
 }
@@ -56,7 +59,10 @@ impl Drop for ReadGuard {
 
 /// Calls `see` with the present metrics. `see` must not wait for anything: openraft waits until it
 /// returns.
-pub(crate) fn read_metrics<T>(metrics: &Metrics, see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T) -> T {
+pub(crate) fn read_metrics<T>(
+    metrics: &Metrics,
+    see: impl FnOnce(&RaftMetrics<TypeConfig>) -> T,
+) -> T {
     let _guard = ReadGuard::begin();
     #[expect(clippy::disallowed_methods, reason = "the one place that borrows")]
     let seen = metrics.borrow_watched();
@@ -78,7 +84,8 @@ mod tests {
 
     #[test]
     fn a_read_within_a_read_panics_and_the_next_read_works() {
-        let (_sender, metrics) = runtime::watch(RaftMetrics::new_initial(crate::NodeId::from_u64(1)));
+        let (_sender, metrics) =
+            runtime::watch(RaftMetrics::new_initial(crate::NodeId::from_u64(1)));
         let nested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             read_metrics(&metrics, |_| read_metrics(&metrics, |inner| inner.current_term))
         }));

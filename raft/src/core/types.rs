@@ -77,7 +77,12 @@ impl fmt::Debug for Proposal {
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes: usize = self.values.iter().map(Bytes::len).sum();
-        write!(f, "{} bytes of meta, {} values of {bytes} bytes", self.meta.len(), self.values.len())
+        write!(
+            f,
+            "{} bytes of meta, {} values of {bytes} bytes",
+            self.meta.len(),
+            self.values.len()
+        )
     }
 }
 

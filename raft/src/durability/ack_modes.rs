@@ -124,7 +124,8 @@ impl AckModes {
                 fast = next.fast,
                 "{}",
                 match next.fast {
-                    true => "more than a bare majority is healthy: members acknowledge before they sync",
+                    true =>
+                        "more than a bare majority is healthy: members acknowledge before they sync",
                     false =>
                         "only a bare majority is healthy: members sync every write before they acknowledge it",
                 }
@@ -153,11 +154,14 @@ impl AckModes {
         recovering.retain(|id, back| back.caught_up.is_none() || matched(id) < back.caught_up);
         let now = runtime::now();
         let answered = |id: &NodeId| {
-            let acknowledged = metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
+            let acknowledged =
+                metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
             acknowledged.is_some_and(|at| now - *at < timeout)
         };
         let voters = metrics.membership_config.voter_ids();
-        voters.filter(|id| *id == metrics.id || answered(id) && !recovering.contains_key(id)).collect()
+        voters
+            .filter(|id| *id == metrics.id || answered(id) && !recovering.contains_key(id))
+            .collect()
     }
 }
 

@@ -90,7 +90,9 @@ impl Gate {
     /// Whether this member may ask for votes.
     pub(crate) fn may_campaign(&self, member: NodeId) -> bool {
         self.is_open()
-            || self.unsafe_recovery().is_some_and(|unsafe_recovery| unsafe_recovery.candidate == member)
+            || self
+                .unsafe_recovery()
+                .is_some_and(|unsafe_recovery| unsafe_recovery.candidate == member)
     }
 
     pub(crate) fn unsafe_recovery(&self) -> Option<UnsafeRecovery> {

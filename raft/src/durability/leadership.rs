@@ -22,10 +22,13 @@ pub(crate) fn leader(metrics: &RaftMetrics<TypeConfig>) -> Option<(NodeId, Membe
 /// The transferee: of the other voters the one with the most up-to-date log, if it is not far
 /// behind.
 pub(crate) fn transferee(metrics: &RaftMetrics<TypeConfig>) -> Option<NodeId> {
-    let replication = metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)?;
+    let replication =
+        metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)?;
     let voters = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
-    let matched = |id: &NodeId| replication.get(id).cloned().flatten().map(|matched| matched.index());
-    let (index, transferee) = voters.filter_map(|id| matched(&id).map(|index| (index, id))).max()?;
+    let matched =
+        |id: &NodeId| replication.get(id).cloned().flatten().map(|matched| matched.index());
+    let (index, transferee) =
+        voters.filter_map(|id| matched(&id).map(|index| (index, id))).max()?;
     let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(index);
     (behind <= TRANSFEREE_BEHIND).then_some(transferee)
 }

@@ -20,12 +20,15 @@ pub(crate) async fn is_most_up_to_date(member: &LocalMember) -> Result<(), Strin
         let others = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
         let with_addresses = |voter| {
             let logged = metrics.membership_config.get_node(&voter)?;
-            let all = addresses(&member.config.initial_members, voter, logged).into_iter().map(str::to_owned);
+            let all = addresses(&member.config.initial_members, voter, logged)
+                .into_iter()
+                .map(str::to_owned);
             Some((voter, all.collect::<Vec<_>>()))
         };
         others.filter_map(with_addresses).collect()
     });
-    let asked = voters.iter().flat_map(|(voter, all)| all.iter().map(move |address| (*voter, address)));
+    let asked =
+        voters.iter().flat_map(|(voter, all)| all.iter().map(move |address| (*voter, address)));
     let asked = asked.map(|(voter, address)| async move {
         let answer = transport::hello(&member.identity, voter.slot(), address).await.ok()?;
         (answer.id == voter).then_some((voter, answer.last_log_id))

@@ -27,7 +27,9 @@ impl LocalMember {
         let held = self.engine.log_id_at(GROUP, acknowledged.index) == Some(acknowledged)
             || purged().is_some_and(|purged| purged.index >= acknowledged.index);
         // Read the vote after the log: a truncating leader's vote is stored before the truncation.
-        !held && log_store::stored_vote(&self.engine).is_ok_and(|own| own.is_none_or(|own| own <= *vote))
+        !held
+            && log_store::stored_vote(&self.engine)
+                .is_ok_and(|own| own.is_none_or(|own| own <= *vote))
     }
 
     /// An active member turns out to have lost an entry that it acknowledged: close the gate and
@@ -88,12 +90,15 @@ impl LocalMember {
             // Read this before the leadership: an entry of a leadership under a grant may commit a
             // record that was logged before.
             let has_epoch = self.has_own_epoch();
-            let leading =
-                with_metrics(&self.raft, |seen| (seen.state == ServerState::Leader).then_some(seen.vote));
+            let leading = with_metrics(&self.raft, |seen| {
+                (seen.state == ServerState::Leader).then_some(seen.vote)
+            });
             if let Some(vote) = leading.filter(|_| is_candidate) {
                 unrecorded_term.get_or_insert(vote.leader_id().term);
             }
-            if has_epoch && unrecorded_term.is_none_or(|term| self.progress.unsafely_recovered_since(term)) {
+            if has_epoch
+                && unrecorded_term.is_none_or(|term| self.progress.unsafely_recovered_since(term))
+            {
                 return self.end_recovery().await;
             }
             if leading.is_some() && !self.gate.may_campaign(node) && !is_candidate {
@@ -162,8 +167,10 @@ impl LocalMember {
     /// vote for this leadership. The leadership of another member, or one that was elected without
     /// this member's vote after the grant had expired, discards nothing.
     pub(crate) fn is_unsafe_leadership(&self, leader: NodeId, vote: &Vote) -> bool {
-        let in_force =
-            self.gate.unsafe_recovery().is_some_and(|unsafe_recovery| unsafe_recovery.candidate == leader);
+        let in_force = self
+            .gate
+            .unsafe_recovery()
+            .is_some_and(|unsafe_recovery| unsafe_recovery.candidate == leader);
         let voted = || {
             let own = log_store::stored_vote(&self.engine).ok().flatten();
             own.is_some_and(|own| own.leader_id == vote.leader_id)
@@ -186,7 +193,10 @@ impl LocalMember {
 
     /// The member's own state machine has applied the record of its own boot epoch: become active.
     async fn end_recovery(&self) {
-        assert!(self.has_own_epoch(), "recovery ends only after the record of the member's own boot epoch");
+        assert!(
+            self.has_own_epoch(),
+            "recovery ends only after the record of the member's own boot epoch"
+        );
         let node = self.identity.id();
         if let Err(error) = self.engine.set_active().await {
             tracing::warn!(%node, %error, "cannot record the end of the recovery");

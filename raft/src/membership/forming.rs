@@ -75,7 +75,9 @@ async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<
                     answer.id
                 ));
             }
-            Err(status) => missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message())),
+            Err(status) => {
+                missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message()))
+            }
         }
     }
     match known.len() == member.config.initial_members.len() {

@@ -111,7 +111,8 @@ impl Joiner {
         own: &MemberAddress,
     ) -> Result<bool, Status> {
         let LocalMember { identity, gate, .. } = &*self.member;
-        let pending_join = PendingJoin { id: identity.id(), address: own.clone(), active: gate.is_open() };
+        let pending_join =
+            PendingJoin { id: identity.id(), address: own.clone(), active: gate.is_open() };
         transport::ask_to_join(identity, leader, &address.peer, &pending_join).await
     }
 }

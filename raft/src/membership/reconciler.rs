@@ -78,7 +78,9 @@ impl Reconciler {
         let metrics = with_metrics(&self.member.raft, Clone::clone);
         let voter = voter_to_replace(&metrics, pending_join.id)?;
         if voter != pending_join.id {
-            self.pending_joins.lock().insert(pending_join.id.slot(), (pending_join, runtime::now()));
+            self.pending_joins
+                .lock()
+                .insert(pending_join.id.slot(), (pending_join, runtime::now()));
             return Ok(false);
         }
         Ok(true)
@@ -106,7 +108,8 @@ impl Reconciler {
         let voter = voter_to_replace(&metrics, joiner).ok().filter(|voter| *voter != joiner)?;
         let term = metrics.current_term;
         let mut all = self.asked.lock();
-        let known = all.get(&joiner.slot()).filter(|known| known.by == joiner && known.term == term);
+        let known =
+            all.get(&joiner.slot()).filter(|known| known.by == joiner && known.term == term);
         let synced = known.is_some_and(|known| known.synced);
         all.insert(joiner.slot(), Asked { by: joiner, at: now, term, synced });
         synced.then_some(voter)
@@ -140,7 +143,11 @@ impl Reconciler {
     async fn synced_entry(&self) -> Option<()> {
         let command = Command { synced: true, session: None, operations: Vec::new() };
         let (reply, answer) = Reply::pair(Box::new(()));
-        self.member.raft.client_write_ff(codec::encode_command(command, 0), Some(reply)).await.ok()?;
+        self.member
+            .raft
+            .client_write_ff(codec::encode_command(command, 0), Some(reply))
+            .await
+            .ok()?;
         answer.await.ok()?.ok().map(drop)
     }
 
@@ -148,7 +155,8 @@ impl Reconciler {
     pub(crate) async fn run(reconciler: Weak<Reconciler>) {
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            let Some(reconciler) = reconciler.upgrade().filter(|reconciler| !reconciler.member.stops())
+            let Some(reconciler) =
+                reconciler.upgrade().filter(|reconciler| !reconciler.member.stops())
             else {
                 return;
             };
@@ -163,7 +171,9 @@ impl Reconciler {
             reconciler.propose_synced_entry(metrics.current_term);
             // Every step but `Finish` needs a leader that can judge which members are silent.
             let can_judge = reconciler.has_led(metrics.current_term);
-            if let Some(step) = reconciler.next(&metrics).filter(|step| can_judge || *step == Step::Finish) {
+            if let Some(step) =
+                reconciler.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
+            {
                 reconciler.take(step, &metrics.membership_config).await;
             }
         }
@@ -184,7 +194,8 @@ impl Reconciler {
 
     /// Logs the members' boot epochs that the log lacks.
     fn log_epochs(&self, metrics: &RaftMetrics<TypeConfig>) {
-        let (boot_epochs, own) = (self.member.identity.boot_epochs(), self.member.engine.boot_epoch());
+        let (boot_epochs, own) =
+            (self.member.identity.boot_epochs(), self.member.engine.boot_epoch());
         for (member, _) in metrics.membership_config.nodes() {
             let unlogged = match *member == metrics.id {
                 true => Some(own).filter(|epoch| !boot_epochs.has_logged(*member, *epoch)),
@@ -197,7 +208,8 @@ impl Reconciler {
     }
 
     fn next(&self, metrics: &RaftMetrics<TypeConfig>) -> Option<Step> {
-        let committed = metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
+        let committed =
+            metrics.committed_membership_config.log_id() == metrics.membership_config.log_id();
         // A leader knows what is committed only after an entry of its own term is.
         let own = metrics
             .last_applied
@@ -224,9 +236,10 @@ impl Reconciler {
     async fn take(&self, step: Step, seen: &Arc<StoredMembership>) {
         let node = self.member.raft.node_id();
         let (change, what) = match step {
-            Step::Finish => {
-                (ChangeMembers::AddVoterIds(BTreeSet::new()), "finish the joint configuration".to_string())
-            }
+            Step::Finish => (
+                ChangeMembers::AddVoterIds(BTreeSet::new()),
+                "finish the joint configuration".to_string(),
+            ),
             Step::Drop(stale) => {
                 let what = format!("remove learner {stale}, which had no recent contact");
                 (ChangeMembers::RemoveNodes(BTreeSet::from([stale])), what)
@@ -247,7 +260,8 @@ impl Reconciler {
             }
         };
         tracing::warn!(%node, "{what}");
-        let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
+        let unchanged =
+            Precondition::LastMembershipLogId { last_membership_log_id: *seen.log_id() };
         match self.member.raft.change_membership_if(change, false, [unchanged]).await {
             Ok(_) => tracing::info!(%node, "done: {what}"),
             Err(error) => tracing::info!(%node, %error, "not done: {what}"),
@@ -297,5 +311,8 @@ fn caught_up(metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<NodeId> {
     let matched = metrics.replication.iter().flatten();
     let matched = matched.filter_map(|(id, matched)| Some((*id, matched.as_ref()?)));
     let own = |id: &RaftLogId| id.committed_leader_id().term == metrics.current_term;
-    matched.filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last).map(|(id, _)| id).collect()
+    matched
+        .filter(|(_, id)| own(id) && id.index() + CAUGHT_UP_ENTRIES >= last)
+        .map(|(id, _)| id)
+        .collect()
 }

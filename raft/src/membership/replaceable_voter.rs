@@ -14,7 +14,11 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// majority without that voter has synced everything that the leader had when asked, and that
 /// `node` may replace it. Changes nothing itself, and logs the reason for waiting whenever that
 /// changes.
-pub async fn await_replaceable(cluster: &str, node: NodeId, members: &BTreeMap<u16, MemberAddress>) {
+pub async fn await_replaceable(
+    cluster: &str,
+    node: NodeId,
+    members: &BTreeMap<u16, MemberAddress>,
+) {
     let identity = PeerIdentity::without_identity(cluster, node);
     let mut logged = BTreeMap::new();
     loop {

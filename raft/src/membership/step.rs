@@ -43,9 +43,15 @@ pub(super) fn next(view: &View<'_>) -> Option<Step> {
     view.pending_joins.values().find_map(|pending_join| step_for(view, voters, pending_join))
 }
 
-fn step_for(view: &View<'_>, voters: &BTreeSet<NodeId>, pending_join: &PendingJoin) -> Option<Step> {
+fn step_for(
+    view: &View<'_>,
+    voters: &BTreeSet<NodeId>,
+    pending_join: &PendingJoin,
+) -> Option<Step> {
     let slot = pending_join.id.slot();
-    let old = voter_to_replace(view, voters, pending_join.id).ok().filter(|old| *old != pending_join.id)?;
+    let old = voter_to_replace(view, voters, pending_join.id)
+        .ok()
+        .filter(|old| *old != pending_join.id)?;
     if view.membership.get_node(&pending_join.id).is_none() {
         let mut members = view.membership.nodes().map(|(id, _)| *id);
         return Some(match members.find(|id| id.slot() == slot && !voters.contains(id)) {
@@ -80,7 +86,9 @@ pub(super) fn voter_to_replace(
     }
     let mut rivals = view.membership.nodes().map(|(id, _)| id);
     match rivals.find(|id| id.slot() == slot && **id != joiner && view.alive.contains(id)) {
-        Some(rival) => Err(format!("slot {slot} already has another joining node, {rival}, which is alive")),
+        Some(rival) => {
+            Err(format!("slot {slot} already has another joining node, {rival}, which is alive"))
+        }
         None => Ok(*old),
     }
 }
@@ -122,7 +130,10 @@ mod tests {
             let nodes: BTreeMap<NodeId, MemberAddress> =
                 ids.map(|id| (*id, MemberAddress::default())).collect();
             let pending_join = |(id, active): &(NodeId, bool)| {
-                (id.slot(), PendingJoin { id: *id, address: MemberAddress::default(), active: *active })
+                (
+                    id.slot(),
+                    PendingJoin { id: *id, address: MemberAddress::default(), active: *active },
+                )
             };
             next(&View {
                 own: ONE,

@@ -103,7 +103,8 @@ impl AppendCapacity {
         };
         let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
         let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
-        let index = |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
+        let index =
+            |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
         let index_bytes = request.entries.iter().map(index).sum();
         let number = self.reserve_bytes(lengths, index_bytes)?;
         Ok(Some(Arc::new(Reservation { append_capacity: self.clone(), number })))
@@ -113,10 +114,18 @@ impl AppendCapacity {
         let bytes = Engine::bytes_in_blocks(&lengths);
         let mut reserved = self.reserved.lock();
         let all = || {
-            reserved.requests.iter().flat_map(|request| &request.lengths).chain(&lengths).copied().collect()
+            reserved
+                .requests
+                .iter()
+                .flat_map(|request| &request.lengths)
+                .chain(&lengths)
+                .copied()
+                .collect()
         };
-        let (all_bytes, all_index) =
-            (reserved.bytes.saturating_add(bytes), reserved.index_bytes.saturating_add(index_bytes));
+        let (all_bytes, all_index) = (
+            reserved.bytes.saturating_add(bytes),
+            reserved.index_bytes.saturating_add(index_bytes),
+        );
         let checked = self.engine.has_capacity(all_bytes, all_index, all);
         checked.map_err(|error| Status::resource_exhausted(error.to_string()))?;
         let number = reserved.next;
@@ -177,7 +186,12 @@ mod tests {
         let (meta, values) = encode_payload(EntryPayload::Normal(command));
         let append = || AppendRequest {
             vote: Some(Vote { term: 1, node_id: other().as_u64(), committed: true }),
-            entries: vec![proto::Entry { term: 1, index: 0, meta: meta.clone(), values: values.clone() }],
+            entries: vec![proto::Entry {
+                term: 1,
+                index: 0,
+                meta: meta.clone(),
+                values: values.clone(),
+            }],
             ..AppendRequest::default()
         };
         let first = service.append_request(other(), append()).unwrap();

@@ -99,10 +99,11 @@ impl Maintained {
         };
         let due = engine.purge_due(GROUP);
         let purgeable_entry = self.repairer.purgeable_through();
-        let purgeable_entry =
-            purgeable_entry.filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
+        let purgeable_entry = purgeable_entry
+            .filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
         let (now, applied) = (runtime::now(), engine.applied(GROUP));
-        let relief = full && relieved.data + SPACE_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
+        let relief =
+            full && relieved.data + SPACE_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
         let index_relief =
             refused && relieved.index + INDEX_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
         if !progress.is_building()
@@ -124,8 +125,10 @@ impl Maintained {
         let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
         // A due purge does not wait for followers: what it removes was freed, and may be
         // unreadable.
-        let target =
-            purgeable.map(|target| target.min(held)).max(purgeable_entry).max(due.map(|due| due.index));
+        let target = purgeable
+            .map(|target| target.min(held))
+            .max(purgeable_entry)
+            .max(due.map(|due| due.index));
         if let (Some(target), Some(covered)) = (target, checkpointed) {
             let through = covered.index.min(target);
             if bounds.purged.is_none_or(|purged| purged.index < through) {
@@ -196,9 +199,12 @@ impl Maintained {
         if applied.is_none() || applied <= checkpointed {
             return false;
         }
-        self.member.progress.bytes_since_checkpoint(status.user_bytes_written) >= limits.checkpoint_bytes
+        self.member.progress.bytes_since_checkpoint(status.user_bytes_written)
+            >= limits.checkpoint_bytes
             || status.journal_used_blocks.saturating_mul(100)
-                >= status.journal_blocks.saturating_mul(self.member.config.checkpoint_journal_percent)
+                >= status
+                    .journal_blocks
+                    .saturating_mul(self.member.config.checkpoint_journal_percent)
             || entries(bounds) > limits.retain_entries.saturating_mul(2)
             || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
     }
@@ -294,7 +300,8 @@ mod tests {
         // An eighth of the area is 1000 bytes; 100 entries whose records take 2000.
         let mut config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         config.log_retain_bytes = 1 << 20;
-        let target = |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index);
+        let target =
+            |index| limits(&config, 1 << 30).purge_target(&bounds(None, Some(99)), 2000, index);
         assert_eq!((target(2000), target(1000)), (Some(49), None));
     }
 

@@ -97,10 +97,13 @@ impl Replica {
             return Err(WriteError::Invalid("a command without operations".into()));
         }
         let bytes = command.bytes();
-        let result_bytes = command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
+        let result_bytes =
+            command.session.map_or(0, |_| sessions::write_bytes(command.operations.len()));
         let proposal = codec::encode_command(command, self.inner.member.config.max_sessions);
         if proposal.meta.len() > MAX_META_BYTES {
-            return Err(WriteError::Invalid(format!("the command's keys exceed {MAX_META_BYTES} bytes")));
+            return Err(WriteError::Invalid(format!(
+                "the command's keys exceed {MAX_META_BYTES} bytes"
+            )));
         }
         // Only the leader can judge its own capacity.
         let (leads, runs) = with_metrics(&self.inner.member.raft, |metrics| {
@@ -130,9 +133,9 @@ impl Replica {
         match answer.await {
             Ok(result) => outcome(result),
             // openraft ended while it had the proposal.
-            Err(_) => {
-                Err(WriteError::OutcomeUnknown("this member stopped before the outcome was known".into()))
-            }
+            Err(_) => Err(WriteError::OutcomeUnknown(
+                "this member stopped before the outcome was known".into(),
+            )),
         }
     }
 
@@ -236,7 +239,8 @@ impl Replica {
         }
         if member.gate.leader_contact_within(LEADER_ALIVE) {
             return Err(
-                "a leader is alive and helps this member recover; no unsafe recovery is needed".into()
+                "a leader is alive and helps this member recover; no unsafe recovery is needed"
+                    .into(),
             );
         }
         let own = member.engine.boot_epoch();
@@ -273,7 +277,9 @@ impl Replica {
         let mut status = status::of(&metrics, self.engine(), self.member_state(), stopped);
         // openraft keeps reporting the last leader on a node that does not campaign or wins no
         // election; hide it if no message came lately.
-        if status.role != Role::Leader && !self.inner.member.gate.leader_contact_within(LEADER_ALIVE) {
+        if status.role != Role::Leader
+            && !self.inner.member.gate.leader_contact_within(LEADER_ALIVE)
+        {
             status.leader = None;
         }
         status
@@ -353,7 +359,9 @@ fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteE
             Ok(WriteOutcome { log_id: LogId { term, index }, applied, results })
         }
         Answer::SessionExpired => Err(WriteError::SessionExpired),
-        Answer::Nothing => Err(WriteError::OutcomeUnknown("the entry was applied as another kind".into())),
+        Answer::Nothing => {
+            Err(WriteError::OutcomeUnknown("the entry was applied as another kind".into()))
+        }
     }
 }
 

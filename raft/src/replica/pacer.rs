@@ -25,7 +25,8 @@ impl Pacer {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s);
         let mut due = {
             let mut debt = self.debt.lock();
-            *debt = debt.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
+            *debt =
+                debt.saturating_add(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
             if *debt < MIN_WAIT {
                 return;
             }

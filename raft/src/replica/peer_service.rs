@@ -95,10 +95,15 @@ impl PeerService {
 
     /// Checks the entry that this member acknowledged to the leader, as the leader sends it: if the
     /// entry is missing here, this member recovers.
-    fn check_acked_entry(&self, leader: NodeId, vote: &Vote, matched: Option<LogId>) -> Result<(), Status> {
-        match matched
-            .filter(|matched| self.member.gate.is_open() && self.member.lost_acked_entry(vote, *matched))
-        {
+    fn check_acked_entry(
+        &self,
+        leader: NodeId,
+        vote: &Vote,
+        matched: Option<LogId>,
+    ) -> Result<(), Status> {
+        match matched.filter(|matched| {
+            self.member.gate.is_open() && self.member.lost_acked_entry(vote, *matched)
+        }) {
             None => Ok(()),
             Some(matched) => {
                 self.member.begin_recovery(leader, matched);
@@ -114,12 +119,18 @@ impl PeerService {
     /// leader would contradict what this member has applied.
     fn refuse_contradiction(&self, request: &AppendRequest) -> Result<(), Status> {
         let Some(applied) = self.member.engine.applied(GROUP) else { return Ok(()) };
-        let sent = request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
+        let sent =
+            request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
         let known = |id: &cairn_engine::LogId| id.index <= applied.index;
         for id in sent.map(engine_log_id).take_while(known) {
             let held = self.member.engine.log_id_at(GROUP, id.index);
-            let purged =
-                || self.member.engine.log_bounds(GROUP).purged.filter(|purged| purged.index == id.index);
+            let purged = || {
+                self.member
+                    .engine
+                    .log_bounds(GROUP)
+                    .purged
+                    .filter(|purged| purged.index == id.index)
+            };
             // Terms never fall along a log: no entry before an applied one has a later term, purged
             // or not.
             let later = || Some(applied).filter(|applied| id.term > applied.term);
@@ -148,7 +159,8 @@ impl PeerService {
         let ack_mode = messages::ack_mode_from_proto(&message);
         let matched = messages::matched_from_proto(&message);
         let held = self.append_capacity.reserve_append(&message)?;
-        let mut request = messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
+        let mut request =
+            messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
         if request.vote.leader_id.voted_for != sender {
             return Err(Malformed("an append in the name of another member").into());
         }
@@ -175,7 +187,8 @@ impl PeerService {
         if !leads {
             return Err(Status::failed_precondition("this member does not lead"));
         }
-        let allowed = self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
+        let allowed =
+            self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
         self.ack_modes.recovering(member, epoch);
         self.member.records.propose(vote, member, epoch, unsafe_recovery);
@@ -197,7 +210,8 @@ impl PeerService {
         request: proto::VoteRequest,
     ) -> Result<(NodeId, BootEpoch, VoteRequest<TypeConfig>), Status> {
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let epoch = request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
+        let epoch =
+            request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
         self.may_vote_for(sender, epoch)?;
         let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
@@ -229,7 +243,8 @@ impl PeerService {
         vote: Option<proto::Vote>,
     ) -> Result<(NodeId, Vote), Status> {
         let sender = self.member.identity.sender_of_request(envelope)?;
-        let vote = messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
+        let vote =
+            messages::vote_from_proto(vote, self.member.identity.votes_of(sender).leading())?;
         if vote.leader_id.voted_for != sender {
             return Err(Malformed("a snapshot from a node other than its sender").into());
         }
@@ -246,8 +261,12 @@ fn append_response(
         Ok(matched) => {
             Kind::Matched(proto::Matched { log_id: matched.as_ref().map(convert::log_id_to_proto) })
         }
-        Err(StreamAppendError::Conflict(previous)) => Kind::Conflict(convert::log_id_to_proto(&previous)),
-        Err(StreamAppendError::HigherVote(vote)) => Kind::HigherVote(messages::vote_to_proto(&vote)),
+        Err(StreamAppendError::Conflict(previous)) => {
+            Kind::Conflict(convert::log_id_to_proto(&previous))
+        }
+        Err(StreamAppendError::HigherVote(vote)) => {
+            Kind::HigherVote(messages::vote_to_proto(&vote))
+        }
     };
     Ok(proto::AppendResponse { envelope, kind: Some(kind) })
 }
@@ -272,7 +291,10 @@ impl Peer for PeerService {
 
     type AppendStream = AppendResponses;
 
-    async fn append(&self, request: Request<Streaming<proto::AppendRequest>>) -> Answered<AppendResponses> {
+    async fn append(
+        &self,
+        request: Request<Streaming<proto::AppendRequest>>,
+    ) -> Answered<AppendResponses> {
         let messages = request.into_inner();
         // Why the stream of requests ended early, and who sends them. The requests set both, and
         // the answers read them.
@@ -284,7 +306,9 @@ impl Peer for PeerService {
                 let taken = message.and_then(|message| {
                     let from = match *known {
                         Some(from) => from,
-                        None => service.member.identity.sender_of_request(message.envelope.as_ref())?,
+                        None => {
+                            service.member.identity.sender_of_request(message.envelope.as_ref())?
+                        }
                     };
                     *known = Some(from);
                     Ok((from, service.append_request(from, message)?))
@@ -303,16 +327,23 @@ impl Peer for PeerService {
             })
         };
         let service = self.clone();
-        let answers = self.member.raft.stream_append(requests).enumerate().map(move |(number, result)| {
-            let receiver = if number == 0 { *sender.lock() } else { None };
-            append_response(result, receiver.and_then(|receiver| service.member.identity.to(receiver)))
-        });
+        let answers =
+            self.member.raft.stream_append(requests).enumerate().map(move |(number, result)| {
+                let receiver = if number == 0 { *sender.lock() } else { None };
+                append_response(
+                    result,
+                    receiver.and_then(|receiver| service.member.identity.to(receiver)),
+                )
+            });
         let ending = futures::stream::once(async move { refusal.lock().take() });
         let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
         Ok(Response::new(Box::pin(answers.chain(ending))))
     }
 
-    async fn append_one(&self, request: Request<proto::AppendRequest>) -> Answered<proto::AppendResponse> {
+    async fn append_one(
+        &self,
+        request: Request<proto::AppendRequest>,
+    ) -> Answered<proto::AppendResponse> {
         let message = request.into_inner();
         let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
@@ -329,7 +360,10 @@ impl Peer for PeerService {
         Ok(self.vote_response(sender, answer))
     }
 
-    async fn pre_vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
+    async fn pre_vote(
+        &self,
+        request: Request<proto::VoteRequest>,
+    ) -> Answered<proto::VoteResponse> {
         let (sender, epoch, rpc) = self.vote_request(request.into_inner())?;
         let answer = self.member.raft.pre_vote(rpc).await.map_err(stopped)?;
         self.may_vote_for(sender, epoch)?;
@@ -343,14 +377,18 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
         let (last, _) = receiver::named(request.meta, &vote)?;
-        let mut answer =
-            proto::SnapshotOffsetResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        let mut answer = proto::SnapshotOffsetResponse {
+            envelope: self.member.identity.to(sender),
+            ..Default::default()
+        };
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
                 match self.receiver.offset(last).await? {
                     TransferState::AlreadyApplied => answer.already_applied = true,
-                    TransferState::Expects(chunk, key) => (answer.next_chunk, answer.last_key) = (chunk, key),
+                    TransferState::Expects(chunk, key) => {
+                        (answer.next_chunk, answer.last_key) = (chunk, key)
+                    }
                 }
                 let applied = self.member.engine.applied(GROUP).map(raft_log_id);
                 answer.applied = applied.as_ref().map(convert::log_id_to_proto);
@@ -390,13 +428,20 @@ impl Peer for PeerService {
         let (last, meta) = receiver::named(request.meta, &vote)?;
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
-            None => match self.receiver.finish(last, meta, request.chunks, request.machine).await? {
-                None => vote,
-                Some(snapshot) => {
-                    tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");
-                    self.member.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?.vote
+            None => {
+                match self.receiver.finish(last, meta, request.chunks, request.machine).await? {
+                    None => vote,
+                    Some(snapshot) => {
+                        tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");
+                        self.member
+                            .raft
+                            .install_full_snapshot(vote, snapshot)
+                            .await
+                            .map_err(stopped)?
+                            .vote
+                    }
                 }
-            },
+            }
         };
         Ok(Response::new(proto::SnapshotFinishResponse {
             envelope: self.member.identity.to(sender),
@@ -414,8 +459,10 @@ impl Peer for PeerService {
         let from = messages::vote_from_proto(request.from, self.member.identity.votes_of(sender))?;
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let rpc = TransferLeaderRequest::new(from, NodeId::from_u64(request.to), last);
-        let mut answer =
-            proto::TransferLeaderResponse { envelope: self.member.identity.to(sender), ..Default::default() };
+        let mut answer = proto::TransferLeaderResponse {
+            envelope: self.member.identity.to(sender),
+            ..Default::default()
+        };
         match self.member.raft.handle_transfer_leader(rpc).await.map_err(stopped)? {
             Ok(()) => {}
             Err(TransferLeaderError::VoteChanged { actual, .. }) => {
@@ -429,11 +476,15 @@ impl Peer for PeerService {
         Ok(Response::new(answer))
     }
 
-    async fn recover(&self, request: Request<proto::RecoverRequest>) -> Answered<proto::RecoverResponse> {
+    async fn recover(
+        &self,
+        request: Request<proto::RecoverRequest>,
+    ) -> Answered<proto::RecoverResponse> {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let unsafe_recovery = request.unsafe_recovery;
-        let epoch = request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
+        let epoch =
+            request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
         let vote = self.help_recover(sender, epoch, unsafe_recovery).await?;
         Ok(Response::new(proto::RecoverResponse {
             envelope: self.member.identity.to(sender),
@@ -465,7 +516,8 @@ impl Peer for PeerService {
         let log_id = LogId { term: log_id.term, index: log_id.index };
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
         let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
-        let value = self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
+        let value =
+            self.member.engine.find_value(GROUP, log_id, &request.key, request.length, hash).await;
         Ok(Response::new(proto::FetchValueResponse {
             envelope: self.member.identity.to(sender),
             found: value.is_some(),

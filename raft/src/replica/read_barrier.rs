@@ -83,10 +83,12 @@ impl Rounds {
 
 fn read_error(error: RaftError<TypeConfig, LinearizableReadError<TypeConfig>>) -> ReadError {
     match error {
-        RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)) => match leader(forward) {
-            Some(leader) => ReadError::NotLeader { leader: Some(leader) },
-            None => ReadError::NoLeader,
-        },
+        RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)) => {
+            match leader(forward) {
+                Some(leader) => ReadError::NotLeader { leader: Some(leader) },
+                None => ReadError::NoLeader,
+            }
+        }
         RaftError::APIError(_) => ReadError::NoLeader,
         RaftError::Fatal(fatal) => ReadError::Stopped(fatal.to_string()),
     }

@@ -187,7 +187,8 @@ impl Cycle<'_> {
         }
         self.tick();
         if self.progress.position == DONE
-            && Duration::from_secs(self.progress.elapsed_s) >= self.scrubber.member.config.scrub_cycle
+            && Duration::from_secs(self.progress.elapsed_s)
+                >= self.scrubber.member.config.scrub_cycle
         {
             (self.progress.position, self.progress.elapsed_s) = (0, 0);
         }

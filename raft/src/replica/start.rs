@@ -40,7 +40,8 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let parts = Parts::of(bounded(config, &engine), engine);
-        let blank = is_uninitialized(&parts.engine) && parts.engine.member_state() == MemberState::Active;
+        let blank =
+            is_uninitialized(&parts.engine) && parts.engine.member_state() == MemberState::Active;
         let raft = parts.build_raft().await?;
         parts.begin(&raft).await?;
         Ok(Replica { inner: Arc::new(parts.background(raft, blank)) })
@@ -49,8 +50,10 @@ impl Replica {
 
 /// Bounds the table of sessions, which shares a checkpoint area with the keys.
 fn bounded(config: ReplicaConfig, engine: &Engine) -> ReplicaConfig {
-    let sessions = engine.status().index_capacity_bytes / SESSIONS_PART / sessions::BYTES_PER_SESSION;
-    let max_sessions = config.max_sessions.min(usize::try_from(sessions).unwrap_or(usize::MAX)).max(1);
+    let sessions =
+        engine.status().index_capacity_bytes / SESSIONS_PART / sessions::BYTES_PER_SESSION;
+    let max_sessions =
+        config.max_sessions.min(usize::try_from(sessions).unwrap_or(usize::MAX)).max(1);
     ReplicaConfig { max_sessions, ..config }
 }
 
@@ -102,12 +105,15 @@ impl Parts {
         let config = Arc::new(self.config.for_openraft(&engine.identity().cluster, id)?);
         terms::warn_if_misled(engine, id);
         let (progress, pinned, repairer) = (&self.progress, &self.pinned, &self.repairer);
-        let machine = StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
-            .map_err(unreadable)?;
+        let machine =
+            StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
+                .map_err(unreadable)?;
         let (gate, ack_modes) = (self.gate.clone(), self.ack_modes.clone());
         let policy = Arc::new(Policy { gate, ack_modes, metrics: self.metrics.clone() });
-        let (identity, members) = (self.identity.clone(), Arc::new(self.config.initial_members.clone()));
-        let connections = Connections::new(identity, policy, pinned.clone(), members, self.answer_timeout());
+        let (identity, members) =
+            (self.identity.clone(), Arc::new(self.config.initial_members.clone()));
+        let connections =
+            Connections::new(identity, policy, pinned.clone(), members, self.answer_timeout());
         let log = LogStore::new(engine.clone(), repairer.clone());
         let raft = Raft::build(id, config, connections, log, machine).await.map_err(unreadable)?;
         self.metrics.set(raft.metrics());
@@ -118,8 +124,9 @@ impl Parts {
     async fn begin(&self, raft: &Raft) -> Result<(), Error> {
         raft.runtime_config().elect(self.gate.is_open());
         raft.run();
-        let voters =
-            raft.with_raft_state(|state| state.membership_state.effective().voter_ids().count()).await;
+        let voters = raft
+            .with_raft_state(|state| state.membership_state.effective().voter_ids().count())
+            .await;
         let fits = voters.map_err(unreadable).and_then(|voters| self.config.fits(voters));
         if fits.is_err() {
             raft.shutdown().await.ok();
@@ -131,12 +138,22 @@ impl Parts {
     /// and nothing was lost.
     fn background(self, raft: Raft, blank: bool) -> Inner {
         let timeout = self.answer_timeout();
-        let Parts { config, engine, identity, progress, pinned, repairer, ack_modes, gate, .. } = self;
+        let Parts { config, engine, identity, progress, pinned, repairer, ack_modes, gate, .. } =
+            self;
         let (receiver, append_capacity) =
             (Arc::new(SnapshotReceiver::new(engine.clone())), AppendCapacity::new(engine.clone()));
-        let (records, stopping) = (Arc::new(EpochRecords::new(raft.clone())), AtomicBool::new(false));
-        let member =
-            Arc::new(LocalMember { identity, engine, raft, config, gate, progress, records, stopping });
+        let (records, stopping) =
+            (Arc::new(EpochRecords::new(raft.clone())), AtomicBool::new(false));
+        let member = Arc::new(LocalMember {
+            identity,
+            engine,
+            raft,
+            config,
+            gate,
+            progress,
+            records,
+            stopping,
+        });
         let maintained = Arc::new(Maintained {
             member: member.clone(),
             pinned,
@@ -151,7 +168,8 @@ impl Parts {
         runtime::spawn(Reconciler::run(Arc::downgrade(&reconciler)));
         let removed_reason = Arc::default();
         if member.config.initial_members.len() > 1 {
-            let joiner = Joiner { member: member.clone(), removed_reason: Arc::clone(&removed_reason) };
+            let joiner =
+                Joiner { member: member.clone(), removed_reason: Arc::clone(&removed_reason) };
             runtime::spawn(joiner.run());
         }
         if blank && forming::is_mine(&member) {

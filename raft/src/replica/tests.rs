@@ -90,7 +90,10 @@ async fn a_grant_lets_votes_through_for_its_candidate_until_it_expires() {
     let (_folder, replica, service) = replica().await;
     replica.inner.member.gate.close();
     replica
-        .unsafe_recovery(UnsafeRecovery { epoch: BootEpoch { number: 1, nonce: 2 }, ..unsafe_recovery() })
+        .unsafe_recovery(UnsafeRecovery {
+            epoch: BootEpoch { number: 1, nonce: 2 },
+            ..unsafe_recovery()
+        })
         .await
         .unwrap();
     assert!(
@@ -121,8 +124,11 @@ async fn only_a_leadership_under_a_grant_counts_as_an_unsafe_one() {
         let vote = Vote { term, node_id: leader.as_u64(), committed: true };
         member.is_unsafe_leadership(
             leader,
-            &crate::transport::messages::vote_from_proto(Some(vote), member.identity.votes_of(leader))
-                .unwrap(),
+            &crate::transport::messages::vote_from_proto(
+                Some(vote),
+                member.identity.votes_of(leader),
+            )
+            .unwrap(),
         )
     };
     assert!(!is_unsafe(other(), 1));
@@ -247,9 +253,10 @@ async fn a_member_refuses_entries_that_contradict_what_it_has_applied() {
     while replica.status().applied.is_none_or(|applied| applied.index < 1) {
         tokio::task::yield_now().await;
     }
-    for contradicting in
-        [append(3, Some((2, 0)), vec![blank(3, 1), blank(3, 2)]), append(3, Some((3, 1)), vec![blank(3, 2)])]
-    {
+    for contradicting in [
+        append(3, Some((2, 0)), vec![blank(3, 1), blank(3, 2)]),
+        append(3, Some((3, 1)), vec![blank(3, 2)]),
+    ] {
         let refused = service.append_one(contradicting).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert!(refused.message().contains("cairn unsafe-recovery"), "{refused}");
@@ -309,7 +316,10 @@ async fn votes_and_appends_in_the_name_of_another_member_are_refused() {
         vote: Some(Vote { term: 1, node_id: NodeId::new(3, 3).as_u64(), committed: true }),
         ..Default::default()
     };
-    assert_eq!(service.append_one(Request::new(append)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(
+        service.append_one(Request::new(append)).await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
     assert_eq!(replica.status().term, 0);
 }
 
@@ -318,7 +328,10 @@ async fn a_message_for_an_earlier_incarnation_is_refused() {
     let (_folder, replica, service) = replica().await;
     let mut vote = candidacy(1);
     vote.envelope.as_mut().unwrap().receiver = NodeId::new(1, 77).as_u64();
-    assert_eq!(service.vote(Request::new(vote)).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(
+        service.vote(Request::new(vote)).await.unwrap_err().code(),
+        Code::FailedPrecondition
+    );
     assert_eq!(replica.status().term, 0);
 }
 
@@ -344,8 +357,10 @@ async fn a_command_without_operations_or_with_endless_keys_is_refused() {
     let empty = Command { synced: false, session: None, operations: vec![] };
     assert!(matches!(replica.write(empty).await, Err(WriteError::Invalid(_))));
     let key = bytes::Bytes::from(vec![7; MAX_META_BYTES]);
-    let check =
-        crate::core::command::Operation::Check { key, condition: crate::core::command::Condition::None };
+    let check = crate::core::command::Operation::Check {
+        key,
+        condition: crate::core::command::Condition::None,
+    };
     let endless = Command { synced: false, session: None, operations: vec![check] };
     assert!(matches!(replica.write(endless).await, Err(WriteError::Invalid(_))));
 }
@@ -360,10 +375,14 @@ async fn after_shutdown_nothing_is_served_and_no_failure_is_reported() {
         value: "v".into(),
         condition: crate::core::command::Condition::None,
     };
-    let write = replica.write(Command { synced: false, session: None, operations: vec![put] }).await;
+    let write =
+        replica.write(Command { synced: false, session: None, operations: vec![put] }).await;
     assert!(matches!(write, Err(WriteError::Stopped(_))), "{write:?}");
     assert!(matches!(replica.read_barrier().await, Err(ReadError::Stopped(_))));
-    assert_eq!(service.vote(Request::new(candidacy(1))).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(
+        service.vote(Request::new(candidacy(1))).await.unwrap_err().code(),
+        Code::Unavailable
+    );
     assert_eq!(replica.status().role, crate::replica::status::Role::Stopped);
     assert_eq!(replica.wait_stopped().now_or_never(), None);
 }
@@ -382,8 +401,10 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
             value,
             condition: crate::core::command::Condition::None,
         };
-        let proposal =
-            codec::encode_command(Command { synced: false, session: None, operations: vec![put] }, 1);
+        let proposal = codec::encode_command(
+            Command { synced: false, session: None, operations: vec![put] },
+            1,
+        );
         let entry = proto::Entry { term: 1, index, meta: proposal.meta, values: proposal.values };
         Request::new(AppendRequest {
             envelope: envelope(),
@@ -407,7 +428,8 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
     let mut abandoned = service.append_one(append(0, 60));
     assert!(futures::poll!(&mut abandoned).is_pending());
     drop(abandoned);
-    let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60))) else {
+    let std::task::Poll::Ready(refused) = futures::poll!(&mut service.append_one(append(1, 60)))
+    else {
         panic!("reserved capacity was reserved again");
     };
     assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
@@ -427,7 +449,10 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
 async fn a_term_that_elections_cannot_have_reached_is_refused_in_every_message() {
     let (_folder, replica, service) = replica().await;
     let far = (1 << 32) + 2;
-    assert!(service.vote(Request::new(candidacy(far))).await.is_err(), "not even by one that never voted");
+    assert!(
+        service.vote(Request::new(candidacy(far))).await.is_err(),
+        "not even by one that never voted"
+    );
     assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
     for term in [far, (1 << 62) - 1, 1 << 62, u64::MAX] {
         let leads = || Some(Vote { term, node_id: other().as_u64(), committed: true });
@@ -513,12 +538,14 @@ async fn a_misled_member_logs_how_to_replace_it() {
     let engine = engine(&folder).await;
     let logged = |engine: &Engine| {
         let log = Log::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || terms::warn_if_misled(engine, other()));
         String::from_utf8(std::mem::take(&mut *log.0.lock())).unwrap()
     };
     assert_eq!(logged(&engine), "");
-    let vote = |term: u64| [&[1][..], &term.to_le_bytes(), &other().as_u64().to_le_bytes(), &[0]].concat();
+    let vote =
+        |term: u64| [&[1][..], &term.to_le_bytes(), &other().as_u64().to_le_bytes(), &[0]].concat();
     engine.save_vote(GROUP, &vote(1 << 32)).await.unwrap();
     assert_eq!(logged(&engine), "");
     engine.save_vote(GROUP, &vote((1 << 62) - 1)).await.unwrap();

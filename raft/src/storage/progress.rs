@@ -70,7 +70,8 @@ impl Progress {
     pub(crate) fn publish_image(&self, image: &Image) {
         self.removed.set(&image.removed);
         self.boot_epochs.set_logged(&image.boot_epochs);
-        *self.unsafe_recoveries.lock() = (image.unsafe_recoveries(), image.last_unsafe_recovery_term);
+        *self.unsafe_recoveries.lock() =
+            (image.unsafe_recoveries(), image.last_unsafe_recovery_term);
     }
 
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {

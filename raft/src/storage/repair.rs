@@ -23,7 +23,11 @@ const UNREADABLE_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) trait PeerValues: Send + Sync {
     /// The bytes of an extent, and the member that had them. `key` is the key whose value it is, or
     /// empty. `None` if no member that answers has them.
-    fn fetch<'a>(&'a self, extent: &'a Extent, key: &'a [u8]) -> BoxFuture<'a, Option<(Bytes, NodeId)>>;
+    fn fetch<'a>(
+        &'a self,
+        extent: &'a Extent,
+        key: &'a [u8],
+    ) -> BoxFuture<'a, Option<(Bytes, NodeId)>>;
 }
 
 /// Repairs this member's values.
@@ -128,7 +132,9 @@ impl Repairer {
         let own = match &extent.owner {
             Owner::Body => self.engine.body_of(GROUP, extent.log_id),
             Owner::Entry | Owner::Key(_) => {
-                self.engine.find_value(GROUP, extent.log_id, key(extent), extent.at.len, extent.at.hash).await
+                self.engine
+                    .find_value(GROUP, extent.log_id, key(extent), extent.at.len, extent.at.hash)
+                    .await
             }
         };
         if let Some(bytes) = own {
@@ -156,7 +162,9 @@ impl Repairer {
         match self.repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
             Some(bytes) => Ok(Some((entry, bytes))),
             // It may have been overwritten while the other members were asked.
-            None if self.engine.lookup(GROUP, key) != Some(entry) => self.engine.get(GROUP, key).await,
+            None if self.engine.lookup(GROUP, key) != Some(entry) => {
+                self.engine.get(GROUP, key).await
+            }
             None => Err(error),
         }
     }
@@ -172,9 +180,10 @@ impl Repairer {
         entry: &KeyEntry,
     ) -> cairn_engine::Result<Bytes> {
         match view.read(entry).await {
-            Err(error) if is_damage(&error) => {
-                self.repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), entry)).await.ok_or(error)
-            }
+            Err(error) if is_damage(&error) => self
+                .repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), entry))
+                .await
+                .ok_or(error),
             read => read,
         }
     }

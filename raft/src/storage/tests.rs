@@ -21,8 +21,10 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
         let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
-        let (progress, pinned) =
-            (Arc::new(Progress::new(Removed::default(), BootEpochs::default())), PinnedSnapshot::default());
+        let (progress, pinned) = (
+            Arc::new(Progress::new(Removed::default(), BootEpochs::default())),
+            PinnedSnapshot::default(),
+        );
         let machine = StateMachine::new(engine.clone(), progress, pinned, repairer.clone());
         Ok((folder, LogStore::new(engine, repairer), machine.unwrap()))
     }

@@ -39,7 +39,9 @@ pub(super) fn outcome(
 ) -> Result<StreamAppendResult<TypeConfig>, Malformed> {
     Ok(match answer.kind.ok_or(Malformed("an empty answer"))? {
         Kind::Matched(matched) => Ok(matched.log_id.map(convert::log_id_from_proto).transpose()?),
-        Kind::Conflict(previous) => Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous)?)),
+        Kind::Conflict(previous) => {
+            Err(StreamAppendError::Conflict(convert::log_id_from_proto(previous)?))
+        }
         Kind::HigherVote(vote) => {
             Err(StreamAppendError::HigherVote(messages::vote_from_proto(Some(vote), from)?))
         }
@@ -54,7 +56,10 @@ pub(super) fn outlet()
     let messages = futures::stream::poll_fn(move |context| receiver.poll_recv(context));
     (
         sender,
-        messages.map(runtime::on_its_way).take_while(|message| ready(message.is_some())).filter_map(ready),
+        messages
+            .map(runtime::on_its_way)
+            .take_while(|message| ready(message.is_some()))
+            .filter_map(ready),
     )
 }
 
@@ -198,7 +203,10 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     fn send(&mut self, request: AppendRequest) {
         let (envelope, matched) = match self.first_sent {
             true => (None, None),
-            false => (self.identity.to(self.target), self.policy.acknowledged(self.target, &request.vote)),
+            false => (
+                self.identity.to(self.target),
+                self.policy.acknowledged(self.target, &request.vote),
+            ),
         };
         let matched = matched.as_ref().map(convert::log_id_to_proto);
         self.first_sent = true;
@@ -227,7 +235,8 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         &mut self,
         answer: Option<Result<proto::AppendResponse, Status>>,
     ) -> Result<(StreamAppendResult<TypeConfig>, bool), Status> {
-        let answer = answer.unwrap_or_else(|| Err(Status::unavailable("the follower ended the stream")))?;
+        let answer =
+            answer.unwrap_or_else(|| Err(Status::unavailable("the follower ended the stream")))?;
         if !self.first_answered {
             self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
             self.first_answered = true;
@@ -301,8 +310,9 @@ mod tests {
     #[test]
     fn a_conflict_with_what_a_snapshot_has_replaced_is_void() {
         let snapshots = Snapshots::default();
-        let void =
-            |unanswered: &mut InFlightAppends| unanswered.answered(&snapshots).map(|meaning| meaning.void);
+        let void = |unanswered: &mut InFlightAppends| {
+            unanswered.answered(&snapshots).map(|meaning| meaning.void)
+        };
         let mut unanswered = InFlightAppends::default();
         for without_entry in [true, true, false, true] {
             unanswered.sent(without_entry, &snapshots);

@@ -14,11 +14,13 @@ use crate::core::{convert, proto, runtime};
 use crate::storage::state_machine::{PinnedSnapshot, Snapshot, SnapshotData};
 use futures::Stream;
 use openraft::base::{BoxFuture, BoxStream};
-use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::errors::{
+    NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable,
+};
 use openraft::network::RPCOption;
 use openraft::raft::{
-    AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult, TransferLeaderError,
-    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
@@ -82,7 +84,11 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
         self.network(target, address, true)
     }
 
-    async fn new_heartbeat_client(&mut self, target: NodeId, address: &MemberAddress) -> PeerNetwork {
+    async fn new_heartbeat_client(
+        &mut self,
+        target: NodeId,
+        address: &MemberAddress,
+    ) -> PeerNetwork {
         self.network(target, address, false)
     }
 }
@@ -144,7 +150,9 @@ impl PeerNetwork {
             return Err(Timeout { action, id, target, timeout: within }.into());
         };
         let answer = answer.map_err(|status| rpc_error(&status))?.into_inner();
-        self.identity.check_answer(envelope(&answer), self.target).map_err(|status| rpc_error(&status))?;
+        self.identity
+            .check_answer(envelope(&answer), self.target)
+            .map_err(|status| rpc_error(&status))?;
         Ok(answer)
     }
 
@@ -152,7 +160,10 @@ impl PeerNetwork {
     fn may_campaign(&self) -> Rpc<()> {
         match self.policy.may_campaign(self.identity.id()) {
             true => Ok(()),
-            false => Err(Unreachable::from_string("this member is recovering, and asks for no votes").into()),
+            false => {
+                Err(Unreachable::from_string("this member is recovering, and asks for no votes")
+                    .into())
+            }
         }
     }
 
@@ -187,9 +198,13 @@ impl PeerNetwork {
             }
         };
         let answer = self
-            .call(openraft::RPCTypes::Vote, option.hard_ttl(), route, call, |answer: &proto::VoteResponse| {
-                answer.envelope.as_ref()
-            })
+            .call(
+                openraft::RPCTypes::Vote,
+                option.hard_ttl(),
+                route,
+                call,
+                |answer: &proto::VoteResponse| answer.envelope.as_ref(),
+            )
             .await?;
         // Check again: the gate may have closed meanwhile, and openraft counts the votes that it
         // gets.
@@ -214,11 +229,16 @@ impl PeerNetwork {
         if opened.is_err() {
             self.not_before = Some(runtime::now() + REOPEN_INTERVAL);
         }
-        let (before, node, target) =
-            (self.peer.reachable.swap(opened.is_ok(), Ordering::Relaxed), self.identity.id(), self.target);
+        let (before, node, target) = (
+            self.peer.reachable.swap(opened.is_ok(), Ordering::Relaxed),
+            self.identity.id(),
+            self.target,
+        );
         match &opened {
             Ok(_) if !before => tracing::info!(%node, %target, "a member is reachable again"),
-            Err(error) if before => tracing::warn!(%node, %target, %error, "a member is unreachable"),
+            Err(error) if before => {
+                tracing::warn!(%node, %target, %error, "a member is unreachable")
+            }
             _ => {}
         }
         opened
@@ -289,9 +309,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             // This answer may come after the follower has got more on its stream, and openraft
             // would take it for a reverted log. The stream detects a real conflict as well.
             Err(StreamAppendError::Conflict(_)) => {
-                return Err(
-                    Unreachable::from_string("the follower lacks entries that it acknowledged").into()
-                );
+                return Err(Unreachable::from_string(
+                    "the follower lacks entries that it acknowledged",
+                )
+                .into());
             }
             Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
         })
@@ -350,7 +371,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let SnapshotData::Outgoing(outgoing) = snapshot.snapshot else {
-            return Err(NetworkError::from_string("only a snapshot of this member can be sent").into());
+            return Err(
+                NetworkError::from_string("only a snapshot of this member can be sent").into()
+            );
         };
         let transfer = sender::Transfer {
             client: self.bulk()?.1,
@@ -397,7 +420,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             .await?;
         if let Some(actual) = answer.vote_changed {
             let actual = messages::vote_from_proto(Some(actual), self.votes())?;
-            return Ok(Err(TransferLeaderError::VoteChanged { expected: *rpc.from_leader(), actual }));
+            return Ok(Err(TransferLeaderError::VoteChanged {
+                expected: *rpc.from_leader(),
+                actual,
+            }));
         }
         if let Some(actual) = answer.log_not_flushed {
             let actual = actual.log_id.map(convert::log_id_from_proto).transpose()?;

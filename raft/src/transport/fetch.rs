@@ -29,9 +29,16 @@ pub(crate) struct Peers {
 }
 
 impl PeerValues for Peers {
-    fn fetch<'a>(&'a self, extent: &'a Extent, key: &'a [u8]) -> BoxFuture<'a, Option<(Bytes, NodeId)>> {
+    fn fetch<'a>(
+        &'a self,
+        extent: &'a Extent,
+        key: &'a [u8],
+    ) -> BoxFuture<'a, Option<(Bytes, NodeId)>> {
         Box::pin(async move {
-            let peers = self.metrics.read_metrics(|seen| others(seen, &self.configured)).unwrap_or_default();
+            let peers = self
+                .metrics
+                .read_metrics(|seen| others(seen, &self.configured))
+                .unwrap_or_default();
             for (peer, address) in peers {
                 match fetch_value(&self.identity, peer, &address, extent, key).await {
                     Ok(Some(bytes)) => return Some((bytes, peer)),
@@ -77,13 +84,17 @@ async fn fetch_value(
         length: extent.at.len,
         key: Bytes::copy_from_slice(key),
     };
-    let answer = runtime::timeout(ANSWER_TIMEOUT, client.fetch_value(request)).await.ok_or("no answer")?;
+    let answer =
+        runtime::timeout(ANSWER_TIMEOUT, client.fetch_value(request)).await.ok_or("no answer")?;
     let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
-    identity.check_answer(answer.envelope.as_ref(), peer).map_err(|status| status.message().to_string())?;
+    identity
+        .check_answer(answer.envelope.as_ref(), peer)
+        .map_err(|status| status.message().to_string())?;
     if !answer.found {
         return Ok(None);
     }
-    match answer.value.len() == extent.at.len as usize && xxh3_128(&answer.value) == extent.at.hash {
+    match answer.value.len() == extent.at.len as usize && xxh3_128(&answer.value) == extent.at.hash
+    {
         true => Ok(Some(answer.value)),
         false => Err("the answer is another value than was asked for".into()),
     }

@@ -25,9 +25,14 @@ pub(crate) struct Answer {
 ///
 /// # Errors
 /// The refusal, in the words of the member that was asked.
-pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> Result<Answer, Status> {
+pub(crate) async fn hello(
+    identity: &PeerIdentity,
+    slot: u16,
+    address: &str,
+) -> Result<Answer, Status> {
     let mut client = connect(address).map_err(Status::invalid_argument)?;
-    let request = proto::HelloRequest { envelope: identity.to_anyone(), receiver_slot: u32::from(slot) };
+    let request =
+        proto::HelloRequest { envelope: identity.to_anyone(), receiver_slot: u32::from(slot) };
     let answer = runtime::timeout(TIMEOUT, client.hello(request)).await;
     let answer = answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner();
     // The answering node may be a removed one. That says nothing about this one, so do not pass on
@@ -38,7 +43,9 @@ pub(crate) async fn hello(identity: &PeerIdentity, slot: u16, address: &str) -> 
         .filter(|replaceable_voter| replaceable_voter.as_u64() != 0);
     let last_log_id = answer.last_log_id.map(|last| LogId { term: last.term, index: last.index });
     match id.slot() == slot {
-        true => Ok(Answer { id, uninitialized: answer.uninitialized, replaceable_voter, last_log_id }),
+        true => {
+            Ok(Answer { id, uninitialized: answer.uninitialized, replaceable_voter, last_log_id })
+        }
         false => Err(Status::failed_precondition(format!("member {id} answered"))),
     }
 }

@@ -56,7 +56,15 @@ impl PeerIdentity {
         let epoch = BootEpoch { number: 0, nonce: 0 };
         let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
         let (fencing_history, terms) = (FencingHistory::default(), Terms::default());
-        PeerIdentity { cluster: cluster.into(), id, epoch, fencing_history, boot_epochs, removed, terms }
+        PeerIdentity {
+            cluster: cluster.into(),
+            id,
+            epoch,
+            fencing_history,
+            boot_epochs,
+            removed,
+            terms,
+        }
     }
 
     pub(crate) fn boot_epochs(&self) -> &BootEpochs {
@@ -96,21 +104,33 @@ impl PeerIdentity {
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
         match receiver == self.id {
             true => Ok(sender),
-            false => Err(refused(format!("the message is for member {receiver}, this is {}", self.id))),
+            false => {
+                Err(refused(format!("the message is for member {receiver}, this is {}", self.id)))
+            }
         }
     }
 
     /// The sender of a Hello, which names only the receiver's slot.
-    pub(crate) fn sender_of_hello(&self, envelope: Option<&Envelope>, slot: u32) -> Result<NodeId, Status> {
+    pub(crate) fn sender_of_hello(
+        &self,
+        envelope: Option<&Envelope>,
+        slot: u32,
+    ) -> Result<NodeId, Status> {
         let sender = self.sender_in_cluster(envelope)?;
         match slot == u32::from(self.id.slot()) {
             true => Ok(sender),
-            false => Err(refused(format!("the message is for slot {slot}, this is member {}", self.id))),
+            false => {
+                Err(refused(format!("the message is for slot {slot}, this is member {}", self.id)))
+            }
         }
     }
 
     /// Checks that an answer comes from the member that was asked.
-    pub(crate) fn check_answer(&self, envelope: Option<&Envelope>, from: NodeId) -> Result<(), Status> {
+    pub(crate) fn check_answer(
+        &self,
+        envelope: Option<&Envelope>,
+        from: NodeId,
+    ) -> Result<(), Status> {
         let sender = self.sender_in_cluster(envelope)?;
         let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
         match sender == from && receiver == self.id {
@@ -123,7 +143,8 @@ impl PeerIdentity {
     }
 
     pub(crate) fn sender_in_cluster(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
-        let envelope = envelope.ok_or_else(|| refused("the message names no sender and receiver".into()))?;
+        let envelope =
+            envelope.ok_or_else(|| refused("the message names no sender and receiver".into()))?;
         let sender = NodeId::from_u64(envelope.sender);
         if envelope.cluster != *self.cluster {
             return Err(refused(format!(
@@ -146,7 +167,10 @@ impl PeerIdentity {
             return Err(Status::new(REFUSED_IDENTITY, reason));
         }
         if sender.slot() == self.id.slot() && sender != self.id {
-            return Err(refused(format!("member {sender} claims the slot of this member, {}", self.id)));
+            return Err(refused(format!(
+                "member {sender} claims the slot of this member, {}",
+                self.id
+            )));
         }
         self.fence(sender, epoch_of(envelope), &envelope.fencing_history)?;
         Ok(sender)
@@ -154,7 +178,12 @@ impl PeerIdentity {
 
     /// Refuses a boot epoch of a member that is earlier than one already known, or another boot of
     /// the same number.
-    fn fence(&self, sender: NodeId, epoch: BootEpoch, fencing_history: &[u64]) -> Result<(), Status> {
+    fn fence(
+        &self,
+        sender: NodeId,
+        epoch: BootEpoch,
+        fencing_history: &[u64],
+    ) -> Result<(), Status> {
         match self.boot_epochs.observe(sender, epoch, fencing_history) {
             Ok(()) => Ok(()),
             Err(known) => {
@@ -224,7 +253,8 @@ mod tests {
     fn an_earlier_boot_epoch_and_a_copy_are_refused_once_a_later_one_is_known() {
         let here = here();
         let observe = |number, nonce| {
-            let message = envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), number, nonce);
+            let message =
+                envelope_of("blue", NodeId::new(2, 22), NodeId::new(1, 11), number, nonce);
             here.sender_of_request(Some(&message)).map(drop)
         };
         observe(4, 40).unwrap();
@@ -247,7 +277,8 @@ mod tests {
         assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
         assert!(here.check_answer(Some(&message), old).is_err());
-        here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)))).unwrap();
+        here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11))))
+            .unwrap();
     }
 
     #[test]
@@ -272,9 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_another_version_of_the_protocol_is_refused_before_anything_else_of_it_is_used() {
-        let message =
-            |protocol| Envelope { protocol, ..envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11)) };
+    fn a_message_in_another_version_of_the_protocol_is_refused_before_anything_else_of_it_is_used()
+    {
+        let message = |protocol| Envelope {
+            protocol,
+            ..envelope("blue", NodeId::new(2, 22), NodeId::new(1, 11))
+        };
         let here = here();
         for other in [0, PROTOCOL + 1, u32::MAX] {
             let later = Envelope { boot_epoch: 9, ..message(other) };

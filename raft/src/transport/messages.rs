@@ -4,7 +4,9 @@
 //! needs is present.
 
 use super::terms::Sender;
-use crate::core::convert::{log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto};
+use crate::core::convert::{
+    log_id_from_proto, log_id_to_proto, membership_from_proto, membership_to_proto,
+};
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
 use crate::core::types::{AppendRequest, Entry, RaftLogId, SnapshotMeta, StoredMembership, Vote};
@@ -24,11 +26,18 @@ pub(crate) struct AckMode {
 
 pub(crate) fn vote_to_proto(vote: &Vote) -> proto::Vote {
     let leader = vote.leader_id();
-    proto::Vote { term: leader.term(), node_id: leader.node_id().as_u64(), committed: vote.is_committed() }
+    proto::Vote {
+        term: leader.term(),
+        node_id: leader.node_id().as_u64(),
+        committed: vote.is_committed(),
+    }
 }
 
 /// A vote, if its term is accepted from its sender.
-pub(crate) fn vote_from_proto(vote: Option<proto::Vote>, from: Sender<'_>) -> Result<Vote, Malformed> {
+pub(crate) fn vote_from_proto(
+    vote: Option<proto::Vote>,
+    from: Sender<'_>,
+) -> Result<Vote, Malformed> {
     let vote = vote.ok_or(Malformed("no vote"))?;
     from.check(vote.term)?;
     let node_id = NodeId::from_u64(vote.node_id);
@@ -218,7 +227,8 @@ mod tests {
     fn a_term_or_index_beyond_the_bound_is_refused() {
         let terms = Terms::default();
         let from = terms.votes_from(NodeId::new(2, 2));
-        let vote = |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }), from);
+        let vote =
+            |term| vote_from_proto(Some(proto::Vote { term, node_id: 1, committed: false }), from);
         assert!(vote(1 << 32).is_ok() && vote((1 << 32) + 1).is_err() && vote(u64::MAX).is_err());
         assert!(from_other(request(Some((3, u64::MAX - 1)), vec![])).is_err());
         let committed = Some(proto::LogId { term: 3, index: u64::MAX });
@@ -248,8 +258,9 @@ mod tests {
             ],
             leader_commit: Some(RaftLogId::new_term_index(4, 8)),
         };
-        let bytes = append_to_proto(request.clone(), None, AckMode { term: 5, number: 2, fast: true })
-            .encode_to_vec();
+        let bytes =
+            append_to_proto(request.clone(), None, AckMode { term: 5, number: 2, fast: true })
+                .encode_to_vec();
         let back = from_other(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
         assert_eq!(back.entries, request.entries);

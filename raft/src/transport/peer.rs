@@ -79,8 +79,10 @@ impl Peer {
         of: impl Fn(&Route) -> &Result<Client, String>,
     ) -> Result<(usize, Client), RPCError<TypeConfig>> {
         let current = self.current.load(Ordering::Relaxed);
-        let client =
-            self.routes.get(current).map_or_else(|| Err("no address".into()), |route| of(route).clone());
+        let client = self
+            .routes
+            .get(current)
+            .map_or_else(|| Err("no address".into()), |route| of(route).clone());
         client.map(|client| (current, client)).map_err(|reason| {
             self.failed(current);
             Unreachable::from_string(reason).into()

@@ -39,7 +39,10 @@ struct Partial {
 
 impl Partial {
     /// Adds the next piece if it is complete; else returns the keys whose values are missing.
-    async fn take(mut self, items: Vec<proto::SnapshotItem>) -> Result<(Partial, Vec<Bytes>), Status> {
+    async fn take(
+        mut self,
+        items: Vec<proto::SnapshotItem>,
+    ) -> Result<(Partial, Vec<Bytes>), Status> {
         let keys = checked(&self.last_key, items)?;
         let last_key = keys.last().map_or_else(|| self.last_key.clone(), |key| key.key().clone());
         let missing = self.installer.put(keys).await.map_err(engine_status)?;
@@ -85,7 +88,8 @@ impl SnapshotReceiver {
     }
 
     fn already_applied(&self, last: LogId) -> bool {
-        self.engine.applied(GROUP) >= Some(last) || self.engine.log_id_at(GROUP, last.index) == Some(last)
+        self.engine.applied(GROUP) >= Some(last)
+            || self.engine.log_id_at(GROUP, last.index) == Some(last)
     }
 
     /// Applied entries are committed and keep their ids: openraft would take a contradiction for a
@@ -93,7 +97,9 @@ impl SnapshotReceiver {
     fn refuse_contradiction(&self, last: LogId) -> Result<(), Status> {
         match self.engine.applied(GROUP) {
             Some(applied) if last.index <= applied.index && last > applied => {
-                let reason = format!("a snapshot through {last} contradicts what is applied here, {applied}");
+                let reason = format!(
+                    "a snapshot through {last} contradicts what is applied here, {applied}"
+                );
                 Err(Status::failed_precondition(reason))
             }
             _ => Ok(()),
@@ -133,7 +139,11 @@ impl SnapshotReceiver {
     ) -> Result<Taken, Status> {
         let mut slot = self.partial.clone().lock_owned().await;
         let next_chunk = match slot.as_ref().filter(|partial| partial.last_log_id == last) {
-            None => return Err(Status::aborted("no such snapshot is being received; ask for the offset")),
+            None => {
+                return Err(Status::aborted(
+                    "no such snapshot is being received; ask for the offset",
+                ));
+            }
             Some(partial) => partial.next_chunk,
         };
         if chunk != next_chunk {
@@ -180,7 +190,9 @@ impl SnapshotReceiver {
             }
             other => {
                 *slot = other;
-                Err(Status::aborted("the snapshot's pieces have not all arrived; ask for the offset"))
+                Err(Status::aborted(
+                    "the snapshot's pieces have not all arrived; ask for the offset",
+                ))
             }
         }
     }

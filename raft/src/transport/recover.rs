@@ -28,6 +28,9 @@ pub(crate) async fn ask_to_recover(
     );
     let answer = runtime::timeout(TIMEOUT, client.recover(request)).await.ok_or("no answer")?;
     let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
-    identity.check_answer(answer.envelope.as_ref(), leader).map_err(|status| status.message().to_string())?;
-    messages::vote_from_proto(answer.vote, identity.votes_of(leader)).map_err(|error| error.to_string())
+    identity
+        .check_answer(answer.envelope.as_ref(), leader)
+        .map_err(|status| status.message().to_string())?;
+    messages::vote_from_proto(answer.vote, identity.votes_of(leader))
+        .map_err(|error| error.to_string())
 }

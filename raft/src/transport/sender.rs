@@ -123,7 +123,12 @@ impl Transfer {
 
     /// Sends a piece, and once more with the values that the receiver lacks. `Some`: the receiver's
     /// higher vote.
-    async fn send_piece(&self, last: Option<proto::LogId>, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
+    async fn send_piece(
+        &self,
+        last: Option<proto::LogId>,
+        chunk: u64,
+        piece: &[Item],
+    ) -> Sent<Option<Vote>> {
         let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
         for _ in 0..2 {
             let answer = self.send_chunk(last, chunk, piece, values).await?;
@@ -136,7 +141,8 @@ impl Transfer {
                 return Ok(None);
             }
             if answer.next_chunk != chunk {
-                let reason = format!("the receiver expects chunk {} after {chunk}", answer.next_chunk);
+                let reason =
+                    format!("the receiver expects chunk {} after {chunk}", answer.next_chunk);
                 return Err(NetworkError::from_string(reason).into());
             }
             let missing: BTreeSet<Bytes> = answer.missing.into_iter().collect();
@@ -218,7 +224,8 @@ impl Transfer {
 
     fn receivers_vote(&self, vote: Option<proto::Vote>) -> Sent<Vote> {
         let from = self.identity.votes_of(self.target);
-        messages::vote_from_proto(vote, from).map_err(|error| Unreachable::from_string(error).into())
+        messages::vote_from_proto(vote, from)
+            .map_err(|error| Unreachable::from_string(error).into())
     }
 }
 
@@ -230,7 +237,8 @@ async fn checked<T>(
     envelope: impl Fn(&T) -> Option<&proto::Envelope>,
     out_of_space: impl FnOnce(),
 ) -> Sent<T> {
-    let late = || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
+    let late =
+        || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
     let answer = runtime::timeout(within, call).await.unwrap_or_else(late);
     let answer = match answer {
         Ok(answer) => answer.into_inner(),

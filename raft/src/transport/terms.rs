@@ -25,7 +25,8 @@ const MAX_TERM_JUMP: u64 = 1 << 32;
 /// Whether a member whose own term is `own` accepts the term; `None`: it never voted and holds no
 /// entry. `leads`: the sender claims to lead in that term.
 fn is_accepted(term: u64, own: Option<u64>, leads: bool) -> bool {
-    term < BOUND && (own.is_none() && leads || term.saturating_sub(own.unwrap_or(0)) <= MAX_TERM_JUMP)
+    term < BOUND
+        && (own.is_none() && leads || term.saturating_sub(own.unwrap_or(0)) <= MAX_TERM_JUMP)
 }
 
 /// The terms of this member.
@@ -133,7 +134,11 @@ mod tests {
             (u64::MAX, Some(u64::MAX), true, false),
         ];
         for (term, own, leads, accepted) in table {
-            assert_eq!(is_accepted(term, own, leads), accepted, "{term}, own {own:?}, leads: {leads}");
+            assert_eq!(
+                is_accepted(term, own, leads),
+                accepted,
+                "{term}, own {own:?}, leads: {leads}"
+            );
         }
     }
 }

@@ -28,7 +28,10 @@ async fn a_follower_names_the_leader_and_takes_neither_writes_nor_reads() {
     let follower = cluster.replicas().find(|r| r.status().role == Role::Follower).unwrap();
     let expected = leader.leader();
     assert_eq!(expected.as_ref().unwrap().0, leader.node_id());
-    assert_eq!(follower.write(put("a", "1")).await, Err(WriteError::NotLeader { leader: expected.clone() }));
+    assert_eq!(
+        follower.write(put("a", "1")).await,
+        Err(WriteError::NotLeader { leader: expected.clone() })
+    );
     assert_eq!(follower.read_barrier().await, Err(ReadError::NotLeader { leader: expected }));
 }
 
@@ -57,7 +60,10 @@ async fn a_leader_without_a_quorum_serves_no_reads_and_acknowledges_no_writes() 
     let leader = cluster.replica(id.slot());
     // Another may have been elected, on a busy machine, just before the last of them was killed.
     let refused = leader.read_barrier().await;
-    assert!(matches!(refused, Err(ReadError::NoLeader | ReadError::NotLeader { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ReadError::NoLeader | ReadError::NotLeader { .. })),
+        "{refused:?}"
+    );
     until("the refusal of writes", || {
         (leader.status().role != Role::Leader || lease_over(leader)).then_some(())
     })
@@ -112,7 +118,8 @@ async fn a_leader_that_is_shut_down_hands_over_in_one_election() {
     };
     cluster.replica(leader.slot()).shutdown().await.unwrap();
     let transferee =
-        until("a new leader", || cluster.replicas().find(|r| r.status().role == Role::Leader)).await;
+        until("a new leader", || cluster.replicas().find(|r| r.status().role == Role::Leader))
+            .await;
     assert_eq!(transferee.status().term, term + 1, "an election failed");
     assert_eq!(cluster.replica(leader.slot()).status().role, Role::Stopped);
     cluster.kill(leader.slot()).await;
@@ -148,7 +155,8 @@ async fn when_all_are_killed_every_acknowledged_write_is_there_after_the_restart
 async fn a_write_retried_at_the_next_leader_has_the_first_outcome() {
     let mut cluster = Cluster::started(3, quick).await;
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let operation = Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };
+    let operation =
+        Operation::Put { key: "a".into(), value: "mine".into(), condition: Condition::Absent };
     let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;
     assert!(first.applied);
@@ -195,7 +203,8 @@ async fn many_concurrent_writes_are_each_acknowledged_once_and_applied_everywher
         }
         indices
     });
-    let mut indices: Vec<u64> = futures::future::join_all(writers).await.into_iter().flatten().collect();
+    let mut indices: Vec<u64> =
+        futures::future::join_all(writers).await.into_iter().flatten().collect();
     indices.sort_unstable();
     indices.dedup();
     assert_eq!(indices.len(), 64 * 50);

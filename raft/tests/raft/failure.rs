@@ -67,7 +67,9 @@ async fn leader_that_may_fail() -> (Cluster, Replica, Arc<AtomicBool>) {
     let fail = Arc::new(AtomicBool::new(false));
     let real = FileDirectory::open(cluster.members[0].folder.path(), Backend::Threads).unwrap();
     let directory = Arc::new(Failing { real, fail: fail.clone() });
-    let engine = Engine::open(directory, None, Options::new(Mode::Device, KernelBootId(7), 1)).await.unwrap();
+    let engine = Engine::open(directory, None, Options::new(Mode::Device, KernelBootId(7), 1))
+        .await
+        .unwrap();
     let mut config = ReplicaConfig::new(Mode::Device, cluster.addresses.clone());
     config.maintenance_ms = 20;
     let replica = Replica::start(config, engine).await.unwrap();
@@ -82,7 +84,10 @@ async fn a_broken_device_ends_the_replica_with_its_reason() {
 
     fail.store(true, Ordering::SeqCst);
     let lost = replica.write(put("b", "2")).await;
-    assert!(matches!(lost, Err(WriteError::OutcomeUnknown(_) | WriteError::Stopped(_))), "{lost:?}");
+    assert!(
+        matches!(lost, Err(WriteError::OutcomeUnknown(_) | WriteError::Stopped(_))),
+        "{lost:?}"
+    );
     let reason = replica.wait_stopped().await;
     assert!(reason.contains("the device is broken"), "{reason}");
     assert_eq!(replica.status().role, Role::Stopped);

@@ -113,11 +113,14 @@ async fn comes_back(cluster: &mut Cluster, slot: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_its_superblock_comes_back() {
+async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_its_superblock_comes_back()
+ {
     let mut cluster = cluster(usual_and_quick).await;
     fill(&cluster, 0..KEYS).await;
     let all = [FileKind::Journal, FileKind::Checkpoint0, FileKind::Checkpoint1, FileKind::Data];
-    for (files, leads) in [(&all[..1], false), (&all[1..3], false), (&all[..], false), (&all[..], true)] {
+    for (files, leads) in
+        [(&all[..1], false), (&all[1..3], false), (&all[..], false), (&all[..], true)]
+    {
         let slot = match leads {
             true => cluster.leader().await.node_id().slot(),
             false => follower(&cluster).await,
@@ -141,11 +144,14 @@ async fn a_member_with_a_damaged_journal_or_damaged_checkpoints_or_nothing_but_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_lost_everything_but_its_superblock_comes_back_by_a_snapshot_where_the_log_is_purged() {
+async fn a_member_that_lost_everything_but_its_superblock_comes_back_by_a_snapshot_where_the_log_is_purged()
+ {
     let mut cluster = cluster(keep_little).await;
     fill(&cluster, 0..KEYS).await;
-    until("the log to be purged", || cluster.replicas().all(|r| r.status().purged.is_some()).then_some(()))
-        .await;
+    until("the log to be purged", || {
+        cluster.replicas().all(|r| r.status().purged.is_some()).then_some(())
+    })
+    .await;
     let slot = follower(&cluster).await;
     cluster.kill(slot).await;
     for kind in [FileKind::Journal, FileKind::Checkpoint0, FileKind::Checkpoint1, FileKind::Data] {
@@ -209,12 +215,14 @@ async fn entries_that_are_damaged_on_the_leader_are_repaired_before_they_are_sen
     cluster.start(slot).await;
     cluster.converge().await;
     check_all(cluster.replica(slot)).await;
-    let repaired: Vec<u64> = cluster.replicas().map(|replica| replica.scrub_status().repaired).collect();
+    let repaired: Vec<u64> =
+        cluster.replicas().map(|replica| replica.scrub_status().repaired).collect();
     assert!(repaired.iter().sum::<u64>() > 0, "{repaired:?}, {leader} led");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_with_entries_that_no_reachable_member_has_continues_and_repairs_them_when_one_returns() {
+async fn a_leader_with_entries_that_no_reachable_member_has_continues_and_repairs_them_when_one_returns()
+ {
     let mut cluster = cluster(usual).await;
     fill(&cluster, 0..10).await;
     let away = follower(&cluster).await;
@@ -250,7 +258,8 @@ async fn a_snapshot_is_complete_even_if_values_are_damaged_on_the_leader() {
     cluster.kill(slot).await;
     fill(&cluster, 2..KEYS).await;
     let leader = cluster.leader().await;
-    until("the log to be purged", || leader.status().purged.filter(|purged| purged.index > last)).await;
+    until("the log to be purged", || leader.status().purged.filter(|purged| purged.index > last))
+        .await;
     let leader = leader.node_id().slot();
     for number in 0..KEYS / 2 {
         damage_value(&cluster, leader, number);
@@ -299,10 +308,17 @@ async fn a_scrub_finds_damage_in_every_file_and_repairs_it() {
     }
     damage(&cluster, slot, FileKind::Superblock, 16 * 1024 + 60, 1);
     let found = scrubbed(replica).await;
-    assert_eq!((found.damaged, found.repaired, found.unrepairable), (KEYS as u64 + 4, KEYS as u64 + 4, 0));
+    assert_eq!(
+        (found.damaged, found.repaired, found.unrepairable),
+        (KEYS as u64 + 4, KEYS as u64 + 4, 0)
+    );
     assert!(data() == before, "the data area is as it was");
     let again = scrubbed(replica).await;
-    assert_eq!((again.damaged, again.cycles), (found.damaged, found.cycles + 1), "nothing is left to find");
+    assert_eq!(
+        (again.damaged, again.cycles),
+        (found.damaged, found.cycles + 1),
+        "nothing is left to find"
+    );
 
     cluster.kill(slot).await;
     cluster.start(slot).await;
@@ -321,7 +337,8 @@ async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started(
     fill(&cluster, 0..KEYS).await;
     let replica = cluster.replica(1);
     replica.start_scrub();
-    until("the scrub to get somewhere", || (replica.scrub_status().position > 0).then_some(())).await;
+    until("the scrub to get somewhere", || (replica.scrub_status().position > 0).then_some(()))
+        .await;
     replica.pause_scrub(true);
     let at = until("the scrub to pause", || {
         Some(replica.scrub_status()).filter(|status| status.paused && !status.running)
@@ -347,7 +364,8 @@ async fn a_paused_scrub_stays_paused_over_a_restart_and_ends_when_it_is_started(
 async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_purged() {
     let cluster = cluster(usual).await;
     fill(&cluster, 0..KEYS).await;
-    let index = cluster.replica(1).engine().lookup(GROUP, key(60).as_bytes()).unwrap().version.index;
+    let index =
+        cluster.replica(1).engine().lookup(GROUP, key(60).as_bytes()).unwrap().version.index;
     let values: Vec<ValueRef> = cluster.replicas().map(|replica| value_ref(replica, 60)).collect();
     write(cluster.leader().await, put(&key(60), "another")).await;
     cluster.converge().await;

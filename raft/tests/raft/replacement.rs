@@ -79,7 +79,10 @@ async fn a_member_with_a_new_disk_replaces_its_old_identity_and_counts_from_then
     cluster.start(1).await;
     assert_eq!(cluster.replica(1).node_id(), old);
     let reason = until("the reason of the removal", || cluster.replica(1).removed_reason()).await;
-    assert!(reason.contains("removed") && reason.contains("give it an empty data directory"), "{reason}");
+    assert!(
+        reason.contains("removed") && reason.contains("give it an empty data directory"),
+        "{reason}"
+    );
     let slot = leader.slot();
     assert_eq!(cluster.replica(slot).status().role, Role::Leader, "it disturbed the others");
     write(cluster.replica(slot), put("undisturbed", "3")).await;

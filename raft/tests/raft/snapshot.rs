@@ -28,7 +28,8 @@ async fn write_keys_past(cluster: &Cluster, keys: usize, last: u64) {
         });
         futures::future::join_all(writes).await;
     }
-    until("the log to be purged", || leader.status().purged.filter(|purged| purged.index > last)).await;
+    until("the log to be purged", || leader.status().purged.filter(|purged| purged.index > last))
+        .await;
 }
 
 async fn away(cluster: &mut Cluster) -> (u16, u64) {
@@ -87,7 +88,8 @@ async fn sessions_come_with_the_snapshot() {
     let mut cluster = Cluster::started(3, keep_little_and_be_quick).await;
     let (follower, last) = away(&mut cluster).await;
     let session = Session { client_id: 5, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let operation = Operation::Put { key: "once".into(), value: "1".into(), condition: Condition::Absent };
+    let operation =
+        Operation::Put { key: "once".into(), value: "1".into(), condition: Condition::Absent };
     let command = Command { synced: false, session: Some(session), operations: vec![operation] };
     let first = cluster.write(command.clone()).await;
     write_past(&cluster, last).await;
@@ -123,7 +125,10 @@ async fn a_broken_transfer_resumes_where_it_broke() {
     assert_eq!(proxy.cuts.load(Ordering::SeqCst), 1, "the transfer was never cut");
     let sent = proxy.passed.load(Ordering::SeqCst) - before;
     assert!(sent >= snapshot_bytes, "{sent} bytes for a snapshot of {snapshot_bytes}");
-    assert!(sent < snapshot_bytes * 3 / 2, "{sent} bytes for a snapshot of {snapshot_bytes}: begun again");
+    assert!(
+        sent < snapshot_bytes * 3 / 2,
+        "{sent} bytes for a snapshot of {snapshot_bytes}: begun again"
+    );
 }
 
 /// The story: a member that had been paused came back more slowly than one that had been wiped. It
@@ -160,7 +165,11 @@ async fn a_member_that_was_down_gets_only_what_changed_and_repairs_its_own_damag
     cluster.converge().await;
     let sent = proxy.passed.load(Ordering::SeqCst) - before;
     let back = cluster.replica(3);
-    assert_eq!(back.engine().lookup(GROUP, b"key200").unwrap().value, damaged, "it is where it was");
+    assert_eq!(
+        back.engine().lookup(GROUP, b"key200").unwrap().value,
+        damaged,
+        "it is where it was"
+    );
     assert_eq!(back.get(b"key200").await.unwrap().unwrap().1, vec![200; VALUE_BYTES]);
     check(&cluster, 3).await;
     let needed = (CHANGED * VALUE_BYTES) as u64;

@@ -26,7 +26,11 @@ const MESSAGE_BYTES: usize = 64 << 20;
 ///
 /// # Errors
 /// If the cluster does not answer.
-pub async fn verify(cluster: &mut Cluster, client: &Client, ledger: &mut Ledger) -> Result<Vec<String>> {
+pub async fn verify(
+    cluster: &mut Cluster,
+    client: &Client,
+    ledger: &mut Ledger,
+) -> Result<Vec<String>> {
     let answered = cluster_state(client).await.context("listing all keys")?;
     let mut wrong = prefixed("the cluster", ledger.compare(&answered));
     wrong.extend(verify_machines(cluster, ledger).await);
@@ -60,7 +64,9 @@ async fn verify_machines(cluster: &mut Cluster, ledger: &mut Ledger) -> Vec<Stri
     for (slot, address) in (1..).zip(cluster.addresses()) {
         match machine_state(&address).await {
             Ok(held) => wrong.extend(prefixed(&format!("machine {slot}"), ledger.compare(&held))),
-            Err(reason) => wrong.push(format!("machine {slot}: its state cannot be listed: {reason:#}")),
+            Err(reason) => {
+                wrong.push(format!("machine {slot}: its state cannot be listed: {reason:#}"))
+            }
         }
     }
     wrong
@@ -91,7 +97,9 @@ async fn converged(cluster: &mut Cluster) -> Result<()> {
                 machines.push(match (cluster.ended(number)?, status.get(&number)) {
                     (Some(reason), _) => format!("machine {slot} ended: {reason}"),
                     (None, None) => format!("machine {slot} does not answer"),
-                    (None, Some(_)) => format!("machine {slot} applied {applied:?}, last log index {last:?}"),
+                    (None, Some(_)) => {
+                        format!("machine {slot} applied {applied:?}, last log index {last:?}")
+                    }
                 });
             }
             bail!("the machines do not converge within {CONVERGE:?}: {}", machines.join("; "));
@@ -104,7 +112,8 @@ async fn cluster_state(client: &Client) -> Result<Listing> {
     let mut listing = Listing::default();
     let mut after = Some(Bytes::new());
     while let Some(key) = after {
-        let page = client.list(ListOptions::default().max_bytes(PAGE_BYTES).start_after(key)).await?;
+        let page =
+            client.list(ListOptions::default().max_bytes(PAGE_BYTES).start_after(key)).await?;
         let items = page.items.into_iter().map(|item| (item.key, item.value, item.version.0));
         after = listing.page(items.collect(), page.more);
     }
@@ -120,8 +129,12 @@ async fn machine_state(address: &str) -> Result<Listing> {
     let mut listing = Listing::default();
     let mut after = Some(Bytes::new());
     while let Some(start_after) = after {
-        let request =
-            ListRequest { start_after, max_bytes: PAGE_BYTES, stale: true, ..ListRequest::default() };
+        let request = ListRequest {
+            start_after,
+            max_bytes: PAGE_BYTES,
+            stale: true,
+            ..ListRequest::default()
+        };
         let page = stub.list(request).await?.into_inner();
         let items = page.items.into_iter().map(|item| (item.key, item.value, item.version));
         after = listing.page(items.collect(), page.more);

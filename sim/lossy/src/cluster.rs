@@ -147,7 +147,11 @@ impl Cluster {
     fn format_machine(&self, number: usize) -> Result<()> {
         let config = self.machine(number)?.config.display().to_string();
         let output = self.command(&["format", "--config", &config]).output()?;
-        ensure!(output.status.success(), "cairn format: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "cairn format: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(())
     }
 
@@ -286,7 +290,9 @@ impl Cluster {
     /// If there is no such machine.
     pub fn ended(&mut self, number: usize) -> Result<Option<String>> {
         let machine = self.machine_mut(number)?;
-        let Some(process) = &mut machine.process else { return Ok(Some("it was not started".to_owned())) };
+        let Some(process) = &mut machine.process else {
+            return Ok(Some("it was not started".to_owned()));
+        };
         match process.try_wait()? {
             Some(_) => Ok(Some(last_error(&machine.log))),
             None => Ok(None),
@@ -324,16 +330,22 @@ impl Cluster {
     pub fn status(&mut self) -> Result<BTreeMap<usize, serde_json::Value>> {
         let addresses = self.addresses();
         let endpoints = addresses.join(",");
-        let output =
-            self.command(&["status", "-o", "json", "--timeout", "1s", "--endpoints", &endpoints]).output()?;
-        let answers: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).with_context(|| {
-            format!("the output of cairn status: {}", String::from_utf8_lossy(&output.stderr))
-        })?;
+        let output = self
+            .command(&["status", "-o", "json", "--timeout", "1s", "--endpoints", &endpoints])
+            .output()?;
+        let answers: Vec<serde_json::Value> =
+            serde_json::from_slice(&output.stdout).with_context(|| {
+                format!("the output of cairn status: {}", String::from_utf8_lossy(&output.stderr))
+            })?;
         let mut found = BTreeMap::new();
         for answer in answers.into_iter().filter(|answer| answer.get("error").is_none()) {
-            let endpoint = answer.get("endpoint").and_then(|endpoint| endpoint.as_str()).unwrap_or_default();
-            let Some(number) = addresses.iter().position(|address| address == endpoint) else { continue };
-            if let (Some("leader"), Some(term)) = (text(&answer, "role"), integer(&answer, "term")) {
+            let endpoint =
+                answer.get("endpoint").and_then(|endpoint| endpoint.as_str()).unwrap_or_default();
+            let Some(number) = addresses.iter().position(|address| address == endpoint) else {
+                continue;
+            };
+            if let (Some("leader"), Some(term)) = (text(&answer, "role"), integer(&answer, "term"))
+            {
                 let id = text(&answer, "node_id").unwrap_or_default().to_owned();
                 let known = self.leaders.entry(term).or_insert_with(|| id.clone());
                 ensure!(*known == id, "split: {known} and {id} both led term {term}");

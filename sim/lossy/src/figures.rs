@@ -104,7 +104,13 @@ impl fmt::Display for Figures {
         writeln!(
             f,
             "{} ({}, {}): {} rounds in {} s; the cluster served after {}, stopped and said why after {}",
-            self.scenario, self.mode, self.backend, self.rounds, self.seconds, self.served, self.reported
+            self.scenario,
+            self.mode,
+            self.backend,
+            self.rounds,
+            self.seconds,
+            self.served,
+            self.reported
         )?;
         if self.caught > 0 {
             writeln!(f, "  caught   a loss after {} rounds, as it must be", self.caught)?;
@@ -132,7 +138,10 @@ impl fmt::Display for Figures {
         }
         if !self.gaps_ms.is_empty() {
             let (middle, max) = middle_and_max(&self.gaps_ms);
-            writeln!(f, "  gaps     without acknowledgement: {middle} ms (median), {max} ms (longest)")?;
+            writeln!(
+                f,
+                "  gaps     without acknowledgement: {middle} ms (median), {max} ms (longest)"
+            )?;
         }
         if self.given_up > 0 {
             writeln!(

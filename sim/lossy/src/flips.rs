@@ -17,7 +17,8 @@ use std::ops::Range;
 
 /// The files of a data directory that are not the superblock, and how many bits are flipped in each
 /// of them at once.
-const FILES: [(&str, usize); 4] = [("journal", 6), ("checkpoint.0", 3), ("checkpoint.1", 3), ("data", 24)];
+const FILES: [(&str, usize); 4] =
+    [("journal", 6), ("checkpoint.0", 3), ("checkpoint.1", 3), ("data", 24)];
 
 /// The blocks of the superblock's copies.
 const COPIES: [u64; 4] = [0, 4, 8, 12];
@@ -41,7 +42,8 @@ pub async fn flipped_bits(plan: &Plan, rounds: u64) -> Result<Figures> {
     let mut last = None;
     for _ in 0..rounds {
         run.figures.rounds += 1;
-        let others: Vec<usize> = (0..run.cluster.len()).filter(|number| Some(*number) != last).collect();
+        let others: Vec<usize> =
+            (0..run.cluster.len()).filter(|number| Some(*number) != last).collect();
         let victim = others.get(run.rng.random_range(0..others.len())).copied().unwrap_or_default();
         last = Some(victim);
         round(&mut run, victim).await?;
@@ -102,7 +104,12 @@ fn flip(run: &mut LossyRun, victim: usize, copies: usize, probability: f64) -> R
 
 /// Scrubs under load, ends the load, scrubs again and compares everything. Returns whether nothing
 /// is wrong.
-async fn repairs_all(run: &mut LossyRun, victim: usize, before: &ScrubStatus, load: Load) -> Result<bool> {
+async fn repairs_all(
+    run: &mut LossyRun,
+    victim: usize,
+    before: &ScrubStatus,
+    load: Load,
+) -> Result<bool> {
     let first = run.scrub(victim).await?;
     run.goes_on(&load).await;
     run.rest(load).await?;
@@ -133,12 +140,19 @@ async fn repairs_all(run: &mut LossyRun, victim: usize, before: &ScrubStatus, lo
 }
 
 /// What a scrub should have repaired and did not.
-fn left_over(victim: usize, first: &ScrubStatus, second: &ScrubStatus, last: &ScrubStatus) -> Vec<String> {
+fn left_over(
+    victim: usize,
+    first: &ScrubStatus,
+    second: &ScrubStatus,
+    last: &ScrubStatus,
+) -> Vec<String> {
     let slot = victim + 1;
     let mut wrong = Vec::new();
     if second.damaged > first.damaged {
         let left = second.damaged - first.damaged;
-        wrong.push(format!("machine {slot}: a second scrub finds {left} damaged that the first scrub left"));
+        wrong.push(format!(
+            "machine {slot}: a second scrub finds {left} damaged that the first scrub left"
+        ));
     }
     if last.repaired > second.repaired {
         let left = last.repaired - second.repaired;

@@ -32,7 +32,13 @@ pub fn profile(clients: u32, deadline: Duration) -> Profile {
 }
 
 /// A client with this number and seed.
-pub fn worker(number: u32, client: cairn_client::Client, seed: u64, of: &Profile, to: &Recorder) -> Worker {
+pub fn worker(
+    number: u32,
+    client: cairn_client::Client,
+    seed: u64,
+    of: &Profile,
+    to: &Recorder,
+) -> Worker {
     let generator = Generator::new(seed, number, of.clone());
     Worker { number, client, generator, recorder: to.clone() }
 }
@@ -63,7 +69,8 @@ impl Load {
     /// Starts all clients.
     pub fn start(workers: Vec<Worker>, recorder: &Recorder) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
-        let workers = workers.into_iter().map(|worker| tokio::spawn(worker.run(Arc::clone(&stop)))).collect();
+        let workers =
+            workers.into_iter().map(|worker| tokio::spawn(worker.run(Arc::clone(&stop)))).collect();
         Load { recorder: recorder.clone(), stop, workers }
     }
 

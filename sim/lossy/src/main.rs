@@ -106,8 +106,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
         more: arguments.set.join("\n"),
         keep: arguments.keep,
     };
-    let plan =
-        Plan { setup, seed: arguments.seed, writers: arguments.writers.max(1), verbose: arguments.verbose };
+    let plan = Plan {
+        setup,
+        seed: arguments.seed,
+        writers: arguments.writers.max(1),
+        verbose: arguments.verbose,
+    };
     // Before any thread is created: all threads, and the servers, must see the mounts of this one.
     isolate()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -164,7 +168,8 @@ async fn scenarios(arguments: &Arguments, plan: &Plan) -> Result<bool> {
 /// program. It builds for the whole workspace, so that a test of the workspace has built the same
 /// binary already, with the same features.
 fn build() -> Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
     let (flags, folder): (&[&str], _) =
         if cfg!(debug_assertions) { (&[], "debug") } else { (&["--release"], "release") };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -175,6 +180,7 @@ fn build() -> Result<PathBuf> {
         .status()
         .context("building cairn; or give one with --cairn")?;
     ensure!(status.success(), "cairn could not be built; or give one with --cairn");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace.join("target"), PathBuf::from);
     Ok(target.join(folder).join("cairn"))
 }

@@ -84,8 +84,11 @@ impl LossyRun {
         let mut rng = StdRng::seed_from_u64(plan.seed);
         let cluster = Cluster::format(&plan.setup, MACHINES, rng.random())?;
         let client = options(&cluster).build()?;
-        let figures =
-            Figures { scenario: scenario.to_owned(), mode: plan.setup.mode.clone(), ..Figures::default() };
+        let figures = Figures {
+            scenario: scenario.to_owned(),
+            mode: plan.setup.mode.clone(),
+            ..Figures::default()
+        };
         let mut run = LossyRun {
             plan: plan.clone(),
             cluster,
@@ -219,7 +222,11 @@ impl LossyRun {
     ///
     /// # Errors
     /// If the status shows two leaders of one term.
-    pub async fn wait_all_acks_synced(&mut self, numbers: &[usize], steady: Duration) -> Result<()> {
+    pub async fn wait_all_acks_synced(
+        &mut self,
+        numbers: &[usize],
+        steady: Duration,
+    ) -> Result<()> {
         let began = Instant::now();
         let mut clear_since = None;
         loop {
@@ -257,7 +264,8 @@ impl LossyRun {
     /// If the status shows two leaders of one term.
     pub async fn wait_active(&mut self, numbers: &[usize]) -> Result<Vec<Returned>> {
         let began = Instant::now();
-        let mut waiting: Vec<Waiting> = numbers.iter().map(|number| Waiting::new(*number)).collect();
+        let mut waiting: Vec<Waiting> =
+            numbers.iter().map(|number| Waiting::new(*number)).collect();
         loop {
             let status = self.cluster.status()?;
             let over = began.elapsed() > ACTIVE_LIMIT;
@@ -296,16 +304,26 @@ impl LossyRun {
     ///
     /// # Errors
     /// If the cluster does not answer.
-    pub async fn compare_after_unsafe_recovery(&mut self, since: Duration) -> Result<(Vec<String>, u64)> {
+    pub async fn compare_after_unsafe_recovery(
+        &mut self,
+        since: Duration,
+    ) -> Result<(Vec<String>, u64)> {
         let ledger = &mut self.ledger;
         let (mut wrong, lost) =
-            check::verify_after_unsafe_recovery(&mut self.cluster, &self.client, ledger, since).await?;
+            check::verify_after_unsafe_recovery(&mut self.cluster, &self.client, ledger, since)
+                .await?;
         self.figures.comparisons += 1;
         self.figures.keys = self.ledger.keys();
-        let recoveries =
-            self.cluster.status()?.values().filter_map(|one| integer(one, "unsafe_recoveries")).max();
+        let recoveries = self
+            .cluster
+            .status()?
+            .values()
+            .filter_map(|one| integer(one, "unsafe_recoveries"))
+            .max();
         if lost > 0 && recoveries.unwrap_or(0) == 0 {
-            wrong.push(format!("{lost} keys lost something, and no status shows an unsafe recovery"));
+            wrong.push(format!(
+                "{lost} keys lost something, and no status shows an unsafe recovery"
+            ));
         }
         Ok((wrong, lost))
     }
@@ -335,7 +353,11 @@ impl LossyRun {
                 return Ok(status);
             }
             if began.elapsed() > SCRUB_LIMIT {
-                bail!("machine {} does not end its scrub: {status:?}\n{}", number + 1, self.cluster.logs());
+                bail!(
+                    "machine {} does not end its scrub: {status:?}\n{}",
+                    number + 1,
+                    self.cluster.logs()
+                );
             }
             tokio::time::sleep(POLL).await;
         }

@@ -42,7 +42,9 @@ pub async fn one_machine(plan: &Plan, cuts: u64) -> Result<Figures> {
         run.figures.add_gap(gap);
         run.rest(load).await?;
         let wrong = run.compare().await?;
-        run.say(|| format!("machine {}: {damage:?}, back: {back}, {} wrong", victim + 1, wrong.len()));
+        run.say(|| {
+            format!("machine {}: {damage:?}, back: {back}, {} wrong", victim + 1, wrong.len())
+        });
         let lost = !wrong.is_empty();
         run.figures.wrong.extend(wrong);
         if lost || !back {
@@ -64,7 +66,9 @@ pub(crate) async fn await_return(run: &mut LossyRun, numbers: &[usize]) -> Resul
         match returned {
             Returned::Active(time) => run.figures.add_recovery(time),
             Returned::Not { reason, .. } => {
-                run.figures.wrong.push(format!("machine {} did not come back: {reason}", number + 1));
+                run.figures
+                    .wrong
+                    .push(format!("machine {} did not come back: {reason}", number + 1));
                 all = false;
             }
         }
@@ -110,7 +114,8 @@ pub async fn all_idle(plan: &Plan, cuts: u64) -> Result<Figures> {
 /// # Errors
 /// If the scenario cannot be carried out.
 pub async fn one_after_another(plan: &Plan, cuts: u64) -> Result<Figures> {
-    let mut run = LossyRun::begin(plan, "power cuts of all machines one after another under load").await?;
+    let mut run =
+        LossyRun::begin(plan, "power cuts of all machines one after another under load").await?;
     for _ in 0..cuts {
         run.figures.rounds += 1;
         let load = run.load();
@@ -205,7 +210,9 @@ async fn operator_decides(run: &mut LossyRun, cut_at: Duration) -> Result<bool> 
     let all: Vec<usize> = (0..run.cluster.len()).collect();
     for (slot, returned) in (1..).zip(run.wait_active(&all).await?) {
         if let Returned::Not { reason, .. } = returned {
-            run.figures.wrong.push(format!("machine {slot} after `cairn unsafe-recovery`: {reason}"));
+            run.figures
+                .wrong
+                .push(format!("machine {slot} after `cairn unsafe-recovery`: {reason}"));
             return Ok(false);
         }
     }
@@ -303,7 +310,9 @@ async fn cut_without_protection(run: &mut LossyRun, canary: Canary, round: u64) 
     } else {
         found.extend(run.check());
     }
-    run.say(|| format!("{damage:?}, {} lost: {:?}, stopped: {reasons:?}", found.len(), found.first()));
+    run.say(|| {
+        format!("{damage:?}, {} lost: {:?}, stopped: {reasons:?}", found.len(), found.first())
+    });
     if !found.is_empty() {
         run.figures.caught += 1;
     } else if !reasons.is_empty() {

@@ -97,7 +97,8 @@ fn after_a_cut_in_order_no_write_survives_that_came_after_a_lost_one() {
         }
         machine.disk.disk().cut(CutStyle::InOrder, &mut StdRng::seed_from_u64(seed)).unwrap();
         let whole: Vec<bool> = (0..20).map(|number| machine.block(number) == [1; 4096]).collect();
-        let first_lost = (0..20).position(|number| machine.block(number) == [0; 4096]).unwrap_or(20);
+        let first_lost =
+            (0..20).position(|number| machine.block(number) == [0; 4096]).unwrap_or(20);
         assert!(!whole[first_lost..].contains(&true), "{whole:?}");
     }
 }

@@ -79,7 +79,7 @@ fn in_sync_mode_a_power_cut_of_all_machines_while_idle_loses_nothing() {
 #[test]
 #[ignore = "needs root and /dev/fuse: ./test lossy"]
 fn in_replicated_mode_a_machine_that_loses_power_under_load_recovers_without_an_operator_and_nothing_is_lost()
-{
+ {
     let Some(figures) = figures(&["--mode", "replicated", "--cuts", "4"]) else { return };
     assert_nothing_lost(&figures, 4);
     assert_eq!(figures["recovery_ms"].as_array().unwrap().len(), 4);
@@ -111,7 +111,8 @@ fn in_replicated_mode_a_cluster_that_lost_power_under_load_serves_everything_or_
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ./test lossy"]
-fn bits_flipped_in_every_file_of_one_machine_after_another_are_repaired_by_a_scrub_and_no_read_is_wrong() {
+fn bits_flipped_in_every_file_of_one_machine_after_another_are_repaired_by_a_scrub_and_no_read_is_wrong()
+ {
     let Some(figures) = figures(&["--mode", "replicated", "--flips", "3"]) else { return };
     assert_eq!(figures["wrong"], Value::Array(vec![]));
     assert_eq!((count(&figures, "rounds"), count(&figures, "served")), (3, 3));

@@ -59,7 +59,10 @@ impl Model {
         for at in 0..state.nodes().len() {
             let node = &state.all[at];
             if node.down {
-                if self.bounds.overwrites && node.log.len() > 0 && self.may_be_overwritten(state, node.id) {
+                if self.bounds.overwrites
+                    && node.log.len() > 0
+                    && self.may_be_overwritten(state, node.id)
+                {
                     out.push(Action::Overwrite { at });
                 }
                 continue;
@@ -103,9 +106,12 @@ impl Model {
         if node.joining || node.gate != 0 && rules.recovering_grants_none {
             return;
         }
-        for candidate in state.nodes().iter().filter(|c| c.role == Role::Candidate && c.id != node.id) {
+        for candidate in
+            state.nodes().iter().filter(|c| c.role == Role::Candidate && c.id != node.id)
+        {
             let free = candidate.term > node.term || candidate.term == node.term && node.voted == 0;
-            let up_to_date = state.term(candidate.term).asked[candidate.id as usize] >= node.log.rank();
+            let up_to_date =
+                state.term(candidate.term).asked[candidate.id as usize] >= node.log.rank();
             if free && up_to_date && self.membership(candidate.log).contains(node.id) {
                 out.push(Action::Grant { at, term: candidate.term, candidate: candidate.id });
             }
@@ -149,8 +155,11 @@ impl Model {
             out.push(Content::Value(state.used.values + 1));
         }
         for node in state.nodes() {
-            let nonces =
-                if self.bounds.old_requests { 1..=node.recoveries } else { node.gate.max(1)..=node.gate };
+            let nonces = if self.bounds.old_requests {
+                1..=node.recoveries
+            } else {
+                node.gate.max(1)..=node.gate
+            };
             out.extend(
                 nonces
                     .map(|nonce| Content::BootEpoch { id: node.id, nonce })
@@ -177,7 +186,9 @@ impl Model {
             if self.bounds.flags {
                 out.push(Action::Append { at, term, ack: Ack::None });
             }
-            if self.may_be_fast(node, term, sent, known + 1) && !(first && self.rules.first_append_synced) {
+            if self.may_be_fast(node, term, sent, known + 1)
+                && !(first && self.rules.first_append_synced)
+            {
                 out.push(Action::Append { at, term, ack: Ack::Fast });
             }
             if self.may_sync() || first && self.rules.first_append_synced {
@@ -185,7 +196,9 @@ impl Model {
             }
         }
         if self.may_sync() && known > acked {
-            if self.may_be_fast(node, term, sent, known) && !(first && self.rules.first_append_synced) {
+            if self.may_be_fast(node, term, sent, known)
+                && !(first && self.rules.first_append_synced)
+            {
                 out.push(Action::Known { at, term, ack: Ack::Fast });
             }
             out.push(Action::Known { at, term, ack: Ack::Synced });
@@ -210,7 +223,8 @@ impl Model {
             return true;
         }
         let knows_safe_mode = node.ack_mode[term as usize - 1] == sent.ack_mode;
-        let old_append = len <= sent.fast_len && !(knows_safe_mode && self.rules.old_ack_mode_is_safe);
+        let old_append =
+            len <= sent.fast_len && !(knows_safe_mode && self.rules.old_ack_mode_is_safe);
         old_append || !self.rules.safe_mode_syncs
     }
 
@@ -327,7 +341,11 @@ impl Action {
     /// The step in plain words, given the state before it.
     pub(crate) fn describe(&self, state: &State, bounds: &Bounds) -> String {
         let name = |id: u8| {
-            if bounds.members > REPLACEMENT { char::from(b'A' + id).to_string() } else { Id(id).to_string() }
+            if bounds.members > REPLACEMENT {
+                char::from(b'A' + id).to_string()
+            } else {
+                Id(id).to_string()
+            }
         };
         let id = |at: usize| name(state.all[at].id);
         let term_of = |at: usize| state.all[at].term;
@@ -348,9 +366,14 @@ impl Action {
                 format!("{} receives {next} from term {term}'s leader, writes it, {ack}", id(at))
             }
             Action::Known { at, term, ack } => {
-                format!("{} receives entries that it has from term {term}'s leader again, {ack}", id(at))
+                format!(
+                    "{} receives entries that it has from term {term}'s leader again, {ack}",
+                    id(at)
+                )
             }
-            Action::Commit { at } => format!("{} (leader) counts a quorum and answers the clients", id(at)),
+            Action::Commit { at } => {
+                format!("{} (leader) counts a quorum and answers the clients", id(at))
+            }
             Action::Leave { at } => format!("{} ends its recovery", id(at)),
             Action::Join { at } => format!("{} applies its own membership", id(at)),
             Action::Clear { at } => format!("{} syncs, then clears its flag", id(at)),
@@ -358,7 +381,8 @@ impl Action {
             Action::ClearEnd { at } => format!("{}'s cleared flag reaches the disk", id(at)),
             Action::PowerCut { at, log, vote_kept } => {
                 let vote = if vote_kept { "" } else { " and its last vote" };
-                let lost = if log == state.all[at].log && vote_kept { "nothing" } else { "its tail" };
+                let lost =
+                    if log == state.all[at].log && vote_kept { "nothing" } else { "its tail" };
                 format!("{} loses power, and with it {lost}{vote}; it starts with {log}", id(at))
             }
             Action::CutThenKill { at, log } => {
@@ -369,7 +393,10 @@ impl Action {
             }
             Action::Kill { at, keep } => {
                 let lost = state.all[at].log.len() - keep;
-                format!("{}'s process is killed ({lost} writes not yet on the disk), starts again", id(at))
+                format!(
+                    "{}'s process is killed ({lost} writes not yet on the disk), starts again",
+                    id(at)
+                )
             }
             Action::LoseDisk { at } => {
                 format!("{}'s disk is lost; it starts blank under its old identity", id(at))

@@ -13,7 +13,8 @@ impl Model {
                 let nodes = state.nodes().iter().filter(move |n| n.role == role && n.term == term);
                 nodes.fold(0, |set, node| set | 1 << node.id)
             };
-            let (candidates, leaders): (u8, u8) = (campaigns(Role::Candidate), campaigns(Role::Leader));
+            let (candidates, leaders): (u8, u8) =
+                (campaigns(Role::Candidate), campaigns(Role::Leader));
             let over = self.no_more_cuts(state) && leaders == 0;
             let sent = state.term_mut(term);
             for id in (0..sent.asked.len()).filter(|id| candidates >> id & 1 == 0) {

@@ -180,7 +180,8 @@ impl Log {
         if self.0 & NAMES_A_MEMBER == 0 {
             return self;
         }
-        self.entries().fold(Log::default(), |log, e| log.pushed(Entry::new(e.term(), e.content().mirrored())))
+        self.entries()
+            .fold(Log::default(), |log, e| log.pushed(Entry::new(e.term(), e.content().mirrored())))
     }
 }
 

@@ -80,7 +80,13 @@ impl Model {
 
     /// The changes that this leader may propose. Whether the old member is really gone makes no
     /// difference: it may only be silent.
-    pub(crate) fn changes(&self, state: &State, leader: &Node, sent: &Term, out: &mut Vec<Content>) {
+    pub(crate) fn changes(
+        &self,
+        state: &State,
+        leader: &Node,
+        sent: &Term,
+        out: &mut Vec<Content>,
+    ) {
         let rules = &self.rules;
         let own_term = sent.commit > 0 && sent.log.get(sent.commit).term() == leader.term;
         let now = self.membership(leader.log);
@@ -105,7 +111,9 @@ impl Model {
                     }
                 }
                 (true, true) => out.push(Content::Remove(slot)),
-                (false, true) if self.bounds.back && !now.is_joint() => out.push(Content::Back(slot)),
+                (false, true) if self.bounds.back && !now.is_joint() => {
+                    out.push(Content::Back(slot))
+                }
                 (false, _) => {}
             }
         }

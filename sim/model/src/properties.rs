@@ -57,7 +57,8 @@ impl State {
         if !matches!(self.term(term).leader, 0) && self.term(term).leader != id + 1 {
             self.break_with(Violation::TwoLeaders);
         }
-        let lacking = (1..term).map(|t| self.term(t)).any(|t| !log.starts_with(t.log.prefix(t.commit)));
+        let lacking =
+            (1..term).map(|t| self.term(t)).any(|t| !log.starts_with(t.log.prefix(t.commit)));
         if lacking {
             self.break_with(Violation::LeaderLacksCommitted);
         }
@@ -131,7 +132,8 @@ impl Model {
                 let not_newer = node.log.last_membership() <= chosen.log.last_membership();
                 node.log.rank() <= chosen.log.rank() && (not_newer || !newest)
             });
-            let subsets = (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
+            let subsets =
+                (0..=asked).filter(|some| some & !asked == 0 && some >> chosen.id & 1 == 1);
             subsets
                 .into_iter()
                 .any(|some| self.is_quorum(chosen.log, some) && current.is_quorum(active & !some))

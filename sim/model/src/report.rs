@@ -102,8 +102,10 @@ pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
     let scenario = deeper.of(ALL.iter().find(|scenario| scenario.name == name)?);
     let mut text = String::new();
     for rule in scenario.without.iter().copied().chain(deeper.without.iter().map(String::as_str)) {
-        let meaning =
-            Rules::MEANINGS.iter().find(|(name, _)| *name == rule).map_or("", |(_, meaning)| meaning);
+        let meaning = Rules::MEANINGS
+            .iter()
+            .find(|(name, _)| *name == rule)
+            .map_or("", |(_, meaning)| meaning);
         let _ = writeln!(text, "without {rule}: {meaning}");
     }
     let found = run(&scenario, deeper);
@@ -113,8 +115,11 @@ pub fn trace(name: &str, deeper: &Deeper) -> Option<String> {
         }
         Some((violation, steps)) => {
             for (number, step) in (1..).zip(steps) {
-                let _ =
-                    writeln!(text, "{number:>3}. {}", step.action.describe(&step.before, &scenario.bounds));
+                let _ = writeln!(
+                    text,
+                    "{number:>3}. {}",
+                    step.action.describe(&step.before, &scenario.bounds)
+                );
             }
             let _ = writeln!(text, "     => {violation}");
         }
@@ -168,8 +173,11 @@ fn bounds(bounds: &Bounds) -> String {
     }
     if bounds.replacement > 0 {
         let slots = (0..REPLACEMENT).filter(|slot| bounds.replacement >> slot & 1 == 1);
-        let _ =
-            write!(text, " replacement={}", slots.map(|slot| char::from(b'A' + slot)).collect::<String>());
+        let _ = write!(
+            text,
+            " replacement={}",
+            slots.map(|slot| char::from(b'A' + slot)).collect::<String>()
+        );
     }
     text
 }

@@ -42,7 +42,8 @@ const RECOVERED_LEADS: Witness = ("a member that recovered is elected", |s| {
 });
 const TWICE_RECOVERED: Witness =
     ("a member recovers twice", |s| s.nodes().iter().any(|n| n.recoveries > 1 && n.is_active()));
-const ALL_RECOVERING: Witness = ("all machines recover at once", |s| s.nodes().iter().all(|n| n.gate != 0));
+const ALL_RECOVERING: Witness =
+    ("all machines recover at once", |s| s.nodes().iter().all(|n| n.gate != 0));
 const REPLACEMENT_LEADS: Witness = ("a replacement member is elected", |s| {
     s.nodes().iter().any(|n| n.id >= REPLACEMENT && n.role == Role::Leader)
 });
@@ -54,7 +55,9 @@ const LEARNER_RECOVERS: Witness = ("a learner recovers", |s| {
     s.nodes().iter().any(|n| learns(n) && n.recoveries > 0 && n.is_active())
 });
 const REPLACED_LEADS: Witness = ("a replaced member still leads", |s| {
-    s.nodes()[..3].iter().any(|n| n.role == Role::Leader && s.committed.find(Content::Final(n.id)).is_some())
+    s.nodes()[..3]
+        .iter()
+        .any(|n| n.role == Role::Leader && s.committed.find(Content::Final(n.id)).is_some())
 });
 const BOTH_REPLACED: Witness = ("one replacement follows another", |s| {
     s.committed.find(Content::Final(1)).is_some() && s.committed.find(Content::Final(2)).is_some()
@@ -63,15 +66,20 @@ const PUT_BACK: Witness = ("a replaced member is put back and leads", |s| {
     let back = s.committed.find(Content::Back(2));
     back.is_some_and(|at| at + 1 < s.committed.len()) && s.nodes()[2].role == Role::Leader
 });
-const NEW_FAST: Witness = ("after a replacement a leader is in fast mode, and a member recovers", |s| {
-    let led = |n: &Node| n.role == Role::Leader && s.committed.find(Content::Final(2)).is_some();
-    s.nodes().iter().any(|n| led(n) && s.term(n.term).ack_mode == 2) && s.nodes().iter().any(|n| n.gate != 0)
-});
-const OUTDATED_LEADS: Witness = ("a member leads without a committed replacement in its log", |s| {
-    let old = |n: &Node| n.role == Role::Leader && n.log.find(Content::Joint(2)).is_none();
-    s.nodes().iter().any(old) && s.committed.find(Content::Final(2)).is_some()
-});
-const UNDONE: Witness = ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
+const NEW_FAST: Witness =
+    ("after a replacement a leader is in fast mode, and a member recovers", |s| {
+        let led =
+            |n: &Node| n.role == Role::Leader && s.committed.find(Content::Final(2)).is_some();
+        s.nodes().iter().any(|n| led(n) && s.term(n.term).ack_mode == 2)
+            && s.nodes().iter().any(|n| n.gate != 0)
+    });
+const OUTDATED_LEADS: Witness =
+    ("a member leads without a committed replacement in its log", |s| {
+        let old = |n: &Node| n.role == Role::Leader && n.log.find(Content::Joint(2)).is_none();
+        s.nodes().iter().any(old) && s.committed.find(Content::Final(2)).is_some()
+    });
+const UNDONE: Witness =
+    ("a replacement is undone", |s| s.committed.find(Content::Undo(2)).is_some());
 const OVERWRITTEN_IN_TIME: Witness =
     ("a directory is overwritten, a machine lost power, and three entries are committed", |s| {
         let empty = |n: &Node| n.down && n.log.len() == 0;
@@ -86,9 +94,12 @@ const CLEAR_AFTER_CUTS: Witness =
 const FAST_COMMIT: Witness = ("an unsynced entry is committed", |s| {
     s.nodes().iter().all(|n| n.log.len() < 2 || !n.past.is_empty()) && s.committed.len() > 1
 });
-const KEPT: Witness = ("the promise of safe mode holds through cuts and an election", |s: &State| {
-    s.promised && s.used.cuts > 1 && s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1)
-});
+const KEPT: Witness =
+    ("the promise of safe mode holds through cuts and an election", |s: &State| {
+        s.promised
+            && s.used.cuts > 1
+            && s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1)
+    });
 const BACK_TO_FAST: Witness = ("a leader leaves safe mode", |s| {
     s.nodes().iter().any(|n| n.role == Role::Leader && n.term > 1 && s.term(n.term).ack_mode == 2)
 });
@@ -113,7 +124,8 @@ const HALF_MADE: Bounds = Bounds { half_made: true, ..REPLACED_C };
 /// Lost disks, without a new identity.
 const LOST: Bounds = Bounds { entries: 4, lost_disks: 1, ..BOUNDS };
 /// An unreadable identity, and one power cut.
-const OVERWRITTEN: Bounds = Bounds { overwrites: true, cuts: 1, terms: 3, entries: 4, values: 2, ..BOUNDS };
+const OVERWRITTEN: Bounds =
+    Bounds { overwrites: true, cuts: 1, terms: 3, entries: 4, values: 2, ..BOUNDS };
 /// The unsynced-ack flag.
 const FLAGS: Bounds = Bounds { entries: 3, cuts: 1, flags: true, ..BOUNDS };
 /// Ack modes and a degraded quorum.
@@ -146,7 +158,13 @@ const fn breaks(
     violation: Violation,
     steps: usize,
 ) -> Scenario {
-    Scenario { name: without[0], without, bounds, expected: Some((violation, steps)), witnesses: &[] }
+    Scenario {
+        name: without[0],
+        without,
+        bounds,
+        expected: Some((violation, steps)),
+        witnesses: &[],
+    }
 }
 
 /// Every search. A search without a rule has the rule's name.
@@ -160,7 +178,12 @@ pub(crate) const ALL: &[Scenario] = &[
         Bounds { terms: 3, ..REPLACED_C },
         &[REPLACEMENT_LEADS, REPLACED_LEADS],
     ),
-    holds("replacement-leader", &[], Bounds { terms: 3, ..REPLACED_A }, &[REPLACEMENT_LEADS, REPLACED_LEADS]),
+    holds(
+        "replacement-leader",
+        &[],
+        Bounds { terms: 3, ..REPLACED_A },
+        &[REPLACEMENT_LEADS, REPLACED_LEADS],
+    ),
     holds("replacement-two", &[], REPLACED_TWO, &[REPLACEMENT_LEADS, BOTH_REPLACED]),
     holds(
         "replacement-back",
@@ -169,8 +192,18 @@ pub(crate) const ALL: &[Scenario] = &[
         &[REPLACEMENT_LEADS, PUT_BACK],
     ),
     holds("replacement-cut", &[], REPLACED_CUT, &[REPLACEMENT_RECOVERS, LEARNER_RECOVERS]),
-    holds("half-made-elections", &[], Bounds { terms: 3, entries: 5, ..HALF_MADE }, &[REPLACEMENT_LEADS]),
-    holds("half-made-undone", &[], Bounds { undo: true, ..HALF_MADE }, &[REPLACEMENT_LEADS, UNDONE]),
+    holds(
+        "half-made-elections",
+        &[],
+        Bounds { terms: 3, entries: 5, ..HALF_MADE },
+        &[REPLACEMENT_LEADS],
+    ),
+    holds(
+        "half-made-undone",
+        &[],
+        Bounds { undo: true, ..HALF_MADE },
+        &[REPLACEMENT_LEADS, UNDONE],
+    ),
     holds(
         "half-made-flags",
         &[],
@@ -265,7 +298,11 @@ mod tests {
             let without = || ALL.iter().filter(|s| s.without.contains(rule));
             let needed = without().any(|s| s.expected.is_some());
             assert!(without().count() > 0, "no search leaves {rule} out");
-            assert_eq!(needed, !NOT_FOR_SAFETY.contains(rule), "is {rule} needed for safety or not?");
+            assert_eq!(
+                needed,
+                !NOT_FOR_SAFETY.contains(rule),
+                "is {rule} needed for safety or not?"
+            );
         }
     }
 }

@@ -75,7 +75,14 @@ pub(crate) fn search(model: &Model, start: State, witnesses: &[Witness], limit: 
             }
             if let Some((violation, state)) = fresh.iter().find_map(|s| s.broken.map(|v| (v, *s))) {
                 let steps = path(model, start, &seen, fingerprint(model, &state, &mut buffer));
-                return outcome(count(&seen), steps.len(), Some((violation, steps)), &met, witnesses, false);
+                return outcome(
+                    count(&seen),
+                    steps.len(),
+                    Some((violation, steps)),
+                    &met,
+                    witnesses,
+                    false,
+                );
             }
             next_level.extend(fresh);
         }
@@ -96,7 +103,8 @@ fn outcome(
     witnesses: &[Witness],
     cut_short: bool,
 ) -> Outcome {
-    let not_met = met.iter().zip(witnesses).filter(|(met, _)| !**met).map(|(_, (name, _))| *name).collect();
+    let not_met =
+        met.iter().zip(witnesses).filter(|(met, _)| !**met).map(|(_, (name, _))| *name).collect();
     Outcome { states, depth, violation, not_met, cut_short }
 }
 
@@ -176,7 +184,11 @@ fn path(model: &Model, start: State, seen: &[Seen; THREADS], target: u64) -> Vec
         model.actions(&before, &mut actions);
         let step = actions.into_iter().find_map(|action| {
             let after = model.step(&before, action);
-            (fingerprint(model, &after, &mut buffer) == print).then_some(Step { before, action, after })
+            (fingerprint(model, &after, &mut buffer) == print).then_some(Step {
+                before,
+                action,
+                after,
+            })
         });
         let Some(step) = step else { break };
         before = step.after;

@@ -179,8 +179,9 @@ impl Term {
 
     fn mirrored(&self) -> Term {
         let ids = |from: [u8; IDS]| std::array::from_fn(|id| from[mirror(id as u8) as usize]);
-        let bits =
-            |set: u8| (0..IDS as u8).filter(|id| set >> id & 1 == 1).fold(0, |s, id| s | 1 << mirror(id));
+        let bits = |set: u8| {
+            (0..IDS as u8).filter(|id| set >> id & 1 == 1).fold(0, |s, id| s | 1 << mirror(id))
+        };
         Term {
             leader: if self.leader == 0 { 0 } else { mirror(self.leader - 1) + 1 },
             log: self.log.mirrored(),
@@ -243,7 +244,16 @@ impl Hash for Node {
             ack_mode,
         } = *self;
         let flags = [joining, unsynced_acks, clearing, down].map(u8::from);
-        hasher.write(&[id, term, voted, synced_vote.0, synced_vote.1, role as u8, gate, recoveries]);
+        hasher.write(&[
+            id,
+            term,
+            voted,
+            synced_vote.0,
+            synced_vote.1,
+            role as u8,
+            gate,
+            recoveries,
+        ]);
         hasher.write(&[
             flags[0],
             flags[1],
@@ -263,7 +273,8 @@ impl Hash for Node {
 
 impl Hash for Term {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Term { leader, log, commit, asked, granted, acked, ack_mode, fast_len, answered, up } = *self;
+        let Term { leader, log, commit, asked, granted, acked, ack_mode, fast_len, answered, up } =
+            *self;
         hasher.write(&[leader, commit, ack_mode, fast_len, answered, up]);
         hasher.write(&asked);
         hasher.write(&granted);

@@ -32,7 +32,9 @@ impl Model {
                 state.all[at].clearing = false;
                 state.all[at].unsynced_acks = false;
             }
-            Action::PowerCut { at, log, vote_kept } => self.power_cut(&mut state, at, log, vote_kept),
+            Action::PowerCut { at, log, vote_kept } => {
+                self.power_cut(&mut state, at, log, vote_kept)
+            }
             Action::CutThenKill { at, log } => {
                 self.power_cut(&mut state, at, log, true);
                 state.all[at].gate = before.all[at].gate;
@@ -46,7 +48,8 @@ impl Model {
             }
             Action::StartCopy { at } => {
                 state.used.copies += 1;
-                state.all[at] = Node { recoveries: state.all[at].recoveries, ..self.start().all[at] };
+                state.all[at] =
+                    Node { recoveries: state.all[at].recoveries, ..self.start().all[at] };
             }
             Action::GoDown { at } => state.all[at].down = true,
             Action::SwitchAckMode { at } => switch_ack_mode(&mut state, at),
@@ -155,7 +158,9 @@ impl Model {
         let sent = *state.term(term);
         let node = &mut state.all[at];
         let known = node.log.common(sent.log);
-        if ack == Ack::Synced || self.synced_first(sent.log.prefix(known), sent.acked[node.id as usize] + 1) {
+        if ack == Ack::Synced
+            || self.synced_first(sent.log.prefix(known), sent.acked[node.id as usize] + 1)
+        {
             node.sync();
         } else if self.rules.known_entries_wait {
             self.set_flag(node);
@@ -167,7 +172,8 @@ impl Model {
     /// Whether an acknowledgement of a log from this index on must wait for a sync in every ack
     /// mode.
     fn synced_first(&self, log: Log, from: u8) -> bool {
-        self.rules.membership_synced && (from..=log.len()).any(|i| log.get(i).content().is_membership())
+        self.rules.membership_synced
+            && (from..=log.len()).any(|i| log.get(i).content().is_membership())
     }
 
     /// A member that acknowledges before it syncs, in fast mode, knows that ack mode number.
@@ -297,7 +303,8 @@ impl Model {
         sent.answered |= 1 << id;
         let (answered, up) = (sent.answered, sent.up);
         let led = state.nodes().iter().any(|n| n.role == Role::Leader && n.term == term && !n.down);
-        if led && self.bounds.replacement == 0 && up != self.bounds.voters() && answered & up == up {
+        if led && self.bounds.replacement == 0 && up != self.bounds.voters() && answered & up == up
+        {
             state.promised = true;
         }
     }

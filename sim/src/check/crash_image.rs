@@ -40,7 +40,9 @@ pub fn check(image: &CrashImage) -> Option<Violation> {
             )
         }
         MemberState::Recovering if !image.may_lose_acks => {
-            format!("node {slot} would recover, though its mode acknowledges nothing before it is safe")
+            format!(
+                "node {slot} would recover, though its mode acknowledges nothing before it is safe"
+            )
         }
         _ => return None,
     };
@@ -63,8 +65,9 @@ pub fn check_all(
         .map(|image| image.slot)
         .collect();
     if members.saturating_sub(lacking.len()) < majority {
-        let detail =
-            format!("nodes {lacking:?} of {members} would come back as active without entry {applied}");
+        let detail = format!(
+            "nodes {lacking:?} of {members} would come back as active without entry {applied}"
+        );
         return Some(Violation::new(NAME, detail));
     }
     let recovering: Vec<u16> = voters()
@@ -72,8 +75,9 @@ pub fn check_all(
         .map(|image| image.slot)
         .collect();
     (bare_majority && !recovering.is_empty()).then(|| {
-        let detail =
-            format!("nodes {recovering:?} acknowledge before they sync though only a bare majority is up");
+        let detail = format!(
+            "nodes {recovering:?} acknowledge before they sync though only a bare majority is up"
+        );
         Violation::new(NAME, detail)
     })
 }
@@ -111,7 +115,9 @@ mod tests {
     #[test]
     fn a_minority_may_lack_what_is_applied_and_a_bare_majority_syncs_before_it_acknowledges() {
         use MemberState::{Active, Recovering};
-        let judge = |images: &[CrashImage], bare_majority| check_all(images, 3, ID, bare_majority).is_some();
+        let judge = |images: &[CrashImage], bare_majority| {
+            check_all(images, 3, ID, bare_majority).is_some()
+        };
         let (active, lacks, recovers) =
             (image(1, Active, true), image(2, Active, false), image(3, Recovering, false));
         assert!(!judge(&[active.clone(), lacks.clone(), recovers.clone()], false));

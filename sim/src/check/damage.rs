@@ -23,7 +23,9 @@ pub fn check(
         {
             return None;
         }
-        Ok(Some((entry, bytes))) => format!("{} bytes that are not those of {entry:?}", bytes.len()),
+        Ok(Some((entry, bytes))) => {
+            format!("{} bytes that are not those of {entry:?}", bytes.len())
+        }
         // The key was there all the time.
         Ok(None) if before.is_some() && before == after => "absent".to_owned(),
         Ok(None) | Err(Error::Corrupt(_) | Error::Failed { .. } | Error::Closed) => return None,

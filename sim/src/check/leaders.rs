@@ -17,8 +17,9 @@ impl Leaders {
     pub fn saw(&mut self, slot: u16, run: u32, term: u64) -> Option<Violation> {
         let (leader, life) = *self.terms.entry(term).or_insert((slot, run));
         ((leader, life) != (slot, run)).then(|| {
-            let detail =
-                format!("term {term} was led by node {leader} (life {life}) and by node {slot} (life {run})");
+            let detail = format!(
+                "term {term} was led by node {leader} (life {life}) and by node {slot} (life {run})"
+            );
             Violation::new(NAME, detail)
         })
     }

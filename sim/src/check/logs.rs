@@ -19,7 +19,10 @@ impl Logs {
     pub fn saw(&mut self, slot: u16, id: LogId, content: u128) -> Option<Violation> {
         let (first, by) = *self.content.entry(id).or_insert((content, slot));
         (first != content).then(|| {
-            Violation::new(NAME, format!("log id {id} has one content on node {by}, another on node {slot}"))
+            Violation::new(
+                NAME,
+                format!("log id {id} has one content on node {by}, another on node {slot}"),
+            )
         })
     }
 
@@ -38,7 +41,10 @@ impl Logs {
     pub fn acknowledged(&self, id: LogId) -> Option<Violation> {
         let (found, by) = *self.committed.get(&id.index)?;
         (found != id).then(|| {
-            Violation::new(NAME, format!("a write was acknowledged as {id}, and node {by} has {found} there"))
+            Violation::new(
+                NAME,
+                format!("a write was acknowledged as {id}, and node {by} has {found} there"),
+            )
         })
     }
 

@@ -15,7 +15,9 @@ pub fn check(members: usize, applied: LogId, by: u16, lacking: &[u16]) -> Option
     (members.saturating_sub(lacking.len()) < majority).then(|| {
         Violation::new(
             NAME,
-            format!("node {by} applied {applied}, which nodes {lacking:?} of {members} do not have"),
+            format!(
+                "node {by} applied {applied}, which nodes {lacking:?} of {members} do not have"
+            ),
         )
     })
 }

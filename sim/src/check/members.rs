@@ -46,15 +46,19 @@ impl Members {
             return Some(Violation::new(NAME, format!("{back} was dropped and votes again")));
         }
         let slots: BTreeSet<u16> = voters.iter().map(|voter| voter.slot()).collect();
-        let replaced =
-            self.voters.iter().filter(|known| !voters.contains(known) && slots.contains(&known.slot()));
+        let replaced = self
+            .voters
+            .iter()
+            .filter(|known| !voters.contains(known) && slots.contains(&known.slot()));
         self.dropped.extend(replaced.copied());
         None
     }
 
     /// This identity leads.
     pub fn leads(&self, id: NodeId) -> Option<Violation> {
-        self.dropped.contains(&id).then(|| Violation::new(NAME, format!("{id} was dropped and leads")))
+        self.dropped
+            .contains(&id)
+            .then(|| Violation::new(NAME, format!("{id} was dropped and leads")))
     }
 }
 

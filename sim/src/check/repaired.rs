@@ -24,7 +24,9 @@ pub fn check_scrubs(scrubs: &BTreeMap<u16, Option<Scrub>>) -> Vec<Violation> {
     let clean = Scrub { found: 0, unrepairable: 0 };
     let left = scrubs.iter().filter(|(_, scrub)| **scrub != Some(clean));
     left.map(|(slot, scrub)| match scrub {
-        Some(scrub) => Violation::new(NAME, format!("the last scrub of node {slot} found {scrub:?}")),
+        Some(scrub) => {
+            Violation::new(NAME, format!("the last scrub of node {slot} found {scrub:?}"))
+        }
         None => Violation::new(NAME, format!("a scrub of node {slot} does not end")),
     })
     .collect()

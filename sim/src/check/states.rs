@@ -29,10 +29,18 @@ impl States {
     }
 
     /// A node's applied position in its `run`-th process.
-    pub fn saw_progress(&mut self, slot: u16, run: u32, applied: Option<LogId>) -> Option<Violation> {
+    pub fn saw_progress(
+        &mut self,
+        slot: u16,
+        run: u32,
+        applied: Option<LogId>,
+    ) -> Option<Violation> {
         let before = self.progress.insert((slot, run), applied?)?;
         (applied < Some(before)).then(|| {
-            Violation::new("applied grows", format!("node {slot} went back from {before} to {applied:?}"))
+            Violation::new(
+                "applied grows",
+                format!("node {slot} went back from {before} to {applied:?}"),
+            )
         })
     }
 
@@ -54,7 +62,10 @@ mod tests {
         assert_eq!(states.saw(2, at(4), 1), None);
         assert!(states.saw(3, at(4), 2).is_some());
         assert_eq!(states.saw_progress(1, 0, at(4)), None);
-        assert!(states.saw_progress(1, 0, at(3)).is_some(), "applied went back while the process ran");
+        assert!(
+            states.saw_progress(1, 0, at(3)).is_some(),
+            "applied went back while the process ran"
+        );
         assert_eq!(states.saw_progress(1, 1, at(3)), None);
     }
 }

@@ -147,7 +147,11 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
         hashes.insert(report.seed, report.trace_hash);
         summary.add(&report);
         if let Some(violation) = report.violations.first() {
-            catches.push(Catch { seed: report.seed, run: summary.runs(), property: violation.property });
+            catches.push(Catch {
+                seed: report.seed,
+                run: summary.runs(),
+                property: violation.property,
+            });
         }
         if arguments.until_failures.is_some_and(|failures| catches.len() >= failures) {
             break;
@@ -170,7 +174,8 @@ fn run_many(seeds: std::ops::Range<u64>, arguments: &Arguments) -> ExitCode {
 /// Prints the kinds of faults of a run, and the last events before the first violation.
 fn print_story(report: &Report, options: RunOptions) {
     let plan = options.plan(report.seed);
-    let drawn: BTreeSet<&str> = plan.faults.iter().chain(&plan.decays).map(|kind| kind.name()).collect();
+    let drawn: BTreeSet<&str> =
+        plan.faults.iter().chain(&plan.decays).map(|kind| kind.name()).collect();
     println!("  drawn: {}", drawn.into_iter().collect::<Vec<_>>().join(", "));
     let before = report.trace.iter().take_while(|line| !line.contains("VIOLATION"));
     // The clients' requests are the longer part of a trace.
@@ -217,7 +222,12 @@ fn print_catches(catches: &[Catch]) {
     let mut gaps: Vec<u64> = runs.zip(catches).map(|(before, catch)| catch.run - before).collect();
     gaps.sort_unstable();
     let median = gaps.get(gaps.len() / 2).copied().unwrap_or_default();
-    println!("caught by seed {} | {} | median {median} of {}", first.seed, first.property, catches.len());
+    println!(
+        "caught by seed {} | {} | median {median} of {}",
+        first.seed,
+        first.property,
+        catches.len()
+    );
 }
 
 /// Fails if a run failed, or if in many runs a kind of fault was never applied; a storm has few

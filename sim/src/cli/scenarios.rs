@@ -92,7 +92,12 @@ fn show(scenario: &Scenario, report: &Report) {
         println!("{} seed {} FAILED {violation}", scenario.name, report.seed);
     }
     if let Some(line) = report.trace.iter().find(|line| line.contains(CUT_SHORT)) {
-        println!("{} seed {}:{}", scenario.name, report.seed, line.trim_start_matches(|c| c != ' '));
+        println!(
+            "{} seed {}:{}",
+            scenario.name,
+            report.seed,
+            line.trim_start_matches(|c| c != ' ')
+        );
     }
     if !report.passed() {
         println!("  replay: cargo sim --scenario {} --seed {}", scenario.name, report.seed);
@@ -112,7 +117,8 @@ impl Tally {
     /// reached a part.
     fn print(&self, scenario: &Scenario, all_parts: bool) -> bool {
         let count = |part: &&'static str| self.reached.get(part).copied().unwrap_or_default();
-        let fine = self.failed == 0 && (!all_parts || scenario.parts.iter().all(|part| count(part) > 0));
+        let fine =
+            self.failed == 0 && (!all_parts || scenario.parts.iter().all(|part| count(part) > 0));
         let parts = scenario.parts.iter().map(|part| format!("{part} {}", count(part)));
         let parts: Vec<String> = parts.collect();
         let verdict = if fine { "PASS" } else { "FAIL" };

@@ -23,7 +23,9 @@ impl Summary {
         let (passed, failed) = self.modes.entry(report.mode.name()).or_default();
         *(if report.passed() { passed } else { failed }) += 1;
         let sums = [&mut self.faults, &mut self.outcomes, &mut self.events];
-        for (sums, parts) in sums.into_iter().zip([&report.faults, &report.outcomes, &report.events]) {
+        for (sums, parts) in
+            sums.into_iter().zip([&report.faults, &report.outcomes, &report.events])
+        {
             for (name, count) in parts {
                 *sums.entry(name).or_default() += count;
             }
@@ -63,7 +65,11 @@ impl Summary {
     /// Prints the sums.
     pub fn print(&self) {
         let list = |counts: &BTreeMap<&'static str, u64>| {
-            counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+            counts
+                .iter()
+                .map(|(name, count)| format!("{name} {count}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
         let runs = self.runs().max(1);
         for (mode, (passed, failed)) in &self.modes {

@@ -165,7 +165,10 @@ impl Core {
     pub fn open(&mut self, kind: FileKind) -> io::Result<(u64, u64)> {
         let size = self.files.get(&kind).map(FileImage::size).ok_or(io::ErrorKind::NotFound)?;
         if !self.locked.insert(kind) {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "the file is locked by another handle"));
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "the file is locked by another handle",
+            ));
         }
         Ok((self.epoch, size))
     }
@@ -188,7 +191,13 @@ impl Core {
     ///
     /// # Errors
     /// `InvalidInput` for a range that a direct read would refuse; a fenced handle's error.
-    pub fn read(&mut self, epoch: u64, kind: FileKind, offset: u64, target: &mut [u8]) -> io::Result<()> {
+    pub fn read(
+        &mut self,
+        epoch: u64,
+        kind: FileKind,
+        offset: u64,
+        target: &mut [u8],
+    ) -> io::Result<()> {
         let file = self.file(epoch, kind)?;
         if !file.accepts(offset, target.len()) {
             return Err(refused("read", kind, offset, target.len()));
@@ -215,7 +224,13 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::read`].
-    pub fn begin_write(&mut self, epoch: u64, kind: FileKind, offset: u64, bytes: &[u8]) -> io::Result<u64> {
+    pub fn begin_write(
+        &mut self,
+        epoch: u64,
+        kind: FileKind,
+        offset: u64,
+        bytes: &[u8],
+    ) -> io::Result<u64> {
         let id = self.next_id;
         let file = self.file(epoch, kind)?;
         if !file.accepts(offset, bytes.len()) {
@@ -274,7 +289,12 @@ impl Core {
     ///
     /// # Errors
     /// A fenced handle's error, or the arranged one: then the sync made nothing safe.
-    pub fn complete_sync(&mut self, epoch: u64, kind: FileKind, begun: (u64, bool, u64)) -> io::Result<()> {
+    pub fn complete_sync(
+        &mut self,
+        epoch: u64,
+        kind: FileKind,
+        begun: (u64, bool, u64),
+    ) -> io::Result<()> {
         let (watermark, fails, power_losses) = begun;
         let unpowered = self.away || self.power_losses > power_losses;
         let file = self.file(epoch, kind)?;
@@ -353,8 +373,10 @@ impl Core {
 }
 
 fn refused(operation: &str, kind: FileKind, offset: u64, len: usize) -> io::Error {
-    let message =
-        format!("{operation} of {len} bytes at {offset} in `{}`: unaligned or out of range", kind.name());
+    let message = format!(
+        "{operation} of {len} bytes at {offset} in `{}`: unaligned or out of range",
+        kind.name()
+    );
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 

@@ -41,7 +41,9 @@ impl FileImage {
     /// Applies this damage to one of these blocks, chosen at random. False if it would change
     /// nothing.
     pub fn decay(&mut self, decay: Decay, among: &[u64], rng: &mut StdRng) -> bool {
-        let Some(number) = among.get(rng.random_range(0..among.len().max(1))).copied() else { return false };
+        let Some(number) = among.get(rng.random_range(0..among.len().max(1))).copied() else {
+            return false;
+        };
         match decay {
             Decay::Rot => self.rot(number, rng),
             Decay::Wear => self.wear_out(number),
@@ -180,7 +182,8 @@ mod tests {
         let before = content(&file);
         assert!(file.decay(Decay::Rot, &[2], &mut rng));
         let after = content(&file);
-        let bits: u32 = before.iter().zip(&after).map(|(one, other)| (one ^ other).count_ones()).sum();
+        let bits: u32 =
+            before.iter().zip(&after).map(|(one, other)| (one ^ other).count_ones()).sum();
         let at = before.iter().zip(&after).position(|(one, other)| one != other).unwrap();
         assert_eq!((bits, at / BLOCK, file.decayed()), (1, 2, 1));
     }

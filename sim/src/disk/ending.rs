@@ -107,7 +107,8 @@ impl FileImage {
                 let mut mixed = self.synced.get(&number).map_or([0; BLOCK], |old| **old);
                 for (sector, target) in mixed.chunks_mut(SECTOR).enumerate() {
                     let version = versions.get(rng.random_range(0..=newest));
-                    if let Some(source) = version.and_then(|version| version.block.chunks(SECTOR).nth(sector))
+                    if let Some(source) =
+                        version.and_then(|version| version.block.chunks(SECTOR).nth(sector))
                     {
                         target.copy_from_slice(source);
                     }
@@ -229,7 +230,9 @@ mod tests {
             mixed += file.cut(false, rng).mixed;
             let mut block = vec![0; BLOCK];
             file.read(0, &mut block);
-            assert!(block.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
+            assert!(
+                block.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0]))
+            );
         });
         assert!(mixed > 5, "{mixed}");
     }

@@ -103,8 +103,12 @@ impl Core {
             Decay::Lost | Decay::Astray => SYNCS_AFTER,
         };
         let (rounds, newest, most) = match kind {
-            FileKind::Superblock => (ROUNDS_OF_COPIES, RECENT_BLOCKS, usize::from(file.decayed() == 0)),
-            FileKind::Checkpoint0 | FileKind::Checkpoint1 => (ROUNDS_OF_COPIES, RECENT_BLOCKS, count),
+            FileKind::Superblock => {
+                (ROUNDS_OF_COPIES, RECENT_BLOCKS, usize::from(file.decayed() == 0))
+            }
+            FileKind::Checkpoint0 | FileKind::Checkpoint1 => {
+                (ROUNDS_OF_COPIES, RECENT_BLOCKS, count)
+            }
             FileKind::Journal => (late, RECENT_BLOCKS, count),
             FileKind::Data => (late, NEWEST_DATA, count),
         };
@@ -122,7 +126,13 @@ impl Core {
     }
 
     /// Applies this damage to one block of a file, however new. False if it would change nothing.
-    pub fn decay_block(&mut self, decay: Decay, kind: FileKind, number: u64, rng: &mut StdRng) -> bool {
+    pub fn decay_block(
+        &mut self,
+        decay: Decay,
+        kind: FileKind,
+        number: u64,
+        rng: &mut StdRng,
+    ) -> bool {
         let done = self.files.get_mut(&kind).is_some_and(|file| file.decay(decay, &[number], rng));
         self.harms += u64::from(done);
         self.note(b'o', kind, number, u64::from(done));
@@ -178,8 +188,8 @@ impl Core {
     /// on. False, and nothing is arranged, if that could not be noticed: a copy of the superblock
     /// is damaged already.
     pub fn arrange_wrong_write(&mut self, kind: FileKind, astray: Option<u64>) -> bool {
-        let spare =
-            kind != FileKind::Superblock || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
+        let spare = kind != FileKind::Superblock
+            || self.files.get(&kind).is_some_and(|file| file.decayed() == 0);
         if spare {
             self.wrong.write(kind, astray);
         }
@@ -205,7 +215,11 @@ impl Core {
     /// Blocks of the journal, the checkpoints and the superblock that were damaged since they were
     /// forgiven.
     pub fn harmed_beside_data(&self) -> usize {
-        self.files.iter().filter(|(kind, _)| **kind != FileKind::Data).map(|(_, file)| file.harmed()).sum()
+        self.files
+            .iter()
+            .filter(|(kind, _)| **kind != FileKind::Data)
+            .map(|(_, file)| file.harmed())
+            .sum()
     }
 
     /// Stops counting the blocks that are still damaged: the harness has checked that they are not
@@ -222,7 +236,8 @@ impl Core {
         if self.files.values().all(|file| file.in_flight_writes.is_empty()) {
             return None;
         }
-        self.doomed.extend(self.files.values().flat_map(|file| file.in_flight_writes.keys().copied()));
+        self.doomed
+            .extend(self.files.values().flat_map(|file| file.in_flight_writes.keys().copied()));
         self.wrong.forget_in_flight();
         self.errors += 1;
         self.power_losses += 1;
@@ -284,7 +299,11 @@ mod tests {
         assert!(error.to_string().contains(ARRANGED));
         let begun = disk.begin_sync(epoch, FileKind::Data).unwrap();
         disk.complete_sync(epoch, FileKind::Data, begun).unwrap();
-        assert_eq!(disk.dirty_blocks(), 2, "the second sync covers nothing that the first one should have");
+        assert_eq!(
+            disk.dirty_blocks(),
+            2,
+            "the second sync covers nothing that the first one should have"
+        );
     }
 
     #[test]
@@ -328,7 +347,10 @@ mod tests {
             write(&mut disk, block, 10 + block as u8);
         }
         disk.arrange_wrong_read(FileKind::Data, 1);
-        assert_eq!(read(&mut disk).iter().zip(10..14).filter(|(one, other)| *one != other).count(), 1);
+        assert_eq!(
+            read(&mut disk).iter().zip(10..14).filter(|(one, other)| *one != other).count(),
+            1
+        );
         assert_eq!(read(&mut disk), [10, 11, 12, 13]);
         assert!(disk.arrange_wrong_write(FileKind::Data, None));
         write(&mut disk, 0, 20);

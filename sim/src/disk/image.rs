@@ -115,7 +115,8 @@ impl FileImage {
         }
         let block = BLOCK as u64;
         let first = offset / block * block;
-        let mut all = vec![0; usize::try_from((offset + len as u64).next_multiple_of(block) - first).ok()?];
+        let mut all =
+            vec![0; usize::try_from((offset + len as u64).next_multiple_of(block) - first).ok()?];
         self.read(first, &mut all);
         let skipped = usize::try_from(offset - first).ok()?;
         all.get(skipped..skipped + len).map(<[u8]>::to_vec)
@@ -146,7 +147,11 @@ impl FileImage {
     pub(super) fn put(&mut self, number: u64, block: Block) {
         self.order += 1;
         self.intact(number);
-        self.dirty.entry(number).or_default().push(Version { order: self.order, block, sync_failed: false });
+        self.dirty.entry(number).or_default().push(Version {
+            order: self.order,
+            block,
+            sync_failed: false,
+        });
     }
 
     /// A block is written, which ends any damage to it.
@@ -185,7 +190,9 @@ impl FileImage {
     /// A sync that began with `watermark` failed.
     pub fn sync_failed(&mut self, watermark: u64) {
         let versions = self.dirty.values_mut().flatten();
-        versions.filter(|version| version.order <= watermark).for_each(|version| version.sync_failed = true);
+        versions
+            .filter(|version| version.order <= watermark)
+            .for_each(|version| version.sync_failed = true);
     }
 
     /// The synced blocks, newest first, without those of the last `rounds` syncs. So much was
@@ -193,7 +200,9 @@ impl FileImage {
     pub fn long_synced(&self, rounds: u64) -> Vec<u64> {
         let mut blocks: Vec<(u64, u64)> =
             self.synced_in.iter().map(|(number, round)| (*round, *number)).collect();
-        blocks.retain(|(round, number)| round + rounds <= self.syncs && !self.dirty.contains_key(number));
+        blocks.retain(|(round, number)| {
+            round + rounds <= self.syncs && !self.dirty.contains_key(number)
+        });
         blocks.sort_unstable_by(|one, other| other.cmp(one));
         blocks.into_iter().map(|(_, number)| number).collect()
     }

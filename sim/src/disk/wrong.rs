@@ -64,7 +64,12 @@ impl Arranged {
     }
 
     /// Completes a write wrongly, if that was arranged.
-    pub(super) fn complete_write(&mut self, id: u64, file: &mut FileImage, counts: &mut Wrongs) -> bool {
+    pub(super) fn complete_write(
+        &mut self,
+        id: u64,
+        file: &mut FileImage,
+        counts: &mut Wrongs,
+    ) -> bool {
         let Some(astray) = self.in_flight.remove(&id) else { return false };
         match astray {
             Some(_) => counts.stray_writes += 1,
@@ -89,7 +94,9 @@ impl Arranged {
         let from = (offset / block + wrong + 1 + choice % 7) % (file.size() / block);
         let mut other = [0; BLOCK];
         file.read(from * block, &mut other);
-        if let Some(held) = target.chunks_mut(BLOCK).nth(wrong as usize).filter(|held| **held != other[..]) {
+        if let Some(held) =
+            target.chunks_mut(BLOCK).nth(wrong as usize).filter(|held| **held != other[..])
+        {
             held.copy_from_slice(&other);
             self.read = None;
             counts.stray_reads += 1;

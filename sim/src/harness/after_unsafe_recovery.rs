@@ -51,7 +51,9 @@ pub(super) async fn disturb(cluster: &Arc<Cluster>) {
 /// Adds the violations found in the history since the unsafe recovery.
 pub(super) fn judge(cluster: &Cluster, found: Vec<Violation>, end: &FinalKeys) {
     cluster.count_event("histories checked after an unsafe recovery");
-    cluster.trace.event(format!("after the unsafe recovery {} keys were read at the end", end.len()));
+    cluster
+        .trace
+        .event(format!("after the unsafe recovery {} keys were read at the end", end.len()));
     for violation in found {
         let detail = format!("{violation}");
         cluster.violation(Violation::new("after an unsafe recovery every property holds", detail));

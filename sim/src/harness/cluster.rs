@@ -68,10 +68,14 @@ impl Cluster {
         let mut members = BTreeMap::new();
         for slot in 1..=plan.nodes {
             let address = format!("10.0.0.{slot}");
-            let host = handle.create_node().name(format!("node-{slot}")).ip(parse(&address)).build();
+            let host =
+                handle.create_node().name(format!("node-{slot}")).ip(parse(&address)).build();
             members.insert(
                 slot,
-                MemberAddress { peer: format!("{address}:7100"), client: format!("{address}:7001") },
+                MemberAddress {
+                    peer: format!("{address}:7100"),
+                    client: format!("{address}:7001"),
+                },
             );
             let disk = SimDisk::new(
                 format!("disk-{slot}"),
@@ -80,8 +84,11 @@ impl Cluster {
                 rng.random(),
                 device_host.clone(),
             );
-            let identity =
-                Identity { cluster: CLUSTER.into(), slot, incarnation: rng.random_range(1..1_u64 << 48) };
+            let identity = Identity {
+                cluster: CLUSTER.into(),
+                slot,
+                incarnation: rng.random_range(1..1_u64 << 48),
+            };
             Engine::format(&*disk.directory(), plan.geometry, &identity).await?;
             machines.push(Machine { slot, host: host.id(), disk, state: Mutex::new(State::new()) });
         }
@@ -112,7 +119,11 @@ impl Cluster {
     }
 
     /// Formats an empty disk as the data directory of a new identity.
-    pub(super) async fn format(&self, machine: &Machine, incarnation: u64) -> Result<(), EngineError> {
+    pub(super) async fn format(
+        &self,
+        machine: &Machine,
+        incarnation: u64,
+    ) -> Result<(), EngineError> {
         let identity = Identity { cluster: CLUSTER.into(), slot: machine.slot, incarnation };
         // Errors arranged for the previous disk must not apply to the format, which would not be
         // retried.
@@ -187,7 +198,8 @@ impl Cluster {
 
     /// Whether one more machine may come back with less than it acknowledged, in any mode.
     pub(super) fn may_be_damaged(&self, machine: &Machine) -> bool {
-        let others = self.machines.iter().filter(|other| other.slot != machine.slot && other.faulty());
+        let others =
+            self.machines.iter().filter(|other| other.slot != machine.slot && other.faulty());
         others.count() < (self.machines.len() - 1) / 2
     }
 
@@ -249,8 +261,8 @@ impl Cluster {
         let slot = machine.slot;
         let members = self.members.clone();
         let directory = PathBuf::from(format!("/simulated/{slot}"));
-        let mut config =
-            NodeConfig::new(CLUSTER, slot, directory, members).map_err(|error| error.to_string())?;
+        let mut config = NodeConfig::new(CLUSTER, slot, directory, members)
+            .map_err(|error| error.to_string())?;
         config.mode = machine.state.lock().mode.or(Some(self.plan.mode));
         if let Some((min, max)) = self.plan.election {
             (config.timing.election_min, config.timing.election_max) = (min, max);
@@ -267,7 +279,13 @@ impl Cluster {
     }
 
     /// Runs one life of a node, on its own host.
-    async fn live(self: Arc<Self>, slot: u16, life: u32, config: NodeConfig, environment: Environment) {
+    async fn live(
+        self: Arc<Self>,
+        slot: u16,
+        life: u32,
+        config: NodeConfig,
+        environment: Environment,
+    ) {
         match Node::start(config, environment).await {
             Ok(node) => {
                 let node = Arc::new(node);
@@ -287,12 +305,17 @@ impl Cluster {
     /// A node that stops is right if its device failed and the reason names the device.
     fn stopped_by_itself(&self, slot: u16, life: u32, reason: &str) {
         self.trace.event(format!("node {slot} stops on its own: {reason}"));
-        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
+        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else {
+            return;
+        };
         if machine.device_failed() && names_device_error(slot, reason) {
             machine.state.lock().stopped = Some(life);
             self.count_event("stopped by a failed device");
         } else {
-            self.violation(Violation::new("no node stops without a cause", format!("node {slot}: {reason}")));
+            self.violation(Violation::new(
+                "no node stops without a cause",
+                format!("node {slot}: {reason}"),
+            ));
         }
     }
 
@@ -302,7 +325,9 @@ impl Cluster {
     }
 
     fn became(&self, slot: u16, life: u32, outcome: Result<Arc<Node>, String>) {
-        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else { return };
+        let Some(machine) = self.machines.iter().find(|machine| machine.slot == slot) else {
+            return;
+        };
         let mut state = machine.state.lock();
         if state.life != life || state.condition == Condition::Down {
             return;
@@ -339,7 +364,10 @@ impl Cluster {
                         "start refused for a damaged block"
                     });
                 } else {
-                    self.violation(Violation::new("a node starts", format!("node {slot}: {refusal}")));
+                    self.violation(Violation::new(
+                        "a node starts",
+                        format!("node {slot}: {refusal}"),
+                    ));
                 }
             }
         }
@@ -360,7 +388,8 @@ impl Cluster {
         let dirty = machine.disk.dirty_blocks();
         let unsynced_acks = machine.unsynced_acks();
         // Only a failure that the directory records: without a record no start could know about it.
-        let failed_sync = machine.node().is_some_and(|(_, node)| node.engine().status().failed_sync_recorded);
+        let failed_sync =
+            machine.node().is_some_and(|(_, node)| node.engine().status().failed_sync_recorded);
         let known = machine.node().is_some() || machine.disk.has_identity();
         let damage = match death {
             Death::Killed => machine.disk.kill(failed_sync),
@@ -396,7 +425,8 @@ impl Cluster {
         if known && !machine.disk.has_identity() {
             machine.lose();
             self.count_event("identities lost to a torn update beside a damaged copy");
-            self.trace.event(format!("disk {}: no two copies of the superblock agree", machine.slot));
+            self.trace
+                .event(format!("disk {}: no two copies of the superblock agree", machine.slot));
         }
     }
 
@@ -446,7 +476,8 @@ impl Cluster {
         machine.set(Condition::Stopping);
         let change = machine.change();
         self.trace.event(format!("node {} is asked to stop", machine.slot));
-        let stopping = host.spawn(async move { node.shutdown().await.map_err(|error| error.to_string()) });
+        let stopping =
+            host.spawn(async move { node.shutdown().await.map_err(|error| error.to_string()) });
         let ended = tokio::time::timeout(limit, stopping).await;
         if !machine.unchanged(change) {
             return None;

@@ -188,7 +188,9 @@ impl Nemesis {
             return;
         }
         let mut waited = Duration::ZERO;
-        while waited < UNSYNCED_ACKS_WITHIN && !self.cluster.machines.iter().all(Machine::unsynced_acks) {
+        while waited < UNSYNCED_ACKS_WITHIN
+            && !self.cluster.machines.iter().all(Machine::unsynced_acks)
+        {
             tokio::time::sleep(POLL * 10).await;
             waited += POLL * 10;
         }
@@ -226,11 +228,15 @@ impl Nemesis {
     /// are up and lost nothing.
     pub(super) fn choose_roles(&mut self, leader: usize) -> Option<Roles> {
         let machines = &self.cluster.machines;
-        if machines.iter().any(|machine| machine.condition() != Condition::Up || machine.lacks_acks()) {
+        if machines
+            .iter()
+            .any(|machine| machine.condition() != Condition::Up || machine.lacks_acks())
+        {
             return None;
         }
         let spare = (machines.len() - 1) / 2;
-        let mut others: Vec<usize> = (0..machines.len()).filter(|number| *number != leader).collect();
+        let mut others: Vec<usize> =
+            (0..machines.len()).filter(|number| *number != leader).collect();
         others.shuffle(&mut self.rng);
         let stale = others.split_off(others.len() - spare);
         let forgetful = others.pop()?;
@@ -260,7 +266,8 @@ impl Nemesis {
             2..=7 => {
                 let count = self.rng.random_range(1..10);
                 let Some(machine) = self.cluster.machines.get(member) else { return };
-                let _ = tokio::time::timeout(MOMENT, machine.disk.after(Moment::Write, count)).await;
+                let _ =
+                    tokio::time::timeout(MOMENT, machine.disk.after(Moment::Write, count)).await;
                 self.pause_up_to(10).await;
             }
             _ => self.superblock_write(member, MOMENT).await,
@@ -280,7 +287,8 @@ impl Nemesis {
     /// lose acknowledged entries.
     pub(super) fn end_forgetful(&mut self, roles: &Roles) {
         let Some(machine) = self.cluster.machines.get(roles.forgetful) else { return };
-        let death = if self.cluster.may_lose_acks(machine) { Death::PowerCut } else { Death::Killed };
+        let death =
+            if self.cluster.may_lose_acks(machine) { Death::PowerCut } else { Death::Killed };
         self.cluster.end(machine, death);
     }
 
@@ -314,7 +322,11 @@ impl Nemesis {
         let cut = self.rng.random_bool(0.3);
         let Some(machine) = self.cluster.machines.get(member) else { return };
         let _ = tokio::time::timeout(MOMENT, machine.disk.after(Moment::Operation, steps)).await;
-        let death = if cut && self.cluster.may_lose_acks(machine) { Death::PowerCut } else { Death::Killed };
+        let death = if cut && self.cluster.may_lose_acks(machine) {
+            Death::PowerCut
+        } else {
+            Death::Killed
+        };
         self.cluster.end(machine, death);
         self.bring_back(member).await;
     }

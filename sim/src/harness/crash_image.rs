@@ -53,17 +53,27 @@ pub(super) async fn watch(cluster: Arc<Cluster>) {
 
 async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
     let nodes = cluster.machines.iter().filter_map(Machine::node);
-    let Some(applied) = nodes.filter_map(|(_, node)| node.engine().applied(GROUP)).max() else { return };
+    let Some(applied) = nodes.filter_map(|(_, node)| node.engine().applied(GROUP)).max() else {
+        return;
+    };
     let (bare_majority, worst) = (is_bare_majority(cluster), rng.random_bool(0.5));
-    let taken: Vec<Taken> =
-        (0..cluster.machines.len()).filter_map(|machine| take(cluster, machine, worst, rng)).collect();
+    let taken: Vec<Taken> = (0..cluster.machines.len())
+        .filter_map(|machine| take(cluster, machine, worst, rng))
+        .collect();
     let mut images = Vec::new();
     for one in taken {
         let Some(machine) = cluster.machines.get(one.machine) else { continue };
-        let disk = SimDisk::of(format!("crash image of disk-{}", machine.slot), one.files, host.clone());
+        let disk =
+            SimDisk::of(format!("crash image of disk-{}", machine.slot), one.files, host.clone());
         let known = (one.counted, applied);
         match host
-            .spawn(open(disk, cluster.plan.mode, machine.slot, known, [one.votes, one.up, one.may_lose_acks]))
+            .spawn(open(
+                disk,
+                cluster.plan.mode,
+                machine.slot,
+                known,
+                [one.votes, one.up, one.may_lose_acks],
+            ))
             .await
         {
             Ok(Ok(image)) => images.push(image),
@@ -89,14 +99,17 @@ fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Opti
     let machine = cluster.machines.get(number)?;
     // An operator may have chosen a mode whose assumptions this disk does not meet.
     let configured = machine.state.lock().mode.is_some();
-    let away =
-        machine.is_stale() || machine.is_lost() || machine.condition() == Condition::Open || configured;
+    let away = machine.is_stale()
+        || machine.is_lost()
+        || machine.condition() == Condition::Open
+        || configured;
     if away || machine.damaged() || machine.device_failed() || machine.disk.decayed() > 0 {
         return None;
     }
     let files = machine.disk.after_a_cut(worst, rng);
     let may_lose_acks = cluster.plan.mode == Mode::Replicated || machine.lacks_acks();
-    let (counted, votes, up) = (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
+    let (counted, votes, up) =
+        (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
     Some(Taken { machine: number, files, counted, votes, up, may_lose_acks })
 }
 
@@ -135,8 +148,10 @@ fn is_bare_majority(cluster: &Cluster) -> bool {
     // A member that was paused, or could not sync, has not noticed yet. A member that starts uses
     // the safe ack mode until a leader says otherwise.
     let held_up = |machine: &Machine| {
-        let stalled =
-            machine.disk.stalled_until().is_some_and(|until| tokio::time::Instant::now() < until + NOTICED);
+        let stalled = machine
+            .disk
+            .stalled_until()
+            .is_some_and(|until| tokio::time::Instant::now() < until + NOTICED);
         stalled || machine.resumed_at().is_some_and(|at| now.saturating_sub(at) < NOTICED)
     };
     let all = || cluster.machines.iter();

@@ -31,13 +31,15 @@ impl Nemesis {
             self.until_flag_cleared(roles.forgetful).await;
             self.links.heal();
         }
-        let Some(disk) = self.cluster.machines.get(roles.forgetful).map(|machine| machine.disk.clone())
+        let Some(disk) =
+            self.cluster.machines.get(roles.forgetful).map(|machine| machine.disk.clone())
         else {
             return;
         };
         // With all members back, they acknowledge before they sync again.
         disk.stall(SLOW, Some(FileKind::Superblock));
-        let _ = tokio::time::timeout(SLOW, disk.after(Moment::WriteTo(FileKind::Superblock), 1)).await;
+        let _ =
+            tokio::time::timeout(SLOW, disk.after(Moment::WriteTo(FileKind::Superblock), 1)).await;
         self.links.cut_between(&self.hosts(&roles.stale), &self.hosts(&rest));
         self.pause_between(20, 500).await;
         self.end_forgetful(&roles);

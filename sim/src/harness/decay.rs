@@ -137,14 +137,17 @@ impl DiskDecay {
 /// Reads every key of the workload at one member: a damaged value is repaired or reported, and
 /// never passes for absent.
 pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
-    let (Some((_, node)), Some(host)) = (machine.node(), Handle::current().get_node(machine.host)) else {
+    let (Some((_, node)), Some(host)) = (machine.node(), Handle::current().get_node(machine.host))
+    else {
         return;
     };
-    if machine.condition() != Condition::Up || node.replica().member_state() != MemberState::Active {
+    if machine.condition() != Condition::Up || node.replica().member_state() != MemberState::Active
+    {
         return;
     }
-    let keys = (0..cluster.plan.profile.groups)
-        .flat_map(|group| (0..cairn_clients::history::GROUP_KEYS).map(move |key| encode_key(group, key)));
+    let keys = (0..cluster.plan.profile.groups).flat_map(|group| {
+        (0..cairn_clients::history::GROUP_KEYS).map(move |key| encode_key(group, key))
+    });
     let (keys, slot) = (keys.collect::<Vec<_>>(), machine.slot);
     let reading = {
         let cluster = cluster.clone();
@@ -153,7 +156,11 @@ pub(super) async fn read_all(cluster: &Arc<Cluster>, machine: &Machine) {
                 let before = node.engine().lookup(GROUP, &key);
                 let read = node.replica().get(&key).await;
                 let after = node.engine().lookup(GROUP, &key);
-                cluster.count_event(if read.is_ok() { "keys read at a victim" } else { UNREADABLE });
+                cluster.count_event(if read.is_ok() {
+                    "keys read at a victim"
+                } else {
+                    UNREADABLE
+                });
                 if let Some(violation) = damage::check(slot, &key, before, &read, after) {
                     cluster.violation(violation);
                 }

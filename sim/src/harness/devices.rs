@@ -28,25 +28,38 @@ impl Nemesis {
     /// All files, or one of them: the small files are written rarely, and their errors matter most.
     fn file(&mut self) -> Option<FileKind> {
         let all = FileKind::ALL;
-        if self.rng.random_bool(0.4) { None } else { all.get(self.rng.random_range(0..all.len())).copied() }
+        if self.rng.random_bool(0.4) {
+            None
+        } else {
+            all.get(self.rng.random_range(0..all.len())).copied()
+        }
     }
 
     /// One write or sync of a machine's disk fails, or never returns. Without `failing` the disk
     /// alone loses power.
-    pub(super) fn fail_device(&mut self, fault: FaultKind, failing: Option<Failing>, lasts: Duration) {
+    pub(super) fn fail_device(
+        &mut self,
+        fault: FaultKind,
+        failing: Option<Failing>,
+        lasts: Duration,
+    ) {
         let (target, file) = (self.target(), self.file());
         let spared = self.rng.random_range(0..20);
         let linger = Duration::from_millis(self.rng.random_range(0..500));
         let dropped = self.rng.random_bool(0.5);
         let away = failing.is_none() && spared % 2 == 0;
-        let up =
-            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        let up = self
+            .cluster
+            .machines
+            .get(target)
+            .is_some_and(|machine| machine.condition() == Condition::Up);
         if !up || !self.may_fail() {
             return;
         }
         let cluster = self.cluster.clone();
         // A node whose device failed recovers from the others, in every mode.
-        let bounded = cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
+        let bounded =
+            cluster.machines.get(target).is_some_and(|machine| cluster.may_be_damaged(machine));
         let boundless = cluster.plan.mode == Mode::Replicated && cluster.plan.beyond_tolerance;
         if !bounded && !boundless {
             return;
@@ -58,9 +71,10 @@ impl Nemesis {
                 match failing {
                     Some(failing) => machine.disk.arrange(failing, file, spared),
                     // The node gets an error only for operations that are in flight.
-                    None => {
-                        drop(tokio::time::timeout(MOMENT_LIMIT, lose_power(machine, spared + 1, away)).await)
-                    }
+                    None => drop(
+                        tokio::time::timeout(MOMENT_LIMIT, lose_power(machine, spared + 1, away))
+                            .await,
+                    ),
                 }
                 let mut waited = if failing.is_none() { MOMENT_LIMIT } else { Duration::ZERO };
                 while machine.disk.errors() == before && waited < MOMENT_LIMIT {
@@ -70,9 +84,14 @@ impl Nemesis {
                 machine.disk.disarm();
                 if machine.disk.errors() > before {
                     machine.io_failed();
-                    let limit = STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
+                    let limit =
+                        STOP_LIMIT + if fault == Hang { IO_TIMEOUT } else { Duration::ZERO };
                     cluster.count(fault.name());
-                    cluster.trace.event(format!("node {}: {} in {file:?}", machine.slot, fault.name()));
+                    cluster.trace.event(format!(
+                        "node {}: {} in {file:?}",
+                        machine.slot,
+                        fault.name()
+                    ));
                     let (life, change) = (machine.life(), machine.change());
                     let mut waited = Duration::ZERO;
                     while machine.life() == life
@@ -89,11 +108,17 @@ impl Nemesis {
                     {
                         cluster.violation(Violation::new(
                             "a node whose device fails stops",
-                            format!("node {} continues to serve after a {}", machine.slot, fault.name()),
+                            format!(
+                                "node {} continues to serve after a {}",
+                                machine.slot,
+                                fault.name()
+                            ),
                         ));
                     }
                     tokio::time::sleep(linger).await;
-                    if machine.life() == life && (machine.stopped(life) || machine.unchanged(change)) {
+                    if machine.life() == life
+                        && (machine.stopped(life) || machine.unchanged(change))
+                    {
                         let death = match dropped && cluster.may_lose_acks(machine) {
                             true => Death::PowerCut,
                             false => Death::Killed,
@@ -128,7 +153,8 @@ impl Nemesis {
         let (cluster, change) = (self.cluster.clone(), machine.change());
         madsim::task::spawn(async move {
             tokio::time::sleep(end).await;
-            let Some(machine) = cluster.machines.get(target).filter(|machine| machine.unchanged(change))
+            let Some(machine) =
+                cluster.machines.get(target).filter(|machine| machine.unchanged(change))
             else {
                 return;
             };
@@ -145,8 +171,11 @@ impl Nemesis {
     pub(super) fn misread(&mut self) {
         let target = self.target();
         let death = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
-        let up =
-            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        let up = self
+            .cluster
+            .machines
+            .get(target)
+            .is_some_and(|machine| machine.condition() == Condition::Up);
         if !up || !self.may_fail() {
             return;
         }

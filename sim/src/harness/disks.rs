@@ -87,7 +87,9 @@ impl Nemesis {
                     tokio::time::sleep(POLL).await;
                     waited += POLL;
                 }
-                let knows = machine.node().is_some_and(|(_, node)| node.replica().removed_reason().is_some());
+                let knows = machine
+                    .node()
+                    .is_some_and(|(_, node)| node.replica().removed_reason().is_some());
                 if knows {
                     cluster.count_event("removed identities that knew it");
                 }
@@ -180,7 +182,9 @@ impl Nemesis {
                     machine.open(false);
                     cluster.start(machine);
                     cluster.count(StaleDisk.name());
-                    cluster.trace.event(format!("disk {}: an older copy replaces it", machine.slot));
+                    cluster
+                        .trace
+                        .event(format!("disk {}: an older copy replaces it", machine.slot));
                     // Each start of the copy raises its boot epoch.
                     for _ in 0..restarts {
                         let mut waited = Duration::ZERO;
@@ -217,7 +221,8 @@ impl Nemesis {
 /// Makes every other node write a checkpoint, so that it knows the epoch not only in memory.
 async fn later_epoch_is_stored(cluster: &Cluster, machine: &Machine) -> bool {
     for other in cluster.machines.iter().filter(|other| other.slot != machine.slot) {
-        let (Some((_, node)), Some(host)) = (other.node(), Handle::current().get_node(other.host)) else {
+        let (Some((_, node)), Some(host)) = (other.node(), Handle::current().get_node(other.host))
+        else {
             return false;
         };
         let kept = host.spawn(async move { node.engine().checkpoint().await.is_ok() });

@@ -42,7 +42,14 @@ pub(super) struct Nemesis {
 impl Nemesis {
     pub(super) fn new(cluster: Arc<Cluster>, links: Arc<Links>, clients: Vec<Host>) -> Nemesis {
         let rng = cluster.plan.rng(2);
-        Nemesis { cluster, links, clients, rng, partitions: Arc::default(), quality_changes: Arc::default() }
+        Nemesis {
+            cluster,
+            links,
+            clients,
+            rng,
+            partitions: Arc::default(),
+            quality_changes: Arc::default(),
+        }
     }
 
     /// Injects faults until `end` of virtual time.
@@ -54,7 +61,8 @@ impl Nemesis {
                 return;
             }
             let faults = &self.cluster.plan.faults;
-            if let Some(fault) = faults.get(self.rng.random_range(0..faults.len().max(1))).copied() {
+            if let Some(fault) = faults.get(self.rng.random_range(0..faults.len().max(1))).copied()
+            {
                 self.apply(fault).await;
             }
         }
@@ -63,7 +71,8 @@ impl Nemesis {
     async fn apply(&mut self, fault: FaultKind) {
         let long = self.rng.random_bool(0.3);
         let [most, some] = &self.cluster.plan.outage_ms;
-        let lasts = Duration::from_millis(self.rng.random_range(if long { some } else { most }.clone()));
+        let lasts =
+            Duration::from_millis(self.rng.random_range(if long { some } else { most }.clone()));
         match fault {
             Kill => self.end_one(fault, Death::Killed, lasts),
             PowerCut => self.end_one(fault, Death::PowerCut, lasts),
@@ -76,7 +85,12 @@ impl Nemesis {
             Isolate | Split | OneWay => self.partition(fault, lasts),
             Lossy => {
                 let loss = self.rng.random_range(0.02..0.3);
-                self.degrade_network(fault, loss, Duration::from_millis(1)..Duration::from_millis(20), lasts);
+                self.degrade_network(
+                    fault,
+                    loss,
+                    Duration::from_millis(1)..Duration::from_millis(20),
+                    lasts,
+                );
             }
             Slow => {
                 let worst = self.rng.random_range(20..600);
@@ -125,7 +139,12 @@ impl Nemesis {
 
     /// Whether one more machine may fail. Beyond a minority only now and then.
     pub(super) fn may_fail(&mut self) -> bool {
-        let up = self.cluster.machines.iter().filter(|machine| machine.condition() == Condition::Up).count();
+        let up = self
+            .cluster
+            .machines
+            .iter()
+            .filter(|machine| machine.condition() == Condition::Up)
+            .count();
         up > self.cluster.machines.len() / 2 + 1 || self.rng.random_bool(0.25)
     }
 
@@ -244,7 +263,8 @@ impl Nemesis {
         let cluster = self.cluster.clone();
         move || {
             let Some(machine) = cluster.machines.get(target) else { return };
-            if cluster.faults_ended() || death == Death::PowerCut && !cluster.may_lose_acks(machine) {
+            if cluster.faults_ended() || death == Death::PowerCut && !cluster.may_lose_acks(machine)
+            {
                 return;
             }
             if cluster.end(machine, death) {
@@ -262,8 +282,10 @@ impl Nemesis {
             return end();
         }
         let (disk, writes) = (machine.disk.clone(), self.rng.random_range(1..30));
-        let linger =
-            self.rng.random_bool(0.3).then(|| Duration::from_micros(self.rng.random_range(1_000..5_000)));
+        let linger = self
+            .rng
+            .random_bool(0.3)
+            .then(|| Duration::from_micros(self.rng.random_range(1_000..5_000)));
         madsim::task::spawn(async move {
             // The wait has a limit, since there may be no writes.
             let _ = tokio::time::timeout(MOMENT_LIMIT, disk.after(Moment::Write, writes)).await;
@@ -297,8 +319,11 @@ impl Nemesis {
     fn shut_down(&mut self) {
         let target = self.target();
         let then = if self.rng.random_bool(0.5) { Death::PowerCut } else { Death::Killed };
-        let up =
-            self.cluster.machines.get(target).is_some_and(|machine| machine.condition() == Condition::Up);
+        let up = self
+            .cluster
+            .machines
+            .get(target)
+            .is_some_and(|machine| machine.condition() == Condition::Up);
         if !up || !self.may_fail() {
             return;
         }
@@ -325,7 +350,8 @@ impl Nemesis {
         let mut cuts: Vec<(Host, Host)> = Vec::new();
         match fault {
             Isolate => {
-                let clients = if self.rng.random_bool(0.3) { self.clients.clone() } else { Vec::new() };
+                let clients =
+                    if self.rng.random_bool(0.3) { self.clients.clone() } else { Vec::new() };
                 for other in others.chain(clients) {
                     cuts.extend([(victim, other), (other, victim)]);
                 }
@@ -423,7 +449,9 @@ pub(super) fn start_later(cluster: Arc<Cluster>, target: usize, lasts: Duration)
     let Some(change) = cluster.machines.get(target).map(Machine::change) else { return };
     madsim::task::spawn(async move {
         tokio::time::sleep(lasts.max(EXIT_GRACE)).await;
-        if let Some(machine) = cluster.machines.get(target).filter(|machine| machine.unchanged(change)) {
+        if let Some(machine) =
+            cluster.machines.get(target).filter(|machine| machine.unchanged(change))
+        {
             cluster.start(machine);
         }
     });

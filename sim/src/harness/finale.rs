@@ -67,7 +67,8 @@ pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) -> Vec<usize> {
     minority_down::slow_down(cluster);
     // A process may have ended just now.
     tokio::time::sleep(POLL).await;
-    let others: Vec<usize> = (0..cluster.machines.len()).filter(|number| !dead.contains(number)).collect();
+    let others: Vec<usize> =
+        (0..cluster.machines.len()).filter(|number| !dead.contains(number)).collect();
     start(cluster, &others).await;
     dead
 }
@@ -76,9 +77,12 @@ pub(super) async fn heal(cluster: &Arc<Cluster>, links: &Links) -> Vec<usize> {
 pub(super) async fn start(cluster: &Arc<Cluster>, members: &[usize]) {
     let machines = || members.iter().filter_map(|number| cluster.machines.get(*number));
     machines().for_each(|machine| cluster.start(machine));
-    if !wait_until(START_LIMIT, || machines().all(|machine| machine.condition() == Condition::Up)).await {
+    if !wait_until(START_LIMIT, || machines().all(|machine| machine.condition() == Condition::Up))
+        .await
+    {
         let conditions: Vec<_> = cluster.machines.iter().map(|m| (m.slot, m.condition())).collect();
-        cluster.violation(Violation::new(LIVENESS, format!("not all nodes started: {conditions:?}")));
+        cluster
+            .violation(Violation::new(LIVENESS, format!("not all nodes started: {conditions:?}")));
     }
 }
 
@@ -90,7 +94,8 @@ pub(super) async fn serve(
     recorder: &Recorder,
 ) -> FinalKeys {
     let groups = cluster.plan.profile.groups;
-    let end = read_everything(number, client.with_deadline(SERVE_LIMIT), groups, recorder.clone()).await;
+    let end =
+        read_everything(number, client.with_deadline(SERVE_LIMIT), groups, recorder.clone()).await;
     if end.written && end.keys.len() == groups as usize * GROUP_KEYS {
         cluster.trace.event("served");
     } else {
@@ -110,7 +115,8 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
     };
     let equal = || {
         let all = positions();
-        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten()) && is_complete(cluster)
+        all.iter().all(|one| one.is_some() && *one == all.first().copied().flatten())
+            && is_complete(cluster)
     };
     if wait_until(CONVERGE_LIMIT, equal).await
         || replace_the_full(cluster).await && wait_until(CONVERGE_LIMIT, equal).await
@@ -143,7 +149,8 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
     let full: Vec<&Machine> = nodes()
         .filter(|(_, node)| node.engine().applied(GROUP) < applied)
         .filter(|(_, node)| {
-            node.engine().status().free_bytes < needed || !has_capacity(node.engine(), &[LONGEST; 24])
+            node.engine().status().free_bytes < needed
+                || !has_capacity(node.engine(), &[LONGEST; 24])
         })
         .map(|(machine, _)| machine)
         .collect();
@@ -163,7 +170,9 @@ async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
         machine.open(false);
         cluster.start(machine);
         cluster.count_event("members without space for a snapshot replaced");
-        cluster.trace.event(format!("node {} has no space for a snapshot and is replaced", machine.slot));
+        cluster
+            .trace
+            .event(format!("node {} has no space for a snapshot and is replaced", machine.slot));
     }
     true
 }
@@ -202,7 +211,8 @@ pub(super) async fn scrub(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
         for machine in &cluster.machines {
             let Some((_, node)) = machine.node() else { continue };
             let read = node.engine().get(GROUP, &key).await.map_err(|error| error.to_string());
-            let read = read.map(|found| found.map(|(entry, _)| (entry.version.index, entry.value.hash)));
+            let read =
+                read.map(|found| found.map(|(entry, _)| (entry.version.index, entry.value.hash)));
             reads.insert(machine.slot, read);
         }
         found.extend(repaired::check_key(&key, &reads));
@@ -227,14 +237,16 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
         nodes.any(|(_, node)| node.replica().status().role == Role::Leader)
     };
     // A cluster that needs no operator recovers within this time.
-    let stuck = cluster.may_be_stuck() && !wait_until(STUCK_LIMIT, led).await && cluster.may_be_stuck();
+    let stuck =
+        cluster.may_be_stuck() && !wait_until(STUCK_LIMIT, led).await && cluster.may_be_stuck();
     if stuck {
         cluster.count_event(STOPPED);
-        cluster
-            .trace
-            .event("too many members lack what they acknowledged: the cluster waits for an operator");
-        let says =
-            |machine: &Machine| machine.node().is_some_and(|(_, node)| node.election_blocked().is_some());
+        cluster.trace.event(
+            "too many members lack what they acknowledged: the cluster waits for an operator",
+        );
+        let says = |machine: &Machine| {
+            machine.node().is_some_and(|(_, node)| node.election_blocked().is_some())
+        };
         if !wait_until(REPORT_LIMIT, || cluster.machines.iter().all(says)).await {
             cluster.violation(Violation::new(
                 "a cluster that needs an operator says so",
@@ -248,8 +260,12 @@ pub(super) async fn stuck(cluster: &Cluster) -> bool {
 /// Does what an operator would: surveys what every member holds and lets the one with the most
 /// up-to-date log lead. What was lost stays lost; the cluster must serve and agree again.
 pub(super) async fn decide(cluster: &Arc<Cluster>) {
-    let nodes: Vec<_> =
-        cluster.machines.iter().filter_map(|machine| machine.node()).map(|(_, node)| node).collect();
+    let nodes: Vec<_> = cluster
+        .machines
+        .iter()
+        .filter_map(|machine| machine.node())
+        .map(|(_, node)| node)
+        .collect();
     if nodes.len() < cluster.machines.len() {
         cluster.violation(Violation::new(LIVENESS, "not all nodes run for the operator to survey"));
         return;
@@ -292,7 +308,10 @@ async fn check_count_kept(cluster: &Arc<Cluster>, unsafe_recoveries: u64) {
     }
     let reporting = || {
         let nodes = cluster.machines.iter().map(|machine| machine.node().map(|(_, node)| node));
-        nodes.flatten().filter(|node| node.replica().unsafe_recoveries().count == unsafe_recoveries).count()
+        nodes
+            .flatten()
+            .filter(|node| node.replica().unsafe_recoveries().count == unsafe_recoveries)
+            .count()
     };
     if !wait_until(START_LIMIT, || reporting() == cluster.machines.len()).await {
         let detail = format!(
@@ -323,14 +342,17 @@ pub(super) async fn try_unsafe_recovery(
     nodes: &[Arc<Node>],
 ) -> Option<(Arc<Node>, Option<String>)> {
     let chosen = nodes.iter().max_by_key(|node| node.replica().status().last_log)?.clone();
-    let unsafe_recovery =
-        UnsafeRecovery { candidate: chosen.replica().node_id(), epoch: chosen.engine().boot_epoch() };
+    let unsafe_recovery = UnsafeRecovery {
+        candidate: chosen.replica().node_id(),
+        epoch: chosen.engine().boot_epoch(),
+    };
     let mut asked: Vec<Arc<Node>> = nodes.to_vec();
     asked.sort_by_key(|node| node.replica().node_id() == unsafe_recovery.candidate);
     asked.retain(|node| node.replica().member_state() == MemberState::Recovering);
     for node in asked {
-        let runs =
-            |machine: &&Machine| machine.node().is_some_and(|(_, running)| Arc::ptr_eq(&running, &node));
+        let runs = |machine: &&Machine| {
+            machine.node().is_some_and(|(_, running)| Arc::ptr_eq(&running, &node))
+        };
         // It asks the other members, so it runs on its own host.
         let host = cluster.machines.iter().find(runs).and_then(|machine| cluster.host(machine))?;
         let answer = host.spawn({
@@ -359,7 +381,9 @@ pub(super) async fn lose_power_idle(cluster: &Arc<Cluster>) {
     }
     let active = || {
         cluster.machines.iter().all(|machine| {
-            machine.node().is_some_and(|(_, node)| node.replica().member_state() == MemberState::Active)
+            machine
+                .node()
+                .is_some_and(|(_, node)| node.replica().member_state() == MemberState::Active)
         })
     };
     if !wait_until(START_LIMIT, active).await {
@@ -376,10 +400,20 @@ fn describe(cluster: &Cluster) {
     for machine in &cluster.machines {
         match machine.node() {
             Some((_, node)) => {
-                cluster.trace.event(format!("node {} reports {:?}", machine.slot, node.replica().status()));
-                cluster.trace.event(format!("node {} has {:?}", machine.slot, node.engine().status()));
+                cluster.trace.event(format!(
+                    "node {} reports {:?}",
+                    machine.slot,
+                    node.replica().status()
+                ));
+                cluster.trace.event(format!(
+                    "node {} has {:?}",
+                    machine.slot,
+                    node.engine().status()
+                ));
             }
-            None => cluster.trace.event(format!("node {} is {:?}", machine.slot, machine.condition())),
+            None => {
+                cluster.trace.event(format!("node {} is {:?}", machine.slot, machine.condition()))
+            }
         }
     }
 }

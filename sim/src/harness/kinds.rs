@@ -108,9 +108,9 @@ kinds! {
 }
 
 use FaultKind::{
-    Clock, CutBeforeFlag, EndAgain, Fill, Forget, ForgottenVote, HalfRecovered, Isolate, Kill, Late,
-    LostWrite, OneWay, Pause, PowerCut, PowerCutRolling, RetryAcrossRestart, Rot, Shutdown, Slow, Split,
-    StrayRead, StrayWrite, Wear,
+    Clock, CutBeforeFlag, EndAgain, Fill, Forget, ForgottenVote, HalfRecovered, Isolate, Kill,
+    Late, LostWrite, OneWay, Pause, PowerCut, PowerCutRolling, RetryAcrossRestart, Rot, Shutdown,
+    Slow, Split, StrayRead, StrayWrite, Wear,
 };
 
 impl FaultKind {
@@ -119,11 +119,23 @@ impl FaultKind {
         [Forget, ForgottenVote, HalfRecovered, CutBeforeFlag, RetryAcrossRestart];
 
     /// The power cuts that a cluster survives without an operator, the simplest one most often.
-    pub const CUTS: [FaultKind; 6] = [PowerCut, PowerCut, PowerCut, PowerCut, PowerCutRolling, EndAgain];
+    pub const CUTS: [FaultKind; 6] =
+        [PowerCut, PowerCut, PowerCut, PowerCut, PowerCutRolling, EndAgain];
 
     /// The faults that may happen around them.
-    pub const COMPANIONS: [FaultKind; 11] =
-        [Kill, Pause, Shutdown, Isolate, Split, OneWay, Slow, Late, Clock, HalfRecovered, CutBeforeFlag];
+    pub const COMPANIONS: [FaultKind; 11] = [
+        Kill,
+        Pause,
+        Shutdown,
+        Isolate,
+        Split,
+        OneWay,
+        Slow,
+        Late,
+        Clock,
+        HalfRecovered,
+        CutBeforeFlag,
+    ];
 
     /// What a storage medium does over time; drawn separately from the others, as
     /// [`Atlas`](super::atlas::Atlas) allows.

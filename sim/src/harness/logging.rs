@@ -27,7 +27,8 @@ impl Capture {
 
 impl Subscriber for Capture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let ours = metadata.target().starts_with("cairn") || metadata.target().starts_with("openraft");
+        let ours =
+            metadata.target().starts_with("cairn") || metadata.target().starts_with("openraft");
         ours && metadata.is_event() && *metadata.level() <= self.shown.unwrap_or(Level::ERROR)
     }
 
@@ -45,7 +46,11 @@ impl Subscriber for Capture {
         event.record(&mut line);
         let text = format!("{} {}:{}", metadata.level(), metadata.target(), line.0);
         if self.shown.is_some() {
-            eprintln!("{:>14.9} node {} {text}", virtual_time().as_secs_f64(), madsim::plugin::node());
+            eprintln!(
+                "{:>14.9} node {} {text}",
+                virtual_time().as_secs_f64(),
+                madsim::plugin::node()
+            );
         }
         // The engine must log an arranged error. openraft logs what it will retry as an error; what
         // it cannot survive stops it, and other checks see that.

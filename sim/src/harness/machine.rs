@@ -199,7 +199,8 @@ impl Machine {
         let Some((_, node)) = self.node() else { return self.state.lock().counted_at_end };
         let (engine, before) = (node.engine(), self.state.lock().counted_before);
         cairn_raft::flushed(self.slot).filter(|last| Some(*last) != before).filter(|last| {
-            let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= last.index);
+            let purged =
+                engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= last.index);
             purged || engine.log_id_at(GROUP, last.index) == Some(*last)
         })
     }

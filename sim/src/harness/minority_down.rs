@@ -53,7 +53,10 @@ pub(super) fn choose(cluster: &Arc<Cluster>) -> Vec<usize> {
     dead.sort_by_key(|number| !cluster.machines.get(*number).is_some_and(Machine::faulty));
     let others = dead.split_off((cluster.machines.len() - 1) / 2);
     let intact = |number: &usize| {
-        cluster.machines.get(*number).is_some_and(|machine| !machine.faulty() && !machine.device_failed())
+        cluster
+            .machines
+            .get(*number)
+            .is_some_and(|machine| !machine.faulty() && !machine.device_failed())
     };
     if others.iter().all(intact) { dead } else { Vec::new() }
 }

@@ -27,7 +27,8 @@ impl Links {
     /// The simulation's network with the plan's usual latency.
     pub(super) fn new(plan: &Plan, hosts: Vec<NodeId>) -> Links {
         let disturbed = Default::default();
-        let links = Links { net: NetSim::current(), hosts, latency: plan.latency.clone(), disturbed };
+        let links =
+            Links { net: NetSim::current(), hosts, latency: plan.latency.clone(), disturbed };
         links.restore_quality();
         links
     }

@@ -48,7 +48,8 @@ pub(super) async fn watch(cluster: Arc<Cluster>, seen: Arc<Mutex<Seen>>) {
             if cluster.decided() {
                 return;
             }
-            if let Some((_, node)) = machine.node().filter(|_| round.is_multiple_of(ROUNDS_TO_KEYS)) {
+            if let Some((_, node)) = machine.node().filter(|_| round.is_multiple_of(ROUNDS_TO_KEYS))
+            {
                 live::check(&cluster, machine, &node);
             }
             if let Some(engine) = check(&cluster, machine, &seen) {
@@ -73,7 +74,8 @@ fn cluster_wide(cluster: &Cluster) {
         engines.iter().filter_map(|(slot, engine)| Some((engine.applied(GROUP)?, *slot))).max();
     let Some((applied, by)) = most_up_to_date else { return };
     let lacks = |engine: &Engine| {
-        let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
+        let purged =
+            engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= applied.index);
         !purged && engine.log_id_at(GROUP, applied.index) != Some(applied)
     };
     let lacking: Vec<u16> = engines
@@ -95,8 +97,9 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
     // A member counts as a voter only if it votes in all configurations: in a joint change, a vote
     // in one half does not help a majority of the other half.
     let id = status.node_id;
-    machine
-        .saw_votes(node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id)));
+    machine.saw_votes(
+        node.replica().votes() && status.configurations.iter().all(|voters| voters.contains(&id)),
+    );
     let mut seen = seen.lock();
     let mut found = Vec::new();
     match status.member_state {
@@ -111,8 +114,9 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
     found.extend(seen.members.saw(&status.configurations));
     if status.member_state == MemberState::Recovering {
         if !machine.lacks_acks() && !machine.damaged() {
-            let detail =
-                format!("node {slot} recovers after nothing that could have taken what it acknowledged");
+            let detail = format!(
+                "node {slot} recovers after nothing that could have taken what it acknowledged"
+            );
             found.push(Violation::new("a node recovers only if it may have lost writes", detail));
         }
         machine.saw_recovering(life);
@@ -126,9 +130,13 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
     }
     found.extend(seen.states.saw(slot, applied, hash));
     found.extend(seen.states.saw_progress(slot, life, status.applied));
-    if status.purged > seen.last_log.get(&slot).copied().flatten() && seen.read.get(&slot) == Some(&life) {
+    if status.purged > seen.last_log.get(&slot).copied().flatten()
+        && seen.read.get(&slot) == Some(&life)
+    {
         cluster.count_event("snapshots installed");
-        cluster.trace.event(format!("node {slot} installed a snapshot through {:?}", status.purged));
+        cluster
+            .trace
+            .event(format!("node {slot} installed a snapshot through {:?}", status.purged));
     }
     seen.last_log.insert(slot, status.last_log);
     let checkpoints = node.engine().status().checkpoints;
@@ -137,7 +145,8 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
         cluster.count_event("checkpoints");
     }
     found.extend(applied.and_then(|applied| seen.logs.saw_committed(slot, applied)));
-    let line = format!("node {slot} {} of term {}, {}", status.role, status.term, status.member_state);
+    let line =
+        format!("node {slot} {} of term {}, {}", status.role, status.term, status.member_state);
     if seen.shown.insert(slot, line.clone()).as_ref() != Some(&line) {
         cluster.trace.event(line);
     }
@@ -150,7 +159,12 @@ fn check(cluster: &Cluster, machine: &Machine, seen: &Mutex<Seen>) -> Option<Eng
 }
 
 /// Reads a node's whole log and compares it with all others.
-pub(super) async fn read_log(cluster: &Cluster, machine: &Machine, engine: &Engine, seen: &Mutex<Seen>) {
+pub(super) async fn read_log(
+    cluster: &Cluster,
+    machine: &Machine,
+    engine: &Engine,
+    seen: &Mutex<Seen>,
+) {
     let change = machine.change();
     let bounds = engine.log_bounds(GROUP);
     let applied = engine.applied(GROUP);
@@ -161,8 +175,9 @@ pub(super) async fn read_log(cluster: &Cluster, machine: &Machine, engine: &Engi
             Ok(entries) => entries,
             Err(error) => {
                 // The log may have been purged or truncated, or the node killed, while it was read.
-                let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next)
-                    || engine.log_id_at(GROUP, last.index) != Some(last);
+                let purged =
+                    engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= next)
+                        || engine.log_id_at(GROUP, last.index) != Some(last);
                 if !purged && !machine.damaged() && machine.unchanged(change) {
                     let detail = format!("node {} from {next}: {error}", machine.slot);
                     cluster.violation(Violation::new("the log is readable", detail));

@@ -122,7 +122,11 @@ impl Plan {
             honours_contract: mode == Mode::Device,
             geometry,
             bulk_keys: if large { 300 } else { 0 },
-            log_retain_entries: if rng.random_bool(0.4) { rng.random_range(5..60) } else { 100_000 },
+            log_retain_entries: if rng.random_bool(0.4) {
+                rng.random_range(5..60)
+            } else {
+                100_000
+            },
             election: variant(seed, "election", 4).then_some((millis(200), millis(400))),
             max_sessions: variant(seed, "sessions", 8).then_some(3),
             unsafe_recovery_automatic: false,
@@ -181,7 +185,8 @@ impl Plan {
     /// Whether only power cuts can take from a disk what it had synced.
     pub fn keeps_disks(&self) -> bool {
         use FaultKind::{
-            DiskPower, FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk, StaleDisk,
+            DiskPower, FailSync, FailWrite, Hang, LoseDisk, LoseIdentity, Misread, OldDisk,
+            StaleDisk,
         };
         let takes = |kind: &FaultKind| {
             let fails = matches!(kind, FailSync | FailWrite | Hang | DiskPower);
@@ -193,7 +198,8 @@ impl Plan {
     /// A generator for one part of the run, independent of the others.
     pub fn rng(&self, part: u64) -> StdRng {
         StdRng::seed_from_u64(
-            self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D)
+                ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         )
     }
 }
@@ -201,7 +207,8 @@ impl Plan {
 /// In half of the seeds, half of the kinds of decay. Drawn from a generator of its own, so that it
 /// changes nothing else of a seed.
 fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
-    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
+    let mut rng =
+        StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6465_6361_7973);
     if rng.random_bool(0.5) {
         return Vec::new();
     }
@@ -209,7 +216,8 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
     decays.retain(|_| rng.random_bool(0.5));
     // Only a small data area can be filled within a run. The smallest has no space for this
     // workload's values, whole and in pieces, side by side.
-    decays.retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
+    decays
+        .retain(|kind| *kind != FaultKind::Fill || geometry.data_bytes == Geometry::MIN_DATA_BYTES);
     if decays.contains(&FaultKind::Fill) {
         geometry.data_bytes = FILLED_BYTES;
     }
@@ -219,13 +227,15 @@ fn decays(seed: u64, geometry: &mut Geometry) -> Vec<FaultKind> {
 /// True in one of `one_of` seeds; each name selects other seeds. Drawn from a generator of its own
 /// as well.
 fn variant(seed: u64, name: &str, one_of: u32) -> bool {
-    let name = name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let name =
+        name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ name).random_ratio(1, one_of)
 }
 
 /// In a third of the seeds messages arrive twice. Drawn from a generator of its own as well.
 fn repeats(seed: u64) -> u32 {
-    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0072_6570_6561_7473);
+    let mut rng =
+        StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x0072_6570_6561_7473);
     if rng.random_bool(1.0 / 3.0) { rng.random_range(5..100) } else { 0 }
 }
 

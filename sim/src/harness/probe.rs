@@ -21,7 +21,8 @@ const REFUSED: &str = "reads refused by a member that may lack something";
 
 /// Sends reads from a host of its own until the run ends.
 pub(super) fn spawn(cluster: &Arc<Cluster>) {
-    let host = Handle::current().create_node().name("probe").ip(Ipv4Addr::new(10, 0, 2, 2).into()).build();
+    let host =
+        Handle::current().create_node().name("probe").ip(Ipv4Addr::new(10, 0, 2, 2).into()).build();
     let cluster = cluster.clone();
     drop(host.spawn(async move {
         loop {
@@ -43,7 +44,8 @@ fn unreadable(machine: &Machine) -> Option<u32> {
 async fn ask(cluster: &Cluster, machine: &Machine) {
     let Some(before) = unreadable(machine) else { return };
     let Some(endpoint) = cluster.endpoint(machine.slot) else { return };
-    let options = Options::new(vec![endpoint.clone()]).deadline(DEADLINE).attempt_timeout(DEADLINE).seed(1);
+    let options =
+        Options::new(vec![endpoint.clone()]).deadline(DEADLINE).attempt_timeout(DEADLINE).seed(1);
     let Ok(client) = options.build() else { return };
     let answer = client.get_stale_at(&endpoint, encode_key(0, 0)).await;
     // It may have become active while it was asked.
@@ -54,7 +56,8 @@ async fn ask(cluster: &Cluster, machine: &Machine) {
         Ok(found) => {
             let found = found.map(|found| found.version);
             let detail = format!("node {} answered {found:?}", machine.slot);
-            cluster.violation(Violation::new("a member that may lack writes answers no read", detail));
+            cluster
+                .violation(Violation::new("a member that may lack writes answers no read", detail));
         }
         Err(_) => cluster.count_event(REFUSED),
     }

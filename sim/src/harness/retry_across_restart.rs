@@ -46,8 +46,11 @@ impl Nemesis {
         }
         let cut = self.rng.random_bool(0.3);
         for machine in chosen.iter().filter_map(|number| self.cluster.machines.get(*number)) {
-            let death =
-                if cut && self.cluster.may_lose_acks(machine) { Death::PowerCut } else { Death::Killed };
+            let death = if cut && self.cluster.may_lose_acks(machine) {
+                Death::PowerCut
+            } else {
+                Death::Killed
+            };
             self.cluster.end(machine, death);
         }
         self.pause_between(EXIT_GRACE.as_millis() as u64, 150).await;

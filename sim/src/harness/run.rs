@@ -91,7 +91,8 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Report {
 pub(super) fn run_plan(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
     keep_panics();
     let empty = Report::empty(plan.seed, plan.mode);
-    run_watched(STACK_BYTES, move || isolated(plan, options, act)).unwrap_or_else(|why| failed(empty, &why))
+    run_watched(STACK_BYTES, move || isolated(plan, options, act))
+        .unwrap_or_else(|why| failed(empty, &why))
 }
 
 fn failed(mut report: Report, detail: &str) -> Report {
@@ -145,8 +146,10 @@ fn isolated(plan: Plan, options: RunOptions, act: Option<Act>) -> Report {
 
 fn simulate(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String> {
     let seed = RngSeed::from_bytes(&plan.seed.to_le_bytes());
-    let around = Builder::new_current_thread().rng_seed(seed).build().map_err(|error| error.to_string())?;
-    let mut inside = madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
+    let around =
+        Builder::new_current_thread().rng_seed(seed).build().map_err(|error| error.to_string())?;
+    let mut inside =
+        madsim::runtime::Runtime::with_seed_and_config(plan.seed, madsim::Config::default());
     inside.set_time_limit(TIME_LIMIT);
     cairn_raft::forget_earlier_run();
     cairn_raft::cut_snapshots(plan.snapshot_piece_bytes);
@@ -156,8 +159,9 @@ fn simulate(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String
 
 async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, String> {
     trace.event(format!("{plan:?}"));
-    let cluster =
-        Cluster::build(plan.clone(), trace.clone()).await.map_err(|error| format!("format: {error}"))?;
+    let cluster = Cluster::build(plan.clone(), trace.clone())
+        .await
+        .map_err(|error| format!("format: {error}"))?;
     let hosts = client_hosts(&plan);
     let all_hosts =
         cluster.machines.iter().map(|machine| machine.host).chain(hosts.iter().map(NodeHandle::id));
@@ -227,7 +231,8 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
         client.await.map_err(|error| format!("a client's task: {error}"))?;
     }
     if let Some(bulk) = bulk {
-        let (wrong, pages) = bulk.await.map_err(|error| format!("the client of many keys: {error}"))?;
+        let (wrong, pages) =
+            bulk.await.map_err(|error| format!("the client of many keys: {error}"))?;
         cluster.count_event("runs with hundreds of keys");
         cluster.trace.event(format!("{pages} pages of many keys"));
         for detail in wrong.into_iter().filter(|_| !stuck) {
@@ -265,7 +270,8 @@ async fn run(plan: Plan, trace: Trace, act: Option<Act>) -> Result<Report, Strin
 fn client_hosts(plan: &Plan) -> Vec<NodeHandle> {
     let handle = Handle::current();
     let host = |number: u32| {
-        let address = std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).unwrap_or(u8::MAX));
+        let address =
+            std::net::Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).unwrap_or(u8::MAX));
         handle.create_node().name(format!("client-{number}")).ip(address.into()).build()
     };
     (0..plan.profile.clients).map(host).collect()
@@ -295,7 +301,8 @@ fn spawn_clients(
         for task in 0..profile.tasks_per_client {
             let number = first + number * profile.tasks_per_client + task;
             let generator = Generator::new(cluster.plan.seed, number, profile.clone());
-            let worker = Worker { number, client: client.clone(), generator, recorder: recorder.clone() };
+            let worker =
+                Worker { number, client: client.clone(), generator, recorder: recorder.clone() };
             tasks.push(host.spawn(worker.run(stop.clone()).map(drop)));
         }
     }
@@ -358,7 +365,8 @@ async fn serve(
     let host = hosts.first().ok_or("no client host")?;
     let client = client(cluster, u64::from(number))?;
     let (cluster, recorder) = (cluster.clone(), recorder.clone());
-    let serving = host.spawn(async move { finale::serve(&cluster, client, number, &recorder).await });
+    let serving =
+        host.spawn(async move { finale::serve(&cluster, client, number, &recorder).await });
     serving.await.map_err(|error| format!("the last client: {error}"))
 }
 
@@ -372,7 +380,8 @@ async fn go_on(cluster: &Arc<Cluster>, hosts: &[NodeHandle]) -> Result<(), Strin
     };
     clearing.await.map_err(|error| format!("the client that deletes all keys: {error}"))?;
     let (recorder, stop) = (Recorder::new(cluster.trace.clone()), Arc::new(AtomicBool::new(false)));
-    let clients = spawn_clients(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
+    let clients =
+        spawn_clients(cluster, hosts, after_unsafe_recovery::FIRST_CLIENT, &recorder, &stop)?;
     after_unsafe_recovery::disturb(cluster).await;
     stop.store(true, Ordering::Relaxed);
     for client in clients {
@@ -420,7 +429,9 @@ fn judge(
             found.extend(seen.logs.acknowledged(cairn_engine::LogId { term, index }));
         }
     }
-    found.extend(recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)));
+    found.extend(
+        recorder.surprises().into_iter().map(|text| Violation::new("answers make sense", text)),
+    );
     for text in recorder.unreadable() {
         // The members that have the value may be down; at the end all are up, and all keys were
         // read.

@@ -29,9 +29,12 @@ pub(super) async fn until_clean(cluster: &Cluster, machine: &Machine) -> Option<
             // Unless the disk decayed meanwhile.
             if machine.disk.harms() == harms {
                 for key in live::damaged(machine, &node) {
-                    let detail = format!("node {}: key `{}` is damaged", machine.slot, key.escape_ascii());
-                    cluster
-                        .violation(Violation::new("a scrub that finds nothing has missed nothing", detail));
+                    let detail =
+                        format!("node {}: key `{}` is damaged", machine.slot, key.escape_ascii());
+                    cluster.violation(Violation::new(
+                        "a scrub that finds nothing has missed nothing",
+                        detail,
+                    ));
                 }
                 machine.disk.forgive();
             }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 /// Reads everything, on the node's own host; the check ends with the node.
 pub(super) fn check(cluster: Arc<Cluster>, slot: u16, life: u32, view: View) {
     madsim::task::spawn(async move {
-        let Some(machine) = cluster.machines.iter().find(|machine| machine.slot == slot) else { return };
+        let Some(machine) = cluster.machines.iter().find(|machine| machine.slot == slot) else {
+            return;
+        };
         if let Err(detail) = read(machine, life, &view).await {
             cluster.violation(Violation::new(
                 "a node starts with what it had",

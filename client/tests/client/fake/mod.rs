@@ -43,7 +43,11 @@ pub fn refuse(reason: Reason) -> Step {
 
 pub fn not_leader(hint: &str) -> Step {
     let leader = Some(proto::Leader { node_id: 1, client_address: hint.to_owned() });
-    Step::Refuse(proto::ErrorDetail { reason: Reason::NotLeader as i32, leader, ..Default::default() })
+    Step::Refuse(proto::ErrorDetail {
+        reason: Reason::NotLeader as i32,
+        leader,
+        ..Default::default()
+    })
 }
 
 #[derive(Default)]
@@ -141,10 +145,16 @@ impl Node {
         self.writes.lock().unwrap().iter().map(|write| write.session.clone().unwrap()).collect()
     }
 
-    async fn perform<M, T>(&self, request: Request<M>, serve: impl FnOnce(&mut Store, M) -> T) -> Answer<T> {
-        let timeout = request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
+    async fn perform<M, T>(
+        &self,
+        request: Request<M>,
+        serve: impl FnOnce(&mut Store, M) -> T,
+    ) -> Answer<T> {
+        let timeout =
+            request.metadata().get("grpc-timeout").map(|value| value.to_str().unwrap().to_owned());
         self.timeouts.lock().unwrap().push(timeout);
-        let step = self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone());
+        let step =
+            self.script.lock().unwrap().pop_front().or_else(|| self.always.lock().unwrap().clone());
         let serve = move || serve(&mut self.cluster.store.lock().unwrap(), request.into_inner());
         match step.unwrap_or(Step::Serve) {
             Step::Serve => Ok(Response::new(serve())),
@@ -184,8 +194,10 @@ fn failed(status: &Status) -> proto::Failed {
 #[tonic::async_trait]
 impl Kv for Node {
     async fn hello(&self, _: Request<proto::HelloRequest>) -> Answer<proto::HelloResponse> {
-        let member =
-            |address: &String| proto::Member { client_address: address.clone(), ..Default::default() };
+        let member = |address: &String| proto::Member {
+            client_address: address.clone(),
+            ..Default::default()
+        };
         Ok(Response::new(proto::HelloResponse {
             cluster: self.cluster.name.clone(),
             limits: Some(self.cluster.limits),
@@ -213,27 +225,32 @@ impl Kv for Node {
         .await
     }
 
-    type MultiplexStream = Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
+    type MultiplexStream =
+        Pin<Box<dyn Stream<Item = Result<proto::MultiplexResponse, Status>> + Send>>;
 
     async fn multiplex(
         &self,
         request: Request<Streaming<proto::MultiplexRequest>>,
     ) -> Answer<Self::MultiplexStream> {
         let node = self.clone();
-        let messages = request.into_inner().map(|message| message.map_or(vec![], |message| message.calls));
+        let messages =
+            request.into_inner().map(|message| message.map_or(vec![], |message| message.calls));
         let answers = messages.flat_map(stream::iter).map(move |call| {
             let node = node.clone();
             async move {
                 let timeout = Duration::from_millis(call.timeout_ms);
                 let answer = match call.kind.unwrap() {
-                    call::Kind::Write(write) => {
-                        node.write(within(write, timeout)).await.map(|r| answer::Kind::Write(r.into_inner()))
-                    }
-                    call::Kind::Get(get) => {
-                        node.get(within(get, timeout)).await.map(|r| answer::Kind::Get(r.into_inner()))
-                    }
+                    call::Kind::Write(write) => node
+                        .write(within(write, timeout))
+                        .await
+                        .map(|r| answer::Kind::Write(r.into_inner())),
+                    call::Kind::Get(get) => node
+                        .get(within(get, timeout))
+                        .await
+                        .map(|r| answer::Kind::Get(r.into_inner())),
                 };
-                let kind = Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
+                let kind =
+                    Some(answer.unwrap_or_else(|status| answer::Kind::Failed(failed(&status))));
                 Ok(proto::MultiplexResponse { answers: vec![proto::Answer { id: call.id, kind }] })
             }
         });
@@ -248,19 +265,28 @@ impl Kv for Node {
         &self,
         _: Request<proto::UnsafeRecoveryRequest>,
     ) -> Answer<proto::UnsafeRecoveryResponse> {
-        Err(Status::failed_precondition("this member is active and votes without an unsafe-recovery grant"))
+        Err(Status::failed_precondition(
+            "this member is active and votes without an unsafe-recovery grant",
+        ))
     }
 
     async fn scrub(&self, request: Request<proto::ScrubRequest>) -> Answer<proto::ScrubResponse> {
         let paused = request.into_inner().action() == proto::scrub_request::Action::Pause;
-        Ok(Response::new(proto::ScrubResponse { scrub: Some(proto::Scrub { paused, ..Default::default() }) }))
+        Ok(Response::new(proto::ScrubResponse {
+            scrub: Some(proto::Scrub { paused, ..Default::default() }),
+        }))
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
         let index = self.cluster.store.lock().unwrap().index;
         let cluster = self.cluster.name.clone();
         let role = "leader".to_owned();
-        Ok(Response::new(proto::StatusResponse { cluster, role, applied_index: index, ..Default::default() }))
+        Ok(Response::new(proto::StatusResponse {
+            cluster,
+            role,
+            applied_index: index,
+            ..Default::default()
+        }))
     }
 }
 
@@ -272,7 +298,8 @@ impl Store {
             return first.clone();
         }
         self.index += 1;
-        let results: Vec<_> = request.operations.iter().map(|operation| self.evaluate(operation)).collect();
+        let results: Vec<_> =
+            request.operations.iter().map(|operation| self.evaluate(operation)).collect();
         let applied = results.iter().all(|result| result.condition_held);
         for operation in request.operations.into_iter().filter(|_| applied) {
             match operation.kind.unwrap() {
@@ -302,7 +329,11 @@ impl Store {
             Some(proto::condition::Kind::Absent(absent)) => version.is_none() == absent,
             Some(proto::condition::Kind::Version(wanted)) => version == Some(wanted),
         };
-        proto::OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
+        proto::OperationResult {
+            condition_held,
+            existed: version.is_some(),
+            version: version.unwrap_or(0),
+        }
     }
 
     fn list(&mut self, request: proto::ListRequest) -> proto::ListResponse {

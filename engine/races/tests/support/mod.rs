@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
-use raced_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
-use raced_engine::{Engine, Geometry, GroupId, Identity, KernelBootId, LogId, Mode, Options, SharedImage};
+use raced_engine::io::{
+    AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES,
+};
+use raced_engine::{
+    Engine, Geometry, GroupId, Identity, KernelBootId, LogId, Mode, Options, SharedImage,
+};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +49,12 @@ impl Disk {
             _ => geometry().checkpoint_bytes,
         };
         let zeros = |kind| vec![0; size(kind) as usize];
-        let file = |kind| (kind, File { bytes: zeros(kind), synced: zeros(kind), ..File::default() });
-        Disk { files: Arc::new(Mutex::new(FileKind::ALL.into_iter().map(file).collect())), hangs: None }
+        let file =
+            |kind| (kind, File { bytes: zeros(kind), synced: zeros(kind), ..File::default() });
+        Disk {
+            files: Arc::new(Mutex::new(FileKind::ALL.into_iter().map(file).collect())),
+            hangs: None,
+        }
     }
 
     fn copy(&self) -> Disk {

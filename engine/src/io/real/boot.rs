@@ -26,7 +26,10 @@ pub fn boot_id() -> io::Result<KernelBootId> {
 pub fn boot_id_from(path: &Path) -> io::Result<KernelBootId> {
     let text = std::fs::read_to_string(path)?;
     parse(text.trim()).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a boot id: {text:?}", path.display()))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{}: not a boot id: {text:?}", path.display()),
+        )
     })
 }
 
@@ -57,7 +60,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("boot_id");
         std::fs::write(&path, "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
-        assert_eq!(boot_id_from(&path).unwrap(), KernelBootId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
+        assert_eq!(
+            boot_id_from(&path).unwrap(),
+            KernelBootId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef)
+        );
     }
 
     #[test]

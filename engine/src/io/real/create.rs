@@ -23,7 +23,11 @@ const FILL_BYTES: u64 = 4 << 20;
 /// Bytes left to the filesystem for its own metadata.
 const SPARE_BYTES: u64 = 1 << 20;
 
-pub(super) fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+pub(super) fn create(
+    path: &Path,
+    geometry: &Geometry,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
     let total = total_bytes(geometry)?;
     let path = std::path::absolute(path).map_err(|error| failed(path, "format", error))?;
     refuse_unless_empty(&path)?;
@@ -68,9 +72,13 @@ fn total_bytes(geometry: &Geometry) -> Result<u64> {
         let bytes = size(kind, geometry);
         if bytes == 0 || !bytes.is_multiple_of(BLOCK as u64) || i64::try_from(bytes).is_err() {
             let name = kind.name();
-            return Err(Error::Invalid(format!("file `{name}` of {bytes} bytes: not a multiple of {BLOCK}")));
+            return Err(Error::Invalid(format!(
+                "file `{name}` of {bytes} bytes: not a multiple of {BLOCK}"
+            )));
         }
-        total.checked_add(bytes).ok_or_else(|| Error::Invalid("the sizes overflow 64 bits".to_owned()))
+        total
+            .checked_add(bytes)
+            .ok_or_else(|| Error::Invalid("the sizes overflow 64 bits".to_owned()))
     })
 }
 
@@ -95,7 +103,9 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
     let reason = match (has_superblock(path), ours.is_empty(), foreign) {
         (true, ..) => format!("it already is a Cairn data directory ({files})"),
         (false, false, _) => {
-            format!("it holds files as an unfinished format leaves them; if so, remove them ({files})")
+            format!(
+                "it holds files as an unfinished format leaves them; if so, remove them ({files})"
+            )
         }
         (false, true, 1..) => format!("it is not empty ({foreign} files or directories)"),
         (false, true, 0) => return Ok(()),
@@ -108,7 +118,8 @@ fn refuse_unless_empty(path: &Path) -> Result<()> {
 pub(super) fn has_superblock(directory: &Path) -> bool {
     let file = match File::open(directory.join(FileKind::Superblock.name())) {
         Err(error) => {
-            return error.kind() != io::ErrorKind::NotFound && error.kind() != io::ErrorKind::NotADirectory;
+            return error.kind() != io::ErrorKind::NotFound
+                && error.kind() != io::ErrorKind::NotADirectory;
         }
         Ok(file) => file,
     };
@@ -121,7 +132,8 @@ fn refuse_unless_space(path: &Path, existing: &Path, total: u64) -> Result<()> {
     let free = system::free_bytes(existing).map_err(|error| failed(existing, "statvfs", error))?;
     let needed = total.saturating_add(SPARE_BYTES);
     if needed > free {
-        let reason = format!("not enough space: {needed} bytes needed, {free} free; nothing was changed");
+        let reason =
+            format!("not enough space: {needed} bytes needed, {free} free; nothing was changed");
         return Err(failed(path, "format", reason));
     }
     Ok(())
@@ -139,14 +151,19 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if part < zeros.len() as u64 {
             zeros = AlignedBuf::zeroed(part as usize);
         }
-        threads::write(&file, offset, &zeros).map_err(|error| no_space(path, "write", bytes, error))?;
+        threads::write(&file, offset, &zeros)
+            .map_err(|error| no_space(path, "write", bytes, error))?;
         offset += part;
         progress(part);
     }
     file.sync_all().map_err(|error| no_space(path, "fsync", bytes, error))?;
     let found = file.metadata().map_err(|error| failed(path, "stat", error))?.len();
     if found != bytes {
-        return Err(failed(path, "format", format!("the file has {found} bytes instead of {bytes}")));
+        return Err(failed(
+            path,
+            "format",
+            format!("the file has {found} bytes instead of {bytes}"),
+        ));
     }
     match system::extents(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
         Some(extents) if extents.unwritten_bytes + extents.missing_bytes > 0 => {
@@ -170,9 +187,13 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
 fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            let free =
-                system::free_bytes(path).map_or_else(|_| "unknown".to_owned(), |free| free.to_string());
-            failed(path, operation, format!("{error}: the file needs {needed} bytes, {free} are still free"))
+            let free = system::free_bytes(path)
+                .map_or_else(|_| "unknown".to_owned(), |free| free.to_string());
+            failed(
+                path,
+                operation,
+                format!("{error}: the file needs {needed} bytes, {free} are still free"),
+            )
         }
         _ => failed(path, operation, error),
     }
@@ -220,7 +241,8 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let files = self.files.drain(..).rev().map(|path| (std::fs::remove_file(&path), path));
-        let directories = self.directories.drain(..).rev().map(|path| (std::fs::remove_dir(&path), path));
+        let directories =
+            self.directories.drain(..).rev().map(|path| (std::fs::remove_dir(&path), path));
         for (result, path) in files.chain(directories) {
             if let Err(error) = result {
                 tracing::warn!(path = %path.display(), %error, "could not remove a file or directory of a failed format");

@@ -45,8 +45,10 @@ impl<S: Submit> FileDevice<S> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         if offset.checked_add(length as u64).is_none_or(|end| end > self.size) {
-            let text =
-                format!("{length} bytes at offset {offset} reach past the end of the file, {}", self.size);
+            let text = format!(
+                "{length} bytes at offset {offset} reach past the end of the file, {}",
+                self.size
+            );
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
         Ok(())
@@ -64,7 +66,9 @@ impl<S: Submit> FileDevice<S> {
         }
         let (reply, result) = oneshot::channel();
         self.backend.submit(request(buf, reply));
-        Box::pin(async move { result.await.unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0))) })
+        Box::pin(
+            async move { result.await.unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0))) },
+        )
     }
 }
 
@@ -114,7 +118,11 @@ impl TransferProgress {
     /// # Errors
     /// The system's error, except an interruption: it transferred nothing, and the part is retried.
     /// The error `short` (`UnexpectedEof` or `WriteZero`) if a part was shorter than a block.
-    pub(super) fn advance(&mut self, part: io::Result<usize>, short: io::ErrorKind) -> io::Result<bool> {
+    pub(super) fn advance(
+        &mut self,
+        part: io::Result<usize>,
+        short: io::ErrorKind,
+    ) -> io::Result<bool> {
         match part {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
             Err(error) => Err(error),

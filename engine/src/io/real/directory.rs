@@ -58,7 +58,11 @@ impl FileDirectory {
     /// # After a crash
     /// Files without a superblock may be left behind: [`FileDirectory::open`] reports
     /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
-    pub fn create(path: &Path, geometry: &Geometry, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    pub fn create(
+        path: &Path,
+        geometry: &Geometry,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
         create::create(path, geometry, progress)
     }
 
@@ -123,10 +127,14 @@ fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
     let not_formatted =
         |reason: String| Error::NotFormatted { location: directory.display().to_string(), reason };
     let (file, direct) = open_file(&path, false).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if create::has_superblock(directory) => {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            if create::has_superblock(directory) =>
+        {
             Error::MissingFile { location: directory.display().to_string(), file: kind }
         }
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_formatted(missing(directory, kind)),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            not_formatted(missing(directory, kind))
+        }
         _ => failed(&path, "open", error),
     })?;
     let metadata = file.metadata().map_err(|error| failed(&path, "stat", error))?;
@@ -139,8 +147,11 @@ fn probe(directory: &Path, kind: FileKind) -> Result<bool> {
 /// Why a directory without a file and without a superblock is not formatted.
 fn missing(directory: &Path, kind: FileKind) -> String {
     let name = kind.name();
-    let left: Vec<&str> =
-        FileKind::ALL.iter().map(|kind| kind.name()).filter(|name| directory.join(name).exists()).collect();
+    let left: Vec<&str> = FileKind::ALL
+        .iter()
+        .map(|kind| kind.name())
+        .filter(|name| directory.join(name).exists())
+        .collect();
     match left.is_empty() {
         true => format!("file `{name}` is missing"),
         false => format!(
@@ -167,7 +178,9 @@ fn start(path: &Path, backend: Backend) -> Result<Running> {
     };
     match ring {
         Some(ring) => Ok(Running::Ring(ring)),
-        None => Pool::start().map(Running::Pool).map_err(|error| failed(path, "starting I/O threads", error)),
+        None => Pool::start()
+            .map(Running::Pool)
+            .map_err(|error| failed(path, "starting I/O threads", error)),
     }
 }
 

@@ -107,7 +107,12 @@ pub fn nvme_identify(device: &Path) -> io::Result<NvmeIdentify> {
     })
 }
 
-fn describe(file: &File, direct: bool, bytes: u64, transferred: io::Result<()>) -> io::Result<FileProbe> {
+fn describe(
+    file: &File,
+    direct: bool,
+    bytes: u64,
+    transferred: io::Result<()>,
+) -> io::Result<FileProbe> {
     let synced = transferred.and_then(|()| file.sync_data());
     Ok(FileProbe {
         bytes,

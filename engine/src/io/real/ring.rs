@@ -47,8 +47,12 @@ impl Ring {
     pub(super) fn start() -> io::Result<Ring> {
         let (messages, receiver) = unbounded_channel();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
-        std::thread::Builder::new().name("cairn-uring".to_owned()).spawn(move || run(receiver, &ready))?;
-        started.recv().map_err(|_| io::Error::other("the io_uring thread ended at its start"))??;
+        std::thread::Builder::new()
+            .name("cairn-uring".to_owned())
+            .spawn(move || run(receiver, &ready))?;
+        started
+            .recv()
+            .map_err(|_| io::Error::other("the io_uring thread ended at its start"))??;
         Ok(Ring { messages, next_id: AtomicU64::new(0) })
     }
 
@@ -117,8 +121,9 @@ async fn serve(mut receiver: UnboundedReceiver<Message>) {
                 match receiver.poll_recv_many(context, &mut messages, capacity) {
                     Poll::Ready(0) => open = false,
                     Poll::Ready(_) => {
-                        in_flight
-                            .extend(messages.drain(..).filter_map(|message| accept(&mut files, message)));
+                        in_flight.extend(
+                            messages.drain(..).filter_map(|message| accept(&mut files, message)),
+                        );
                         moved = true;
                     }
                     Poll::Pending => {}
@@ -151,7 +156,9 @@ fn accept(files: &mut RingFiles, message: Message) -> Option<impl Future<Output 
             files.remove(&id);
             None
         }
-        Message::Operate { id, request } => files.get(&id).cloned().map(|file| operate(file, request)),
+        Message::Operate { id, request } => {
+            files.get(&id).cloned().map(|file| operate(file, request))
+        }
     }
 }
 
@@ -177,7 +184,11 @@ async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
     }
 }
 
-async fn read(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io::Result<()>, AlignedBuf) {
+async fn read(
+    file: &tokio_uring::fs::File,
+    offset: u64,
+    buf: AlignedBuf,
+) -> (io::Result<()>, AlignedBuf) {
     let mut progress = TransferProgress::new(buf.len());
     let mut window = Window::new(buf);
     loop {
@@ -192,7 +203,11 @@ async fn read(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io
     }
 }
 
-async fn write(file: &tokio_uring::fs::File, offset: u64, buf: AlignedBuf) -> (io::Result<()>, AlignedBuf) {
+async fn write(
+    file: &tokio_uring::fs::File,
+    offset: u64,
+    buf: AlignedBuf,
+) -> (io::Result<()>, AlignedBuf) {
     let mut progress = TransferProgress::new(buf.len());
     let mut window = Window::new(buf);
     loop {

@@ -78,7 +78,10 @@ pub(super) fn free_space(path: &Path) -> io::Result<FreeSpace> {
     if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(FreeSpace { free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize), block_bytes: stat.f_frsize })
+    Ok(FreeSpace {
+        free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        block_bytes: stat.f_frsize,
+    })
 }
 
 /// The units of direct I/O on the file; `None` if the kernel (before 6.1) or the filesystem does

@@ -83,14 +83,19 @@ impl Pool {
         let owner = Arc::new(Owner(Arc::clone(&queue)));
         for number in 0..THREADS {
             let queue = Arc::clone(&queue);
-            std::thread::Builder::new().name(format!("cairn-io-{number}")).spawn(move || queue.serve())?;
+            std::thread::Builder::new()
+                .name(format!("cairn-io-{number}"))
+                .spawn(move || queue.serve())?;
         }
         Ok(Pool { owner })
     }
 
     /// Makes a device of an open file of `size` bytes.
     pub(super) fn attach(&self, file: File, size: u64) -> Arc<dyn Device> {
-        Arc::new(FileDevice::new(size, PoolFile { file: Arc::new(file), owner: Arc::clone(&self.owner) }))
+        Arc::new(FileDevice::new(
+            size,
+            PoolFile { file: Arc::new(file), owner: Arc::clone(&self.owner) },
+        ))
     }
 }
 

@@ -70,7 +70,9 @@ pub(crate) async fn recover(
     };
     let (mut end, mut chain) = scan.follow(header.sequence, header.chain);
     // Read the block that ends the chain once more before believing it.
-    while end - header.sequence < ring.blocks() && scan.read_again(journal, end + 1, incarnation).await {
+    while end - header.sequence < ring.blocks()
+        && scan.read_again(journal, end + 1, incarnation).await
+    {
         let before = end;
         (end, chain) = scan.follow(end, chain);
         if end == before {
@@ -129,7 +131,8 @@ pub(crate) async fn recover(
         salvage.accept(damaged_block(ring, end + 1, expected))?;
     }
     let oldest_kept = end.saturating_sub(ring.blocks());
-    let leads_here = other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
+    let leads_here =
+        other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
     let previous = leads_here.unwrap_or(header.sequence);
     let leftovers = scan.leftovers(end);
     let damage = salvage.damage();
@@ -172,7 +175,8 @@ fn missing_purged_entries(
 ) -> Option<Error> {
     let lost = |group: &&Group| {
         let purged = group.log.bounds().purged.map(|id| id.index);
-        purged > group.applied.map(|id| id.index) && group.applied_before.map(|id| id.index) >= purged
+        purged > group.applied.map(|id| id.index)
+            && group.applied_before.map(|id| id.index) >= purged
     };
     let group = groups.values().find(lost)?;
     let purged = group.log.bounds().purged.unwrap_or_default();
@@ -181,14 +185,22 @@ fn missing_purged_entries(
         offset: 0,
         length: devices.checkpoints.get(1 - area).map_or(0, |device| device.size()),
         kind: CorruptionKind::Checkpoint,
-        expected: format!("an intact checkpoint that covers entry {purged}, through which the log is purged"),
+        expected: format!(
+            "an intact checkpoint that covers entry {purged}, through which the log is purged"
+        ),
         found: format!("damage; the older checkpoint has applied {:?}", group.applied),
         log_ids: Vec::new(),
     }))
 }
 
 /// A clean end of the journal was recorded: that very block must still be there.
-fn reaches_clean_end(superblock: &Superblock, ring: Ring, scan: &Scan, covered: u64, end: u64) -> Result<()> {
+fn reaches_clean_end(
+    superblock: &Superblock,
+    ring: Ring,
+    scan: &Scan,
+    covered: u64,
+    end: u64,
+) -> Result<()> {
     let clean = superblock.clean;
     let gone = clean.sequence > end
         || (clean.sequence > covered && scan.checksum(clean.sequence) != Some(clean.checksum));
@@ -226,7 +238,11 @@ fn reaches_checkpoint(
     {
         return Ok(());
     }
-    Err(damaged_block(ring, covered, format!("the last one that checkpoint {} covers", header.number)))
+    Err(damaged_block(
+        ring,
+        covered,
+        format!("the last one that checkpoint {} covers", header.number),
+    ))
 }
 
 fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {
@@ -332,7 +348,8 @@ impl Replay<'_> {
                 self.devices.journal.read(offset, AlignedBuf::zeroed(count as usize * BLOCK)).await;
             for bytes in buf.chunks(BLOCK) {
                 let sequence = self.reached.0 + 1;
-                let block = Block::decode(bytes).filter(|b| result.is_ok() && b.header.sequence == sequence);
+                let block = Block::decode(bytes)
+                    .filter(|b| result.is_ok() && b.header.sequence == sequence);
                 let block = match block {
                     Some(block) => block,
                     None => self.read_block(sequence).await?,
@@ -365,12 +382,15 @@ impl Replay<'_> {
         let mut steps = Vec::new();
         while reader.remaining() > 0 {
             let record = Record::decode(&mut reader);
-            let record = record.ok_or_else(|| self.damaged(sequence, "records that can be read"))?;
+            let record =
+                record.ok_or_else(|| self.damaged(sequence, "records that can be read"))?;
             let entry = match &record {
-                Record::Entry { group, id, body } => match self.entry(sequence, *group, *id, body).await? {
-                    Some(entry) => Some(entry),
-                    None => return Ok(false),
-                },
+                Record::Entry { group, id, body } => {
+                    match self.entry(sequence, *group, *id, body).await? {
+                        Some(entry) => Some(entry),
+                        None => return Ok(false),
+                    }
+                }
                 _ => None,
             };
             steps.push((record, entry));
@@ -394,7 +414,8 @@ impl Replay<'_> {
         body: &Body,
     ) -> Result<Option<LogEntry>> {
         let in_flight = sequence > self.known_written;
-        let unreadable = || damaged_block(self.ring, sequence, "an entry whose body can be read".to_owned());
+        let unreadable =
+            || damaged_block(self.ring, sequence, "an entry whose body can be read".to_owned());
         let entry = match body {
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
             Body::Spilled(at) => match read_value(self.devices.data.as_ref(), at, id).await {

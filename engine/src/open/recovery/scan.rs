@@ -77,7 +77,12 @@ impl Scan {
 
     /// Reads the slot of `sequence` once more. Returns true if it now holds something else: the
     /// first read was wrong.
-    pub(super) async fn read_again(&mut self, device: &dyn Device, sequence: u64, incarnation: u64) -> bool {
+    pub(super) async fn read_again(
+        &mut self,
+        device: &dyn Device,
+        sequence: u64,
+        incarnation: u64,
+    ) -> bool {
         let now = read_slot(device, self.ring.offset(sequence), incarnation).await;
         match self.slots.get_mut((sequence % self.ring.blocks()) as usize) {
             Some(slot) => std::mem::replace(slot, now) != now,
@@ -130,14 +135,19 @@ impl Scan {
     /// The highest sequence that any block says is done, and the block that says so. Done means
     /// written if completed writes survive, else synced.
     pub(super) fn highest_done(&self, evidence: ShutdownEvidence) -> Option<(u64, u64)> {
-        let done =
-            |(sequence, written, synced)| (if evidence.kept_written { written } else { synced }, sequence);
+        let done = |(sequence, written, synced)| {
+            (if evidence.kept_written { written } else { synced }, sequence)
+        };
         self.blocks().map(done).max()
     }
 
     /// The highest sequence that any block up to `end` says was synced.
     pub(super) fn highest_synced(&self, end: u64) -> u64 {
-        self.blocks().filter(|(sequence, ..)| *sequence <= end).map(|(.., synced)| synced).max().unwrap_or(0)
+        self.blocks()
+            .filter(|(sequence, ..)| *sequence <= end)
+            .map(|(.., synced)| synced)
+            .max()
+            .unwrap_or(0)
     }
 
     fn blocks(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
@@ -149,7 +159,9 @@ impl Scan {
 
     /// Judges the end of a chain that reaches `end`. Only a power cut can tear a block in flight.
     pub(super) fn judge(&self, end: u64, evidence: ShutdownEvidence) -> End {
-        if let Some((_, evidence_block)) = self.highest_done(evidence).filter(|(done, _)| *done > end) {
+        if let Some((_, evidence_block)) =
+            self.highest_done(evidence).filter(|(done, _)| *done > end)
+        {
             return End::Missing { evidence_block };
         }
         match self.slot(end + 1) {
@@ -180,7 +192,8 @@ pub(crate) async fn is_written(device: &dyn Device) -> bool {
     let blocks = device.size() / BLOCK as u64;
     for first in (0..blocks).step_by((READ_BYTES / BLOCK as u64) as usize) {
         let count = (READ_BYTES / BLOCK as u64).min(blocks - first) as usize;
-        let (result, buf) = device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
+        let (result, buf) =
+            device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
         // A block that cannot be read was written once.
         if result.is_err() || buf.iter().any(|byte| *byte != 0) {
             return true;
@@ -205,7 +218,13 @@ fn slot(bytes: &[u8], incarnation: u64) -> Slot {
         Some(block) if block.header.incarnation == incarnation => {
             let h = block.header;
             let (sequence, checksum) = (h.sequence, block.checksum);
-            Slot::Block { sequence, checksum, previous: h.previous, written: h.written, synced: h.synced }
+            Slot::Block {
+                sequence,
+                checksum,
+                previous: h.previous,
+                written: h.written,
+                synced: h.synced,
+            }
         }
         _ => Slot::Garbage,
     }
@@ -233,21 +252,37 @@ mod tests {
     #[test]
     fn the_end_of_the_chain_is_judged_by_what_later_blocks_say_and_how_the_machine_stopped() {
         use Slot::{Empty, Garbage};
-        let killed = ShutdownEvidence { power_cut: false, kept_written: true, reaches: None, synced: 0 };
-        let device = ShutdownEvidence { power_cut: true, kept_written: true, reaches: None, synced: 0 };
-        let volatile = ShutdownEvidence { power_cut: true, kept_written: false, reaches: None, synced: 0 };
+        let killed =
+            ShutdownEvidence { power_cut: false, kept_written: true, reaches: None, synced: 0 };
+        let device =
+            ShutdownEvidence { power_cut: true, kept_written: true, reaches: None, synced: 0 };
+        let volatile =
+            ShutdownEvidence { power_cut: true, kept_written: false, reaches: None, synced: 0 };
         let missing = |evidence_block| End::Missing { evidence_block };
-        let stranger = Slot::Block { sequence: 3, checksum: 9, previous: 77, written: 1, synced: 0 };
+        let stranger =
+            Slot::Block { sequence: 3, checksum: 9, previous: 77, written: 1, synced: 0 };
         // (slots from sequence 1, end of the chain, judgement when killed, cut with and without a
         // protected cache)
         let table = [
             (vec![block(1, 0, 0), block(2, 1, 0)], 2, End::Tail, End::Tail, End::Tail),
             (vec![block(1, 0, 0), block(2, 1, 0), Garbage], 2, End::Damaged, End::Tail, End::Tail),
-            (vec![block(1, 0, 0), block(2, 1, 0), Empty, block(4, 2, 0)], 2, End::Tail, End::Tail, End::Tail),
+            (
+                vec![block(1, 0, 0), block(2, 1, 0), Empty, block(4, 2, 0)],
+                2,
+                End::Tail,
+                End::Tail,
+                End::Tail,
+            ),
             (vec![block(1, 0, 0), block(2, 1, 0), stranger], 2, End::Tail, End::Tail, End::Tail),
             (vec![block(1, 0, 0), Empty, block(3, 2, 0)], 1, missing(3), missing(3), End::Tail),
             (vec![block(1, 0, 0), Empty, block(3, 2, 2)], 1, missing(3), missing(3), missing(3)),
-            (vec![block(1, 0, 0), Garbage, Empty, block(4, 3, 1)], 1, missing(4), missing(4), End::Tail),
+            (
+                vec![block(1, 0, 0), Garbage, Empty, block(4, 3, 1)],
+                1,
+                missing(4),
+                missing(4),
+                End::Tail,
+            ),
             (vec![Garbage, block(2, 0, 0)], 0, End::Damaged, End::Tail, End::Tail),
             (vec![block(1, 0, 0), Slot::Unreadable], 1, End::Damaged, End::Damaged, End::Damaged),
             (vec![block(1, 0, 0), Empty, Slot::Unreadable], 1, End::Tail, End::Tail, End::Tail),
@@ -278,7 +313,12 @@ mod tests {
 
     #[test]
     fn blocks_behind_a_gap_on_the_first_lap_are_leftovers() {
-        let scan = ring(&[block(1, 0, 0), block(2, 1, 0), Slot::Empty, block(4, 3, 0), Slot::Garbage]);
-        assert_eq!(scan.leftovers(2), [4, 5], "left in place they would say that block 3 was completed");
+        let scan =
+            ring(&[block(1, 0, 0), block(2, 1, 0), Slot::Empty, block(4, 3, 0), Slot::Garbage]);
+        assert_eq!(
+            scan.leftovers(2),
+            [4, 5],
+            "left in place they would say that block 3 was completed"
+        );
     }
 }

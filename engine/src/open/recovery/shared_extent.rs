@@ -25,7 +25,9 @@ pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> 
         [(first, len, _), (second, ..)] => first.saturating_add(*len) > *second,
         _ => false,
     };
-    let [(_, _, one), (offset, length, other)] = extents.windows(2).find(overlap)? else { return None };
+    let [(_, _, one), (offset, length, other)] = extents.windows(2).find(overlap)? else {
+        return None;
+    };
     Some(Error::Corrupt(Corruption {
         file: FileKind::Data,
         offset: *offset,

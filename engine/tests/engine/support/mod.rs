@@ -11,7 +11,9 @@ pub mod space;
 pub mod store;
 pub mod workload;
 
-use cairn_engine::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES};
+use cairn_engine::io::{
+    AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES,
+};
 use cairn_engine::{Geometry, Identity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -432,7 +434,8 @@ impl Device for Handle {
                 if !gone && fails {
                     core.files.get_mut(&kind).unwrap().failed_sync.extend(covered.into_keys());
                 } else if !gone {
-                    let File { synced, kept, unsynced, failed_sync, .. } = core.files.get_mut(&kind).unwrap();
+                    let File { synced, kept, unsynced, failed_sync, .. } =
+                        core.files.get_mut(&kind).unwrap();
                     for (block, (arrival, bytes)) in covered {
                         if failed_sync.contains(&block) {
                             continue;

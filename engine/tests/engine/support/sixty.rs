@@ -3,8 +3,8 @@
 use super::{Disk, geometry, identity};
 use bytes::Bytes;
 use cairn_engine::{
-    Change, Engine, Error, GroupId, KernelBootId, LogId, Mode, NewEntry, Options, Promise, SharedImage,
-    Transition,
+    Change, Engine, Error, GroupId, KernelBootId, LogId, Mode, NewEntry, Options, Promise,
+    SharedImage, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,10 @@ pub fn transition(index: u64) -> Transition {
 
 pub async fn append(engine: &Engine, entry: NewEntry) {
     let (done, written) = oneshot::channel();
-    engine.append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r)))).await.unwrap();
+    engine
+        .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
+        .await
+        .unwrap();
     written.await.unwrap().unwrap();
 }
 
@@ -93,7 +96,8 @@ pub async fn check_prefix(engine: &Engine, what: &str) -> u64 {
     for (found, _) in engine.read_metas(GROUP, 0..60, 60) {
         assert_eq!(found, id(found.index), "{what}");
     }
-    let again: Vec<Transition> = (applied.map_or(0, |a| a.index + 1)..next).map(transition).collect();
+    let again: Vec<Transition> =
+        (applied.map_or(0, |a| a.index + 1)..next).map(transition).collect();
     if let Some(last) = again.last().map(|t| t.applied.index) {
         engine.apply(GROUP, again, image(last)).unwrap();
     }

@@ -3,8 +3,8 @@
 use super::{Disk, geometry, identity};
 use bytes::Bytes;
 use cairn_engine::{
-    Change, Engine, GroupId, KernelBootId, LogId, Mode, Need, NewEntry, Options, Promise, SharedImage,
-    Transition,
+    Change, Engine, GroupId, KernelBootId, LogId, Mode, Need, NewEntry, Options, Promise,
+    SharedImage, Transition,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,12 @@ pub fn put(index: u64, key: &str) -> Transition {
     }
 }
 
-pub async fn put_one(engine: &Engine, index: u64, key: &str, value: Bytes) -> cairn_engine::Result<()> {
+pub async fn put_one(
+    engine: &Engine,
+    index: u64,
+    key: &str,
+    value: Bytes,
+) -> cairn_engine::Result<()> {
     append(engine, vec![entry(index, value)]).await?;
     engine.apply(GROUP, vec![put(index, key)], image(index))
 }

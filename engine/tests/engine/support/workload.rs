@@ -4,8 +4,8 @@
 use super::{Disk, Random};
 use bytes::Bytes;
 use cairn_engine::{
-    Change, Engine, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Promise, SharedImage,
-    Transition,
+    Change, Engine, GroupId, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Promise,
+    SharedImage, Transition,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,7 +67,9 @@ pub fn entry(id: LogId, random: &mut Random) -> NewEntry {
     let mut value = |_| {
         let len = lengths[random.below(lengths.len() as u64) as usize];
         let seed = random.next();
-        Bytes::from((0..len).map(|i: u64| (seed.wrapping_mul(i + 1) >> 32) as u8).collect::<Vec<_>>())
+        Bytes::from(
+            (0..len).map(|i: u64| (seed.wrapping_mul(i + 1) >> 32) as u8).collect::<Vec<_>>(),
+        )
     };
     let values: Vec<Bytes> = (0..count).map(&mut value).collect();
     let meta_len = if random.below(12) == 0 { 3000 } else { 8 };
@@ -91,7 +93,9 @@ pub fn transition(entry: &NewEntry) -> Transition {
 pub fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     for change in transition(entry).changes {
         match change {
-            Change::Put { key, value } => drop(keys.insert(key, (entry.id, entry.values[value].clone()))),
+            Change::Put { key, value } => {
+                drop(keys.insert(key, (entry.id, entry.values[value].clone())))
+            }
             Change::Delete { key } => drop(keys.remove(&key)),
         }
     }
@@ -153,14 +157,19 @@ pub async fn workload(engine: &Engine, history: &Arc<History>, random: &mut Rand
                 if let Some(last) = ready.last() {
                     {
                         let mut all = history.applied.lock().unwrap();
-                        let mut keys = all.last_key_value().map(|(_, k)| k.clone()).unwrap_or_default();
+                        let mut keys =
+                            all.last_key_value().map(|(_, k)| k.clone()).unwrap_or_default();
                         for entry in &ready {
                             apply_to(&mut keys, entry);
                             all.insert(entry.id.index, keys.clone());
                         }
                     }
-                    expect_ok(engine.apply(GROUP, ready.iter().map(transition).collect(), image(last.id)))
-                        .await;
+                    expect_ok(engine.apply(
+                        GROUP,
+                        ready.iter().map(transition).collect(),
+                        image(last.id),
+                    ))
+                    .await;
                 }
             }
             _ => {
@@ -246,13 +255,21 @@ pub async fn check(engine: &Engine, history: &History, what: &str) {
         let from = engine.applied(GROUP).map_or(0, |a| a.index + 1);
         let image_at = engine.view(GROUP).machine();
         if let Some(at) = engine.applied(GROUP) {
-            assert_eq!(image_at, at.index.to_le_bytes(), "{what}: the image is not the checkpoint's");
+            assert_eq!(
+                image_at,
+                at.index.to_le_bytes(),
+                "{what}: the image is not the checkpoint's"
+            );
         }
         let again = engine.read_log(GROUP, from..before.index + 1, u64::MAX).await.unwrap();
         if !again.is_empty() {
             engine.apply(GROUP, again.iter().map(transition).collect(), image(before)).unwrap();
         }
-        assert_eq!(engine.applied(GROUP), Some(before), "{what}: the log does not reach what was applied");
+        assert_eq!(
+            engine.applied(GROUP),
+            Some(before),
+            "{what}: the log does not reach what was applied"
+        );
         let expected = &applied[&before.index];
         assert_eq!(engine.view(GROUP).len(), expected.len(), "{what}");
         for (key, (version, value)) in expected {

@@ -191,7 +191,8 @@ impl Reads {
                 None => false,
                 Some((since, _)) if now - since < pace.over => continue,
                 Some((since, before)) => {
-                    let due = (now - since).as_millis().saturating_mul(u128::from(pace.rate_bytes)) / 1000;
+                    let due = (now - since).as_millis().saturating_mul(u128::from(pace.rate_bytes))
+                        / 1000;
                     u128::from(written.saturating_sub(before)) < due
                 }
             };

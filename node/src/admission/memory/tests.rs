@@ -1,6 +1,7 @@
 use super::*;
 
-const PACE: Pace = Pace { rate_bytes: 100, over: Duration::from_secs(1), interval: Duration::from_millis(1) };
+const PACE: Pace =
+    Pace { rate_bytes: 100, over: Duration::from_secs(1), interval: Duration::from_millis(1) };
 
 fn readers<const N: usize>(reads: &Reads) -> ([Reader; N], [Arc<ConnectionFlow>; N]) {
     let flows = [(); N].map(|()| Arc::<ConnectionFlow>::default());
@@ -14,7 +15,8 @@ fn soon() -> Instant {
 /// Starts a read that waits, in a task of its own.
 async fn waiting(reads: &Reads, reader: &Reader, bytes: usize) -> tokio::task::JoinHandle<Charge> {
     let (reader, before) = (reader.clone(), reads.status().waiting);
-    let task = tokio::spawn(async move { reader.admit(bytes, soon()).await.expect("admitted at last") });
+    let task =
+        tokio::spawn(async move { reader.admit(bytes, soon()).await.expect("admitted at last") });
     while reads.status().waiting == before {
         tokio::task::yield_now().await;
     }
@@ -79,7 +81,11 @@ async fn waiting_reads_are_admitted_when_memory_is_released_and_connections_take
         }
     }
     let names: Vec<_> = admitted.iter().map(|(name, _)| *name).collect();
-    assert_eq!((names, rest.len()), (vec!["first", "second"], 1), "one of each, not two of the first");
+    assert_eq!(
+        (names, rest.len()),
+        (vec!["first", "second"], 1),
+        "one of each, not two of the first"
+    );
     drop(admitted);
     for task in rest {
         task.await.expect("a charge");
@@ -142,7 +148,11 @@ async fn a_slow_client_is_closed_while_others_wait_and_only_then() {
     flows[1].counted(100);
     assert_eq!(reads.close_slow_once(PACE, after(11)), 1);
     let closed: Vec<bool> = flows.iter().map(|flow| flow.is_closed()).collect();
-    assert_eq!(closed, [true, false, false, false], "what is still being read is no fault of the client");
+    assert_eq!(
+        closed,
+        [true, false, false, false],
+        "what is still being read is no fault of the client"
+    );
     assert_eq!(reads.status().slow_closed, 1);
     drop(held);
     task.await.expect("a charge");

@@ -72,7 +72,11 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
                 new_key(limits, &put.key)?;
                 value(limits, &put.key, &put.value)?;
                 bytes = bytes.saturating_add(put.value.len());
-                Operation::Put { key: put.key, value: put.value, condition: condition(put.condition) }
+                Operation::Put {
+                    key: put.key,
+                    value: put.value,
+                    condition: condition(put.condition),
+                }
             }
             OperationKind::Delete(delete) => {
                 Operation::Delete { key: delete.key, condition: condition(delete.condition) }
@@ -97,7 +101,9 @@ pub(crate) fn write(limits: &Limits, request: proto::WriteRequest) -> Result<Che
 
 fn key_of(operation: &Operation) -> &Bytes {
     match operation {
-        Operation::Put { key, .. } | Operation::Delete { key, .. } | Operation::Check { key, .. } => key,
+        Operation::Put { key, .. }
+        | Operation::Delete { key, .. }
+        | Operation::Check { key, .. } => key,
     }
 }
 

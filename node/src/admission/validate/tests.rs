@@ -7,7 +7,8 @@ use prost::Message;
 use tonic::Code;
 
 fn limits() -> Limits {
-    let members = [(1, cairn_raft::MemberAddress { peer: "a:2".into(), client: "a:1".into() })].into();
+    let members =
+        [(1, cairn_raft::MemberAddress { peer: "a:2".into(), client: "a:1".into() })].into();
     NodeConfig::new("c", 1, "d".into(), members).expect("a good configuration").limits
 }
 
@@ -21,7 +22,8 @@ fn request(operations: Vec<proto::Operation>) -> proto::WriteRequest {
 }
 
 fn detail(status: &Status) -> ErrorDetail {
-    let value = status.metadata().get_bin(ERROR_DETAIL_KEY).expect("a detail").to_bytes().expect("base64");
+    let value =
+        status.metadata().get_bin(ERROR_DETAIL_KEY).expect("a detail").to_bytes().expect("base64");
     ErrorDetail::decode(value).expect("an ErrorDetail")
 }
 
@@ -68,7 +70,8 @@ fn a_value_over_the_limit_is_refused_naming_its_key() {
     assert_eq!((code, reason), (Code::InvalidArgument, Reason::ValueTooLarge));
     assert_eq!((stated, actual), (limit as u64, limit as u64 + 1));
     assert!(message.contains("`big`"), "{message}");
-    let checked = write(&limits(), request(vec![put("big", vec![0; limit])])).expect("at the limit");
+    let checked =
+        write(&limits(), request(vec![put("big", vec![0; limit])])).expect("at the limit");
     assert_eq!(checked.bytes, limit + 3);
 }
 
@@ -90,8 +93,10 @@ fn a_request_without_operations_or_with_an_empty_one_is_refused() {
 
 #[test]
 fn a_delete_needs_no_space_and_its_conditions_arrive() {
-    let delete =
-        |kind| proto::Delete { key: "k".into(), condition: Some(proto::Condition { kind: Some(kind) }) };
+    let delete = |kind| proto::Delete {
+        key: "k".into(),
+        condition: Some(proto::Condition { kind: Some(kind) }),
+    };
     for (kind, expected) in [
         (ConditionKind::Absent(true), Condition::Absent),
         (ConditionKind::Absent(false), Condition::Exists),
@@ -108,9 +113,14 @@ fn a_delete_needs_no_space_and_its_conditions_arrive() {
 
 #[test]
 fn a_session_without_sixteen_bytes_or_with_a_wrong_sequence_is_refused() {
-    let good =
-        proto::Session { client_id: vec![1; 16].into(), sequence: 2, lowest_pending: 1, base_index: 0 };
-    let with = |session| proto::WriteRequest { session: Some(session), ..request(vec![put("k", "v")]) };
+    let good = proto::Session {
+        client_id: vec![1; 16].into(),
+        sequence: 2,
+        lowest_pending: 1,
+        base_index: 0,
+    };
+    let with =
+        |session| proto::WriteRequest { session: Some(session), ..request(vec![put("k", "v")]) };
     assert!(write(&limits(), with(good.clone())).is_ok());
     for bad in [
         proto::Session { client_id: vec![1; 15].into(), ..good.clone() },

@@ -55,13 +55,17 @@ pub(super) struct Measured {
 
 impl Kind {
     fn new() -> anyhow::Result<Kind> {
-        Ok(Kind { latency_us: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?, errors: BTreeMap::new() })
+        Ok(Kind {
+            latency_us: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?,
+            errors: BTreeMap::new(),
+        })
     }
 
     fn record(&mut self, took: Duration, result: Result<(), Error>) {
         match result {
             Ok(()) => {
-                self.latency_us.saturating_record(u64::try_from(took.as_micros()).unwrap_or(LATENCY_MAX_US));
+                self.latency_us
+                    .saturating_record(u64::try_from(took.as_micros()).unwrap_or(LATENCY_MAX_US));
             }
             Err(error) => *self.errors.entry(error.to_string()).or_default() += 1,
         }
@@ -92,7 +96,11 @@ struct BenchCounters {
 }
 
 /// Runs the plan. Each client sends its requests one after the other.
-pub(super) async fn run(plan: &Plan, clients: &[Client], bar: &ProgressBar) -> anyhow::Result<Measured> {
+pub(super) async fn run(
+    plan: &Plan,
+    clients: &[Client],
+    bar: &ProgressBar,
+) -> anyhow::Result<Measured> {
     let mut random = vec![0; plan.size + RANDOM_SLACK];
     StdRng::seed_from_u64(plan.seed).fill_bytes(&mut random);
     let shared = Arc::new(BenchCounters {
@@ -104,7 +112,9 @@ pub(super) async fn run(plan: &Plan, clients: &[Client], bar: &ProgressBar) -> a
     });
     let tasks: Vec<_> = (0..plan.clients)
         .zip(clients.iter().cycle())
-        .map(|(number, client)| tokio::spawn(one_client(Arc::clone(&shared), client.clone(), number)))
+        .map(|(number, client)| {
+            tokio::spawn(one_client(Arc::clone(&shared), client.clone(), number))
+        })
         .collect();
     let ticker = tokio::spawn(tick(Arc::clone(&shared), bar.clone()));
     let mut measured =
@@ -137,7 +147,11 @@ async fn tick(shared: Arc<BenchCounters>, bar: ProgressBar) {
     }
 }
 
-async fn one_client(shared: Arc<BenchCounters>, client: Client, number: u32) -> anyhow::Result<Measured> {
+async fn one_client(
+    shared: Arc<BenchCounters>,
+    client: Client,
+    number: u32,
+) -> anyhow::Result<Measured> {
     let plan = &shared.plan;
     let mut random = StdRng::seed_from_u64(plan.seed ^ (u64::from(number) + 1).rotate_left(32));
     let mut part =

@@ -66,9 +66,14 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit> {
-    let too_large =
-        || UsageError(format!("--size {}: no cluster accepts values above {MAX_SIZE} bytes", args.size));
-    let size = usize::try_from(args.size).ok().filter(|size| *size <= MAX_SIZE).ok_or_else(too_large)?;
+    let too_large = || {
+        UsageError(format!(
+            "--size {}: no cluster accepts values above {MAX_SIZE} bytes",
+            args.size
+        ))
+    };
+    let size =
+        usize::try_from(args.size).ok().filter(|size| *size <= MAX_SIZE).ok_or_else(too_large)?;
     let plan = Plan {
         clients: args.clients,
         size,

@@ -60,7 +60,8 @@ fn under_way(measured: &Measured) -> f64 {
 }
 
 pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
-    let head = ["", "REQUESTS", "PER SECOND", "MIB/S", "MEAN", "P50", "P99", "P99.9", "MAX", "ERRORS"];
+    let head =
+        ["", "REQUESTS", "PER SECOND", "MIB/S", "MEAN", "P50", "P99", "P99.9", "MAX", "ERRORS"];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     for (name, kind) in [("put", &measured.puts), ("get", &measured.gets)] {
         let latency = &kind.latency_us;

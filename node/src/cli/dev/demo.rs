@@ -12,7 +12,11 @@ pub(super) async fn run(endpoints: &[String], output: &Output) -> anyhow::Result
     let written = client.put(KEY, value).await?;
     let read = client.get(KEY).await?;
     let read = read.ok_or_else(|| anyhow::anyhow!("`{KEY}` was put and does not exist"))?;
-    anyhow::ensure!(read.value == value, "`{KEY}` was put as {value:?} and read as {:?}", read.value);
+    anyhow::ensure!(
+        read.value == value,
+        "`{KEY}` was put as {value:?} and read as {:?}",
+        read.value
+    );
     output.either(
         || json!({ "put": KEY, "version": written.version.0, "got": value }),
         || {

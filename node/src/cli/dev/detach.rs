@@ -67,7 +67,10 @@ pub(super) async fn start(args: &DevArgs, output: &Output) -> anyhow::Result<Exi
 /// Asks the process that holds the folder's lock to end, and waits until it has.
 pub(super) async fn stop(dir: &Path, output: &Output) -> anyhow::Result<Exit> {
     let Some(id) = home::holder(dir)? else {
-        output.either(|| json!({ "stopped": false }), || format!("no cluster runs in {}", dir.display()))?;
+        output.either(
+            || json!({ "stopped": false }),
+            || format!("no cluster runs in {}", dir.display()),
+        )?;
         return Ok(Exit::Done);
     };
     let process = Pid::from_raw(id).context("not a process id")?;
@@ -79,7 +82,9 @@ pub(super) async fn stop(dir: &Path, output: &Output) -> anyhow::Result<Exit> {
         }
         tokio::time::sleep(INTERVAL).await;
     }
-    output
-        .either(|| json!({ "stopped": true }), || format!("the cluster in {} has stopped", dir.display()))?;
+    output.either(
+        || json!({ "stopped": true }),
+        || format!("the cluster in {} has stopped", dir.display()),
+    )?;
     Ok(Exit::Done)
 }

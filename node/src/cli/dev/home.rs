@@ -20,7 +20,8 @@ pub(super) struct Home {
 impl Home {
     /// A folder that is kept.
     pub(super) fn open(path: &Path) -> anyhow::Result<Home> {
-        std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
         let path = std::fs::canonicalize(path)?;
         if path.starts_with(std::fs::canonicalize(".")?.join(".cairn")) {
             // Files below .cairn should not end up in a repository.
@@ -64,7 +65,8 @@ impl Home {
             if let Some(folder) = file.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+            std::fs::write(file, &text)
+                .with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
     }

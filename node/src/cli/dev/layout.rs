@@ -46,7 +46,8 @@ pub(super) async fn prepare(
     if missing {
         ports = write_configs(home, size, first_port, set)?;
     } else if !set.is_empty() {
-        let message = format!("--set is for a new cluster; edit {} instead", config_file(home, 1).display());
+        let message =
+            format!("--set is for a new cluster; edit {} instead", config_file(home, 1).display());
         return Err(UsageError(message).into());
     } else {
         for slot in 1..=NODES {
@@ -137,7 +138,11 @@ fn write_configs(
         let quoted = |text: &str| toml::Value::from(text).to_string();
         let mut text = String::from("# Written by `cairn dev`.\n");
         writeln!(text, "cluster = \"dev\"\nslot = {slot}")?;
-        writeln!(text, "data_dir = {}", quoted(&home.join(format!("node-{slot}")).display().to_string()))?;
+        writeln!(
+            text,
+            "data_dir = {}",
+            quoted(&home.join(format!("node-{slot}")).display().to_string())
+        )?;
         writeln!(text, "listen.client = {}", quoted(client))?;
         writeln!(text, "listen.peer = {}", quoted(peer))?;
         writeln!(text, "listen.http = {}", quoted(http))?;
@@ -149,7 +154,12 @@ fn write_configs(
         }
         for (slot, member) in (1..=NODES).zip(&members) {
             let [client, peer, _] = member else { continue };
-            writeln!(text, "\n[members.{slot}]\nclient = {}\npeer = {}", quoted(client), quoted(peer))?;
+            writeln!(
+                text,
+                "\n[members.{slot}]\nclient = {}\npeer = {}",
+                quoted(client),
+                quoted(peer)
+            )?;
         }
         // Read the text back before keeping it. A bad --size or --set is then reported now, with
         // nothing left behind.
@@ -165,7 +175,8 @@ fn write_configs(
 fn choose_ports(first_port: Option<u16>) -> anyhow::Result<Vec<HeldPort>> {
     let any = || cairn_ports::hold(usize::from(NODES) * 3).context("cannot listen on any port");
     let from = |first: u16| {
-        let offsets = (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));
+        let offsets =
+            (0..NODES).flat_map(|node| (0..3).map(move |offset| node * PORTS_APART + offset));
         let hold = |offset| {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(offset)));
             HeldPort::at(address).with_context(|| {

@@ -98,7 +98,12 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
     served
 }
 
-async fn serve(cluster: &mut Cluster, home: &Home, args: &DevArgs, output: &Output) -> anyhow::Result<Exit> {
+async fn serve(
+    cluster: &mut Cluster,
+    home: &Home,
+    args: &DevArgs,
+    output: &Output,
+) -> anyhow::Result<Exit> {
     cluster.wait_ready().await?;
     let endpoints = cluster.endpoints();
     home.remember(&endpoints)?;

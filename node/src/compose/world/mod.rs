@@ -16,7 +16,8 @@ use real as here;
 use simulated as here;
 
 pub(super) use here::{
-    address_of, bind, durability, report_moved, serve_clients, serve_peers, serve_watchers, watch_device,
+    address_of, bind, durability, report_moved, serve_clients, serve_peers, serve_watchers,
+    watch_device,
 };
 
 use crate::config::NodeConfig;
@@ -109,11 +110,20 @@ fn log_end(purpose: &'static str, end: Result<(), tonic::transport::Error>) {
     }
 }
 
-fn cannot_listen(address: &str, purpose: &'static str, key: &'static str, error: &std::io::Error) -> Error {
+fn cannot_listen(
+    address: &str,
+    purpose: &'static str,
+    key: &'static str,
+    error: &std::io::Error,
+) -> Error {
     let way_out = match error.kind() {
-        std::io::ErrorKind::AddrInUse => "; stop the process that listens there, or choose another port",
+        std::io::ErrorKind::AddrInUse => {
+            "; stop the process that listens there, or choose another port"
+        }
         std::io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege, choose another",
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need a privilege, choose another"
+        }
         _ => "",
     };
     Error::Listen { address: address.into(), purpose, key, reason: format!("{error}{way_out}") }

@@ -96,7 +96,10 @@ kv! {
 }
 
 pub(in crate::compose) async fn serve_peers(listener: Listener, replica: Replica) {
-    log_end("the other members", server().add_service(replica.peer_service()).serve(listener).await);
+    log_end(
+        "the other members",
+        server().add_service(replica.peer_service()).serve(listener).await,
+    );
 }
 
 pub(in crate::compose) fn serve_watchers(
@@ -115,7 +118,10 @@ pub(in crate::compose) fn watch_device(
     None
 }
 
-pub(in crate::compose) fn report_moved(_config: &NodeConfig, _replica: &Replica) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn report_moved(
+    _config: &NodeConfig,
+    _replica: &Replica,
+) -> Option<JoinHandle<()>> {
     None
 }
 
@@ -139,6 +145,9 @@ pub(super) async fn inspect(_directory: &Path, _values: bool) -> Result<Inspecti
     Err(Error::Platform(NO_FILES.into()))
 }
 
-pub(super) async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
+pub(super) async fn format(
+    _config: &NodeConfig,
+    _progress: Progress<'_>,
+) -> Result<Identity, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }

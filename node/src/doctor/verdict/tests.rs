@@ -23,8 +23,10 @@ const OVERWRITES: [Overwrite; 6] = [
     Overwrite::Memory,
     Overwrite::Unknown,
 ];
-const MAPPINGS: [Mapping; 4] = [Mapping::Whole, Mapping::Unwritten, Mapping::Shared, Mapping::Unknown];
-const TRANSFERS: [Transfer; 4] = [Transfer::Direct, Transfer::Buffered, Transfer::Fails, Transfer::Untried];
+const MAPPINGS: [Mapping; 4] =
+    [Mapping::Whole, Mapping::Unwritten, Mapping::Shared, Mapping::Unknown];
+const TRANSFERS: [Transfer; 4] =
+    [Transfer::Direct, Transfer::Buffered, Transfer::Fails, Transfer::Untried];
 const FLUSHES: [Flush; 4] = [Flush::Sent, Flush::Unseen, Flush::Suppressed, Flush::Dropped];
 
 /// A drive that shows the whole contract.
@@ -98,19 +100,21 @@ fn an_assertion_is_about_the_device_and_never_about_what_the_filesystem_is_seen_
         if !asserted {
             return;
         }
-        let contradicted =
-            matches!(aspects.overwrite, Overwrite::Elsewhere | Overwrite::Network | Overwrite::Memory)
-                || matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
-                || matches!(aspects.transfer, Transfer::Buffered | Transfer::Fails)
-                || aspects.medium == Medium::Memory
-                || matches!(aspects.cache, Cache::Unprotected | Cache::Unsyncable)
-                || aspects.flush == Flush::Dropped
-                || !aspects.kernel_supported
-                || !aspects.writable;
+        let contradicted = matches!(
+            aspects.overwrite,
+            Overwrite::Elsewhere | Overwrite::Network | Overwrite::Memory
+        ) || matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
+            || matches!(aspects.transfer, Transfer::Buffered | Transfer::Fails)
+            || aspects.medium == Medium::Memory
+            || matches!(aspects.cache, Cache::Unprotected | Cache::Unsyncable)
+            || aspects.flush == Flush::Dropped
+            || !aspects.kernel_supported
+            || !aspects.writable;
         assert_eq!(verdict.of(Mode::Device).justified(), !contradicted, "{aspects:?}");
         let shown = judge(aspects, voters, false);
         if let Some(contract) = verdict.contract {
-            let expected = if shown.contract.is_some() { Contract::Shown } else { Contract::Asserted };
+            let expected =
+                if shown.contract.is_some() { Contract::Shown } else { Contract::Asserted };
             assert_eq!(contract, expected, "{aspects:?}");
         }
     });
@@ -124,7 +128,11 @@ fn replicated_needs_three_voters_a_local_device_and_overwrites_in_place() {
             && !matches!(aspects.overwrite, Overwrite::Elsewhere | Overwrite::Network)
             && !matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
             && (aspects.medium != Medium::Network || verdict.contract.is_some());
-        assert_eq!(verdict.of(Mode::Replicated).justified(), expected, "{aspects:?}, {voters}, {asserted}");
+        assert_eq!(
+            verdict.of(Mode::Replicated).justified(),
+            expected,
+            "{aspects:?}, {voters}, {asserted}"
+        );
     });
 }
 
@@ -148,15 +156,21 @@ fn sync_is_justified_wherever_a_write_and_a_sync_work_and_reach_the_device() {
 
 #[test]
 fn the_verdict_is_the_strongest_mode_that_is_justified_and_an_assertion_never_weakens_it() {
-    let strength = |mode: Option<Mode>| mode.map(|mode| MODES.iter().rev().position(|other| *other == mode));
+    let strength =
+        |mode: Option<Mode>| mode.map(|mode| MODES.iter().rev().position(|other| *other == mode));
     for_all(|aspects, voters, asserted, verdict| {
         match verdict.mode {
             Some(mode) => {
                 assert!(verdict.of(mode).justified());
                 let stronger = MODES.into_iter().take_while(|other| *other != mode);
-                assert!(stronger.into_iter().all(|mode| !verdict.of(mode).justified()), "{aspects:?}");
+                assert!(
+                    stronger.into_iter().all(|mode| !verdict.of(mode).justified()),
+                    "{aspects:?}"
+                );
             }
-            None => assert!(MODES.into_iter().all(|mode| !verdict.of(mode).justified()), "{aspects:?}"),
+            None => {
+                assert!(MODES.into_iter().all(|mode| !verdict.of(mode).justified()), "{aspects:?}")
+            }
         }
         if asserted {
             let without = judge(aspects, voters, false).mode;
@@ -170,7 +184,10 @@ fn the_verdict_is_the_strongest_mode_that_is_justified_and_an_assertion_never_we
 fn what_cannot_be_seen_refuses_device_and_warns_about_the_other_modes() {
     for_all(|aspects, _, _, verdict| {
         let unseen = aspects.medium == Medium::Unknown
-            || matches!(aspects.overwrite, Overwrite::Opaque | Overwrite::Unknown | Overwrite::Memory)
+            || matches!(
+                aspects.overwrite,
+                Overwrite::Opaque | Overwrite::Unknown | Overwrite::Memory
+            )
             || aspects.medium == Medium::Memory
             || aspects.transfer == Transfer::Untried
             || aspects.flush == Flush::Unseen;
@@ -223,11 +240,25 @@ fn typical_machines() {
     let rows: &[Row] = &[
         ("a protected NVMe drive", BEST, 3, false, device, &[]),
         ("the same, alone", BEST, 1, false, device, &[]),
-        ("a laptop's NVMe drive", laptop, 3, false, replicated, &[Reason::VolatileCache, Reason::NotAtomic]),
+        (
+            "a laptop's NVMe drive",
+            laptop,
+            3,
+            false,
+            replicated,
+            &[Reason::VolatileCache, Reason::NotAtomic],
+        ),
         ("the same, alone", laptop, 1, false, sync, &[Reason::FewVoters]),
         ("the same, of two", laptop, 2, false, sync, &[Reason::FewVoters]),
         ("the same, asserted", laptop, 3, true, device, &[]),
-        ("a virtio disk", virtio, 3, false, replicated, &[Reason::VirtualDevice, Reason::VolatileCache]),
+        (
+            "a virtio disk",
+            virtio,
+            3,
+            false,
+            replicated,
+            &[Reason::VirtualDevice, Reason::VolatileCache],
+        ),
         ("a cloud's network disk", network, 3, false, sync, &[Reason::NetworkDevice]),
         ("the same, asserted", network, 3, true, device, &[]),
         ("btrfs", btrfs, 3, false, sync, &[Reason::CopyOnWrite]),
@@ -250,11 +281,15 @@ fn typical_machines() {
         let verdict = judge(aspects, *voters, *asserted);
         assert_eq!(verdict.mode, *mode, "{machine}");
         // These reasons refuse the next stronger mode.
-        let strongest =
-            mode.map_or(MODES.len(), |mode| MODES.iter().position(|other| *other == mode).expect("a mode"));
+        let strongest = mode.map_or(MODES.len(), |mode| {
+            MODES.iter().position(|other| *other == mode).expect("a mode")
+        });
         if let Some(refused) = strongest.checked_sub(1).and_then(|stronger| MODES.get(stronger)) {
             let refusals = &verdict.of(*refused).refusals;
-            assert!(reasons.iter().all(|reason| refusals.contains(reason)), "{machine}: {refusals:?}");
+            assert!(
+                reasons.iter().all(|reason| refusals.contains(reason)),
+                "{machine}: {refusals:?}"
+            );
             assert!(!reasons.is_empty(), "{machine}: a row says why");
         }
     }

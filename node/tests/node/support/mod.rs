@@ -154,7 +154,8 @@ impl Cluster {
 
     pub fn start_node(&mut self, node: usize) {
         let server = &mut self.nodes[node];
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&server.log).expect("a log");
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(&server.log).expect("a log");
         let mut command = command(
             self.folder.path(),
             &["serve", "--stop-with-stdin", "--config", server.config.to_str().expect("text")],
@@ -174,7 +175,8 @@ impl Cluster {
 
     /// Sends SIGKILL to all before it waits for any of them.
     pub fn kill_all(&mut self) {
-        let mut killed: Vec<Child> = self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
+        let mut killed: Vec<Child> =
+            self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
         for process in &mut killed {
             process.kill().expect("our own child");
         }
@@ -230,7 +232,10 @@ impl Cluster {
 
     pub fn logs(&self) -> String {
         let read = |node: &Server| std::fs::read_to_string(&node.log).unwrap_or_default();
-        self.nodes.iter().map(|node| format!("--- {}\n{}", node.log.display(), read(node))).collect()
+        self.nodes
+            .iter()
+            .map(|node| format!("--- {}\n{}", node.log.display(), read(node)))
+            .collect()
     }
 
     /// Bytes of memory that a running node has now.
@@ -253,8 +258,10 @@ impl Cluster {
     }
 
     fn memory_of(&self, node: usize, what: &str) -> u64 {
-        let status = std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
-        let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports it");
+        let status =
+            std::fs::read_to_string(self.proc(node).join("status")).expect("our own child");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(what)).expect("Linux reports it");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
@@ -292,10 +299,15 @@ impl Cluster {
     }
 
     /// Waits until the statuses of all running nodes satisfy this at the same time.
-    pub async fn until_all(&self, what: &str, holds: impl Fn(&NodeStatus) -> bool) -> Vec<NodeStatus> {
+    pub async fn until_all(
+        &self,
+        what: &str,
+        holds: impl Fn(&NodeStatus) -> bool,
+    ) -> Vec<NodeStatus> {
         let running = self.nodes.iter().filter(|node| node.process.is_some()).count();
-        let all =
-            async || Some(self.statuses().await).filter(|all| all.len() == running && all.iter().all(&holds));
+        let all = async || {
+            Some(self.statuses().await).filter(|all| all.len() == running && all.iter().all(&holds))
+        };
         self.until(what, all).await
     }
 
@@ -309,9 +321,15 @@ impl Cluster {
                 return;
             }
             let ended = self.nodes.iter_mut().any(|node| {
-                node.process.as_mut().is_some_and(|process| process.try_wait().expect("ours").is_some())
+                node.process
+                    .as_mut()
+                    .is_some_and(|process| process.try_wait().expect("ours").is_some())
             });
-            assert!(!ended && began.elapsed() < WAIT_LIMIT, "the cluster is not ready:\n{}", self.logs());
+            assert!(
+                !ended && began.elapsed() < WAIT_LIMIT,
+                "the cluster is not ready:\n{}",
+                self.logs()
+            );
             tokio::time::sleep(POLL).await;
         }
     }
@@ -350,7 +368,8 @@ impl Drop for Cluster {
 /// The value of a text key in a configuration file written by [`Cluster::format`].
 pub fn value_of(config: &str, key: &str) -> String {
     let text = std::fs::read_to_string(config).expect("a configuration");
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = \""))).expect("the key");
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(&format!("{key} = \""))).expect("the key");
     line.trim_end_matches('"').to_string()
 }
 
@@ -358,7 +377,8 @@ pub fn value_of(config: &str, key: &str) -> String {
 pub fn http_get(address: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).expect("HTTP is served");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("sent");
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("an answer");
     response

@@ -188,7 +188,8 @@ fn parse_command<'m>(
     let session = match take_u8(&mut rest)? {
         0 | SYNCED => None,
         1 | 3 => {
-            let client_id = rest.try_get_u128().map_err(|_| Malformed("a session without its client"))?;
+            let client_id =
+                rest.try_get_u128().map_err(|_| Malformed("a session without its client"))?;
             let session = Session {
                 client_id,
                 sequence: take_varint(&mut rest)?,
@@ -208,7 +209,8 @@ fn parse_command<'m>(
             _ => return Err(Malformed("an unknown operation")),
         };
         let length = usize::try_from(take_varint(&mut rest)?).unwrap_or(usize::MAX);
-        let (key, after) = rest.split_at_checked(length).ok_or(Malformed("a key longer than the entry"))?;
+        let (key, after) =
+            rest.split_at_checked(length).ok_or(Malformed("a key longer than the entry"))?;
         rest = after;
         let condition = match tag >> 2 {
             NONE => Condition::None,
@@ -253,8 +255,8 @@ pub(crate) fn decode_payload(meta: Bytes, values: Vec<Bytes>) -> Result<Payload,
             Ok(Payload::Normal(Proposal { meta, values }))
         }
         Some(&MEMBERSHIP) => {
-            let message =
-                proto::Membership::decode(meta.slice(1..)).map_err(|_| Malformed("no membership"))?;
+            let message = proto::Membership::decode(meta.slice(1..))
+                .map_err(|_| Malformed("no membership"))?;
             convert::membership_from_proto(message).map(Payload::Membership)
         }
         _ => Err(Malformed("an unknown kind")),

@@ -85,7 +85,11 @@ fn a_command_has_these_bytes() {
             base_index: 2,
         }),
         operations: vec![
-            Operation::Put { key: "k".into(), value: "v".into(), condition: Condition::Version(128) },
+            Operation::Put {
+                key: "k".into(),
+                value: "v".into(),
+                condition: Condition::Version(128),
+            },
             Operation::Delete { key: "kk".into(), condition: Condition::Exists },
             Operation::Check { key: "".into(), condition: Condition::Absent },
         ],
@@ -113,11 +117,13 @@ fn a_blank_entry_is_one_zero() {
 fn a_membership_is_read_back_as_it_was_written() {
     let nodes: BTreeMap<NodeId, MemberAddress> = (1..=4)
         .map(|slot| {
-            let address = MemberAddress { peer: format!("p{slot}:1"), client: format!("c{slot}:2") };
+            let address =
+                MemberAddress { peer: format!("p{slot}:1"), client: format!("c{slot}:2") };
             (NodeId::new(slot, 77), address)
         })
         .collect();
-    let voters = |slots: &[u16]| slots.iter().map(|slot| NodeId::new(*slot, 77)).collect::<BTreeSet<_>>();
+    let voters =
+        |slots: &[u16]| slots.iter().map(|slot| NodeId::new(*slot, 77)).collect::<BTreeSet<_>>();
     let membership = Membership::new(vec![voters(&[1, 2, 3]), voters(&[2, 3, 4])], nodes).unwrap();
     let (meta, values) = encode_payload(Payload::Membership(membership.clone()));
     assert_eq!(validate(meta, values).unwrap(), Payload::Membership(membership));
@@ -137,8 +143,11 @@ fn an_entry_with_a_key_or_with_values_that_no_engine_can_keep_is_refused() {
             value: Bytes::new(),
             condition: Condition::None,
         };
-        let command =
-            Command { synced: false, session: None, operations: keys.into_iter().map(put).collect() };
+        let command = Command {
+            synced: false,
+            session: None,
+            operations: keys.into_iter().map(put).collect(),
+        };
         let Proposal { meta, values } = encode_command(command, 100);
         validate(meta, values).map(drop)
     };
@@ -146,13 +155,18 @@ fn an_entry_with_a_key_or_with_values_that_no_engine_can_keep_is_refused() {
     assert_eq!(entry(vec![vec![1; 65_536]]), Err(Malformed("a key that is empty or too long")));
     assert_eq!(entry(vec![vec![]]), Err(Malformed("a key that is empty or too long")));
     assert_eq!(entry(vec![vec![1]; 65_535]), Ok(()));
-    assert_eq!(entry(vec![vec![1]; 65_536]), Err(Malformed("not as many values as puts, or too many")));
+    assert_eq!(
+        entry(vec![vec![1]; 65_536]),
+        Err(Malformed("not as many values as puts, or too many"))
+    );
 }
 
 #[test]
 fn a_voter_without_an_address_is_refused() {
-    let message =
-        proto::Membership { configurations: vec![proto::VoterSet { node_ids: vec![1] }], members: vec![] };
+    let message = proto::Membership {
+        configurations: vec![proto::VoterSet { node_ids: vec![1] }],
+        members: vec![],
+    };
     let mut meta = vec![MEMBERSHIP];
     meta.extend(message.encode_to_vec());
     assert!(validate(meta.into(), vec![]).is_err());

@@ -50,7 +50,8 @@ mod chosen {
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
     pub use super::simulated::{
-        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
+        set_clock_rate,
     };
     pub(crate) use super::simulated::{duplicate_after, note_flushed, piece_bytes};
 
@@ -74,7 +75,8 @@ mod chosen {
 pub(crate) mod exports {
     #[cfg(madsim)]
     pub use super::chosen::{
-        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages, set_clock_rate,
+        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
+        set_clock_rate,
     };
     #[cfg(madsim)]
     pub use super::wire::{calls_reset, encoded, reset_calls, stream_until_reset, until_reset};
@@ -172,7 +174,8 @@ mod simulated {
         }
 
         fn shown(self, real: Duration) -> Duration {
-            self.shown_base + scale(real.saturating_sub(self.real_base), u128::from(self.rate), PARTS)
+            self.shown_base
+                + scale(real.saturating_sub(self.real_base), u128::from(self.rate), PARTS)
         }
 
         fn real(self, shown: Duration) -> Duration {

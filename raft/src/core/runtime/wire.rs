@@ -42,7 +42,10 @@ pub fn calls_reset() -> u64 {
 pub fn encoded<M: Message + Default>(message: &M, max: usize) -> Result<M, Status> {
     let bytes = message.encode_to_vec();
     if bytes.len() > max {
-        return Err(Status::out_of_range(format!("a message of {} bytes; {max} is the limit", bytes.len())));
+        return Err(Status::out_of_range(format!(
+            "a message of {} bytes; {max} is the limit",
+            bytes.len()
+        )));
     }
     M::decode(bytes.as_slice()).map_err(|error| Status::internal(error.to_string()))
 }

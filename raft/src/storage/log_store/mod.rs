@@ -38,7 +38,8 @@ impl LogStore {
     /// count; and a write whose client asked for it.
     fn promise(&self, entries: &[NewEntry], membership: bool) -> Promise {
         let last_term = self.engine.log_bounds(GROUP).last.map(|id| id.term);
-        let asked = |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
+        let asked =
+            |entry: &NewEntry| Some(entry.id.term) != last_term || codec::is_synced(&entry.meta);
         match membership || entries.iter().any(asked) {
             true => Promise::Synced,
             false => Promise::Mode,
@@ -75,7 +76,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(self.engine.applied_before_restart(GROUP).map(raft_log_id))
     }
 
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    async fn append<I>(
+        &mut self,
+        entries: I,
+        callback: IOFlushed<TypeConfig>,
+    ) -> Result<(), io::Error>
     where
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
@@ -102,7 +107,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             }
             callback.io_completed(result.map_err(io::Error::other));
         });
-        let appended = self.engine.append(GROUP, entries, promise, done).await.map_err(io::Error::other);
+        let appended =
+            self.engine.append(GROUP, entries, promise, done).await.map_err(io::Error::other);
         // The entries have their extents, or the engine has failed.
         drop(held);
         appended

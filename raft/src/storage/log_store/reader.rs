@@ -64,10 +64,13 @@ impl LogReader {
             bytes += (entry.meta.len() + entry.values.iter().map(Bytes::len).sum::<usize>()) as u64;
             entry.id.index >= range.end || bytes > APPEND_BYTES && entry.id.index > range.start
         });
-        let entries: Vec<Stored> = self.ahead.drain(..too_many.unwrap_or(self.ahead.len())).collect();
+        let entries: Vec<Stored> =
+            self.ahead.drain(..too_many.unwrap_or(self.ahead.len())).collect();
         // If the log still holds the last of them, it holds the others.
         match entries.last() {
-            Some(last) if self.engine.log_id_at(GROUP, last.id.index) == Some(last.id) => Ok(entries),
+            Some(last) if self.engine.log_id_at(GROUP, last.id.index) == Some(last.id) => {
+                Ok(entries)
+            }
             _ => {
                 self.ahead.clear();
                 self.engine.read_log(GROUP, range, APPEND_BYTES).await
@@ -143,14 +146,20 @@ impl RaftLogReader<TypeConfig> for LogReader {
     /// error, which would stop openraft. Return the entries before it, then an empty result:
     /// openraft treats that as nothing to send yet, and retries. A leader that fails like this for
     /// some time hands leadership over.
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, io::Error> {
         let mut end = end;
         for _ in 0..READ_ATTEMPTS {
             match self.read(start..end).await {
                 Ok(entries) => {
                     self.repairer.replicable(start, true);
                     let entries = entries.into_iter();
-                    return entries.map(|stored| entry(stored.id, stored.meta, stored.values)).collect();
+                    return entries
+                        .map(|stored| entry(stored.id, stored.meta, stored.values))
+                        .collect();
                 }
                 Err(cairn_engine::Error::Corrupt(_) | cairn_engine::Error::Io { .. }) => {
                     match self.repairer.repair_log(start..end, APPEND_BYTES).await {
@@ -279,8 +288,8 @@ mod tests {
         let mut next = 1;
         while next <= 1000 {
             let found = read(&mut reader, next..(next + 70).min(1001)).await;
-            let expected =
-                (next..(next + 70).min(1001)).map(|index| (index, command(1, index).values[0].clone()));
+            let expected = (next..(next + 70).min(1001))
+                .map(|index| (index, command(1, index).values[0].clone()));
             assert!(found.iter().cloned().eq(expected), "from {next}");
             next += 70;
         }
@@ -299,8 +308,8 @@ mod tests {
         engine.truncate_after(GROUP, Some(20)).await.unwrap();
         append(&engine, (21..=100).map(|index| command(2, index)).collect()).await;
         let found = read(&mut reader, 11..31).await;
-        let expected =
-            (11..31).map(|index| (index, command(1 + u64::from(index > 20), index).values[0].clone()));
+        let expected = (11..31)
+            .map(|index| (index, command(1 + u64::from(index > 20), index).values[0].clone()));
         assert!(found.into_iter().eq(expected));
     }
 }

@@ -68,7 +68,11 @@ impl BootEpochs {
 
     /// Whether the log has this boot epoch of a member, or a later one.
     pub(crate) fn has_logged(&self, member: NodeId, epoch: BootEpoch) -> bool {
-        self.0.lock().logged.get(&member).is_some_and(|logged| *logged == epoch || is_old(epoch, *logged))
+        self.0
+            .lock()
+            .logged
+            .get(&member)
+            .is_some_and(|logged| *logged == epoch || is_old(epoch, *logged))
     }
 
     /// Whether this is the member's latest boot epoch according to the log.
@@ -138,14 +142,23 @@ mod tests {
         log_epoch(&mut image, MEMBER, epoch(4, 40), |_| true);
         let boot_epochs = BootEpochs::default();
         boot_epochs.set_logged(&image);
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(5, 51), &[40]), Err(epoch(5, 50)), "another copy");
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(4, 40), &[30]), Err(epoch(5, 50)), "an older copy");
+        assert_eq!(
+            boot_epochs.observe(MEMBER, epoch(5, 51), &[40]),
+            Err(epoch(5, 50)),
+            "another copy"
+        );
+        assert_eq!(
+            boot_epochs.observe(MEMBER, epoch(4, 40), &[30]),
+            Err(epoch(5, 50)),
+            "an older copy"
+        );
         assert_eq!(boot_epochs.observe(MEMBER, epoch(5, 50), &[40]), Ok(()));
         assert_eq!(boot_epochs.unlogged(MEMBER), None);
         assert_eq!(boot_epochs.observe(MEMBER, epoch(6, 60), &[50, 40]), Ok(()));
         assert_eq!(boot_epochs.unlogged(MEMBER), Some(epoch(6, 60)));
         assert!(
-            boot_epochs.has_logged(MEMBER, epoch(5, 50)) && !boot_epochs.has_logged(MEMBER, epoch(6, 60))
+            boot_epochs.has_logged(MEMBER, epoch(5, 50))
+                && !boot_epochs.has_logged(MEMBER, epoch(6, 60))
         );
     }
 

@@ -40,12 +40,16 @@ pub(crate) struct Image {
 
 impl Image {
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {
-        UnsafeRecoveries { count: self.unsafe_recoveries, last_index: self.last_unsafe_recovery_index }
+        UnsafeRecoveries {
+            count: self.unsafe_recoveries,
+            last_index: self.last_unsafe_recovery_index,
+        }
     }
 
     /// Equal images have equal bytes. Empty bytes are the image before the first entry.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Image, Malformed> {
-        let message = proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
+        let message =
+            proto::MachineImage::decode(bytes).map_err(|_| Malformed("no machine image"))?;
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
         let log_id = message.membership_log_id.map(convert::log_id_from_proto).transpose()?;
         Ok(Image {
@@ -88,9 +92,16 @@ impl MachineImage for Image {
 }
 
 fn epoch_from_proto(logged: &proto::MemberEpoch) -> (NodeId, BootEpoch) {
-    (NodeId::from_u64(logged.node_id), BootEpoch { number: logged.boot_epoch, nonce: logged.boot_nonce })
+    (
+        NodeId::from_u64(logged.node_id),
+        BootEpoch { number: logged.boot_epoch, nonce: logged.boot_nonce },
+    )
 }
 
 fn epoch_to_proto((member, epoch): (&NodeId, &BootEpoch)) -> proto::MemberEpoch {
-    proto::MemberEpoch { node_id: member.as_u64(), boot_epoch: epoch.number, boot_nonce: epoch.nonce }
+    proto::MemberEpoch {
+        node_id: member.as_u64(),
+        boot_epoch: epoch.number,
+        boot_nonce: epoch.nonce,
+    }
 }

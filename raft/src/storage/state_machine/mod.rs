@@ -18,7 +18,9 @@ pub(crate) use snapshot::{Incoming, Item, KeyRange, Outgoing, PinnedSnapshot, Sn
 use super::progress::{CheckpointGuard, Progress};
 use super::repair::Repairer;
 use crate::core::ids::GROUP;
-use crate::core::types::{RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id};
+use crate::core::types::{
+    RaftLogId, SnapshotMeta, StoredMembership, TypeConfig, engine_log_id, raft_log_id,
+};
 use apply::ApplyBatch;
 use cairn_engine::Engine;
 use futures::{Stream, StreamExt};
@@ -65,11 +67,14 @@ impl StateMachine {
             if due.is_some_and(|due| due != id.index())
                 && self.engine.log_bounds(GROUP).last.map(|id| id.index) >= due
             {
-                return Err(io::Error::other(format!("entry {id} cannot be applied: index {due:?} is next")));
+                return Err(io::Error::other(format!(
+                    "entry {id} cannot be applied: index {due:?} is next"
+                )));
             }
             due = Some(id.index() + 1);
-            let answer =
-                batch.apply(entry).map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
+            let answer = batch
+                .apply(entry)
+                .map_err(|error| io::Error::other(format!("log entry {id}: {error}")))?;
             if let Some(responder) = responder {
                 answers.push((responder, answer));
             }
@@ -120,7 +125,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         }
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<(), io::Error> {
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> Result<(), io::Error> {
         let Some(applied) = meta.last_log_id.as_ref().map(engine_log_id) else {
             return Err(io::Error::other("a snapshot of nothing"));
         };

@@ -135,7 +135,11 @@ impl Outgoing {
         });
         page.items.truncate(too_many.unwrap_or(listed).max(1));
         let last = !page.more && page.items.len() == listed;
-        let items = page.items.into_iter().map(|item| Item { key: item.key, entry: item.entry, value: None });
+        let items = page.items.into_iter().map(|item| Item {
+            key: item.key,
+            entry: item.entry,
+            value: None,
+        });
         let mut items: Vec<Item> = items.collect();
         let values = self.values(&items, |item| !is_held(&item.entry)).await?;
         for (item, value) in items.iter_mut().zip(values) {
@@ -152,7 +156,8 @@ impl Outgoing {
     ) -> cairn_engine::Result<Vec<Option<Bytes>>> {
         let wanted: Vec<bool> = items.iter().map(wanted).collect();
         let read = items.iter().zip(&wanted).filter(|(_, wanted)| **wanted);
-        let read: Vec<(&Bytes, &KeyEntry)> = read.map(|(item, _)| (&item.key, &item.entry)).collect();
+        let read: Vec<(&Bytes, &KeyEntry)> =
+            read.map(|(item, _)| (&item.key, &item.entry)).collect();
         let mut read = self.repairer.read_all(&self.view, &read).await?.into_iter();
         Ok(wanted.into_iter().map(|wanted| if wanted { read.next() } else { None }).collect())
     }
@@ -224,7 +229,8 @@ async fn copy(outgoing: &Outgoing, engine: &Engine) -> io::Result<Incoming> {
         });
         installer.put(keys.collect()).await.map_err(io::Error::other)?;
         if range.last {
-            return Incoming::new(installer, &outgoing.machine(), outgoing.meta()).map_err(io::Error::other);
+            return Incoming::new(installer, &outgoing.machine(), outgoing.meta())
+                .map_err(io::Error::other);
         }
     }
 }
@@ -247,7 +253,8 @@ impl PinnedSnapshot {
 
     /// A transfer of this snapshot has succeeded.
     pub(crate) fn release(&self, outgoing: &Arc<Outgoing>) {
-        if let Some(pin) = self.0.lock().as_mut().filter(|pin| Arc::ptr_eq(&pin.outgoing, outgoing)) {
+        if let Some(pin) = self.0.lock().as_mut().filter(|pin| Arc::ptr_eq(&pin.outgoing, outgoing))
+        {
             pin.until = runtime::now() + PIN_AFTER;
         }
     }
@@ -304,14 +311,20 @@ mod tests {
             let range = KeyRange { items, last: true };
             let pieces: Vec<&[Item]> = range.pieces().collect();
             assert_eq!(pieces.len(), expected);
-            let keys = |items: &[Item]| items.iter().map(|item| item.key.clone()).collect::<Vec<_>>();
-            assert_eq!(pieces.iter().flat_map(|piece| keys(piece)).collect::<Vec<_>>(), keys(&range.items));
+            let keys =
+                |items: &[Item]| items.iter().map(|item| item.key.clone()).collect::<Vec<_>>();
+            assert_eq!(
+                pieces.iter().flat_map(|piece| keys(piece)).collect::<Vec<_>>(),
+                keys(&range.items)
+            );
             for piece in pieces.into_iter().filter(|piece| piece.len() > 1) {
                 let all: u64 = piece.iter().map(|item| u64::from(item.entry.value.len)).sum();
                 let carried: usize =
                     piece.iter().filter_map(|item| item.value.as_ref()).map(Bytes::len).sum();
                 assert!(
-                    carried as u64 <= PIECE_BYTES && all <= PIECE_HELD_BYTES && piece.len() <= PIECE_KEYS
+                    carried as u64 <= PIECE_BYTES
+                        && all <= PIECE_HELD_BYTES
+                        && piece.len() <= PIECE_KEYS
                 );
             }
         }

@@ -1,6 +1,12 @@
 //! Replicas in this process, over real files and loopback connections.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, dead_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    dead_code
+)]
 
 pub mod proxy;
 
@@ -9,8 +15,8 @@ use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use cairn_ports::HeldPort;
 use cairn_raft::{
-    Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role, Session,
-    WriteError, WriteOutcome,
+    Command, Condition, GROUP, MemberAddress, NodeId, Operation, Replica, ReplicaConfig, Role,
+    Session, WriteError, WriteOutcome,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -83,8 +89,12 @@ impl Cluster {
         // Set RUST_LOG to see the members' log lines.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init().ok();
-        let mut cluster =
-            Cluster { members: Vec::new(), addresses: BTreeMap::new(), configure, log_cache_bytes: 64 << 20 };
+        let mut cluster = Cluster {
+            members: Vec::new(),
+            addresses: BTreeMap::new(),
+            configure,
+            log_cache_bytes: 64 << 20,
+        };
         for slot in 1..=size {
             let port = HeldPort::any().unwrap();
             let listen = port.address();
@@ -115,9 +125,13 @@ impl Cluster {
         (config.election_min_ms, config.election_max_ms) = (30_000, 60_000);
         (self.configure)(&mut config);
         let member = &mut self.members[usize::from(slot) - 1];
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (path, listen, cache) = (member.folder.path().to_owned(), member.listen, self.log_cache_bytes);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (path, listen, cache) =
+            (member.folder.path().to_owned(), member.listen, self.log_cache_bytes);
         let (sender, started) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
             let replica = Replica::start(config, open_with(&path, cache).await).await.unwrap();
@@ -132,9 +146,13 @@ impl Cluster {
     /// Ends a member as a crash of its process would: connections break, nothing is closed. Returns
     /// when all of it has ended: until then its port and its files are in use.
     pub async fn kill(&mut self, slot: u16) {
-        if let Some(Running { replica, runtime }) = self.members[usize::from(slot) - 1].running.take() {
+        if let Some(Running { replica, runtime }) =
+            self.members[usize::from(slot) - 1].running.take()
+        {
             drop(replica);
-            tokio::task::spawn_blocking(move || runtime.shutdown_timeout(WAIT_LIMIT)).await.unwrap();
+            tokio::task::spawn_blocking(move || runtime.shutdown_timeout(WAIT_LIMIT))
+                .await
+                .unwrap();
         }
     }
 
@@ -143,13 +161,17 @@ impl Cluster {
     }
 
     pub fn replicas(&self) -> impl Iterator<Item = &Replica> {
-        self.members.iter().filter_map(|member| member.running.as_ref()).map(|running| &running.replica)
+        self.members
+            .iter()
+            .filter_map(|member| member.running.as_ref())
+            .map(|running| &running.replica)
     }
 
     /// The leader, once all running members agree on it.
     pub async fn leader(&self) -> &Replica {
         let leader = until("a leader that all agree on", || {
-            let leads: Vec<NodeId> = self.replicas().filter_map(|r| r.leader().map(|(id, _)| id)).collect();
+            let leads: Vec<NodeId> =
+                self.replicas().filter_map(|r| r.leader().map(|(id, _)| id)).collect();
             let (first, running) = (*leads.first()?, self.replicas().count());
             let agreed = leads.len() == running && leads.iter().all(|id| *id == first);
             let leader = self.replicas().find(|r| r.node_id() == first)?;
@@ -178,9 +200,13 @@ impl Cluster {
             lowest_pending: 1,
             base_index: 0,
         };
-        let operation =
-            Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
-        self.write(Command { synced: false, session: Some(session), operations: vec![operation] }).await
+        let operation = Operation::Put {
+            key: key.to_string().into(),
+            value: value.into(),
+            condition: Condition::None,
+        };
+        self.write(Command { synced: false, session: Some(session), operations: vec![operation] })
+            .await
     }
 
     /// Writes a command with a session at the present leader until its outcome is known.
@@ -189,7 +215,11 @@ impl Cluster {
         loop {
             match self.leader().await.write(command.clone()).await {
                 Ok(outcome) => return outcome,
-                Err(WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown(_)) => {}
+                Err(
+                    WriteError::NotLeader { .. }
+                    | WriteError::NoLeader
+                    | WriteError::OutcomeUnknown(_),
+                ) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -211,8 +241,11 @@ impl Cluster {
 }
 
 pub fn put(key: &str, value: impl Into<Bytes>) -> Command {
-    let operation =
-        Operation::Put { key: key.to_string().into(), value: value.into(), condition: Condition::None };
+    let operation = Operation::Put {
+        key: key.to_string().into(),
+        value: value.into(),
+        condition: Condition::None,
+    };
     Command { synced: false, session: None, operations: vec![operation] }
 }
 
@@ -259,7 +292,9 @@ async fn open_with(path: &Path, log_cache_bytes: u64) -> Engine {
     let opened = async {
         loop {
             match attempt().await {
-                Err(cairn_engine::Error::InUse { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(cairn_engine::Error::InUse { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await
+                }
                 opened => return opened.unwrap(),
             }
         }

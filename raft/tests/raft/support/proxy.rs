@@ -49,7 +49,8 @@ impl Proxy {
     async fn pass(&self, client: TcpStream, server: TcpStream) {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        let back = tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+        let back =
+            tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
         let mut buffer = vec![0; 16 << 10];
         while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
             let passed = self.passed.fetch_add(read as u64, Ordering::SeqCst) + read as u64;

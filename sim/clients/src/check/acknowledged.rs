@@ -19,7 +19,8 @@ pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
     let mut violations = Vec::new();
     for ((group, key), (version, change, record)) in last_acknowledged(history) {
         let Some(found) = end.get(&(group, key)) else {
-            violations.push(Violation::new(NAME, format!("key {group}/{key} was not read at the end")));
+            violations
+                .push(Violation::new(NAME, format!("key {group}/{key} was not read at the end")));
             continue;
         };
         let fine = match (change, found) {
@@ -29,7 +30,10 @@ pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
             (_, None) => true,
         };
         if !fine {
-            violations.push(Violation::new(NAME, format!("{record} is lost: the key's end is {found:?}")));
+            violations.push(Violation::new(
+                NAME,
+                format!("{record} is lost: the key's end is {found:?}"),
+            ));
         }
     }
     violations
@@ -39,7 +43,8 @@ pub fn check(history: &History, end: &FinalKeys) -> Vec<Violation> {
 fn last_acknowledged(history: &History) -> BTreeMap<(u32, Key), (Version, Change, &Record)> {
     let mut last: BTreeMap<(u32, Key), (Version, Change, &Record)> = BTreeMap::new();
     for record in history.records() {
-        let (Action::Write(operations), Outcome::Applied { index, .. }) = (&record.action, &record.outcome)
+        let (Action::Write(operations), Outcome::Applied { index, .. }) =
+            (&record.action, &record.outcome)
         else {
             continue;
         };
@@ -56,9 +61,9 @@ fn last_acknowledged(history: &History) -> BTreeMap<(u32, Key), (Version, Change
 /// Whether a delete of unknown outcome may have removed the key.
 fn open_delete(history: &History, group: u32, key: Key) -> bool {
     history.records().iter().any(|record| match &record.action {
-        Action::Write(operations) if record.is_open() && record.group == group => {
-            operations.iter().any(|operation| operation.key == key && operation.change == Change::Delete)
-        }
+        Action::Write(operations) if record.is_open() && record.group == group => operations
+            .iter()
+            .any(|operation| operation.key == key && operation.change == Change::Delete),
         _ => false,
     })
 }
@@ -73,7 +78,8 @@ mod tests {
             Some(index) => Outcome::Applied { index, term: 1, previous: vec![None] },
             None => Outcome::Unknown,
         };
-        let action = Action::Write(vec![WriteOperation { key: 0, change, condition: Condition::None }]);
+        let action =
+            Action::Write(vec![WriteOperation { key: 0, change, condition: Condition::None }]);
         Record { client: 0, group: 0, action, synced: false, invoked: 0, returned: 1, outcome }
     }
 
@@ -89,6 +95,9 @@ mod tests {
         assert!(lost(vec![write(Change::Put(1), Some(5))], None));
         assert!(!lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, None)], None));
         assert!(!lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))], None));
-        assert!(lost(vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))], Some(5)));
+        assert!(lost(
+            vec![write(Change::Put(1), Some(5)), write(Change::Delete, Some(6))],
+            Some(5)
+        ));
     }
 }

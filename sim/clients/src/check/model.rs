@@ -65,7 +65,9 @@ impl Versions {
         let known = *self.of.entry(request).or_insert(version);
         let owner = *self.owner.entry(version).or_insert(request);
         if known != version {
-            return Err(format!("request {request} has version {known} and version {version}: {by}"));
+            return Err(format!(
+                "request {request} has version {known} and version {version}: {by}"
+            ));
         }
         if owner != request {
             return Err(format!("requests {owner} and {request} share version {version}: {by}"));
@@ -92,8 +94,10 @@ impl State {
             Some(known) => known == version,
             None if versions.owner.contains_key(&version) => false,
             None => {
-                let other =
-                    self.learnt.iter().any(|(writer, learnt)| *learnt == version && *writer != entry.writer);
+                let other = self
+                    .learnt
+                    .iter()
+                    .any(|(writer, learnt)| *learnt == version && *writer != entry.writer);
                 !other && *self.learnt.entry(entry.writer).or_insert(version) == version
             }
         }
@@ -106,7 +110,8 @@ impl State {
             Condition::Absent => entry.is_none(),
             Condition::Exists => entry.is_some(),
             Condition::Version(version) => entry.is_some_and(|entry| {
-                let known = versions.of(entry.writer).or_else(|| self.learnt.get(&entry.writer).copied());
+                let known =
+                    versions.of(entry.writer).or_else(|| self.learnt.get(&entry.writer).copied());
                 known == Some(version)
             }),
         }
@@ -142,13 +147,15 @@ impl State {
             }
             (Action::Write(operations), Outcome::ConditionFailed { failed, .. }) => {
                 let reported = |position: usize| failed.iter().find(|(at, _)| *at == position);
-                let agreed =
-                    operations.iter().enumerate().all(|(position, operation)| match reported(position) {
+                let agreed = operations.iter().enumerate().all(|(position, operation)| {
+                    match reported(position) {
                         Some((_, version)) => {
-                            next.agrees(operation.key, *version, versions) && !next.holds(operation, versions)
+                            next.agrees(operation.key, *version, versions)
+                                && !next.holds(operation, versions)
                         }
                         None => self.holds(operation, versions),
-                    });
+                    }
+                });
                 (agreed && !failed.is_empty()).then_some(next)
             }
             (Action::Write(operations), Outcome::Unknown) => {
@@ -179,7 +186,8 @@ impl State {
         (items, more): (&[Item], bool),
         versions: &Versions,
     ) -> bool {
-        let present = (0..GROUP_KEYS).filter(|key| self.keys.get(*key).copied().flatten().is_some());
+        let present =
+            (0..GROUP_KEYS).filter(|key| self.keys.get(*key).copied().flatten().is_some());
         let mut expected: Vec<Key> = present.collect();
         if spec.reverse {
             expected.reverse();
@@ -216,7 +224,10 @@ mod tests {
     fn a_version_learnt_of_a_silent_writer_must_be_repeated() {
         let versions = Versions::default();
         let mut state = State::default();
-        state.apply(3, &[WriteOperation { key: 0, change: Change::Put(5), condition: Condition::None }]);
+        state.apply(
+            3,
+            &[WriteOperation { key: 0, change: Change::Put(5), condition: Condition::None }],
+        );
         assert!(state.agrees(0, Some(9), &versions));
         assert!(state.agrees(0, Some(9), &versions));
         assert!(!state.agrees(0, Some(10), &versions));

@@ -24,15 +24,18 @@ pub fn check(history: &History) -> Vec<Violation> {
             match writers.get(&value) {
                 Some((group, home, begun))
                     if (*group, *home) == (record.group, key) && *begun <= record.returned => {}
-                Some(writer) => {
-                    violations.push(Violation::new(NAME, format!("{record} saw a value of {writer:?}")))
-                }
-                None => violations
-                    .push(Violation::new(NAME, format!("{record} saw a value that no client wrote"))),
+                Some(writer) => violations
+                    .push(Violation::new(NAME, format!("{record} saw a value of {writer:?}"))),
+                None => violations.push(Violation::new(
+                    NAME,
+                    format!("{record} saw a value that no client wrote"),
+                )),
             }
             let first = *versions.entry(value).or_insert(version);
             if first != version {
-                let detail = format!("{record} saw value {value} at version {version}, elsewhere at {first}");
+                let detail = format!(
+                    "{record} saw value {value} at version {version}, elsewhere at {first}"
+                );
                 violations.push(Violation::new(NAME, detail));
             }
         }
@@ -46,7 +49,8 @@ mod tests {
     use crate::history::{Action, Change, Condition, Outcome, Record, WriteOperation};
 
     fn put(value: Value) -> Record {
-        let operation = WriteOperation { key: 0, change: Change::Put(value), condition: Condition::None };
+        let operation =
+            WriteOperation { key: 0, change: Change::Put(value), condition: Condition::None };
         let action = Action::Write(vec![operation]);
         Record {
             client: 1,

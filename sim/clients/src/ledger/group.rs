@@ -6,7 +6,8 @@ use crate::check::acknowledged::FinalKeys;
 use crate::check::linearizable::DEFAULT_BUDGET;
 use crate::check::{acknowledged, linearizable, provenance};
 use crate::history::{
-    Action, Change, Condition, GROUP_KEYS, History, Item, Key, Outcome, Record, Version, WriteOperation,
+    Action, Change, Condition, GROUP_KEYS, History, Item, Key, Outcome, Record, Version,
+    WriteOperation,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,8 @@ impl Group {
     /// The greatest index of a write that must not be lost, if writes acknowledged since `since`
     /// may be.
     pub(super) fn newest_safe(&self, since: u64) -> Option<Version> {
-        let safe = self.records.iter().filter(|record| record.is_applied() && is_safe(record, since));
+        let safe =
+            self.records.iter().filter(|record| record.is_applied() && is_safe(record, since));
         self.base.iter().chain(safe).filter_map(Record::index).max()
     }
 
@@ -87,19 +89,24 @@ impl Group {
         if self.compare(read).is_empty() {
             return Ok(0);
         }
-        let may_be_lost =
-            |record: &Record| record.is_applied() && !is_safe(record, since) && record.index() > safe;
-        let mut young: Vec<Record> = self.records.iter().filter(|r| may_be_lost(r)).cloned().collect();
+        let may_be_lost = |record: &Record| {
+            record.is_applied() && !is_safe(record, since) && record.index() > safe
+        };
+        let mut young: Vec<Record> =
+            self.records.iter().filter(|r| may_be_lost(r)).cloned().collect();
         young.sort_by_key(Record::index);
         // Reads since then may have seen what is lost; they were checked above.
-        let stays = |r: &Record| r.is_open() || is_safe(r, since) || r.is_applied() && !may_be_lost(r);
-        let mut kept: Vec<Record> = self.records.iter().filter(|record| stays(record)).cloned().collect();
+        let stays =
+            |r: &Record| r.is_open() || is_safe(r, since) || r.is_applied() && !may_be_lost(r);
+        let mut kept: Vec<Record> =
+            self.records.iter().filter(|record| stays(record)).cloned().collect();
         let (mut open, mut lost, mut unexplained) = (Vec::new(), None, None);
         for survivors in 0..=young.len() {
             match self.explain(&kept, read) {
                 Ok(sets) => {
                     open.extend(sets);
-                    let keys = young.iter().skip(survivors).flat_map(written).collect::<BTreeSet<Key>>();
+                    let keys =
+                        young.iter().skip(survivors).flat_map(written).collect::<BTreeSet<Key>>();
                     // If there is none, the loss is a write of unknown outcome that a client had
                     // read.
                     lost = Some(keys.len().max(1) as u64);
@@ -123,7 +130,11 @@ impl Group {
 
     /// For each way to explain these answers and the following read of all keys, the writes that
     /// may still take effect.
-    fn explain(&self, records: &[Record], read: &Record) -> Result<Vec<Vec<Record>>, Vec<Violation>> {
+    fn explain(
+        &self,
+        records: &[Record],
+        read: &Record,
+    ) -> Result<Vec<Vec<Record>>, Vec<Violation>> {
         let (mut sets, mut found) = (Vec::new(), Vec::new());
         for open in &self.open {
             let history = self.history(open, records, std::slice::from_ref(read));
@@ -150,10 +161,13 @@ impl Group {
         }
         // Later writes have greater indexes than all earlier ones, also than a delete's, which
         // leaves no key.
-        let shown = |record: &Record| record.seen().into_iter().map(|(_, _, version)| version).max();
-        let known = self.base.iter().chain(&self.records).map(|record| record.index().max(shown(record)));
+        let shown =
+            |record: &Record| record.seen().into_iter().map(|(_, _, version)| version).max();
+        let known =
+            self.base.iter().chain(&self.records).map(|record| record.index().max(shown(record)));
         let newest = known.max().flatten();
-        if let Some(newest) = newest.filter(|newest| writes.keys().all(|version| version < newest)) {
+        if let Some(newest) = newest.filter(|newest| writes.keys().all(|version| version < newest))
+        {
             let first = listed(read).iter().find(|item| item.key == 0).map(|item| item.version);
             writes.insert(newest, vec![(operation(0, Change::Check), first)]);
         }

@@ -40,12 +40,17 @@ impl Listing {
         };
         match decode_value(value) {
             Some(value) => {
-                self.groups.entry(group).or_default().push(Item { key, value: Some(value), version });
+                self.groups.entry(group).or_default().push(Item {
+                    key,
+                    value: Some(value),
+                    version,
+                });
             }
             None => {
                 self.damaged.insert(group);
                 let length = value.len();
-                self.wrong.push(format!("key {group}/{key} holds {length} bytes that no client wrote"));
+                self.wrong
+                    .push(format!("key {group}/{key} holds {length} bytes that no client wrote"));
             }
         }
     }

@@ -73,7 +73,9 @@ impl Ledger {
                 Outcome::Applied { .. } => counts.acknowledged += 1,
                 Outcome::Unknown => counts.unknown += 1,
                 Outcome::NoEffect | Outcome::ConditionFailed { .. } => counts.refused += 1,
-                Outcome::Found(_) | Outcome::FoundVersion(_) | Outcome::Listed(..) => counts.reads += 1,
+                Outcome::Found(_) | Outcome::FoundVersion(_) | Outcome::Listed(..) => {
+                    counts.reads += 1
+                }
             }
             self.groups.entry(record.group).or_default().add(record);
         }
@@ -125,7 +127,10 @@ impl Ledger {
     fn strange(&self, listing: &Listing) -> Vec<String> {
         let ghost = |(group, keys): (_, &Vec<_>)| match self.groups.contains_key(group) {
             true => None,
-            false => Some(format!("group {group} has {} keys, and no client ever wrote there", keys.len())),
+            false => Some(format!(
+                "group {group} has {} keys, and no client ever wrote there",
+                keys.len()
+            )),
         };
         listing.wrong.iter().cloned().chain(listing.groups.iter().filter_map(ghost)).collect()
     }
@@ -137,26 +142,28 @@ fn reads<'a>(
     listing: &'a Listing,
     now: u64,
 ) -> impl Iterator<Item = (Record, &'a mut Group)> {
-    groups.iter_mut().filter(|(number, _)| !listing.damaged.contains(number)).map(move |(number, group)| {
-        let all = ListSpec {
-            start_after: None,
-            limit: GROUP_KEYS,
-            reverse: false,
-            keys_only: false,
-            max_bytes: u64::MAX,
-        };
-        let items = listing.groups.get(number).cloned().unwrap_or_default();
-        let read = Record {
-            client: LISTER,
-            group: *number,
-            action: Action::List(all),
-            synced: false,
-            invoked: now,
-            returned: now,
-            outcome: Outcome::Listed(items, false),
-        };
-        (read, group)
-    })
+    groups.iter_mut().filter(|(number, _)| !listing.damaged.contains(number)).map(
+        move |(number, group)| {
+            let all = ListSpec {
+                start_after: None,
+                limit: GROUP_KEYS,
+                reverse: false,
+                keys_only: false,
+                max_bytes: u64::MAX,
+            };
+            let items = listing.groups.get(number).cloned().unwrap_or_default();
+            let read = Record {
+                client: LISTER,
+                group: *number,
+                action: Action::List(all),
+                synced: false,
+                invoked: now,
+                returned: now,
+                outcome: Outcome::Listed(items, false),
+            };
+            (read, group)
+        },
+    )
 }
 
 fn sentences(violations: impl IntoIterator<Item = crate::Violation>) -> Vec<String> {

@@ -69,7 +69,8 @@ fn item(group: u32, key: Key, value: Value, version: Version) -> (Bytes, Bytes, 
 
 fn listing(items: &[Found]) -> Listing {
     let mut listing = Listing::default();
-    let items = items.iter().map(|(group, key, value, version)| item(*group, *key, *value, *version));
+    let items =
+        items.iter().map(|(group, key, value, version)| item(*group, *key, *value, *version));
     assert_eq!(listing.page(items.collect(), false), None);
     listing
 }
@@ -144,7 +145,10 @@ fn a_delete_of_unknown_outcome_explains_one_absence() {
 fn either_of_two_writes_may_be_the_one_that_was_found_unseen() {
     for late in [2, 3] {
         let mut ledger = ledger();
-        answered(&mut ledger, [open(Change::Put(2)), open(Change::Put(3)), put(0, 0, 4, 9, Some(7))]);
+        answered(
+            &mut ledger,
+            [open(Change::Put(2)), open(Change::Put(3)), put(0, 0, 4, 9, Some(7))],
+        );
         right(&mut ledger, &[(0, 0, 4, 9)]);
         right(&mut ledger, &[(0, 0, late, 12)]);
         wrong(&mut ledger, &[(0, 0, 5 - late, 14)]);
@@ -163,7 +167,10 @@ fn what_no_client_wrote_is_reported() {
     let (key, value, version) = item(0, 0, 1, 5);
     let mut foreign = Listing::default();
     foreign.page(
-        vec![(Bytes::from_static(b"ghost"), value.clone(), 3), (key.clone(), value.clone(), version)],
+        vec![
+            (Bytes::from_static(b"ghost"), value.clone(), 3),
+            (key.clone(), value.clone(), version),
+        ],
         false,
     );
     assert_eq!(ledger.compare(&foreign), ["no client ever wrote key `ghost`"]);
@@ -185,7 +192,11 @@ fn a_group_that_is_incomplete_on_a_page_is_left_for_the_next_page() {
     assert_eq!(listing.page(page.clone(), true), Some(encode_key(0, 1)));
     assert_eq!(listing.groups.len(), 1);
     let mut listing = Listing::default();
-    assert_eq!(listing.page(page[..2].to_vec(), true), Some(encode_key(0, 1)), "every page makes progress");
+    assert_eq!(
+        listing.page(page[..2].to_vec(), true),
+        Some(encode_key(0, 1)),
+        "every page makes progress"
+    );
     assert_eq!(listing.page(vec![], false), None);
 }
 
@@ -244,7 +255,8 @@ fn what_is_lost_stays_lost_and_its_indexes_are_assigned_again() {
 #[test]
 fn a_write_that_asked_for_a_sync_and_all_before_it_in_the_log_may_not_be_lost() {
     let synced = |record| Record { synced: true, ..record };
-    let records = || [put(0, 0, 3, 7, Some(5)), synced(put(1, 0, 4, 8, Some(6))), put(1, 1, 5, 9, None)];
+    let records =
+        || [put(0, 0, 3, 7, Some(5)), synced(put(1, 0, 4, 8, Some(6))), put(1, 1, 5, 9, None)];
     let cases: [(&[Found], Option<u64>); 4] = [
         (&[(0, 0, 3, 7), (1, 0, 4, 8), (1, 1, 5, 9)], Some(0)),
         (&[(0, 0, 3, 7), (1, 0, 4, 8)], Some(1)),
@@ -316,7 +328,14 @@ fn generated(rng: &mut StdRng) -> Vec<Piece> {
                 let changes: Vec<(Key, Change)> = keys
                     .map(|key| {
                         value += 1;
-                        (key, if rng.random_ratio(1, 3) { Change::Delete } else { Change::Put(value) })
+                        (
+                            key,
+                            if rng.random_ratio(1, 3) {
+                                Change::Delete
+                            } else {
+                                Change::Put(value)
+                            },
+                        )
                     })
                     .collect();
                 let mut record = write(0, &changes, Outcome::Unknown);
@@ -324,8 +343,10 @@ fn generated(rng: &mut StdRng) -> Vec<Piece> {
                 if rng.random_ratio(1, 3) {
                     late.push(operations.clone());
                 } else {
-                    let previous =
-                        changes.iter().map(|(key, _)| find(*key).map(|item| item.version)).collect();
+                    let previous = changes
+                        .iter()
+                        .map(|(key, _)| find(*key).map(|item| item.version))
+                        .collect();
                     let index = apply(&mut held, operations);
                     states.push(held.clone());
                     record.outcome = Outcome::Applied { index, term: 1, previous };
@@ -366,7 +387,9 @@ fn verdicts(pieces: &[Piece]) -> (bool, bool) {
     for piece in pieces {
         let (records, listing) = piece.play(&mut ledger);
         whole.extend(records);
-        whole.extend(reads(&mut ledger.groups, &listing, ledger.recorder.now()).map(|(read, _)| read));
+        whole.extend(
+            reads(&mut ledger.groups, &listing, ledger.recorder.now()).map(|(read, _)| read),
+        );
         right &= ledger.compare(&listing).is_empty();
     }
     (right, linearizable::check(&History::new(whole), 1_000_000).is_empty())
@@ -396,7 +419,8 @@ fn a_run_checked_piece_by_piece_is_checked_like_the_whole() {
 }
 
 #[test]
-fn any_state_of_the_last_piece_may_be_left_by_a_loss_in_it_and_no_other_by_one_that_came_after_it() {
+fn any_state_of_the_last_piece_may_be_left_by_a_loss_in_it_and_no_other_by_one_that_came_after_it()
+{
     let mut lost = 0;
     for seed in 0..1_000 {
         let mut rng = StdRng::seed_from_u64(seed);

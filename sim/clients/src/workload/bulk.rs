@@ -60,8 +60,14 @@ impl Bulk {
             } else {
                 let (from, some) =
                     (self.rng.random_range(0..self.keys.len()), self.rng.random_range(1..=BATCH));
-                let keys =
-                    self.keys.iter().cycle().skip(from).take(some.min(self.keys.len())).cloned().collect();
+                let keys = self
+                    .keys
+                    .iter()
+                    .cycle()
+                    .skip(from)
+                    .take(some.min(self.keys.len()))
+                    .cloned()
+                    .collect();
                 self.write(keys, 0.2).await;
             }
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(PAUSE_MS))).await;
@@ -107,8 +113,9 @@ impl Bulk {
     /// these keys.
     async fn list(&mut self, client: Client, wrong: &mut Vec<String>) -> u64 {
         let options = ListOptions::prefix(Bytes::from_static(PREFIX.as_bytes()));
-        let options =
-            options.limit(self.rng.random_range(5..200)).max_bytes(self.rng.random_range(2_000..200_000));
+        let options = options
+            .limit(self.rng.random_range(5..200))
+            .max_bytes(self.rng.random_range(2_000..200_000));
         let (mut found, mut after, mut pages) = (BTreeMap::new(), None::<Bytes>, 0);
         loop {
             let page = match &after {
@@ -128,10 +135,15 @@ impl Bulk {
             let held = self.held.entry(key.clone()).or_default();
             if read != held.now && !held.perhaps.contains(&read) {
                 let lengths = (read.map(|value| value.len()), held.now.as_ref().map(Bytes::len));
-                wrong.push(format!("key `{}`: bytes read, bytes written: {lengths:?}", key.escape_ascii()));
+                wrong.push(format!(
+                    "key `{}`: bytes read, bytes written: {lengths:?}",
+                    key.escape_ascii()
+                ));
             }
         }
-        wrong.extend(found.keys().map(|key| format!("key `{}`, which no client wrote", key.escape_ascii())));
+        wrong.extend(
+            found.keys().map(|key| format!("key `{}`, which no client wrote", key.escape_ascii())),
+        );
         pages
     }
 }

@@ -62,7 +62,8 @@ impl Recorder {
     /// The times of acknowledgements after `time`, of writes whose records were not taken.
     pub fn acknowledged_since(&self, time: u64) -> Vec<u64> {
         let kept = self.kept.lock();
-        let later = kept.records.iter().filter(|record| record.is_applied() && record.returned > time);
+        let later =
+            kept.records.iter().filter(|record| record.is_applied() && record.returned > time);
         later.map(|record| record.returned).collect()
     }
 
@@ -123,7 +124,9 @@ impl Recorder {
     ) -> Record {
         let invoked = self.timeline.now();
         let outcome = match &action {
-            Action::Write(operations) if synced => self.write(&client.synced(), group, operations).await,
+            Action::Write(operations) if synced => {
+                self.write(&client.synced(), group, operations).await
+            }
             Action::Write(operations) => self.write(client, group, operations).await,
             Action::Get(key) => self.get(client.get(encode_key(group, *key)).await),
             Action::StaleGet(key) => self.get(client.get_stale(encode_key(group, *key)).await),
@@ -156,8 +159,9 @@ impl Recorder {
     async fn write(&self, client: &Client, group: u32, operations: &[WriteOperation]) -> Outcome {
         match operations {
             [WriteOperation { key, change: Change::Put(value), condition }] => {
-                let answer =
-                    client.put_if(encode_key(group, *key), encode_value(*value), wire(*condition)).await;
+                let answer = client
+                    .put_if(encode_key(group, *key), encode_value(*value), wire(*condition))
+                    .await;
                 self.answer(answer.map(|info| (info.version, info.term, vec![info.previous])))
             }
             [WriteOperation { key, change: Change::Delete, condition }] => {
@@ -166,14 +170,17 @@ impl Recorder {
             }
             _ => {
                 let batch = operations.iter().fold(client.batch(), |batch, operation| {
-                    let (key, condition) = (encode_key(group, operation.key), wire(operation.condition));
+                    let (key, condition) =
+                        (encode_key(group, operation.key), wire(operation.condition));
                     match operation.change {
                         Change::Put(value) => batch.put_if(key, encode_value(value), condition),
                         Change::Delete => batch.delete_if(key, condition),
                         Change::Check => batch.check(key, condition),
                     }
                 });
-                self.answer(batch.commit().await.map(|info| (info.version, info.term, info.previous)))
+                self.answer(
+                    batch.commit().await.map(|info| (info.version, info.term, info.previous)),
+                )
             }
         }
     }
@@ -187,7 +194,10 @@ impl Recorder {
             Err(Error::OutcomeUnknown { .. }) => Outcome::Unknown,
             Err(Error::ConditionFailed { failed, at, .. }) => Outcome::ConditionFailed {
                 index: at.0,
-                failed: failed.into_iter().map(|f| (f.operation, f.version.map(u64::from))).collect(),
+                failed: failed
+                    .into_iter()
+                    .map(|f| (f.operation, f.version.map(u64::from)))
+                    .collect(),
             },
             Err(error) => self.no_effect(&error),
         }
@@ -239,7 +249,9 @@ impl Recorder {
                     page.items.iter().map(|item| listed(group, item, spec.keys_only)).collect();
                 items.map_or_else(
                     || {
-                        self.surprise(format!("a list of group {group} has foreign bytes: {page:?}"));
+                        self.surprise(format!(
+                            "a list of group {group} has foreign bytes: {page:?}"
+                        ));
                         Outcome::NoEffect
                     },
                     |items| Outcome::Listed(items, page.more),
@@ -281,9 +293,11 @@ impl Worker {
     /// Works until told to stop. Returns itself, to continue later.
     pub async fn run(mut self, stop: Arc<AtomicBool>) -> Worker {
         while !stop.load(Ordering::Relaxed) {
-            let (group, action) = self.generator.next_action(|position| self.recorder.group(position));
+            let (group, action) =
+                self.generator.next_action(|position| self.recorder.group(position));
             let synced = self.generator.wants_synced(&action);
-            let record = self.recorder.perform(self.number, &self.client, (group, action), synced).await;
+            let record =
+                self.recorder.perform(self.number, &self.client, (group, action), synced).await;
             self.generator.learn(&record);
             let pause = self.generator.pause(&record);
             if !pause.is_zero() {

@@ -32,7 +32,8 @@ pub fn group_prefix(group: u32) -> Bytes {
 pub fn decode_key(bytes: &[u8]) -> Option<(u32, Key)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (group, key) = text.strip_prefix("group-")?.split_once('/')?;
-    let (group, key) = (group.parse().ok()?, key.trim_start_matches('.').strip_prefix("key-")?.parse().ok()?);
+    let (group, key) =
+        (group.parse().ok()?, key.trim_start_matches('.').strip_prefix("key-")?.parse().ok()?);
     (key < GROUP_KEYS && encode_key(group, key) == bytes).then_some((group, key))
 }
 

@@ -1,7 +1,8 @@
 //! Chooses the next request, from a seed and the client's last answers.
 
 use crate::history::{
-    Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, Record, Value, Version, WriteOperation,
+    Action, Change, Condition, GROUP_KEYS, Key, ListSpec, Outcome, Record, Value, Version,
+    WriteOperation,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
@@ -66,7 +67,8 @@ pub struct Generator {
 impl Generator {
     /// A task's generator; `task` makes its values differ from those of all others.
     pub fn new(seed: u64, task: u32, profile: Profile) -> Generator {
-        let rng = StdRng::seed_from_u64(seed ^ (u64::from(task) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let rng =
+            StdRng::seed_from_u64(seed ^ (u64::from(task) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         Generator { rng, profile, next_value: (u64::from(task) + 1) << 32, seen: BTreeMap::new() }
     }
 
@@ -101,7 +103,8 @@ impl Generator {
 
     /// Whether a write asks for a sync before its answer, whatever the mode.
     pub fn wants_synced(&mut self, action: &Action) -> bool {
-        matches!(action, Action::Write(_)) && self.rng.random_range(0..self.profile.synced_one_in) == 0
+        matches!(action, Action::Write(_))
+            && self.rng.random_range(0..self.profile.synced_one_in) == 0
     }
 
     fn key(&mut self) -> Key {
@@ -112,7 +115,11 @@ impl Generator {
         let start_after = self.rng.random_bool(0.4).then(|| self.key());
         ListSpec {
             start_after,
-            limit: if self.rng.random_bool(0.5) { GROUP_KEYS } else { self.rng.random_range(1..=GROUP_KEYS) },
+            limit: if self.rng.random_bool(0.5) {
+                GROUP_KEYS
+            } else {
+                self.rng.random_range(1..=GROUP_KEYS)
+            },
             // No key comes before the first one; an empty page shows little but is legal.
             reverse: self.rng.random_bool(0.3),
             keys_only: self.rng.random_bool(0.2),
@@ -125,7 +132,8 @@ impl Generator {
     }
 
     fn write(&mut self, group: u32, key: Key) -> Vec<WriteOperation> {
-        let operations = if self.rng.random_range(0..5) == 0 { self.rng.random_range(2..=4) } else { 1 };
+        let operations =
+            if self.rng.random_range(0..5) == 0 { self.rng.random_range(2..=4) } else { 1 };
         (0..operations)
             .map(|n| {
                 let key = if n == 0 { key } else { self.key() };
@@ -149,9 +157,10 @@ impl Generator {
         match self.rng.random_range(0..10) {
             0 => Condition::Absent,
             1 => Condition::Exists,
-            2..=4 => {
-                self.seen.get(&(group, key)).map_or(Condition::None, |version| Condition::Version(*version))
-            }
+            2..=4 => self
+                .seen
+                .get(&(group, key))
+                .map_or(Condition::None, |version| Condition::Version(*version)),
             _ => Condition::None,
         }
     }
@@ -172,7 +181,9 @@ impl Generator {
                     }
                 }
             }
-            _ => self.seen.extend(record.seen().into_iter().map(|(key, _, version)| ((group, key), version))),
+            _ => self
+                .seen
+                .extend(record.seen().into_iter().map(|(key, _, version)| ((group, key), version))),
         }
     }
 }
@@ -195,7 +206,8 @@ mod tests {
 
     #[test]
     fn no_two_writes_share_a_value_and_every_kind_of_request_occurs() {
-        let all: Vec<Action> = (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
+        let all: Vec<Action> =
+            (0..4).flat_map(|task| actions(9, task)).map(|(_, action)| action).collect();
         let mut values = std::collections::BTreeSet::new();
         let (mut batches, mut lists, mut deletes) = (0, 0, 0);
         for action in &all {

@@ -8,8 +8,8 @@
 use super::store::{Disk, open_image};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ const TTL: Duration = Duration::ZERO;
 /// No number of an older file is ever reused.
 const GENERATION: Generation = Generation(0);
 
-const DIRECT: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+const DIRECT: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 /// Maps inode numbers to paths of the folder below. Numbers are never used twice.
 #[derive(Debug)]
@@ -71,7 +72,12 @@ pub(super) struct LossyFilesystem {
 
 impl LossyFilesystem {
     fn path(&self, number: INodeNo) -> io::Result<PathBuf> {
-        self.names.lock().paths.get(&number.0).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.names
+            .lock()
+            .paths
+            .get(&number.0)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn child(&self, parent: INodeNo, name: &OsStr) -> io::Result<PathBuf> {
@@ -214,7 +220,15 @@ impl Filesystem for LossyFilesystem {
         }
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
         match self.make_directory(parent, name, mode & !umask) {
             Ok(attributes) => reply.entry(&TTL, &attributes, GENERATION),
             Err(error) => reply.error(errno(error)),
@@ -345,7 +359,14 @@ impl Filesystem for LossyFilesystem {
         answer(reply, self.disk.extend(number.0, offset.saturating_add(length)));
     }
 
-    fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let entries = match self.entries(number) {
             Ok(entries) => entries,
             Err(error) => return reply.error(errno(error)),

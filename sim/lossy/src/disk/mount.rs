@@ -22,7 +22,9 @@ const THREADS: usize = 2;
 /// What this machine lacks for a lossy disk; `None` if it can have one.
 pub fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
-        return Some("a lossy disk is a FUSE filesystem mounted by root, and this is not root".to_owned());
+        return Some(
+            "a lossy disk is a FUSE filesystem mounted by root, and this is not root".to_owned(),
+        );
     }
     match std::fs::File::options().read(true).write(true).open("/dev/fuse") {
         Ok(_) => None,
@@ -36,7 +38,8 @@ pub fn missing() -> Option<String> {
 /// # Errors
 /// If the system refuses a mount namespace: it needs the right to mount (CAP_SYS_ADMIN).
 pub fn isolate() -> Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own; this needs CAP_SYS_ADMIN")?;
+    unshare(CloneFlags::CLONE_NEWNS)
+        .context("a mount namespace of our own; this needs CAP_SYS_ADMIN")?;
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .context("keeping our mounts to ourselves")
@@ -94,9 +97,16 @@ impl LossyMount {
     ///
     /// # Errors
     /// As [`LossyMount::flip`].
-    pub fn flip_within(&self, path: &str, blocks: Range<u64>, rng: &mut StdRng) -> Result<Option<Flip>> {
+    pub fn flip_within(
+        &self,
+        path: &str,
+        blocks: Range<u64>,
+        rng: &mut StdRng,
+    ) -> Result<Option<Flip>> {
         let file = self.names.lock().number(&self.below.join(path));
-        self.disk.flip_within(file, blocks, rng).with_context(|| format!("flipping a bit of {path}"))
+        self.disk
+            .flip_within(file, blocks, rng)
+            .with_context(|| format!("flipping a bit of {path}"))
     }
 }
 

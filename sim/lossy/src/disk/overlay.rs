@@ -151,7 +151,11 @@ impl Overlay {
 
     /// The number of the oldest write that is not synced.
     pub fn first_number(&self) -> Option<u64> {
-        self.blocks.values().filter_map(|versions| versions.first()).map(|version| version.number).min()
+        self.blocks
+            .values()
+            .filter_map(|versions| versions.first())
+            .map(|version| version.number)
+            .min()
     }
 
     /// Decides every unsynced block's fate and drops all versions.
@@ -174,7 +178,10 @@ impl Overlay {
                 },
             };
             let content = |count: usize| {
-                count.checked_sub(1).and_then(|last| versions.get(last)).map(|version| version.block.clone())
+                count
+                    .checked_sub(1)
+                    .and_then(|last| versions.get(last))
+                    .map(|version| version.block.clone())
             };
             let last = landed.checked_sub(1).and_then(|last| versions.get(last));
             let torn = last.filter(|last| {

@@ -150,12 +150,21 @@ impl Disk {
     ///
     /// # Errors
     /// As [`Disk::flip`].
-    pub fn flip_within(&self, file: u64, blocks: Range<u64>, rng: &mut StdRng) -> io::Result<Option<Flip>> {
+    pub fn flip_within(
+        &self,
+        file: u64,
+        blocks: Range<u64>,
+        rng: &mut StdRng,
+    ) -> io::Result<Option<Flip>> {
         self.store.lock().flip(file, blocks, rng)
     }
 
     /// Makes `image` the content of the file with number `file`, unless that is known already.
-    pub(super) fn adopt(&self, file: u64, image: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
+    pub(super) fn adopt(
+        &self,
+        file: u64,
+        image: impl FnOnce() -> io::Result<File>,
+    ) -> io::Result<()> {
         let mut store = self.store.lock();
         if let std::collections::btree_map::Entry::Vacant(vacant) = store.files.entry(file) {
             vacant.insert(Stored { image: image()?, overlay: Overlay::default() });
@@ -286,7 +295,12 @@ impl Store {
         Ok(damage)
     }
 
-    fn flip(&mut self, file: u64, blocks: Range<u64>, rng: &mut StdRng) -> io::Result<Option<Flip>> {
+    fn flip(
+        &mut self,
+        file: u64,
+        blocks: Range<u64>,
+        rng: &mut StdRng,
+    ) -> io::Result<Option<Flip>> {
         let stored = self.files.get_mut(&file).ok_or(io::ErrorKind::NotFound)?;
         let blocks = blocks.start..blocks.end.min(stored.image.metadata()?.len() / BLOCK as u64);
         if blocks.is_empty() {
@@ -350,7 +364,8 @@ impl Stored {
 
     fn read(&mut self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
         let end = offset.saturating_add(size as u64).min(self.size()?);
-        let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).map_err(io::Error::other)?];
+        let mut bytes =
+            vec![0; usize::try_from(end.saturating_sub(offset)).map_err(io::Error::other)?];
         self.image.read_exact_at(&mut bytes, offset)?;
         let blocks = offset / BLOCK as u64..end.div_ceil(BLOCK as u64);
         if blocks.is_empty() {

@@ -70,7 +70,8 @@ impl Stage {
     /// members hold. Returns the end of its log.
     pub(super) async fn decide(&self, among: &[usize]) -> Result<Option<LogId>, String> {
         let nodes: Vec<_> = among.iter().filter_map(|member| self.node(*member)).collect();
-        let chosen = finale::unsafe_recovery(&self.cluster, &nodes).await.ok_or("a member to lead")?;
+        let chosen =
+            finale::unsafe_recovery(&self.cluster, &nodes).await.ok_or("a member to lead")?;
         Ok(chosen.replica().status().last_log)
     }
 
@@ -107,7 +108,11 @@ impl Stage {
     }
 
     fn hosts(&self, members: &[usize]) -> Vec<Host> {
-        members.iter().filter_map(|member| self.machine(*member).ok()).map(|machine| machine.host).collect()
+        members
+            .iter()
+            .filter_map(|member| self.machine(*member).ok())
+            .map(|machine| machine.host)
+            .collect()
     }
 
     /// Cuts all links between two sides.
@@ -118,7 +123,8 @@ impl Stage {
 
     /// Cuts all links between these and all other members.
     pub(super) fn isolate(&self, side: &[usize]) {
-        let rest: Vec<usize> = self.all().into_iter().filter(|member| !side.contains(member)).collect();
+        let rest: Vec<usize> =
+            self.all().into_iter().filter(|member| !side.contains(member)).collect();
         self.partition(side, &rest);
     }
 
@@ -133,8 +139,10 @@ impl Stage {
     /// Drops a member's answers to clients.
     pub(super) fn drop_answers_to_clients(&self, member: usize) {
         self.cluster.trace.event(format!("links cut: from {member} to clients"));
-        for (from, to) in
-            self.hosts(&[member]).into_iter().flat_map(|from| self.clients.iter().map(move |to| (from, *to)))
+        for (from, to) in self
+            .hosts(&[member])
+            .into_iter()
+            .flat_map(|from| self.clients.iter().map(move |to| (from, *to)))
         {
             self.links.cut(from, to);
         }
@@ -143,8 +151,10 @@ impl Stage {
     /// Drops requests of clients to a member.
     pub(super) fn drop_requests_of_clients(&self, member: usize) {
         self.cluster.trace.event(format!("links cut: from clients to {member}"));
-        for (to, from) in
-            self.hosts(&[member]).into_iter().flat_map(|to| self.clients.iter().map(move |from| (to, *from)))
+        for (to, from) in self
+            .hosts(&[member])
+            .into_iter()
+            .flat_map(|to| self.clients.iter().map(move |from| (to, *from)))
         {
             self.links.cut(from, to);
         }
@@ -240,13 +250,19 @@ impl Stage {
     /// Every key of the workload, numbered.
     pub(super) fn keys(&self) -> Vec<(usize, Bytes)> {
         let groups = 0..self.cluster.plan.profile.groups;
-        groups.flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key))).enumerate().collect()
+        groups
+            .flat_map(|group| (0..GROUP_KEYS).map(move |key| encode_key(group, key)))
+            .enumerate()
+            .collect()
     }
 
     /// Flips a bit of a key's value on a member's disk, if it is there and synced.
     pub(super) fn flip_value(&self, member: usize, key: &[u8]) -> bool {
-        let (Ok(machine), Some(node)) = (self.machine(member), self.node(member)) else { return false };
-        let Some(entry) = node.engine().lookup(GROUP, key).filter(|entry| entry.value.len > 0) else {
+        let (Ok(machine), Some(node)) = (self.machine(member), self.node(member)) else {
+            return false;
+        };
+        let Some(entry) = node.engine().lookup(GROUP, key).filter(|entry| entry.value.len > 0)
+        else {
             return false;
         };
         machine.decays();
@@ -267,7 +283,8 @@ impl Stage {
     pub(super) async fn command(&mut self, command: Command) -> Result<WriteOutcome, String> {
         for _ in 0..COMMAND_ATTEMPTS {
             let leader = self.leader().await?;
-            let (Some(node), Some(host)) = (self.node(leader), self.cluster.host(self.machine(leader)?))
+            let (Some(node), Some(host)) =
+                (self.node(leader), self.cluster.host(self.machine(leader)?))
             else {
                 continue;
             };
@@ -287,8 +304,11 @@ impl Stage {
     pub(super) async fn bulk(&mut self) -> Played {
         for number in 0..BULK {
             let key = Bytes::from(format!("later/{number}"));
-            let put =
-                Operation::Put { key, value: vec![number; BULK_BYTES].into(), condition: Condition::None };
+            let put = Operation::Put {
+                key,
+                value: vec![number; BULK_BYTES].into(),
+                condition: Condition::None,
+            };
             self.command(Command { synced: false, session: None, operations: vec![put] }).await?;
         }
         Ok(())
@@ -296,7 +316,11 @@ impl Stage {
 
     /// Waits until a member acknowledges before it syncs, then for this many acknowledgements, then
     /// cuts its power. Returns whether it lost something.
-    pub(super) async fn cut_ahead(&mut self, member: usize, acknowledgements: usize) -> Result<bool, String> {
+    pub(super) async fn cut_ahead(
+        &mut self,
+        member: usize,
+        acknowledgements: usize,
+    ) -> Result<bool, String> {
         self.ahead(&[member]).await?;
         self.acknowledged(acknowledgements).await?;
         let unsynced_acks = self.has_unsynced_acks(member);

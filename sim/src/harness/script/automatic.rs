@@ -37,7 +37,8 @@ async fn by_configuration(mut stage: Stage) -> Played {
     let leader = stage.leader().await?;
     let followers = stage.others(&[leader]);
     let spared = followers.first().copied().filter(|_| stage.rng.random_bool(0.5));
-    let cut: Vec<usize> = stage.all().into_iter().filter(|member| Some(*member) != spared).collect();
+    let cut: Vec<usize> =
+        stage.all().into_iter().filter(|member| Some(*member) != spared).collect();
     let lost_acks = stage.cut_together(&cut) > 0;
     stage.reached_if(lost_acks, UNSYNCED_LOST);
     stage.reached_if(spared.is_some(), "one member lost nothing");
@@ -51,20 +52,25 @@ async fn by_configuration(mut stage: Stage) -> Played {
         stage.recovering(*member).await?;
     }
     tokio::time::sleep(SURVEYS).await;
-    let leads = |member: &usize| stage.status(*member).is_some_and(|status| status.role == Role::Leader);
+    let leads =
+        |member: &usize| stage.status(*member).is_some_and(|status| status.role == Role::Leader);
     if others.iter().any(leads) || !others.iter().all(|member| stage.is_recovering(*member)) {
         let detail = format!("member {absent} was down, and the others continued without it");
-        stage
-            .cluster
-            .violation(Violation::new("an automatic unsafe recovery has every voter present", detail));
+        stage.cluster.violation(Violation::new(
+            "an automatic unsafe recovery has every voter present",
+            detail,
+        ));
     }
     stage.reached("waits for every voter");
     stage.start(&[absent]).await;
     stage.active(&stage.all()).await?;
     stage.reached("decided without an operator");
-    let counted =
-        |member: &usize| stage.node(*member).is_some_and(|node| node.replica().unsafe_recoveries().count > 0);
-    stage.until("the unsafe recovery in every member's count", || stage.all().iter().all(counted)).await?;
+    let counted = |member: &usize| {
+        stage.node(*member).is_some_and(|node| node.replica().unsafe_recoveries().count > 0)
+    };
+    stage
+        .until("the unsafe recovery in every member's count", || stage.all().iter().all(counted))
+        .await?;
     stage.reached("the unsafe recovery is counted");
     Ok(())
 }

@@ -38,7 +38,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &["erased", "ended while it opened", "not taken for a torn tail"],
         seeds: 16,
         may_stop: false,
-        plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
+        plan: |seed| {
+            if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) }
+        },
         script: |stage| Box::pin(journal_erased(stage)),
     },
     Scenario {
@@ -46,7 +48,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &["unreadable", "lost while idle", "not taken for a torn tail"],
         seeds: 6,
         may_stop: false,
-        plan: |seed| if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) },
+        plan: |seed| {
+            if seed.is_multiple_of(2) { three(seed) } else { in_mode(three(seed), Mode::Sync) }
+        },
         script: |stage| Box::pin(newest_block_gone(stage)),
     },
     Scenario {
@@ -85,8 +89,11 @@ async fn minority(mut stage: Stage) -> Played {
     for round in 0..3 {
         stage.active(&stage.all()).await?;
         let leader = stage.leader().await?;
-        let member =
-            if round == 1 { leader } else { stage.others(&[leader]).first().copied().ok_or("a member")? };
+        let member = if round == 1 {
+            leader
+        } else {
+            stage.others(&[leader]).first().copied().ok_or("a member")?
+        };
         stage.acknowledged(40).await?;
         // In some seeds so long that the damaged blocks came after everything that the last start
         // recorded.
@@ -94,7 +101,8 @@ async fn minority(mut stage: Stage) -> Played {
         stage.pass(from, from + 3_000).await;
         let in_log = stage.rot(member, FileKind::Journal, MANY);
         let snapshots = [FileKind::Checkpoint0, FileKind::Checkpoint1];
-        let in_snapshot: usize = snapshots.into_iter().map(|file| stage.rot(member, file, MANY)).sum();
+        let in_snapshot: usize =
+            snapshots.into_iter().map(|file| stage.rot(member, file, MANY)).sum();
         stage.rot(member, FileKind::Data, MANY);
         let reached = journal_end(&stage, member);
         stage.reached_if(in_log > 0, "bits flipped in the log");
@@ -252,7 +260,8 @@ async fn not_taken_for_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
 }
 
 fn cut_like_a_torn_tail(stage: &Stage, member: usize) {
-    let detail = format!("member {member} is active, with a journal that lacks what it acknowledged");
+    let detail =
+        format!("member {member} is active, with a journal that lacks what it acknowledged");
     stage.cluster.violation(Violation::new("damage is never taken for a torn tail", detail));
 }
 
@@ -270,8 +279,9 @@ async fn disjoint(stage: Stage) -> Played {
     stage.synced(&all).await?;
     let mut damaged = 0;
     for (number, key) in stage.keys() {
-        damaged +=
-            usize::from(all.get(number % all.len()).is_some_and(|member| stage.flip_value(*member, &key)));
+        damaged += usize::from(
+            all.get(number % all.len()).is_some_and(|member| stage.flip_value(*member, &key)),
+        );
     }
     stage.reached_if(damaged > all.len(), "each value damaged somewhere");
     let mut unreadable = 0;
@@ -281,7 +291,8 @@ async fn disjoint(stage: Stage) -> Played {
     stage.reached_if(unreadable == 0, "all read right");
     let mut found = 0;
     for member in &all {
-        let scrub = scrub::until_clean(&stage.cluster, stage.machine(*member)?).await.ok_or("a scrub")?;
+        let scrub =
+            scrub::until_clean(&stage.cluster, stage.machine(*member)?).await.ok_or("a scrub")?;
         found += scrub.found + scrub.unrepairable;
     }
     stage.reached_if(found == 0, "nothing left to repair");

@@ -59,7 +59,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &[UNSYNCED_LOST, UNCOMMITTED_EPOCH, "active, and the unsafe recovery is reported"],
         seeds: 16,
         may_stop: true,
-        plan: |seed| Plan { latency: Duration::from_millis(2)..Duration::from_millis(4), ..three(seed) },
+        plan: |seed| Plan {
+            latency: Duration::from_millis(2)..Duration::from_millis(4),
+            ..three(seed)
+        },
         script: |stage| Box::pin(epoch_in_the_log(stage)),
     },
 ];
@@ -136,11 +139,13 @@ async fn longest_out_of_sight(mut stage: Stage) -> Played {
     }
     stage.reached("another log is more up to date");
     if stage.try_to_decide(&seen).await?.is_none() {
-        let detail =
-            format!("member {most_up_to_date} has a longer log, and one of {seen:?} was let to lead");
-        stage
-            .cluster
-            .violation(Violation::new("an unsafe recovery chooses the most up-to-date log present", detail));
+        let detail = format!(
+            "member {most_up_to_date} has a longer log, and one of {seen:?} was let to lead"
+        );
+        stage.cluster.violation(Violation::new(
+            "an unsafe recovery chooses the most up-to-date log present",
+            detail,
+        ));
     }
     let held = end(most_up_to_date);
     if stage.decide(&stage.all()).await? != held {
@@ -164,7 +169,8 @@ async fn recover_without(mut stage: Stage, missing: usize) -> Played {
         stage.recovering(*member).await?;
     }
     let end = stage.decide(&others).await?;
-    let back = || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
+    let back =
+        || stage.leads(&others).is_some() && others.iter().all(|member| stage.is_active(*member));
     stage.until("members that an operator brought back", back).await?;
     stage.start(&[missing]).await;
     stage.until("a node that serves", || stage.node(missing).is_some()).await?;
@@ -176,7 +182,9 @@ async fn recover_without(mut stage: Stage, missing: usize) -> Played {
         let now = applied(&stage);
         if now.map(|id| id.term) != held.map(|id| id.term) || stage.leads(&[missing]).is_some() {
             let detail = format!("member {missing} had applied {held:?}, and now {now:?}");
-            stage.cluster.violation(Violation::new("discarded entries and later entries never mix", detail));
+            stage
+                .cluster
+                .violation(Violation::new("discarded entries and later entries never mix", detail));
         }
         stage.lose_disk(missing).await?;
         stage.start(&[missing]).await;

@@ -68,7 +68,9 @@ async fn disk_loses_power(mut stage: Stage) -> Played {
     let lost = lost.ok_or("a write in flight")?;
     stage.cluster.trace.event(format!("disk of member {member} lost power alone: {lost:?}"));
     stage.reached_if(lost.dropped > 0, UNSYNCED_LOST);
-    stage.until("a node that stops", || stage.machine(member).is_ok_and(|one| one.stopped(life))).await?;
+    stage
+        .until("a node that stops", || stage.machine(member).is_ok_and(|one| one.stopped(life)))
+        .await?;
     stage.reached(STOPPED);
     stage.end(member, Death::Killed);
     if away {

@@ -83,7 +83,8 @@ fn joint(stage: &Stage) -> bool {
 /// Waits until the new identity votes in a single configuration.
 pub(super) async fn replacement(stage: &Stage, member: usize) -> Played {
     let votes_alone = || {
-        votes(stage, member) && stage.status(member).is_some_and(|status| status.configurations.len() == 1)
+        votes(stage, member)
+            && stage.status(member).is_some_and(|status| status.configurations.len() == 1)
     };
     stage.until("a new identity that votes", votes_alone).await?;
     stage.reached(REPLACEMENT);
@@ -97,7 +98,8 @@ async fn lost_while_another_lags(mut stage: Stage) -> Played {
     let (leader, lost, lags) = stage.cast().await?;
     stage.isolate(&[lags]);
     stage.acknowledged(20).await?;
-    let end = |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
+    let end =
+        |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
     let behind = end(&stage, lags) < end(&stage, leader);
     stage.lose_disk(lost).await?;
     stage.reached_if(behind && stage.leads(&[leader]).is_some(), "one lags, one disk lost");
@@ -245,7 +247,10 @@ async fn recovery_and_replacement(mut stage: Stage) -> Played {
     stage.start(&[forgetful]).await;
     if early {
         stage.recovering(forgetful).await?;
-        stage.reached_if(!votes(&stage, lost) || joint(&stage), "one recovers while another is replaced");
+        stage.reached_if(
+            !votes(&stage, lost) || joint(&stage),
+            "one recovers while another is replaced",
+        );
     }
     stage.active(&[forgetful]).await?;
     stage.reached_if(early, RECOVERED);

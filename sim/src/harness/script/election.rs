@@ -37,7 +37,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "figure-8-then-total-outage",
-        parts: &["an entry on two of five", "a later one on one of five", OLD_ON_MAJORITY, "all cut"],
+        parts: &[
+            "an entry on two of five",
+            "a later one on one of five",
+            OLD_ON_MAJORITY,
+            "all cut",
+        ],
         seeds: 4,
         may_stop: true,
         plan: five,
@@ -45,7 +50,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "figure-8-then-total-outage-in-mode-sync",
-        parts: &["an entry on two of five", "a later one on one of five", OLD_ON_MAJORITY, "all cut"],
+        parts: &[
+            "an entry on two of five",
+            "a later one on one of five",
+            OLD_ON_MAJORITY,
+            "all cut",
+        ],
         seeds: 4,
         may_stop: false,
         plan: |seed| in_mode(five(seed), Mode::Sync),
@@ -63,7 +73,9 @@ async fn leader_killed(mut stage: Stage) -> Played {
     let outage = virtual_time() - killed;
     if continued.is_err() || outage > OUTAGE_MAX {
         let detail = format!("{WRITES} writes took {outage:?} without member {leader}, which led");
-        stage.cluster.violation(Violation::new("writes go on soon after the leader is gone", detail));
+        stage
+            .cluster
+            .violation(Violation::new("writes go on soon after the leader is gone", detail));
     }
     stage.reached("writes continue");
     stage.pass(0, 500).await;
@@ -135,10 +147,12 @@ async fn figure_8(mut stage: Stage) -> Played {
     let (s2, rest) = others.split_first().ok_or("members")?;
     let (s2, rest) = (*s2, rest.to_vec());
     let term = stage.term(s1);
-    let end = |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
+    let end =
+        |stage: &Stage, member: usize| stage.status(member).and_then(|status| status.last_log);
 
     stage.partition(&[s1, s2], &rest);
-    let most_up_to_date = |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
+    let most_up_to_date =
+        |stage: &Stage| rest.iter().map(|other| end(stage, *other)).max().flatten();
     stage.until("an entry on two", || end(&stage, s2) > most_up_to_date(&stage)).await?;
     // So that both have synced it.
     stage.pass(100, 200).await;
@@ -151,8 +165,9 @@ async fn figure_8(mut stage: Stage) -> Played {
     stage.isolate(&[s5]);
     let next = stage.term(s5);
     stage.pass(0, 3).await;
-    let alone =
-        !rest.iter().any(|other| *other != s5 && end(&stage, *other).is_some_and(|id| id.term >= next));
+    let alone = !rest
+        .iter()
+        .any(|other| *other != s5 && end(&stage, *other).is_some_and(|id| id.term >= next));
     stage.kill(s5);
     stage.reached_if(alone, "a later one on one of five");
 

@@ -79,14 +79,16 @@ const NO_CONTACT_MS: (u64, u64) = (8_000, 12_000);
 /// Starts these members and checks for a while, in milliseconds, that nothing is written to their
 /// disks and no node serves there.
 async fn waits(stage: &mut Stage, members: &[usize], (from, to): (u64, u64)) -> Played {
-    let writes =
-        |stage: &Stage, member: usize| stage.machine(member).map(|machine| machine.disk.stats().writes);
+    let writes = |stage: &Stage, member: usize| {
+        stage.machine(member).map(|machine| machine.disk.stats().writes)
+    };
     let before: Vec<_> = members.iter().map(|member| writes(stage, *member)).collect();
     stage.start(members).await;
     stage.pass(from, to).await;
     for (member, before) in members.iter().zip(before) {
         if writes(stage, *member)? != before? || stage.node(*member).is_some() {
-            let detail = format!("member {member}, whose identity is lost, did not wait for a leader");
+            let detail =
+                format!("member {member}, whose identity is lost, did not wait for a leader");
             stage.cluster.violation(Violation::new(
                 "a lost identity is overwritten only when its data is not needed",
                 detail,
@@ -102,10 +104,14 @@ async fn unreadable(mut stage: Stage) -> Played {
     stage.acknowledged(40).await?;
     let (leader, follower, _) = stage.cast().await?;
     let lost = if stage.rng.random_bool(0.3) { leader } else { follower };
-    let had = stage.status(lost).and_then(|status| status.applied).map_or(0, |applied| applied.index);
+    let had =
+        stage.status(lost).and_then(|status| status.applied).map_or(0, |applied| applied.index);
     let others = stage.others(&[lost]);
-    let away =
-        if stage.rng.random_bool(0.5) { others.split_at(others.len() / 2 + 1).0.to_vec() } else { vec![] };
+    let away = if stage.rng.random_bool(0.5) {
+        others.split_at(others.len() / 2 + 1).0.to_vec()
+    } else {
+        vec![]
+    };
     stage.lose_identity(lost, Death::PowerCut)?;
     if !away.is_empty() {
         away.iter().for_each(|member| stage.kill(*member));
@@ -173,7 +179,10 @@ async fn another_lags(mut stage: Stage) -> Played {
     disk.stall(LAGS, None);
     stage.heal();
     waits(&mut stage, &[lost], LAGS_CHECKED_MS).await?;
-    stage.reached_if(stage.leads(&[leader]).is_some(), "the leader is in contact with one that lags");
+    stage.reached_if(
+        stage.leads(&[leader]).is_some(),
+        "the leader is in contact with one that lags",
+    );
     let leader_end = stage.status(leader).and_then(|status| status.last_log);
     let writes = stage.machine(lost)?.disk.stats().writes;
     let lost_disk = stage.machine(lost)?.disk.clone();

@@ -127,7 +127,11 @@ fn members(seed: u64, nodes: u16) -> Plan {
     let mib = 1 << 20;
     Plan {
         nodes,
-        geometry: Geometry { journal_bytes: 8 * mib, checkpoint_bytes: 4 * mib, data_bytes: 64 * mib },
+        geometry: Geometry {
+            journal_bytes: 8 * mib,
+            checkpoint_bytes: 4 * mib,
+            data_bytes: 64 * mib,
+        },
         log_retain_entries: 100_000,
         sync_interval: Duration::from_secs(1),
         election: None,

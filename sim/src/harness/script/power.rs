@@ -129,7 +129,9 @@ async fn nats_one_cut(mut stage: Stage) -> Played {
     let without = [*a, *b, cut];
     let led = stage.within(Duration::from_secs(4), || stage.leads(&without).is_some()).await;
     if lost_acks && led {
-        let detail = format!("member {cut} lost acknowledged entries, and helped one of {without:?} to lead");
+        let detail = format!(
+            "member {cut} lost acknowledged entries, and helped one of {without:?} to lead"
+        );
         stage.cluster.violation(Violation::new("members that lost writes elect no leader", detail));
     }
     stage.reached_if(
@@ -243,7 +245,9 @@ async fn one_by_one(stage: &mut Stage, order: &[usize]) -> Played {
     let down = members - order.len();
     for (nth, member) in order.iter().enumerate() {
         if down + nth >= (members - 1) / 2 {
-            stage.until("a survivor that syncs first", || !stage.has_unsynced_acks(*member)).await?;
+            stage
+                .until("a survivor that syncs first", || !stage.has_unsynced_acks(*member))
+                .await?;
         } else {
             // So that the others notice.
             stage.pass(600, 1_500).await;
@@ -313,7 +317,8 @@ async fn idle_soon(stage: &Stage) -> Played {
     };
     stage.until("cleared flags", cleared).await?;
     if let Some((member, since)) = late.first_key_value() {
-        let detail = format!("the flag of member {member} was still set {since:?} after its last append");
+        let detail =
+            format!("the flag of member {member} was still set {since:?} after its last append");
         stage.cluster.violation(Violation::new("an idle member soon clears its flag", detail));
     }
     Ok(())

@@ -155,6 +155,10 @@ impl Readers {
             requests.push(self.host.spawn(request(self.recorder.clone(), number, client, key)));
         }
         let ended = join_all(requests).await;
-        ended.into_iter().all(|one| one.is_ok()).then_some(()).ok_or_else(|| "clients that end".into())
+        ended
+            .into_iter()
+            .all(|one| one.is_ok())
+            .then_some(())
+            .ok_or_else(|| "clients that end".into())
     }
 }

@@ -85,7 +85,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         parts: &[UNSYNCED_LOST, "cut while another was recovering", "all active again"],
         seeds: 6,
         may_stop: false,
-        plan: |seed| Plan { log_retain_entries: 10, snapshot_piece_bytes: Some(4_096), ..three(seed) },
+        plan: |seed| Plan {
+            log_retain_entries: 10,
+            snapshot_piece_bytes: Some(4_096),
+            ..three(seed)
+        },
         script: |stage| Box::pin(others_cut_meanwhile(stage)),
     },
 ];
@@ -131,9 +135,10 @@ async fn mode_changed(mut stage: Stage) -> Played {
         let detail = format!(
             "member {member} is active in mode {mode}, and lost acknowledged entries in mode replicated"
         );
-        stage
-            .cluster
-            .violation(Violation::new("a member that lost writes recovers, whatever its mode", detail));
+        stage.cluster.violation(Violation::new(
+            "a member that lost writes recovers, whatever its mode",
+            detail,
+        ));
     }
     stage.reached_if(stage.is_recovering(member), "recovers in its new mode");
     stage.active(&[member]).await?;
@@ -194,7 +199,8 @@ async fn epoch_record_not_committed(mut stage: Stage) -> Played {
     let committed = stage.status(leader).and_then(|status| status.committed);
     stage.start(&[member]).await;
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
-    let caught_up = || stage.is_recovering(member) && end(member) == end(leader) && end(leader) > committed;
+    let caught_up =
+        || stage.is_recovering(member) && end(member) == end(leader) && end(leader) > committed;
     stage.until("a member that caught up with its leader", caught_up).await?;
     stage.pass(0, 200).await;
     stage.reached_if(stage.is_recovering(member), "the record is on two of five");
@@ -240,7 +246,8 @@ async fn time_to_heal(mut stage: Stage) -> Played {
         _ => (stage.all(), "data loss was accepted"),
     };
     let all = cut.len() > 1;
-    let lost_acks = if all { stage.cut_all() } else { cut.iter().map(|member| stage.cut(*member)).sum() };
+    let lost_acks =
+        if all { stage.cut_all() } else { cut.iter().map(|member| stage.cut(*member)).sum() };
     stage.reached_if(lost_acks > 0, UNSYNCED_LOST);
     if all {
         // From here on clients send no requests and wait for no answers.
@@ -264,7 +271,8 @@ async fn time_to_heal(mut stage: Stage) -> Played {
         500..1000 => stage.reached("healed within 1 s"),
         _ if took < HEAL_LIMIT => stage.reached("healed within 2 s"),
         _ => {
-            let detail = format!("{} ms from a leader to active members; {story}", took.as_millis());
+            let detail =
+                format!("{} ms from a leader to active members; {story}", took.as_millis());
             stage.cluster.violation(Violation::new(
                 "a recovering member is active soon after a leader is elected",
                 detail,

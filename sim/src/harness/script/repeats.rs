@@ -50,7 +50,9 @@ async fn refused_and_asked_again(mut stage: Stage) -> Played {
         if refused.applied {
             return Err("a condition that does not hold".into());
         }
-        stage.command(alone(Operation::Delete { key: key.clone(), condition: Condition::None })).await?;
+        stage
+            .command(alone(Operation::Delete { key: key.clone(), condition: Condition::None }))
+            .await?;
         stage.reached(REFUSED);
         match (stage.seed + round) % 3 {
             0 => {}
@@ -125,7 +127,8 @@ struct Writer {
 
 impl Writer {
     async fn new(stage: &mut Stage) -> Result<Writer, String> {
-        let check = Operation::Check { key: Bytes::from_static(b"again"), condition: Condition::None };
+        let check =
+            Operation::Check { key: Bytes::from_static(b"again"), condition: Condition::None };
         let base_index = stage.command(alone(check)).await?.log_id.index;
         let client_id = stage.rng.random();
         Ok(Writer { session: Session { client_id, sequence: 0, lowest_pending: 1, base_index } })

@@ -96,7 +96,8 @@ impl Stage {
 
     /// All members but these, in random order.
     pub(super) fn others(&mut self, than: &[usize]) -> Vec<usize> {
-        let mut others: Vec<usize> = self.all().into_iter().filter(|member| !than.contains(member)).collect();
+        let mut others: Vec<usize> =
+            self.all().into_iter().filter(|member| !than.contains(member)).collect();
         others.shuffle(&mut self.rng);
         others
     }
@@ -152,7 +153,10 @@ impl Stage {
     /// The running leader of the highest term among these.
     pub(super) fn leads(&self, among: &[usize]) -> Option<(u64, usize)> {
         let up = |member: &usize| {
-            self.cluster.machines.get(*member).is_some_and(|machine| machine.condition() == Condition::Up)
+            self.cluster
+                .machines
+                .get(*member)
+                .is_some_and(|machine| machine.condition() == Condition::Up)
         };
         let leads = |member: &usize| {
             let status = self.status(*member)?;
@@ -231,7 +235,8 @@ impl Stage {
     /// Waits until nothing on these disks is unsynced. With clients that still write this is a
     /// matter of luck.
     pub(super) async fn synced(&self, members: &[usize]) -> Played {
-        let dirty = |member: &usize| self.machine(*member).map_or(0, |machine| machine.disk.dirty_blocks());
+        let dirty =
+            |member: &usize| self.machine(*member).map_or(0, |machine| machine.disk.dirty_blocks());
         self.until("synced disks", || members.iter().all(|member| dirty(member) == 0)).await
     }
 

@@ -26,7 +26,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flag-being-set-for-long",
-        parts: &["acknowledged while the flag was being set", "the flag was not set", "all active again"],
+        parts: &[
+            "acknowledged while the flag was being set",
+            "the flag was not set",
+            "all active again",
+        ],
         seeds: 6,
         may_stop: false,
         plan: three,
@@ -34,7 +38,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flag-being-cleared",
-        parts: &["cut with the flag still set", "cut with the flag just cleared", "all active again"],
+        parts: &[
+            "cut with the flag still set",
+            "cut with the flag just cleared",
+            "all active again",
+        ],
         seeds: 8,
         may_stop: false,
         plan: three,
@@ -83,7 +91,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seeds: 4,
         may_stop: false,
         plan: |seed| {
-            in_mode(little_space(seed), if seed.is_multiple_of(2) { Mode::Sync } else { Mode::Device })
+            in_mode(
+                little_space(seed),
+                if seed.is_multiple_of(2) { Mode::Sync } else { Mode::Device },
+            )
         },
         script: |stage| Box::pin(space_reuse_all(stage)),
     },
@@ -102,7 +113,9 @@ async fn flag_being_set(mut stage: Stage) -> Played {
         // The others, now a degraded quorum, clear their flags, and set them again when all members
         // are healthy.
         let others = stage.others(&[member]);
-        stage.until("cleared flags", || others.iter().all(|other| !stage.has_unsynced_acks(*other))).await?;
+        stage
+            .until("cleared flags", || others.iter().all(|other| !stage.has_unsynced_acks(*other)))
+            .await?;
         stage.start(&[member]).await;
         stage.active(&[member]).await?;
     }
@@ -147,7 +160,8 @@ async fn flag_being_set_for_long(mut stage: Stage) -> Played {
 async fn flag_being_cleared(mut stage: Stage) -> Played {
     stage.ahead(&stage.all()).await?;
     let (leader, follower, cut_off) = stage.cast().await?;
-    let (member, other) = if stage.rng.random_bool(0.3) { (leader, follower) } else { (follower, leader) };
+    let (member, other) =
+        if stage.rng.random_bool(0.3) { (leader, follower) } else { (follower, leader) };
     stage.isolate(&[cut_off]);
     stage.superblock(member).await?;
     stage.pass(0, 30).await;
@@ -227,8 +241,9 @@ async fn repeat_behind_a_snapshot(mut stage: Stage) -> Played {
     stage.heal();
     stage.acknowledged(10).await?;
     stage.pass(1_500, 2_500).await;
-    let within =
-        |index: u64| before.map(|id| id.index) < Some(index) && Some(index) <= taken.map(|id| id.index);
+    let within = |index: u64| {
+        before.map(|id| id.index) < Some(index) && Some(index) <= taken.map(|id| id.index)
+    };
     stage.reached_if(stage.answered(now, within), "retried");
     Ok(())
 }
@@ -242,7 +257,8 @@ async fn snapshot_left(mut stage: Stage) -> Played {
     stage.isolate(&[member]);
     let end = stage.status(member).and_then(|status| status.last_log);
     stage.bulk().await?;
-    let purged_on = |stage: &Stage, members: &[usize]| members.iter().all(|at| stage.purged(*at) > end);
+    let purged_on =
+        |stage: &Stage, members: &[usize]| members.iter().all(|at| stage.purged(*at) > end);
     stage.until("a log that was purged", || purged_on(&stage, &[leader, third])).await?;
     stage.heal();
     let writes = stage.rng.random_range(1..10);
@@ -265,7 +281,11 @@ async fn snapshot_left(mut stage: Stage) -> Played {
 fn little_space(seed: u64) -> Plan {
     let plan = members(seed, 3);
     Plan {
-        geometry: Geometry { data_bytes: Geometry::MIN_DATA_BYTES, journal_bytes: 1 << 20, ..plan.geometry },
+        geometry: Geometry {
+            data_bytes: Geometry::MIN_DATA_BYTES,
+            journal_bytes: 1 << 20,
+            ..plan.geometry
+        },
         log_retain_entries: 20,
         profile: Profile {
             groups: 2,

@@ -14,8 +14,10 @@ fn create(path: &Path, geometry: &Geometry) -> String {
 }
 
 fn names(path: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -36,7 +38,10 @@ fn every_file_has_its_size_in_written_zeros_and_is_private() {
         assert!(fs::read(&file).unwrap() == vec![0; bytes as usize], "{kind:?}");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let extents = system::extents(&File::open(&file).unwrap(), bytes).unwrap();
-        assert!(extents.is_none_or(|extents| extents.written_bytes == bytes), "{kind:?}: {extents:?}");
+        assert!(
+            extents.is_none_or(|extents| extents.written_bytes == bytes),
+            "{kind:?}: {extents:?}"
+        );
     }
     assert_eq!(names(&path).len(), sizes.len());
 }
@@ -45,9 +50,12 @@ fn every_file_has_its_size_in_written_zeros_and_is_private() {
 fn progress_rises_to_the_total() {
     let parent = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
-    FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, total| seen.push((done, total)))
-        .unwrap();
-    let total = SMALL.journal_bytes + 2 * SMALL.checkpoint_bytes + SMALL.data_bytes + SUPERBLOCK_BYTES;
+    FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, total| {
+        seen.push((done, total))
+    })
+    .unwrap();
+    let total =
+        SMALL.journal_bytes + 2 * SMALL.checkpoint_bytes + SMALL.data_bytes + SUPERBLOCK_BYTES;
     assert!(seen.is_sorted());
     assert!(seen.iter().all(|&(_, of)| of == total));
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
@@ -95,7 +103,10 @@ fn formatting_and_opening_report_an_unfinished_format_in_the_same_way() {
     fs::remove_file(path.join("data")).unwrap();
     assert!(create(&path, &SMALL).contains("unfinished format leaves them; if so, remove them ("));
     let error = FileDirectory::open(&path, Backend::Auto).err().unwrap();
-    assert!(error.to_string().contains("unfinished format leaves it; if so, remove its files ("), "{error}");
+    assert!(
+        error.to_string().contains("unfinished format leaves it; if so, remove its files ("),
+        "{error}"
+    );
     fs::write(path.join("superblock"), "identity").unwrap();
     let error = FileDirectory::open(&path, Backend::Auto).err().unwrap();
     assert!(matches!(&error, Error::MissingFile { file: FileKind::Data, .. }), "{error}");
@@ -106,10 +117,14 @@ fn a_size_that_does_not_fit_is_refused_with_the_figures_before_anything_is_made(
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("node");
     let error = create(&path, &Geometry { data_bytes: 1 << 60, ..SMALL });
-    let needed =
-        (1u64 << 60) + SMALL.journal_bytes + 2 * SMALL.checkpoint_bytes + SUPERBLOCK_BYTES + (1 << 20);
+    let needed = (1u64 << 60)
+        + SMALL.journal_bytes
+        + 2 * SMALL.checkpoint_bytes
+        + SUPERBLOCK_BYTES
+        + (1 << 20);
     assert!(error.contains(&format!("not enough space: {needed} bytes needed, ")), "{error}");
-    let free: u64 = error.split("needed, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let free: u64 =
+        error.split("needed, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(free < needed);
     assert_eq!(names(parent.path()), [""; 0]);
 }
@@ -152,10 +167,13 @@ fn a_create_that_fails_half_way_removes_what_it_made_and_nothing_else() {
 #[test]
 fn a_directory_without_all_files_is_not_formatted() {
     let parent = tempfile::tempdir().unwrap();
-    let not_formatted = |path: &Path, reason: &str| match FileDirectory::open(path, Backend::Auto).err() {
-        Some(Error::NotFormatted { reason: found, .. }) => assert!(found.contains(reason), "{found}"),
-        other => panic!("{other:?}"),
-    };
+    let not_formatted =
+        |path: &Path, reason: &str| match FileDirectory::open(path, Backend::Auto).err() {
+            Some(Error::NotFormatted { reason: found, .. }) => {
+                assert!(found.contains(reason), "{found}")
+            }
+            other => panic!("{other:?}"),
+        };
     not_formatted(&parent.path().join("absent"), "is missing");
     not_formatted(parent.path(), "is missing");
     for kind in FileKind::ALL {

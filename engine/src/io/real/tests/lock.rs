@@ -20,7 +20,10 @@ fn a_file_opens_once_in_a_process_until_its_device_is_dropped() {
         let (_parent, path) = formatted(&SMALL);
         let directory = FileDirectory::open(&path, backend).unwrap();
         let device = directory.open(FileKind::Superblock).unwrap();
-        assert_eq!(directory.open(FileKind::Superblock).err().unwrap().kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            directory.open(FileKind::Superblock).err().unwrap().kind(),
+            ErrorKind::WouldBlock
+        );
         drop(device);
         for _ in 0..20 {
             let device = directory.open(FileKind::Superblock).unwrap();
@@ -65,7 +68,12 @@ impl Drop for Helper {
 fn another_process_is_excluded_until_it_is_killed() {
     let (_parent, path) = formatted(&SMALL);
     let mut helper = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "io::real::tests::lock::helper_that_holds_the_lock"])
+        .args([
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "io::real::tests::lock::helper_that_holds_the_lock",
+        ])
         .env(HELPER_DIRECTORY, &path)
         .stdout(Stdio::piped())
         .spawn()

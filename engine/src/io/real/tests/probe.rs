@@ -25,8 +25,11 @@ fn reserved_space_counts_as_unwritten_and_a_hole_as_missing() {
     }
     file.set_len(3 << 20).unwrap();
     if let Some(extents) = system::extents(&file, 3 << 20).unwrap() {
-        let expected =
-            system::Extents { unwritten_bytes: 1 << 20, missing_bytes: 2 << 20, ..Default::default() };
+        let expected = system::Extents {
+            unwritten_bytes: 1 << 20,
+            missing_bytes: 2 << 20,
+            ..Default::default()
+        };
         assert_eq!(extents, expected);
     }
 }
@@ -51,7 +54,10 @@ fn what_cannot_be_probed_is_an_error() {
     let missing = directory.path().join("missing");
     assert_eq!(probe::probe_file(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(probe::probe_directory(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
-    assert_eq!(probe::probe_file(directory.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(
+        probe::probe_file(directory.path()).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
     let file = directory.path().join("file");
     File::create(&file).unwrap();
     assert_eq!(probe::nvme_identify(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 const DEPTH: usize = 100;
 const WRITES: usize = 400_000;
-const SIZE: Geometry = Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 64 << 10, data_bytes: 1 << 30 };
+const SIZE: Geometry =
+    Geometry { journal_bytes: 1 << 20, checkpoint_bytes: 64 << 10, data_bytes: 1 << 30 };
 
 #[test]
 #[ignore = "a measurement"]
@@ -25,7 +26,9 @@ fn rate_of_random_4_kib_writes_at_depth_100() {
         let blocks = SIZE.data_bytes / BLOCK as u64;
         let mut place = 1u64;
         let mut begin = |buf| {
-            place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            place = place
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             device.write((place >> 33) % blocks * BLOCK as u64, buf)
         };
         let started = Instant::now();

@@ -47,7 +47,8 @@ fn far_more_operations_than_the_ring_holds_all_complete() {
         let device = open(&path, backend, FileKind::Data);
         let blocks = SMALL.data_bytes / BLOCK as u64;
         // Each future is created, and so each write queued, before the first is polled.
-        let writes: Vec<_> = (0..blocks).map(|i| device.write(i * BLOCK as u64, block(i))).collect();
+        let writes: Vec<_> =
+            (0..blocks).map(|i| device.write(i * BLOCK as u64, block(i))).collect();
         for (result, buf) in block_on(join_all(writes)) {
             result.unwrap();
             assert_eq!(buf.len(), BLOCK);
@@ -102,7 +103,9 @@ fn an_operation_past_the_end_is_an_error_and_the_file_does_not_grow() {
         let device = open(&path, backend, FileKind::Journal);
         let end = SMALL.journal_bytes;
         assert_eq!(device.size(), end);
-        for (offset, bytes) in [(end, BLOCK), (end - BLOCK as u64, 2 * BLOCK), (u64::MAX - 4095, BLOCK)] {
+        for (offset, bytes) in
+            [(end, BLOCK), (end - BLOCK as u64, 2 * BLOCK), (u64::MAX - 4095, BLOCK)]
+        {
             let (result, buf) = block_on(device.read(offset, AlignedBuf::zeroed(bytes)));
             assert_eq!((result.unwrap_err().kind(), buf.len()), (ErrorKind::UnexpectedEof, bytes));
             let (result, buf) = block_on(device.write(offset, AlignedBuf::zeroed(bytes)));
@@ -117,7 +120,12 @@ fn a_file_truncated_under_us_gives_an_error_and_not_a_short_read() {
     for backend in backends() {
         let (_parent, path) = formatted(&SMALL);
         let device = open(&path, backend, FileKind::Journal);
-        std::fs::OpenOptions::new().write(true).open(path.join("journal")).unwrap().set_len(8192).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(path.join("journal"))
+            .unwrap()
+            .set_len(8192)
+            .unwrap();
         for offset in [0, 8192] {
             let (result, _) = block_on(device.read(offset, AlignedBuf::zeroed(16384)));
             assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);

@@ -147,8 +147,8 @@ impl Driver {
             if self.held == 0 {
                 self.disk.release();
             }
-            let outstanding =
-                self.requests.steps.lock().unwrap().len() - self.requests.acknowledged.load(Ordering::SeqCst);
+            let outstanding = self.requests.steps.lock().unwrap().len()
+                - self.requests.acknowledged.load(Ordering::SeqCst);
             if outstanding > OUTSTANDING {
                 self.catch_up().await;
             }
@@ -215,7 +215,11 @@ impl Driver {
             }
             86..92 if self.held == 0 => {
                 self.held = 2 + random.below(24);
-                self.disk.hold(if random.below(2) == 0 { FileKind::Data } else { FileKind::Journal });
+                self.disk.hold(if random.below(2) == 0 {
+                    FileKind::Data
+                } else {
+                    FileKind::Journal
+                });
             }
             92..95 => {
                 let keys = self.requests.keys();
@@ -241,7 +245,11 @@ impl Driver {
     }
 
     fn append_large(&mut self, random: &mut Random) -> bool {
-        let entry = NewEntry { id: self.next_id(), meta: Bytes::new(), values: vec![value(random, 20_000)] };
+        let entry = NewEntry {
+            id: self.next_id(),
+            meta: Bytes::new(),
+            values: vec![value(random, 20_000)],
+        };
         self.append(vec![entry], Promise::Mode)
     }
 
@@ -291,7 +299,11 @@ impl Driver {
     }
 
     /// Begins an operation whose effect in memory is immediate, whatever the disk does.
-    fn begin(&mut self, step: Step, work: impl Future<Output = cairn_engine::Result<()>> + Send + 'static) {
+    fn begin(
+        &mut self,
+        step: Step,
+        work: impl Future<Output = cairn_engine::Result<()>> + Send + 'static,
+    ) {
         let place = {
             let mut steps = self.requests.steps.lock().unwrap();
             steps.push(step);
@@ -319,12 +331,16 @@ impl Driver {
         self.unapplied.truncate(keep);
         self.term += 1;
         let (engine, last) = (self.engine.clone(), self.next - 1);
-        self.begin(Step::Truncate(last), async move { engine.truncate_after(GROUP, Some(last)).await });
+        self.begin(
+            Step::Truncate(last),
+            async move { engine.truncate_after(GROUP, Some(last)).await },
+        );
     }
 
     fn purge(&mut self, through: u64) {
         let (purged, log) = log_after(&self.requests.steps.lock().unwrap());
-        let applied = self.requests.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
+        let applied =
+            self.requests.applied.lock().unwrap().last_key_value().map(|(index, _)| *index);
         let id = log.get(&through).map(|entry| entry.id).filter(|_| applied >= Some(through));
         if let Some(through) = id.filter(|id| purged.is_none_or(|purged| purged.index < id.index)) {
             let engine = self.engine.clone();
@@ -333,8 +349,13 @@ impl Driver {
     }
 
     fn checkpoint(&mut self) {
-        let applied =
-            self.requests.applied.lock().unwrap().last_key_value().map_or(0, |(index, _)| index + 1);
+        let applied = self
+            .requests
+            .applied
+            .lock()
+            .unwrap()
+            .last_key_value()
+            .map_or(0, |(index, _)| index + 1);
         let (engine, covered) = (self.engine.clone(), self.covered.clone());
         self.tasks.push(tokio::spawn(async move {
             engine.checkpoint().await.unwrap();
@@ -346,9 +367,15 @@ impl Driver {
     async fn check_views(&mut self) {
         for (view, keys) in std::mem::take(&mut self.views) {
             assert_eq!(view.len(), keys.len());
-            for (key, (version, bytes)) in keys.iter().filter(|(key, _)| !key.starts_with(b"ballast")) {
+            for (key, (version, bytes)) in
+                keys.iter().filter(|(key, _)| !key.starts_with(b"ballast"))
+            {
                 let entry = view.get(key).unwrap();
-                assert_eq!((entry.version, &view.read(&entry).await.unwrap()), (*version, bytes), "{key:?}");
+                assert_eq!(
+                    (entry.version, &view.read(&entry).await.unwrap()),
+                    (*version, bytes),
+                    "{key:?}"
+                );
             }
         }
     }

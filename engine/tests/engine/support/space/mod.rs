@@ -13,8 +13,8 @@ use super::{Cache, Disk, Random, identity};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
-    Change, Engine, Geometry, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Owner, Transition,
-    ValueRef,
+    Change, Engine, Geometry, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Owner,
+    Transition, ValueRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,8 +35,10 @@ pub struct World {
 
 impl World {
     pub const SYNCED: World = World { mode: Mode::Sync, cache: Cache::Volatile, power: true };
-    pub const REPLICATED: World = World { mode: Mode::Replicated, cache: Cache::Volatile, power: true };
-    pub const KILLED: World = World { mode: Mode::Replicated, cache: Cache::Volatile, power: false };
+    pub const REPLICATED: World =
+        World { mode: Mode::Replicated, cache: Cache::Volatile, power: true };
+    pub const KILLED: World =
+        World { mode: Mode::Replicated, cache: Cache::Volatile, power: false };
     pub const PROTECTED: World = World { mode: Mode::Device, cache: Cache::Protected, power: true };
 
     pub fn crash(self, disk: &Disk, random: &mut Random) {
@@ -60,7 +62,8 @@ impl World {
 
     pub async fn open(self, disk: &Disk, generation: u128, seed: u64, what: &str) -> Engine {
         let name = Some((identity().cluster, identity().slot));
-        let engine = Engine::open(Arc::new(disk.clone()), name, self.options(generation, seed)).await;
+        let engine =
+            Engine::open(Arc::new(disk.clone()), name, self.options(generation, seed)).await;
         engine.unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 }
@@ -107,7 +110,12 @@ impl Requests {
     }
 
     pub fn keys(&self) -> Arc<Keys> {
-        self.applied.lock().unwrap().last_key_value().map(|(_, keys)| keys.clone()).unwrap_or_default()
+        self.applied
+            .lock()
+            .unwrap()
+            .last_key_value()
+            .map(|(_, keys)| keys.clone())
+            .unwrap_or_default()
     }
 
     /// Sets the first `count` steps as the present content, all of it durable.
@@ -139,7 +147,9 @@ pub fn transition(entry: &NewEntry) -> Transition {
 fn apply_to(keys: &mut Keys, entry: &NewEntry) {
     for change in transition(entry).changes {
         match change {
-            Change::Put { key, value } => drop(keys.insert(key, (entry.id, entry.values[value].clone()))),
+            Change::Put { key, value } => {
+                drop(keys.insert(key, (entry.id, entry.values[value].clone())))
+            }
             Change::Delete { key } => drop(keys.remove(&key)),
         }
     }
@@ -149,8 +159,9 @@ fn apply_to(keys: &mut Keys, entry: &NewEntry) {
 fn places(engine: &Engine, requests: &Requests) -> Vec<(ValueRef, Bytes)> {
     let mut found = Vec::new();
     for entry in log_after(&requests.steps.lock().unwrap()).1.into_values() {
-        let at =
-            engine.values_of(GROUP, entry.id.index).unwrap_or_else(|| panic!("entry {} is gone", entry.id));
+        let at = engine
+            .values_of(GROUP, entry.id.index)
+            .unwrap_or_else(|| panic!("entry {} is gone", entry.id));
         assert_eq!(at.len(), entry.values.len(), "{}", entry.id);
         found.extend(at.into_iter().zip(entry.values));
     }
@@ -177,7 +188,13 @@ fn check_apart(places: &[(ValueRef, Bytes)]) {
 
 /// With no operation in flight: the disk holds what must be there, no two values share a byte, and
 /// once the frees are recorded and synced, all other space is free.
-pub async fn check_space(engine: &Engine, disk: &Disk, requests: &Requests, geometry: Geometry, what: &str) {
+pub async fn check_space(
+    engine: &Engine,
+    disk: &Disk,
+    requests: &Requests,
+    geometry: Geometry,
+    what: &str,
+) {
     engine.checkpoint().await.unwrap();
     for _ in 0..3 {
         engine.barrier().await.unwrap();
@@ -194,7 +211,9 @@ pub async fn check_space(engine: &Engine, disk: &Disk, requests: &Requests, geom
     bodies.retain(|extent| extent.owner == Owner::Body);
     let mut blocks = BTreeSet::new();
     for at in places.iter().map(|(at, _)| at).chain(bodies.iter().map(|extent| &extent.at)) {
-        blocks.extend(at.offset / BLOCK as u64..(at.offset + u64::from(at.len)).div_ceil(BLOCK as u64));
+        blocks.extend(
+            at.offset / BLOCK as u64..(at.offset + u64::from(at.len)).div_ceil(BLOCK as u64),
+        );
     }
     for body in &bodies {
         let (from, to) = (body.at.offset, body.at.offset + u64::from(body.at.len));
@@ -204,7 +223,11 @@ pub async fn check_space(engine: &Engine, disk: &Disk, requests: &Requests, geom
     }
     let live = blocks.len() as u64 * BLOCK as u64;
     let free = engine.status().free_bytes;
-    assert_eq!(free, geometry.data_bytes - live, "{what}: live and free bytes do not add up to the area");
+    assert_eq!(
+        free,
+        geometry.data_bytes - live,
+        "{what}: live and free bytes do not add up to the area"
+    );
 }
 
 /// Compares what was opened after a crash with the requests, and re-applies what was applied
@@ -236,7 +259,8 @@ pub async fn check_recovered(
     };
     // The same log may result from two prefixes: a truncation may remove what was appended before
     // it.
-    let count = (acknowledged..=steps.len()).find(gives).or_else(|| (kept..acknowledged).rev().find(gives));
+    let count =
+        (acknowledged..=steps.len()).find(gives).or_else(|| (kept..acknowledged).rev().find(gives));
     let count = count.unwrap_or_else(|| {
         let (purged, log) = log_after(&steps[..acknowledged]);
         let differs = log.into_values().zip(&found).find(|(expected, found)| expected != *found);
@@ -264,8 +288,10 @@ pub async fn check_recovered(
     let before = engine.applied_before_restart(GROUP);
     assert!(before >= bounds.purged, "{what}: applied {before:?}, purged {bounds:?}");
     let from = engine.applied(GROUP).map_or(0, |applied| applied.index + 1);
-    let again: Vec<&NewEntry> =
-        found.iter().filter(|e| e.id.index >= from && before.is_some_and(|before| e.id <= before)).collect();
+    let again: Vec<&NewEntry> = found
+        .iter()
+        .filter(|e| e.id.index >= from && before.is_some_and(|before| e.id <= before))
+        .collect();
     if let Some(last) = again.last() {
         let transitions = again.iter().map(|entry| transition(entry)).collect();
         engine.apply(GROUP, transitions, image(last.id)).unwrap();
@@ -276,9 +302,13 @@ pub async fn check_recovered(
     let keys = requests.keys();
     assert_eq!(engine.view(GROUP).len(), keys.len(), "{what}");
     for (key, (version, bytes)) in keys.iter().filter(|(key, _)| !key.starts_with(b"ballast")) {
-        let found = engine.get(GROUP, key).await.unwrap_or_else(|error| panic!("{what}: {key:?}: {error}"));
+        let found =
+            engine.get(GROUP, key).await.unwrap_or_else(|error| panic!("{what}: {key:?}: {error}"));
         let found = found.map(|(entry, bytes)| (entry.version, bytes));
-        assert!(found.as_ref() == Some(&(*version, bytes.clone())), "{what}: {key:?} of entry {version}");
+        assert!(
+            found.as_ref() == Some(&(*version, bytes.clone())),
+            "{what}: {key:?} of entry {version}"
+        );
     }
     check_apart(&places(engine, requests));
     if member_state == MemberState::Recovering {

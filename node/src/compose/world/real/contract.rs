@@ -36,7 +36,10 @@ pub(super) async fn watch(
             Ok(Ok(cache)) => cache,
             Ok(Err(reason)) => {
                 if std::mem::take(&mut answers) {
-                    warn!(reason, "the device cannot be asked whether it still keeps completed writes");
+                    warn!(
+                        reason,
+                        "the device cannot be asked whether it still keeps completed writes"
+                    );
                 }
                 continue;
             }
@@ -45,7 +48,11 @@ pub(super) async fn watch(
         answers = true;
         let Some(reason) = withdrawn(contract, cache) else { continue };
         if cache == Cache::Unsyncable {
-            error!("{}, and syncs do not reach it: the node stops. {}", reason.sentence(), reason.way_out());
+            error!(
+                "{}, and syncs do not reach it: the node stops. {}",
+                reason.sentence(),
+                reason.way_out()
+            );
             engine.fail_device(reason.sentence());
             return;
         }

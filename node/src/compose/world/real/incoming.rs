@@ -125,7 +125,9 @@ impl Incoming {
                 Some(Ok(socket)) => match self.slot().await {
                     Some(slot) => return self.connection(socket, slot),
                     None => self.warn(|most| {
-                        format!("all {most} connections are in use: further ones are closed at once")
+                        format!(
+                            "all {most} connections are in use: further ones are closed at once"
+                        )
                     }),
                 },
                 Some(Err(error)) if of_one_connection(&error) => {}
@@ -179,7 +181,8 @@ impl Incoming {
             let (purpose, key, what) = (self.purpose, self.key, what(self.most));
             warn!(
                 purpose,
-                key, "{what}; close connections that are not needed, or raise the limit of open files"
+                key,
+                "{what}; close connections that are not needed, or raise the limit of open files"
             );
         }
     }
@@ -229,12 +232,17 @@ impl Connection {
         }
         // Without this the kernel keeps the bytes that the client did not take.
         let _ = self.socket.set_zero_linger();
-        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was closed by this server"))
+        Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the connection was closed by this server",
+        ))
     }
 
     /// Counts bytes received during the handshake.
     fn received(&mut self, count: usize) {
-        if let Some(handshake) = self.handshake.as_mut().filter(|handshake| handshake.bytes != FULL_REQUEST) {
+        if let Some(handshake) =
+            self.handshake.as_mut().filter(|handshake| handshake.bytes != FULL_REQUEST)
+        {
             handshake.bytes = handshake.bytes.saturating_sub(count);
             if handshake.bytes == 0 {
                 self.handshake = None;
@@ -243,7 +251,11 @@ impl Connection {
     }
 
     /// Makes a pending poll fail if the handshake did not complete in time.
-    fn in_time<T>(&mut self, context: &mut Context<'_>, waited: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        waited: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         match &mut self.handshake {
             Some(handshake) if waited.is_pending() => {
                 let late = || {
@@ -275,7 +287,11 @@ impl AsyncRead for Connection {
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.open(context)?;
         let wrote = Pin::new(&mut this.socket).poll_write(context, bytes);
@@ -360,7 +376,8 @@ mod tests {
                 connection.socket.readable().await.expect("a byte");
             }
             let mut received = Vec::new();
-            let error = connection.read_to_end(&mut received).await.expect_err("it has not sent enough");
+            let error =
+                connection.read_to_end(&mut received).await.expect_err("it has not sent enough");
             assert_eq!((error.kind(), received.len()), (io::ErrorKind::TimedOut, sent.len()));
         }
     }

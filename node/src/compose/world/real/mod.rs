@@ -38,8 +38,11 @@ const CLIENT_STREAMS: u32 = 128;
 
 /// The pace at which clients must take their answers while reads of others wait for memory. A
 /// client that lets several HTTP/2 windows fill up and then takes them all at once is not slow.
-const READ_PACE: Pace =
-    Pace { rate_bytes: 64 << 10, over: Duration::from_secs(3), interval: Duration::from_millis(500) };
+const READ_PACE: Pace = Pace {
+    rate_bytes: 64 << 10,
+    over: Duration::from_secs(3),
+    interval: Duration::from_millis(500),
+};
 
 /// How long an HTTP request may take to arrive and its answer to be taken. A connection carries one
 /// request.
@@ -65,11 +68,23 @@ pub(in crate::compose) async fn bind(
 }
 
 pub(in crate::compose) fn address_of(listener: &Listener) -> Result<SocketAddr, Error> {
-    listener.local_addr().map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
+    listener
+        .local_addr()
+        .map_err(|error| cannot_listen("the bound socket", "anyone", "listen", &error))
 }
 
-fn incoming(listener: Listener, served: (&'static str, &'static str), slots: &ConnectionSlots) -> Incoming {
-    Incoming::new(listener, served, slots.of(platform::descriptors()), PREFACE_BYTES, HANDSHAKE_TIMEOUT)
+fn incoming(
+    listener: Listener,
+    served: (&'static str, &'static str),
+    slots: &ConnectionSlots,
+) -> Incoming {
+    Incoming::new(
+        listener,
+        served,
+        slots.of(platform::descriptors()),
+        PREFACE_BYTES,
+        HANDSHAKE_TIMEOUT,
+    )
 }
 
 pub(in crate::compose) async fn serve_clients(
@@ -84,7 +99,8 @@ pub(in crate::compose) async fn serve_clients(
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
-    let mut router = server.add_service(Sending(kv_server(&config, service))).add_service(health_service);
+    let mut router =
+        server.add_service(Sending(kv_server(&config, service))).add_service(health_service);
     match probes::reflection() {
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
@@ -112,7 +128,8 @@ pub(in crate::compose) fn serve_watchers(
     listener.map(|listener| {
         let slots = WATCHERS.of(platform::descriptors());
         let incoming =
-            Incoming::new(listener, ("HTTP", "listen.http"), slots, FULL_REQUEST, HTTP_REQUEST).yielding();
+            Incoming::new(listener, ("HTTP", "listen.http"), slots, FULL_REQUEST, HTTP_REQUEST)
+                .yielding();
         tokio::spawn(async move {
             if let Err(error) = axum::serve(incoming, router).await {
                 tracing::error!(%error, "the HTTP server ended");
@@ -134,13 +151,17 @@ pub(in crate::compose) fn watch_device(
 }
 
 /// The task that reports members whose configured address differs from the log's.
-pub(in crate::compose) fn report_moved(config: &NodeConfig, replica: &Replica) -> Option<JoinHandle<()>> {
+pub(in crate::compose) fn report_moved(
+    config: &NodeConfig,
+    replica: &Replica,
+) -> Option<JoinHandle<()>> {
     Some(tokio::spawn(moved::report(replica.clone(), config.clone())))
 }
 
 /// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.
 pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         biased;
         _ = terminate.recv() => Ok("SIGTERM"),
@@ -171,7 +192,8 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     let directory = FileDirectory::open(&config.data_directory, backend(config))?;
     let boot_id_file = &config.storage.boot_id_file;
     let boot = cairn_engine::io::boot_id_from(boot_id_file).map_err(|error| {
-        let what = format!("the kernel boot id in {} (storage.boot_id_file)", boot_id_file.display());
+        let what =
+            format!("the kernel boot id in {} (storage.boot_id_file)", boot_id_file.display());
         unreadable(&what, &error)
     })?;
     let boot = match crate::doctor::histories(&config.data_directory) {
@@ -195,8 +217,10 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
 
 pub(super) async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
     let files = FileDirectory::open(directory, Backend::Auto)?;
-    let boot = cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel boot id", &error))?;
-    let boot = crate::doctor::histories(directory).map_or(boot, |devices| boot.with_devices(&devices));
+    let boot =
+        cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel boot id", &error))?;
+    let boot =
+        crate::doctor::histories(directory).map_or(boot, |devices| boot.with_devices(&devices));
     Ok(cairn_engine::inspect(&files, boot, values).await?)
 }
 

@@ -52,11 +52,14 @@ mod tests {
 
     #[test]
     fn a_member_that_moved_is_named_with_both_addresses() {
-        let member = |slot, host| Member { id: NodeId::new(slot, 7), address: at(host), voter: true };
+        let member =
+            |slot, host| Member { id: NodeId::new(slot, 7), address: at(host), voter: true };
         let members = [member(1, "a"), member(2, "old"), member(3, "c")];
         let configured = BTreeMap::from([(1, at("a")), (2, at("new"))]);
         let sentences = differences(&members, &configured);
-        let [sentence] = sentences.as_slice() else { panic!("one member has moved: {sentences:?}") };
+        let [sentence] = sentences.as_slice() else {
+            panic!("one member has moved: {sentences:?}")
+        };
         for words in ["2.7", "old:2", "old:1", "new:2", "new:1", "`members.2`"] {
             assert!(sentence.contains(words), "`{words}` is not in: {sentence}");
         }

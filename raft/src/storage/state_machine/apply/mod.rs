@@ -60,7 +60,8 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             Payload::Membership(membership) => {
                 let before = self.image.membership.membership();
                 add_dropped(&mut self.image.removed, before, &membership);
-                self.image.membership = Arc::new(StoredMembership::new(Some(entry.log_id), membership));
+                self.image.membership =
+                    Arc::new(StoredMembership::new(Some(entry.log_id), membership));
                 (Vec::new(), Answer::Nothing)
             }
             Payload::Normal(proposal) if codec::is_unsafe_recovery(&proposal.meta) => {
@@ -121,7 +122,11 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 let version = self.version(&operation.key);
                 let condition_held = operation.condition.holds(version);
                 applied &= condition_held;
-                OperationResult { condition_held, existed: version.is_some(), version: version.unwrap_or(0) }
+                OperationResult {
+                    condition_held,
+                    existed: version.is_some(),
+                    version: version.unwrap_or(0),
+                }
             })
             .collect();
         let recorded = Recorded { id, applied, results };

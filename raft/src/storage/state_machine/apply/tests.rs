@@ -86,8 +86,14 @@ fn parts(answer: &Answer) -> (u64, bool, Vec<(bool, bool, u64)>) {
 #[test]
 fn a_put_has_its_entry_as_version() {
     let mut model = Model { next: 7, ..Model::default() };
-    assert_eq!(parts(&model.one(vec![put("a", "1", Condition::None)])), (7, true, vec![(true, false, 0)]));
-    assert_eq!(parts(&model.one(vec![put("a", "2", Condition::None)])), (8, true, vec![(true, true, 7)]));
+    assert_eq!(
+        parts(&model.one(vec![put("a", "1", Condition::None)])),
+        (7, true, vec![(true, false, 0)])
+    );
+    assert_eq!(
+        parts(&model.one(vec![put("a", "2", Condition::None)])),
+        (8, true, vec![(true, true, 7)])
+    );
     assert_eq!(model.value("a"), Some("2"));
 }
 
@@ -95,9 +101,15 @@ fn a_put_has_its_entry_as_version() {
 fn one_failed_condition_leaves_everything_as_it_was() {
     let mut model = Model::default();
     model.one(vec![put("a", "1", Condition::None)]);
-    let answer =
-        model.one(vec![put("b", "x", Condition::None), delete("a"), check("a", Condition::Version(99))]);
-    assert_eq!(parts(&answer), (1, false, vec![(true, false, 0), (true, true, 0), (false, true, 0)]));
+    let answer = model.one(vec![
+        put("b", "x", Condition::None),
+        delete("a"),
+        check("a", Condition::Version(99)),
+    ]);
+    assert_eq!(
+        parts(&answer),
+        (1, false, vec![(true, false, 0), (true, true, 0), (false, true, 0)])
+    );
     assert_eq!((model.value("a"), model.value("b")), (Some("1"), None));
 }
 
@@ -169,8 +181,11 @@ fn a_retried_command_changes_nothing_and_has_the_first_answer() {
 fn a_repeat_in_the_same_batch_changes_nothing() {
     let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let command =
-        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    let command = Command {
+        synced: false,
+        session: Some(session),
+        operations: vec![put("a", "1", Condition::None)],
+    };
     let answers = model.apply(vec![command.clone(), command]);
     assert_eq!(answers[0], answers[1]);
     assert_eq!(model.keys[b"a".as_slice()].0, 1);
@@ -181,8 +196,11 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
     let mut model = Model { next: 1, ..Model::default() };
     model.one(vec![put("a", "1", Condition::None)]);
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 1, base_index: 0 };
-    let command =
-        Command { synced: false, session: Some(session), operations: vec![put("a", "2", Condition::Absent)] };
+    let command = Command {
+        synced: false,
+        session: Some(session),
+        operations: vec![put("a", "2", Condition::Absent)],
+    };
     let first = model.apply(vec![command.clone()]).remove(0);
     model.one(vec![delete("a")]);
     assert_eq!(model.apply(vec![command]).remove(0), first);
@@ -193,8 +211,11 @@ fn a_command_that_did_not_apply_is_not_applied_by_its_repeat() {
 fn an_expired_session_changes_nothing() {
     let mut model = Model { next: 1, ..Model::default() };
     let session = Session { client_id: 1, sequence: 1, lowest_pending: 2, base_index: 0 };
-    let command =
-        Command { synced: false, session: Some(session), operations: vec![put("a", "1", Condition::None)] };
+    let command = Command {
+        synced: false,
+        session: Some(session),
+        operations: vec![put("a", "1", Condition::None)],
+    };
     assert_eq!(model.apply(vec![command]), [Answer::SessionExpired]);
     assert_eq!(model.value("a"), None);
 }
@@ -218,11 +239,8 @@ fn any_command() -> impl Strategy<Value = Command> {
         lowest_pending: 1,
         base_index: 0,
     }));
-    (session, proptest::collection::vec(operation, 1..4)).prop_map(|(session, operations)| Command {
-        synced: false,
-        session,
-        operations,
-    })
+    (session, proptest::collection::vec(operation, 1..4))
+        .prop_map(|(session, operations)| Command { synced: false, session, operations })
 }
 
 proptest! {

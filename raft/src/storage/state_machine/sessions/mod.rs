@@ -214,7 +214,9 @@ impl Sessions {
 impl Client {
     fn find(&self, sequence: u64) -> Result<Arc<Recorded>, usize> {
         match self.results.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
-            Ok(position) => self.results.get(position).map(|(_, recorded)| recorded.clone()).ok_or(position),
+            Ok(position) => {
+                self.results.get(position).map(|(_, recorded)| recorded.clone()).ok_or(position)
+            }
             Err(position) => Err(position),
         }
     }
@@ -226,7 +228,9 @@ impl Client {
             return bytes;
         }
         self.lowest_pending = lowest_pending;
-        while let Some((_, dropped)) = self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending) {
+        while let Some((_, dropped)) =
+            self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending)
+        {
             bytes += dropped.bytes();
         }
         bytes
@@ -253,8 +257,11 @@ impl Client {
     }
 
     fn from_proto(image: proto::SessionImage) -> Result<Client, Malformed> {
-        let mut client =
-            Client { last_used: image.last_used, lowest_pending: image.lowest_pending, ..Client::default() };
+        let mut client = Client {
+            last_used: image.last_used,
+            lowest_pending: image.lowest_pending,
+            ..Client::default()
+        };
         for result in image.results {
             if client.results.back().is_some_and(|(last, _)| *last >= result.sequence) {
                 return Err(Malformed("a session's results out of order"));

@@ -7,13 +7,25 @@ use cairn_engine::MachineImage;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-fn stored(client_id: u128, sequence: u64, lowest_pending: u64, base_index: u64, max: u64) -> StoredSession {
-    StoredSession { session: Session { client_id, sequence, lowest_pending, base_index }, max_sessions: max }
+fn stored(
+    client_id: u128,
+    sequence: u64,
+    lowest_pending: u64,
+    base_index: u64,
+    max: u64,
+) -> StoredSession {
+    StoredSession {
+        session: Session { client_id, sequence, lowest_pending, base_index },
+        max_sessions: max,
+    }
 }
 
 fn recorded(index: u64) -> Arc<Recorded> {
-    let results =
-        vec![OperationResult { condition_held: true, existed: index.is_multiple_of(2), version: index }];
+    let results = vec![OperationResult {
+        condition_held: true,
+        existed: index.is_multiple_of(2),
+        version: index,
+    }];
     Arc::new(Recorded { id: LogId { term: 1, index }, applied: true, results })
 }
 
@@ -31,8 +43,14 @@ fn a_repeat_is_answered_with_the_first_result() {
     let mut sessions = Sessions::default();
     assert_eq!(write(&mut sessions, 10, stored(1, 1, 1, 9, 100)), SessionCheck::New);
     assert_eq!(write(&mut sessions, 11, stored(1, 2, 1, 9, 100)), SessionCheck::New);
-    assert_eq!(write(&mut sessions, 12, stored(1, 1, 1, 9, 100)), SessionCheck::Repeated(recorded(10)));
-    assert_eq!(write(&mut sessions, 13, stored(1, 2, 1, 9, 100)), SessionCheck::Repeated(recorded(11)));
+    assert_eq!(
+        write(&mut sessions, 12, stored(1, 1, 1, 9, 100)),
+        SessionCheck::Repeated(recorded(10))
+    );
+    assert_eq!(
+        write(&mut sessions, 13, stored(1, 2, 1, 9, 100)),
+        SessionCheck::Repeated(recorded(11))
+    );
 }
 
 #[test]
@@ -40,8 +58,14 @@ fn sequences_may_come_out_of_order() {
     let mut sessions = Sessions::default();
     assert_eq!(write(&mut sessions, 10, stored(1, 5, 1, 9, 100)), SessionCheck::New);
     assert_eq!(write(&mut sessions, 11, stored(1, 3, 1, 9, 100)), SessionCheck::New);
-    assert_eq!(write(&mut sessions, 12, stored(1, 5, 1, 9, 100)), SessionCheck::Repeated(recorded(10)));
-    assert_eq!(write(&mut sessions, 13, stored(1, 3, 1, 9, 100)), SessionCheck::Repeated(recorded(11)));
+    assert_eq!(
+        write(&mut sessions, 12, stored(1, 5, 1, 9, 100)),
+        SessionCheck::Repeated(recorded(10))
+    );
+    assert_eq!(
+        write(&mut sessions, 13, stored(1, 3, 1, 9, 100)),
+        SessionCheck::Repeated(recorded(11))
+    );
 }
 
 #[test]
@@ -59,7 +83,11 @@ fn a_result_below_lowest_pending_is_dropped_and_its_write_is_never_applied_again
 fn the_table_is_bounded_in_bytes_and_evicts_the_least_recently_used() {
     let many = |index| {
         let result = OperationResult { condition_held: true, existed: true, version: u64::MAX };
-        Arc::new(Recorded { id: LogId { term: u64::MAX, index }, applied: true, results: vec![result; 128] })
+        Arc::new(Recorded {
+            id: LogId { term: u64::MAX, index },
+            applied: true,
+            results: vec![result; 128],
+        })
     };
     let mut sessions = Sessions::default();
     for index in 1..=20_000_u64 {
@@ -92,10 +120,16 @@ fn a_sequence_below_its_own_lowest_pending_is_refused() {
 fn more_results_than_are_kept_expire_from_the_lowest_on() {
     let mut sessions = Sessions::default();
     for sequence in 1..=MAX_RESULTS as u64 + 1 {
-        assert_eq!(write(&mut sessions, sequence, stored(1, sequence, 1, 0, 100)), SessionCheck::New);
+        assert_eq!(
+            write(&mut sessions, sequence, stored(1, sequence, 1, 0, 100)),
+            SessionCheck::New
+        );
     }
     assert_eq!(write(&mut sessions, 5000, stored(1, 1, 1, 0, 100)), SessionCheck::Expired);
-    assert_eq!(write(&mut sessions, 5001, stored(1, 2, 1, 0, 100)), SessionCheck::Repeated(recorded(2)));
+    assert_eq!(
+        write(&mut sessions, 5001, stored(1, 2, 1, 0, 100)),
+        SessionCheck::Repeated(recorded(2))
+    );
 }
 
 #[test]
@@ -108,7 +142,10 @@ fn the_least_recently_used_session_is_evicted_and_its_repeat_is_not_applied() {
     assert_eq!(write(&mut sessions, 13, stored(3, 1, 1, 12, 2)), SessionCheck::New);
     assert_eq!(sessions.len(), 2);
     assert_eq!(write(&mut sessions, 14, stored(2, 1, 1, 9, 2)), SessionCheck::Expired);
-    assert_eq!(write(&mut sessions, 15, stored(1, 2, 1, 9, 2)), SessionCheck::Repeated(recorded(12)));
+    assert_eq!(
+        write(&mut sessions, 15, stored(1, 2, 1, 9, 2)),
+        SessionCheck::Repeated(recorded(12))
+    );
 }
 
 #[test]

@@ -56,7 +56,8 @@ fn explain<'a>(
     let versions = Versions::collect(&checked, records).map_err(violation)?;
     let orders = Search::new(&checked, &versions, budget, wanted).run().map_err(violation)?;
     let open = |placed: &Placed| {
-        let open = checked.iter().enumerate().filter(|(at, record)| record.is_open() && !has(placed, *at));
+        let open =
+            checked.iter().enumerate().filter(|(at, record)| record.is_open() && !has(placed, *at));
         open.map(|(_, record)| *record).collect()
     };
     Ok(orders.iter().map(open).collect())
@@ -77,7 +78,9 @@ type Keys = u8;
 
 fn keys_of(record: &Record) -> Keys {
     match &record.action {
-        Action::Write(operations) => operations.iter().fold(0, |keys, operation| keys | 1 << operation.key),
+        Action::Write(operations) => {
+            operations.iter().fold(0, |keys, operation| keys | 1 << operation.key)
+        }
         Action::Get(key) | Action::StaleGet(key) | Action::Version(key) => 1 << key,
         Action::List(_) => Keys::MAX,
     }
@@ -136,9 +139,15 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(records: &'a [&'a Record], versions: &'a Versions, budget: usize, wanted: Orders) -> Search<'a> {
-        let mut ordered: Vec<usize> =
-            (0..records.len()).filter(|request| versions.of(*request as Request).is_some()).collect();
+    fn new(
+        records: &'a [&'a Record],
+        versions: &'a Versions,
+        budget: usize,
+        wanted: Orders,
+    ) -> Search<'a> {
+        let mut ordered: Vec<usize> = (0..records.len())
+            .filter(|request| versions.of(*request as Request).is_some())
+            .collect();
         ordered.sort_by_key(|request| versions.of(*request as Request));
         Search { records, versions, ordered, budget, wanted, deepest: None }
     }
@@ -165,7 +174,8 @@ impl<'a> Search<'a> {
                 }
                 continue;
             }
-            if !visited.insert((point.placed.clone(), point.state.clone(), point.untouched.clone())) {
+            if !visited.insert((point.placed.clone(), point.state.clone(), point.untouched.clone()))
+            {
                 continue;
             }
             if visited.len() > self.budget {
@@ -188,7 +198,8 @@ impl<'a> Search<'a> {
     /// Pushes requests whose version is known: only the next log index may follow, or a read whose
     /// moment is a guess.
     fn push_answered(&self, point: &Point, candidates: &[usize], stack: &mut Vec<Point>) {
-        let next_ordered = self.ordered.iter().copied().find(|request| !has(&point.placed, *request));
+        let next_ordered =
+            self.ordered.iter().copied().find(|request| !has(&point.placed, *request));
         for request in candidates.iter().copied() {
             let Some(record) = self.records.get(request) else {
                 continue;
@@ -236,8 +247,9 @@ impl<'a> Search<'a> {
                 continue;
             };
             let keys = keys_of(record);
-            let blind =
-                operations.iter().all(|o| o.condition == Condition::None && o.change != Change::Check);
+            let blind = operations
+                .iter()
+                .all(|o| o.condition == Condition::None && o.change != Change::Check);
             // If it hides a silent write that no request touched, that write need not have been
             // placed. A write that changes nothing need not be placed either.
             let hides = blind && point.untouched.iter().any(|untouched| untouched & !keys == 0);

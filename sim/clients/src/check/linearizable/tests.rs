@@ -25,7 +25,13 @@ fn put(
 }
 
 fn open_put(invoked: u64, key: Key, value: Value) -> Record {
-    record(2, invoked, invoked, Action::Write(vec![operation(key, Change::Put(value))]), Outcome::Unknown)
+    record(
+        2,
+        invoked,
+        invoked,
+        Action::Write(vec![operation(key, Change::Put(value))]),
+        Outcome::Unknown,
+    )
 }
 
 fn get(invoked: u64, returned: u64, key: Key, found: Option<(Value, Version)>) -> Record {
@@ -56,8 +62,10 @@ fn a_read_during_a_write_may_see_either_state() {
 fn a_condition_may_name_a_version_that_only_a_stale_read_showed() {
     let stale = record(3, 2, 3, Action::StaleGet(0), Outcome::Found(Some((7, 5))));
     let named = |version| {
-        let change =
-            WriteOperation { condition: Condition::Version(version), ..operation(0, Change::Put(8)) };
+        let change = WriteOperation {
+            condition: Condition::Version(version),
+            ..operation(0, Change::Put(8))
+        };
         let outcome = Outcome::Applied { index: 9, term: 1, previous: vec![Some(5)] };
         record(1, 4, 6, Action::Write(vec![change]), outcome)
     };
@@ -71,13 +79,22 @@ fn a_check_of_unknown_outcome_does_not_count_as_a_delete() {
         record(2, invoked, invoked, Action::Write(vec![operation(0, change)]), Outcome::Unknown)
     };
     let put = put(0, 1, 0, 1, 5, None);
-    accepted(vec![put.clone(), open(2, Change::Check), open(3, Change::Delete), get(4, 5, 0, None)]);
+    accepted(vec![
+        put.clone(),
+        open(2, Change::Check),
+        open(3, Change::Delete),
+        get(4, 5, 0, None),
+    ]);
     rejected(vec![put, open(2, Change::Check), get(4, 5, 0, None)]);
 }
 
 #[test]
 fn a_stale_read_is_rejected() {
-    rejected(vec![put(0, 1, 0, 1, 5, None), put(2, 3, 0, 2, 6, Some(5)), get(4, 5, 0, Some((1, 5)))]);
+    rejected(vec![
+        put(0, 1, 0, 1, 5, None),
+        put(2, 3, 0, 2, 6, Some(5)),
+        get(4, 5, 0, Some((1, 5))),
+    ]);
 }
 
 /// A client learnt the version of a write of unknown outcome from a stale read, and used it as a
@@ -85,7 +102,8 @@ fn a_stale_read_is_rejected() {
 #[test]
 fn a_condition_may_use_a_version_that_only_a_stale_read_showed() {
     let stale = record(3, 4, 5, Action::StaleGet(0), Outcome::Found(Some((2, 6))));
-    let condition = WriteOperation { key: 0, change: Change::Put(3), condition: Condition::Version(6) };
+    let condition =
+        WriteOperation { key: 0, change: Change::Put(3), condition: Condition::Version(6) };
     let applied = Outcome::Applied { index: 7, term: 1, previous: vec![Some(6)] };
     let conditional = record(3, 6, 7, Action::Write(vec![condition]), applied);
     let first = put(0, 1, 0, 1, 5, None);
@@ -125,15 +143,18 @@ fn a_failed_write_that_took_effect_is_rejected() {
 
 #[test]
 fn a_write_of_unknown_outcome_may_take_effect_late_or_never() {
-    let history = |last| vec![open_put(0, 0, 1), get(1, 2, 0, None), get(3, 4, 0, None), get(5, 6, 0, last)];
+    let history =
+        |last| vec![open_put(0, 0, 1), get(1, 2, 0, None), get(3, 4, 0, None), get(5, 6, 0, last)];
     accepted(history(Some((1, 9))));
     accepted(history(None));
 }
 
 #[test]
 fn an_unknown_delete_can_explain_an_absence_but_only_once() {
-    let delete = record(2, 2, 2, Action::Write(vec![operation(0, Change::Delete)]), Outcome::Unknown);
-    let first = vec![put(0, 1, 0, 1, 5, None), delete, get(3, 4, 0, Some((1, 5))), get(5, 6, 0, None)];
+    let delete =
+        record(2, 2, 2, Action::Write(vec![operation(0, Change::Delete)]), Outcome::Unknown);
+    let first =
+        vec![put(0, 1, 0, 1, 5, None), delete, get(3, 4, 0, Some((1, 5))), get(5, 6, 0, None)];
     accepted(first.clone());
     let mut twice = first;
     twice.extend([put(7, 8, 0, 2, 7, None), get(9, 10, 0, None)]);
@@ -200,10 +221,18 @@ fn batch(invoked: u64, operations: Vec<WriteOperation>, outcome: Outcome) -> Rec
 }
 
 fn list(invoked: u64, items: &[(Key, Value, Version)]) -> Record {
-    let spec =
-        ListSpec { start_after: None, limit: 10, reverse: false, keys_only: false, max_bytes: u64::MAX };
-    let items =
-        items.iter().map(|(key, value, version)| Item { key: *key, value: Some(*value), version: *version });
+    let spec = ListSpec {
+        start_after: None,
+        limit: 10,
+        reverse: false,
+        keys_only: false,
+        max_bytes: u64::MAX,
+    };
+    let items = items.iter().map(|(key, value, version)| Item {
+        key: *key,
+        value: Some(*value),
+        version: *version,
+    });
     record(6, invoked, invoked + 1, Action::List(spec), Outcome::Listed(items.collect(), false))
 }
 
@@ -222,7 +251,8 @@ fn a_batch_is_seen_whole_or_not_at_all() {
 fn a_list_shows_one_moment() {
     let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 0, 3, 7, Some(5))];
     let with = |list: Record| writes.iter().cloned().chain([list]).collect::<Vec<_>>();
-    let overlapping = |items: &[(Key, Value, Version)]| Record { invoked: 0, returned: 9, ..list(0, items) };
+    let overlapping =
+        |items: &[(Key, Value, Version)]| Record { invoked: 0, returned: 9, ..list(0, items) };
     accepted(with(overlapping(&[(0, 1, 5), (1, 2, 6)])));
     accepted(with(overlapping(&[(0, 3, 7), (1, 2, 6)])));
     rejected(with(overlapping(&[(0, 3, 7)])));
@@ -234,7 +264,8 @@ fn pages_respect_start_limit_and_direction() {
     let writes = [put(0, 1, 0, 1, 5, None), put(2, 3, 1, 2, 6, None), put(4, 5, 2, 3, 7, None)];
     let capped = |start_after, limit, reverse, max_bytes, keys: &[(Key, Version)], more| {
         let spec = ListSpec { start_after, limit, reverse, keys_only: true, max_bytes };
-        let items = keys.iter().map(|(key, version)| Item { key: *key, value: None, version: *version });
+        let items =
+            keys.iter().map(|(key, version)| Item { key: *key, value: None, version: *version });
         let list = record(6, 8, 9, Action::List(spec), Outcome::Listed(items.collect(), more));
         verdict(writes.iter().cloned().chain([list]).collect())
     };
@@ -282,7 +313,8 @@ fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
         let (action, outcome) = match rng.random_range(0..4) {
             0 => (Action::Get(key), Outcome::Found(keys[key])),
             kind => {
-                let change = if kind == 1 { Change::Delete } else { Change::Put(at * 1000 + index) };
+                let change =
+                    if kind == 1 { Change::Delete } else { Change::Put(at * 1000 + index) };
                 let previous = vec![keys[key].map(|(_, version)| version)];
                 if !unknown || rng.random_bool(0.5) {
                     keys[key] = match change {
@@ -290,7 +322,10 @@ fn generated(seed: u64, clients: u32, requests: u64) -> Vec<Record> {
                         _ => None,
                     };
                 }
-                (Action::Write(vec![operation(key, change)]), Outcome::Applied { index, term: 1, previous })
+                (
+                    Action::Write(vec![operation(key, change)]),
+                    Outcome::Applied { index, term: 1, previous },
+                )
             }
         };
         let outcome = if unknown { Outcome::Unknown } else { outcome };
