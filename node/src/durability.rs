@@ -8,6 +8,7 @@
 use crate::config::NodeConfig;
 use crate::doctor::{self, Contract, MODES, Plan, Reason, Report};
 use crate::error::Error;
+use crate::promise;
 use cairn_engine::Mode;
 use std::fmt::Write;
 
@@ -111,6 +112,11 @@ impl Durability {
     /// The mode, how it was chosen and, for `device`, how its contract is known, in a few words.
     pub fn words(&self) -> String {
         words(self.mode.name(), self.chosen.name(), self.contract.map(Contract::words))
+    }
+
+    /// The same, and what the mode promises.
+    pub fn promise(&self) -> String {
+        format!("{}: {}", self.words(), promise::sentence(self.mode))
     }
 }
 

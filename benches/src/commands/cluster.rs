@@ -11,8 +11,10 @@ use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::etcd::{self, EtcdCluster};
+use crate::systems::process::find_strace;
 use crate::target::DiskArguments;
 use anyhow::{Result, bail};
+use std::process::Command;
 use std::time::Duration;
 
 /// The command's arguments.
@@ -48,6 +50,11 @@ pub struct Arguments {
     /// nodes down.
     #[arg(long)]
     costs: bool,
+    /// Make each fdatasync of Cairn's nodes last this many microseconds longer, by strace, to see
+    /// what a slower disk makes of the modes. The nodes then reach their disk by threads, since
+    /// strace does not see io_uring.
+    #[arg(long, requires = "without_etcd")]
+    slower_syncs_us: Option<u64>,
     /// Measure only Cairn.
     #[arg(long, conflicts_with = "assert_ratio")]
     without_etcd: bool,
@@ -60,6 +67,9 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> Result<Report> {
     if !arguments.without_etcd {
         etcd::program()?;
+    }
+    if arguments.slower_syncs_us.is_some() {
+        find_strace()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
     let limit = Limit::Time {
@@ -96,6 +106,9 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         }
     }
     drop(step);
+    if let Some(us) = arguments.slower_syncs_us {
+        report.set("added to each fdatasync", format!("{us} µs"));
+    }
     report.set("clients", clients);
     report.set("connections", connections);
     report.set("value bytes", value_bytes);
@@ -147,6 +160,22 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     Ok(report)
 }
 
+/// Nodes whose every fdatasync lasts longer.
+fn slower_syncs(us: u64) -> ClusterOptions {
+    let strace = move || {
+        let mut command = Command::new("strace");
+        let inject = format!("inject=fdatasync:delay_enter={us}");
+        command.args(["-f", "-q", "--seccomp-bpf", "-o", "/dev/null"]);
+        command.args(["-e", "trace=fdatasync", "-e", &inject]);
+        command
+    };
+    ClusterOptions {
+        backend: "threads",
+        wrapper: Box::new(move |_, _| Some(strace())),
+        ..ClusterOptions::default()
+    }
+}
+
 /// Cairn in one durability mode.
 struct Side {
     name: &'static str,
@@ -176,7 +205,7 @@ impl Side {
         let options = ClusterOptions {
             size_bytes: arguments.size_mib << 20,
             mode: self.mode.clone(),
-            ..ClusterOptions::default()
+            ..arguments.slower_syncs_us.map_or_else(ClusterOptions::default, slower_syncs)
         };
         let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
         let fast = self.mode == "replicated" && !self.degraded;

@@ -25,8 +25,10 @@ const STOP_WITHIN: Duration = Duration::from_secs(30);
 const ACK_MODE_WITHIN: Duration = Duration::from_secs(30);
 const ACK_MODE_PUTS: u64 = 500;
 
+/// The command to put before `cairn serve`, for the folder of the run and a slot.
+pub type Wrapper = Box<dyn Fn(&Path, usize) -> Option<Command> + Send + Sync>;
+
 /// How the cluster runs.
-#[derive(Clone)]
 pub struct ClusterOptions {
     /// Size of each data directory in bytes.
     pub size_bytes: u64,
@@ -35,7 +37,7 @@ pub struct ClusterOptions {
     /// The I/O backend: auto, io_uring or threads.
     pub backend: &'static str,
     /// A tracer: the program and arguments to put before `cairn serve`, for each slot.
-    pub wrapper: fn(&Path, usize) -> Option<Command>,
+    pub wrapper: Wrapper,
 }
 
 impl Default for ClusterOptions {
@@ -44,7 +46,7 @@ impl Default for ClusterOptions {
             size_bytes: 4 << 30,
             mode: "replicated".to_owned(),
             backend: "auto",
-            wrapper: |_, _| None,
+            wrapper: Box::new(|_, _| None),
         }
     }
 }

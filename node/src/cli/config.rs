@@ -62,7 +62,7 @@ fn durability(layers: &Layers) -> Result<Durability, String> {
     Durability::of(&config).map_err(|error| error.to_string())
 }
 
-fn durability_json(durability: &Result<Durability, String>) -> Value {
+pub(super) fn durability_json(durability: &Result<Durability, String>) -> Value {
     match durability {
         Ok(durability) => json!({
             "mode": durability.mode.name(),
@@ -102,9 +102,12 @@ fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> Str
         ]
     };
     let keys = table(&std::iter::once(head).chain(settings.iter().map(one)).collect::<Vec<_>>());
-    let here = match durability {
-        Ok(durability) => format!("{}: {}", durability.words(), promise::sentence(durability.mode)),
-        Err(reason) => format!("none: {reason}"),
-    };
-    format!("{keys}\n\nMode here: {here}")
+    format!("{keys}\n\n{}", durability_text(durability))
+}
+
+pub(super) fn durability_text(durability: &Result<Durability, String>) -> String {
+    match durability {
+        Ok(durability) => format!("Mode here: {}", durability.promise()),
+        Err(reason) => format!("Mode here: none: {reason}"),
+    }
 }

@@ -1,11 +1,12 @@
 //! `cairn format`: creates a data directory.
 
+use super::config::{durability_json, durability_text};
 use super::exit::Exit;
 use super::output::Output;
 use super::server_options::ServerOptions;
 use cairn_engine::Identity;
-use cairn_node::NodeConfig;
 use cairn_node::config::{Source, format_size};
+use cairn_node::{Durability, NodeConfig};
 use cairn_raft::NodeId;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,12 +33,20 @@ pub(crate) async fn run(args: FormatArgs, output: &Output) -> anyhow::Result<Exi
     let id = NodeId::new(identity.slot, identity.incarnation);
     let directory = config.data_directory.display().to_string();
     let bytes = config.storage.size_bytes;
+    let durability = Durability::of(&config).map_err(|error| error.to_string());
     output.either(
         || {
             json!({ "directory": directory, "bytes": bytes, "cluster": identity.cluster, "slot": identity.slot,
-                    "node_id": id.to_string() })
+                    "node_id": id.to_string(), "durability": durability_json(&durability) })
         },
-        || format!("formatted {directory}: {} for node {id} of cluster {}", format_size(bytes), identity.cluster),
+        || {
+            format!(
+                "formatted {directory}: {} for node {id} of cluster {}\n{}",
+                format_size(bytes),
+                identity.cluster,
+                durability_text(&durability)
+            )
+        },
     )?;
     Ok(Exit::Done)
 }

@@ -157,7 +157,7 @@ fn as_text(answers: &[Answer]) -> String {
 }
 
 /// The promise of each mode that some node runs in.
-fn promises(answers: &[Answer]) -> Vec<String> {
+pub(super) fn promises(answers: &[Answer]) -> Vec<String> {
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let modes: BTreeSet<&str> =
         nodes.filter_map(|node| Some(node.durability.as_ref()?.mode.as_str())).collect();

@@ -277,6 +277,7 @@ async fn assemble(
     let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
     let clients = tokio::spawn(clients);
     let identity = replica.node_id();
+    info!("mode {}", durability.promise());
     for remark in durability.remarks() {
         info!(mode = %durability.mode, "{remark}");
     }

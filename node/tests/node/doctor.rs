@@ -90,6 +90,25 @@ async fn a_formatted_directory_is_examined_while_it_is_served() {
     assert_eq!(cluster.cairn(&["put", "still", "served"]).code, 0);
 }
 
+/// Whoever runs `auto` learns which mode that is and what it may lose, without asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn formatting_and_each_start_say_the_mode_and_its_promise() {
+    let cluster = Cluster::start(3, "64MiB", "").await;
+    let status = cluster.cairn(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
+    let durability = &status[0]["durability"];
+    let said = format!("{}, auto", durability["mode"].as_str().expect("a mode"));
+    let promise = durability["promise"].as_str().expect("a promise");
+    let log = cluster.logs();
+    assert!(log.contains(&format!("mode {said}")) && log.contains(promise), "{log}");
+
+    let arguments = ["format", "--config", cluster.config(0), "--dir", "another"];
+    let ran = run(cluster.folder.path(), &arguments);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains(&format!("Mode here: {said}")), "{ran:?}");
+    assert!(ran.stdout.contains(promise), "{ran:?}");
+}
+
 #[test]
 fn a_path_that_cannot_hold_a_directory_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -19,6 +19,8 @@ mod layout;
 
 use super::exit::Exit;
 use super::output::Output;
+use super::status::promises;
+use cairn_client::Client;
 use clap::{Args, Subcommand};
 use cluster::Cluster;
 use home::Home;
@@ -107,9 +109,10 @@ async fn serve(
     cluster.wait_ready().await?;
     let endpoints = cluster.endpoints();
     home.remember(&endpoints)?;
+    let answers = Client::connect(endpoints.clone()).await?.statuses().await;
     output.either(
         || serde_json::json!({ "endpoints": endpoints, "directory": home.path() }),
-        || announcement(&endpoints, home),
+        || announcement(&endpoints, home, &promises(&answers).join("\n")),
     )?;
     if args.demo {
         demo::run(&endpoints, output).await?;
@@ -124,12 +127,13 @@ async fn serve(
     anyhow::bail!("every node ended; their logs are in {}", home.path().display())
 }
 
-fn announcement(endpoints: &[String], home: &Home) -> String {
+fn announcement(endpoints: &[String], home: &Home, promises: &str) -> String {
     let endpoints = endpoints.join(",");
     let cairn = program();
     format!(
         "A cluster of three nodes is ready at {endpoints}\n\
-         Data and logs: {}\n\n  \
+         Data and logs: {}\n\
+         Mode {promises}\n\n  \
          {cairn} put greeting hello\n  \
          {cairn} get greeting\n  \
          {cairn} status",
