@@ -11,7 +11,7 @@
 //! let read = client.get("users/ada").await?;
 //! assert_eq!(read.map(|item| item.version), Some(written.version));
 //!
-//! Only if no other client wrote it in between.
+//! // Only if no other client wrote it in between.
 //! match client.put_if_version("users/ada", "analyst", written.version).await {
 //!     Ok(_) => println!("changed"),
 //!     Err(Error::ConditionFailed { failed, .. }) => println!("not applied: {failed:?}"),
