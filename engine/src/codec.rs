@@ -1,4 +1,4 @@
-//! Reading and writing little-endian fields.
+//! Reading little-endian fields, hashes and checksums.
 //!
 //! Bytes come from a disk and are untrusted: every read is bounds-checked and returns `None` past
 //! the end.
@@ -46,42 +46,6 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u128(&mut self) -> Option<u128> {
         self.array().map(u128::from_le_bytes)
-    }
-}
-
-/// Appends fields to a vector.
-pub(crate) trait Writer {
-    fn put_u8(&mut self, v: u8);
-    fn put_u16(&mut self, v: u16);
-    fn put_u32(&mut self, v: u32);
-    fn put_u64(&mut self, v: u64);
-    fn put_u128(&mut self, v: u128);
-    fn put_bytes(&mut self, v: &[u8]);
-}
-
-impl Writer for Vec<u8> {
-    fn put_u8(&mut self, v: u8) {
-        self.push(v);
-    }
-
-    fn put_u16(&mut self, v: u16) {
-        self.extend_from_slice(&v.to_le_bytes());
-    }
-
-    fn put_u32(&mut self, v: u32) {
-        self.extend_from_slice(&v.to_le_bytes());
-    }
-
-    fn put_u64(&mut self, v: u64) {
-        self.extend_from_slice(&v.to_le_bytes());
-    }
-
-    fn put_u128(&mut self, v: u128) {
-        self.extend_from_slice(&v.to_le_bytes());
-    }
-
-    fn put_bytes(&mut self, v: &[u8]) {
-        self.extend_from_slice(v);
     }
 }
 

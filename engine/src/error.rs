@@ -149,7 +149,7 @@ impl Error {
     /// Whether the directory's identity, and with it its votes, cannot be read. The member can then
     /// only come back under a new identity.
     pub fn is_identity_lost(&self) -> bool {
-        matches!(self, Error::Corrupt(Corruption { kind: CorruptionKind::Superblock, .. }))
+        matches!(self, Error::Corrupt(Corruption { file: FileKind::Superblock, .. }))
     }
 
     /// Whether a sync failed.
@@ -165,7 +165,7 @@ impl Error {
 
 /// Bytes that are not what was written there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("corrupt {kind:?} in file `{}` at offset {offset}, {length} bytes: expected {expected}, found {found}", file.name())]
+#[error("corrupt {} in file `{}` at offset {offset}, {length} bytes: expected {expected}, found {found}", unit(*file), file.name())]
 pub struct Corruption {
     /// The file.
     pub file: FileKind,
@@ -173,8 +173,6 @@ pub struct Corruption {
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// What the bytes should have been.
-    pub kind: CorruptionKind,
     /// What was expected there: a hash, a sequence number.
     pub expected: String,
     /// What was found.
@@ -183,16 +181,26 @@ pub struct Corruption {
     pub log_ids: Vec<LogId>,
 }
 
-/// What a corrupt range should have been.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CorruptionKind {
-    /// A copy of the superblock.
-    Superblock,
-    /// A journal block that is known to have been completed.
-    JournalBlock,
-    /// A checkpoint.
-    Checkpoint,
-    /// A value's extent.
-    Value,
+impl Corruption {
+    /// Damage that belongs to no log entry.
+    pub(crate) fn new(
+        file: FileKind,
+        offset: u64,
+        length: u64,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Corruption {
+        let (expected, found) = (expected.into(), found.into());
+        Corruption { file, offset, length, expected, found, log_ids: Vec::new() }
+    }
+}
+
+/// What each range of a file should have been.
+fn unit(file: FileKind) -> &'static str {
+    match file {
+        FileKind::Superblock => "Superblock",
+        FileKind::Journal => "JournalBlock",
+        FileKind::Checkpoint0 | FileKind::Checkpoint1 => "Checkpoint",
+        FileKind::Data => "Value",
+    }
 }

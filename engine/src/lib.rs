@@ -67,7 +67,7 @@ mod types;
 mod values;
 mod write;
 
-pub use error::{Corruption, CorruptionKind, Error, Result};
+pub use error::{Corruption, Error, Result};
 pub use io::Pace;
 pub use maintain::{Checked, Extent, Installer, Owner};
 pub use open::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};

@@ -265,6 +265,13 @@ pub struct ValueRef {
     pub hash: u128,
 }
 
+impl ValueRef {
+    /// Whether these are the bytes of the value.
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.len as usize && hash(bytes) == self.hash
+    }
+}
+
 /// A key's current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
@@ -288,8 +295,7 @@ pub struct SnapshotKey {
 impl SnapshotKey {
     /// A key with its value; entry `version` wrote it.
     pub fn with_value(key: Bytes, version: LogId, value: Bytes) -> SnapshotKey {
-        let (length, hash) =
-            (u32::try_from(value.len()).unwrap_or(u32::MAX), crate::codec::hash(&value));
+        let (length, hash) = (u32::try_from(value.len()).unwrap_or(u32::MAX), hash(&value));
         SnapshotKey { key, version, length, hash, value: Some(value) }
     }
 
@@ -302,11 +308,10 @@ impl SnapshotKey {
         hash: u128,
         value: Option<Bytes>,
     ) -> Option<SnapshotKey> {
-        let named = SnapshotKey { key, version, length, hash, value: None };
         match value.or_else(|| (length == 0).then(Bytes::new)) {
-            None => Some(named),
+            None => Some(SnapshotKey { key, version, length, hash, value: None }),
             Some(value) => {
-                let checked = SnapshotKey::with_value(named.key, version, value);
+                let checked = SnapshotKey::with_value(key, version, value);
                 (checked.hash == hash && checked.length == length).then_some(checked)
             }
         }

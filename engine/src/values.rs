@@ -7,8 +7,8 @@
 //! and values that were appended together are stored together.
 
 use crate::codec::hash;
-use crate::error::{Corruption, CorruptionKind, Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
+use crate::error::{Corruption, Error, Result};
+use crate::io::{BLOCK, FileKind, OpenFile};
 use crate::types::{LogId, ValueRef};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -30,7 +30,7 @@ const RUNS_AT_ONCE: usize = 32;
 ///
 /// # Errors
 /// `Corrupt` with the location and the entry; also if the device cannot read it.
-pub(crate) async fn read_value(device: &dyn Device, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
+pub(crate) async fn read_value(data: &OpenFile, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
     if at.len == 0 {
         return Ok(Bytes::new());
     }
@@ -39,40 +39,30 @@ pub(crate) async fn read_value(device: &dyn Device, at: &ValueRef, log_id: LogId
             file: FileKind::Data,
             offset: at.offset,
             length: u64::from(at.len),
-            kind: CorruptionKind::Value,
             expected: format!("{:032x}", at.hash),
             found,
             log_ids: vec![log_id],
         })
     };
-    let end = at.offset.checked_add(u64::from(at.len)).filter(|end| *end <= device.size());
+    let end = at.offset.checked_add(u64::from(at.len)).filter(|end| *end <= data.size());
     let end = end.ok_or_else(|| corrupt("an extent outside the data area".to_owned()))?;
     let blocks = at.offset / BLOCK_BYTES * BLOCK_BYTES..end;
-    match read_matching(device, blocks.clone(), at).await {
+    match read_matching(data, blocks.clone(), at).await {
         Ok(value) => Ok(value),
-        Err(_) => read_matching(device, blocks, at).await.map_err(corrupt),
+        Err(_) => read_matching(data, blocks, at).await.map_err(corrupt),
     }
 }
 
 /// Reads `range`, whose end is the value's end, and returns the value. `Err` says what was found
 /// instead.
 async fn read_matching(
-    device: &dyn Device,
+    data: &OpenFile,
     range: Range<u64>,
     at: &ValueRef,
 ) -> std::result::Result<Bytes, String> {
-    let len = (range.end - range.start) as usize;
-    let (result, buf) = device.read(range.start, AlignedBuf::zeroed(len)).await;
-    result.map_err(|error| format!("it cannot be read: {error}"))?;
-    let (from, to) = ((at.offset - range.start) as usize, len);
-    let value = buf.get(from..to).unwrap_or_default();
-    match hash(value) {
-        found if found == at.hash && value.len() <= COPIED_BYTES => {
-            Ok(Bytes::copy_from_slice(value))
-        }
-        found if found == at.hash => Ok(Bytes::from_owner(buf).slice(from..to)),
-        found => Err(format!("{found:032x}")),
-    }
+    let buf = data.read(range.start, (range.end - range.start) as usize).await;
+    let buf = buf.map_err(|error| format!("it cannot be read: {error}"))?;
+    part(&Bytes::from_owner(buf), range.start, at)
 }
 
 /// A value to read, with its index in the request.
@@ -91,12 +81,12 @@ struct ReadRun {
 /// # Errors
 /// As [`read_value`], for each.
 pub(crate) async fn read_values<T: Send>(
-    device: &dyn Device,
+    data: &OpenFile,
     values: &[(ValueRef, LogId)],
     take: impl Fn(Result<Bytes>) -> T + Copy + Send,
 ) -> Vec<T> {
-    let runs = runs(values, device.size());
-    let read = futures::stream::iter(runs.into_iter().map(|run| read_run(device, run, take)));
+    let runs = runs(values, data.size());
+    let read = futures::stream::iter(runs.into_iter().map(|run| read_run(data, run, take)));
     let mut found: Vec<_> = read.buffer_unordered(RUNS_AT_ONCE).concat().await;
     found.sort_unstable_by_key(|(number, _)| *number);
     found.into_iter().map(|(_, value)| value).collect()
@@ -133,7 +123,7 @@ fn runs(values: &[(ValueRef, LogId)], size: u64) -> Vec<ReadRun> {
 }
 
 async fn read_run<T>(
-    device: &dyn Device,
+    data: &OpenFile,
     run: ReadRun,
     take: impl Fn(Result<Bytes>) -> T,
 ) -> Vec<(usize, T)> {
@@ -142,31 +132,33 @@ async fn read_run<T>(
     let blocks = match range.is_empty() {
         true => Bytes::new(),
         false => {
-            let len = (range.end - range.start) as usize;
-            let (result, buf) = device.read(range.start, AlignedBuf::zeroed(len)).await;
-            result.map(|()| Bytes::from_owner(buf)).unwrap_or_default()
+            let buf = data.read(range.start, (range.end - range.start) as usize).await;
+            buf.map(Bytes::from_owner).unwrap_or_default()
         }
     };
     for (number, at, log_id) in values {
         let value = match part(&blocks, range.start, &at) {
-            Some(value) => Ok(value),
+            Ok(value) => Ok(value),
             // Damaged, or misread: read it once more alone.
-            None => read_value(device, &at, log_id).await,
+            Err(_) => read_value(data, &at, log_id).await,
         };
         found.push((number, take(value)));
     }
     found
 }
 
-/// The value in blocks that begin at `start`, if it is there and intact.
-fn part(blocks: &Bytes, start: u64, at: &ValueRef) -> Option<Bytes> {
-    let from = usize::try_from(at.offset.checked_sub(start)?).ok()?;
-    let bytes =
-        blocks.get(from..)?.get(..at.len as usize).filter(|bytes| hash(bytes) == at.hash)?;
-    // A slice keeps all the blocks in memory while it is used.
-    match bytes.len() > COPIED_BYTES && bytes.len() > blocks.len() / 2 {
-        true => Some(blocks.slice_ref(bytes)),
-        false => Some(Bytes::copy_from_slice(bytes)),
+/// The value in blocks that begin at `start`. `Err` says what is there instead.
+fn part(blocks: &Bytes, start: u64, at: &ValueRef) -> std::result::Result<Bytes, String> {
+    let from = at.offset.checked_sub(start).and_then(|from| usize::try_from(from).ok());
+    let bytes = from.and_then(|from| blocks.get(from..)?.get(..at.len as usize));
+    let bytes = bytes.ok_or("too few bytes")?;
+    match hash(bytes) {
+        found if found != at.hash => Err(format!("{found:032x}")),
+        // A slice keeps all the blocks in memory while it is used.
+        _ if bytes.len() > COPIED_BYTES && bytes.len() > blocks.len() / 2 => {
+            Ok(blocks.slice_ref(bytes))
+        }
+        _ => Ok(Bytes::copy_from_slice(bytes)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The bytes of a checkpoint's header: two copies in the first two blocks of its area.
 
-use crate::codec::{Reader, Writer, sealed};
-use crate::io::{AlignedBuf, BLOCK, Device};
+use crate::codec::{Reader, sealed};
+use crate::io::{BLOCK, OpenFile};
+use bytes::BufMut;
 
 const MAGIC: [u8; 8] = *b"CAIRN.CP";
 const VERSION: u32 = 1;
@@ -49,17 +50,17 @@ impl Header {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);
-        out.put_bytes(&MAGIC);
-        out.put_u32(VERSION);
-        out.put_u32(0);
-        out.put_u128(0);
-        out.put_u64(self.incarnation);
-        out.put_u64(self.number);
-        out.put_u64(self.sequence);
-        out.put_u128(self.chain);
-        out.put_u64(self.body_bytes);
-        out.put_u128(self.table_hash);
-        out.put_u32(u32::from(self.replaces));
+        out.put_slice(&MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u32_le(0);
+        out.put_u128_le(0);
+        out.put_u64_le(self.incarnation);
+        out.put_u64_le(self.number);
+        out.put_u64_le(self.sequence);
+        out.put_u128_le(self.chain);
+        out.put_u64_le(self.body_bytes);
+        out.put_u128_le(self.table_hash);
+        out.put_u32_le(u32::from(self.replaces));
         out.resize(BLOCK, 0);
         sealed::seal(&mut out, CHECKSUM_AT);
         out
@@ -88,13 +89,13 @@ impl Header {
 }
 
 /// The area's header: the newest intact copy.
-pub(crate) async fn read_headers(device: &dyn Device, incarnation: u64) -> Option<Header> {
+pub(crate) async fn read_headers(file: &OpenFile, incarnation: u64) -> Option<Header> {
     let mut newest: Option<Header> = None;
     for copy in 0..COPIES {
         // One read for each: a copy that cannot be read must not hide the other.
-        let (result, block) = device.read(copy * BLOCK as u64, AlignedBuf::zeroed(BLOCK)).await;
-        let intact = Header::decode(&block, device.size())
-            .filter(|h| result.is_ok() && h.incarnation == incarnation);
+        let block = file.read(copy * BLOCK as u64, BLOCK).await.ok();
+        let intact = block.and_then(|block| Header::decode(&block, file.size()));
+        let intact = intact.filter(|h| h.incarnation == incarnation);
         if intact.is_some_and(|h| newest.is_none_or(|other| other.number < h.number)) {
             newest = intact;
         }

@@ -5,7 +5,7 @@
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
 use crate::group::{Group, LogEntry};
-use crate::io::{AlignedBuf, BLOCK, Device};
+use crate::io::{BLOCK, OpenFile};
 use crate::journal::value_ref;
 use crate::types::{GroupId, KeyEntry, LogId};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 /// Reads the checkpoint that `header` describes; `Err` says what does not match.
 pub(crate) async fn load(
-    device: &dyn Device,
+    file: &OpenFile,
     header: &Header,
 ) -> std::result::Result<BTreeMap<GroupId, Group>, String> {
     let table_bytes = header.chunks() * HASH_BYTES;
-    let table = read(device, header.table_at(), table_bytes).await?;
+    let table = read(file, header.table_at(), table_bytes).await?;
     if hash(&table) != header.table_hash {
         return Err("the chunk table does not match its hash in the header".to_owned());
     }
@@ -25,8 +25,7 @@ pub(crate) async fn load(
         let mut r = Reader::new(&table);
         std::iter::from_fn(|| r.u128()).collect()
     };
-    let mut body =
-        BodyReader { device, header: *header, hashes, next: 0, buffer: Vec::new(), at: 0 };
+    let mut body = BodyReader { file, header: *header, hashes, next: 0, buffer: Vec::new(), at: 0 };
     let mut groups = BTreeMap::new();
     let count = body.field(4, |r| r.u32()).await?;
     for _ in 0..count {
@@ -36,12 +35,12 @@ pub(crate) async fn load(
     Ok(groups)
 }
 
-async fn read(device: &dyn Device, offset: u64, len: u64) -> std::result::Result<Vec<u8>, String> {
+async fn read(file: &OpenFile, offset: u64, len: u64) -> std::result::Result<Vec<u8>, String> {
     if len == 0 {
         return Ok(Vec::new());
     }
-    let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
-    result.map_err(|e| format!("reading {len} bytes at {offset}: {e}"))?;
+    let buf = file.read(offset, len as usize).await;
+    let buf = buf.map_err(|e| format!("reading {len} bytes at {offset}: {e}"))?;
     buf.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| "short read".to_owned())
 }
 
@@ -107,7 +106,7 @@ fn key_entry(r: &mut Reader<'_>, len: usize) -> Option<(Vec<u8>, KeyEntry)> {
 
 /// The body as a stream of checked bytes.
 struct BodyReader<'a> {
-    device: &'a dyn Device,
+    file: &'a OpenFile,
     header: Header,
     hashes: Vec<u128>,
     /// The next chunk to read.
@@ -127,7 +126,7 @@ impl BodyReader<'_> {
                 return Err("the body ends early".to_owned());
             }
             let padded = bytes.next_multiple_of(BLOCK as u64);
-            let chunk = read(self.device, BODY_AT + start, padded).await?;
+            let chunk = read(self.file, BODY_AT + start, padded).await?;
             let chunk = chunk.get(..bytes as usize).unwrap_or_default();
             if self.hashes.get(self.next as usize) != Some(&hash(chunk)) {
                 return Err(format!("chunk {} does not match its hash", self.next));
@@ -138,23 +137,14 @@ impl BodyReader<'_> {
         Ok(())
     }
 
-    async fn peek<T>(
+    async fn field<T>(
         &mut self,
         len: usize,
         decode: impl FnOnce(&mut Reader<'_>) -> Option<T>,
     ) -> std::result::Result<T, String> {
         self.fill(len).await?;
         let bytes = self.buffer.get(self.at..self.at + len).unwrap_or_default();
-        decode(&mut Reader::new(bytes)).ok_or_else(|| "a field cannot be read".to_owned())
-    }
-
-    async fn field<T>(
-        &mut self,
-        len: usize,
-        decode: impl FnOnce(&mut Reader<'_>) -> Option<T>,
-    ) -> std::result::Result<T, String> {
-        let value = self.peek(len, decode).await?;
         self.at += len;
-        Ok(value)
+        decode(&mut Reader::new(bytes)).ok_or_else(|| "a field cannot be read".to_owned())
     }
 }

@@ -20,5 +20,5 @@ mod verify;
 pub(crate) use capture::{Capture, CapturedGroup};
 pub(crate) use header::{COPIES, Header, read_headers};
 pub(crate) use load::load;
-pub(crate) use save::{CheckpointPosition, file_of, void, write, write_header};
+pub(crate) use save::{void, write, write_header};
 pub(crate) use verify::verify;

@@ -2,99 +2,69 @@
 
 use super::capture::{Capture, CapturedGroup};
 use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
-use crate::codec::{Writer, hash};
+use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind, yield_once};
+use crate::io::{AlignedBuf, BLOCK, OpenFile, yield_once};
 use crate::journal::{encode_body, put_value_ref};
 use crate::types::{LogId, ValueRef};
-use std::io;
+use bytes::BufMut;
 
-/// Identifies a checkpoint: its number, and the journal block that it covers.
-#[derive(Clone, Copy)]
-pub(crate) struct CheckpointPosition {
-    pub incarnation: u64,
-    pub number: u64,
-    pub sequence: u64,
-    pub chain: u128,
-}
-
-/// The file of an area.
-pub(crate) fn file_of(area: usize) -> FileKind {
-    if area == 0 { FileKind::Checkpoint0 } else { FileKind::Checkpoint1 }
-}
-
-/// Writes a complete checkpoint into an area. `synced_first` runs before the header is written,
-/// which makes the checkpoint count. Returns the bytes written.
+/// Writes a complete checkpoint into an area. `header` identifies it: its number, and the journal
+/// block that it covers. `synced_first` runs before the header is written, which makes the
+/// checkpoint count. Returns the bytes written.
 pub(crate) async fn write(
-    device: &dyn Device,
-    file: FileKind,
-    location: &str,
+    file: &OpenFile,
     capture: &Capture,
-    place: CheckpointPosition,
+    header: Header,
     synced_first: impl Future<Output = Result<()>>,
 ) -> Result<u64> {
-    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
     let mut body =
-        BodyWriter { device, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
-    write_body(&mut body, capture).await.map_err(failed("write"))?;
-    let (body_bytes, table) = body.finish().await.map_err(failed("write"))?;
-    let CheckpointPosition { incarnation, number, sequence, chain } = place;
-    let header = Header {
-        incarnation,
-        number,
-        sequence,
-        chain,
-        body_bytes,
-        table_hash: hash(&table),
-        replaces: capture.replaces,
-    };
-    if header.area_bytes() > device.size() {
-        return Err(full(header.area_bytes(), device.size()));
+        BodyWriter { file, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
+    body.buffer.put_u32_le(capture.groups.len() as u32);
+    for group in &capture.groups {
+        write_group(&mut body, group).await?;
     }
-    write_at(device, header.table_at(), &table).await.map_err(failed("write"))?;
-    device.sync().await.map_err(failed("sync"))?;
+    if !body.buffer.is_empty() {
+        body.chunk().await?;
+    }
+    let (body_bytes, table_hash) = (body.bytes, hash(&body.hashes));
+    let header = Header { body_bytes, table_hash, replaces: capture.replaces, ..header };
+    let (needed, capacity) = (header.area_bytes(), file.size());
+    if needed > capacity {
+        return Err(Error::Full { needed, free: 0, capacity });
+    }
+    write_at(file, header.table_at(), &body.hashes).await?;
+    file.sync().await?;
     synced_first.await?;
     for copy in 0..COPIES {
-        write_header(device, file, location, &header, copy).await?;
+        write_header(file, &header, copy).await?;
     }
-    device.sync().await.map_err(failed("sync"))?;
-    Ok(header.area_bytes())
+    file.sync().await?;
+    Ok(needed)
 }
 
 /// Writes one copy of a header. Not synced when this returns.
-pub(crate) async fn write_header(
-    device: &dyn Device,
-    file: FileKind,
-    location: &str,
-    header: &Header,
-    copy: u64,
-) -> Result<()> {
-    let written = write_at(device, copy * BLOCK as u64, &header.encode()).await;
-    written.map_err(|e| Error::failed(location, file, "write", e))
+pub(crate) async fn write_header(file: &OpenFile, header: &Header, copy: u64) -> Result<()> {
+    write_at(file, copy * BLOCK as u64, &header.encode()).await
 }
 
 /// Makes an area hold no checkpoint.
-pub(crate) async fn void(device: &dyn Device, file: FileKind, location: &str) -> Result<()> {
-    let failed = |operation| move |e: io::Error| Error::failed(location, file, operation, e);
-    write_at(device, 0, &[0; BODY_AT as usize]).await.map_err(failed("write"))?;
-    device.sync().await.map_err(failed("sync"))
+pub(crate) async fn void(file: &OpenFile) -> Result<()> {
+    write_at(file, 0, &[0; BODY_AT as usize]).await?;
+    file.sync().await
 }
 
-fn full(needed: u64, capacity: u64) -> Error {
-    Error::Full { needed, free: 0, capacity }
-}
-
-async fn write_at(device: &dyn Device, offset: u64, bytes: &[u8]) -> io::Result<()> {
+async fn write_at(file: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
     }
-    device.write(offset, AlignedBuf::copied_from(bytes)).await.0
+    file.write(offset, AlignedBuf::copied_from(bytes)).await
 }
 
 /// Cuts a stream of bytes into hashed chunks.
 struct BodyWriter<'a> {
-    device: &'a dyn Device,
+    file: &'a OpenFile,
     at: u64,
     buffer: Vec<u8>,
     hashes: Vec<u8>,
@@ -103,7 +73,7 @@ struct BodyWriter<'a> {
 
 impl BodyWriter<'_> {
     /// Writes out complete chunks. Afterwards the buffer holds less than one.
-    async fn drain(&mut self) -> io::Result<()> {
+    async fn drain(&mut self) -> Result<()> {
         while self.buffer.len() >= CHUNK_BYTES {
             let rest = self.buffer.split_off(CHUNK_BYTES);
             self.chunk().await?;
@@ -113,61 +83,45 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    async fn chunk(&mut self) -> io::Result<()> {
+    async fn chunk(&mut self) -> Result<()> {
         let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
-        if self.at + len > self.device.size() {
-            let message = format!(
-                "the index does not fit into a checkpoint area of {} bytes",
-                self.device.size()
-            );
-            return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+        let capacity = self.file.size();
+        if self.at + len > capacity {
+            let reason =
+                format!("the index does not fit into a checkpoint area of {capacity} bytes");
+            return Err(self.file.failed("write", reason));
         }
-        self.hashes.put_u128(hash(&self.buffer));
+        self.hashes.put_u128_le(hash(&self.buffer));
         self.bytes += self.buffer.len() as u64;
-        write_at(self.device, self.at, &self.buffer).await?;
+        write_at(self.file, self.at, &self.buffer).await?;
         self.at += len;
         Ok(())
     }
-
-    async fn finish(mut self) -> io::Result<(u64, Vec<u8>)> {
-        if !self.buffer.is_empty() {
-            self.chunk().await?;
-        }
-        Ok((self.bytes, self.hashes))
-    }
 }
 
-async fn write_body(body: &mut BodyWriter<'_>, capture: &Capture) -> io::Result<()> {
-    body.buffer.put_u32(capture.groups.len() as u32);
-    for group in &capture.groups {
-        write_group(body, group).await?;
-    }
-    Ok(())
-}
-
-async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Result<()> {
+async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> Result<()> {
     let out = &mut body.buffer;
-    out.put_u32(group.id.0);
+    out.put_u32_le(group.id.0);
     for position in [group.purged, group.applied, group.applied_before] {
         put_option(out, position);
     }
     let image = group.image.as_ref().map(|image| image.encode()).unwrap_or_default();
-    out.put_u32(image.len() as u32);
-    out.put_bytes(&image);
-    out.put_u64(group.log.len() as u64);
+    out.put_u32_le(image.len() as u32);
+    out.put_slice(&image);
+    out.put_u64_le(group.log.len() as u64);
     for entry in &group.log {
         put_entry(&mut body.buffer, entry);
         if body.buffer.len() >= CHUNK_BYTES {
             body.drain().await?;
         }
     }
-    body.buffer.put_u64(group.keys.len() as u64);
+    body.buffer.put_u64_le(group.keys.len() as u64);
     for (key, entry) in group.keys.iter() {
         let out = &mut body.buffer;
-        out.put_u16(key.len() as u16);
-        out.put_bytes(key);
-        out.put_u64(entry.version.term);
-        out.put_u64(entry.version.index);
+        out.put_u16_le(key.len() as u16);
+        out.put_slice(key);
+        out.put_u64_le(entry.version.term);
+        out.put_u64_le(entry.version.index);
         put_value_ref(out, &entry.value);
         if out.len() >= CHUNK_BYTES {
             body.drain().await?;
@@ -180,18 +134,18 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> io::Re
 /// from this checkpoint and replays the entry's removal, the extent may belong to another value.
 fn put_entry(out: &mut Vec<u8>, entry: &LogEntry) {
     let content = encode_body(&entry.values, &entry.meta);
-    out.put_u32(content.len() as u32);
-    out.put_u64(entry.id.term);
-    out.put_u64(entry.id.index);
+    out.put_u32_le(content.len() as u32);
+    out.put_u64_le(entry.id.term);
+    out.put_u64_le(entry.id.index);
     out.put_u8(u8::from(entry.spilled.is_some()));
     let none = ValueRef { offset: 0, len: 0, hash: 0 };
     put_value_ref(out, entry.spilled.as_ref().unwrap_or(&none));
-    out.put_bytes(&content);
+    out.put_slice(&content);
 }
 
 fn put_option(out: &mut Vec<u8>, position: Option<LogId>) {
     out.put_u8(u8::from(position.is_some()));
     let id = position.unwrap_or_default();
-    out.put_u64(id.term);
-    out.put_u64(id.index);
+    out.put_u64_le(id.term);
+    out.put_u64_le(id.index);
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::state::{Done, Engine, Op, Queued, State, View};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
-use crate::write::PreparedAppends;
+use crate::write::PreparedAppend;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -27,9 +27,9 @@ impl Engine {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) -> Result<()> {
         let mut done = Some(done);
-        let mut batches = PreparedAppends::prepare(entries)?;
+        let mut batches = PreparedAppend::prepare(entries)?.into_iter();
         while let Some(batch) = batches.next() {
-            let last = batches.is_empty();
+            let last = batches.len() == 0;
             let mut batch = Some(batch);
             self.when_queue_has_space(|state| {
                 let Some(batch) = batch.take() else { return Ok(()) };

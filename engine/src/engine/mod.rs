@@ -1,78 +1,17 @@
 //! The methods of an engine, and the rules for each request.
 
 use crate::error::{Error, Result};
-use crate::io::{BoundedDirectory, Directory, FileKind, IoDeadlines};
-use crate::maintain::Installer;
-use crate::open;
+use crate::io::FileKind;
 use crate::state::Engine;
 use crate::superblock::{MAX_VOTE_BYTES, MAX_VOTES};
-use crate::types::{
-    BootEpoch, EngineStatus, FencingHistory, Geometry, GroupId, Identity, MemberState, Mode,
-    Options,
-};
-use crate::write::{Writer, syncer};
+use crate::types::{BootEpoch, FencingHistory, GroupId, Identity, MemberState, Mode};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 mod keys;
 mod log;
 
 impl Engine {
-    /// Formats a directory: five zeroed files of this geometry. Ends synced. The superblock is
-    /// written last.
-    ///
-    /// # Errors
-    /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing
-    /// file, `Failed`.
-    pub async fn format(
-        directory: &dyn Directory,
-        geometry: Geometry,
-        identity: &Identity,
-    ) -> Result<()> {
-        open::format(directory, geometry, identity).await
-    }
-
-    /// Whether the identity of a directory can be read. If it could not, callers ask again, since
-    /// the storage may have been away. Does not lock out other processes, and changes nothing.
-    pub async fn reads_identity(directory: &dyn Directory) -> bool {
-        open::is_readable(directory).await
-    }
-
-    /// Formats a directory whose identity cannot be read ([`Error::is_identity_lost`]) as an empty
-    /// one of another identity. Call this only if the cluster does not need what the directory
-    /// holds: the first write destroys it. If the identity turns out to be readable, the directory
-    /// is left as it is. Ends synced.
-    ///
-    /// # After a crash
-    /// During this call: the old state; or no identity, and the next call continues; or the new
-    /// identity with no data.
-    ///
-    /// # Errors
-    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`,
-    /// `InUse`, `Io`, `Failed`.
-    pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
-        open::format_again(directory, identity).await
-    }
-
-    /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written. A
-    /// directory that is refused is left as it was.
-    ///
-    /// # Errors
-    /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
-    pub async fn open(
-        directory: Arc<dyn Directory>,
-        expected: Option<(String, u16)>,
-        options: Options,
-    ) -> Result<Engine> {
-        let deadlines = IoDeadlines::start(options.io_timeout);
-        let directory = BoundedDirectory { directory, deadlines };
-        let shared = open::open(&directory, expected, options).await?;
-        shared.spawn(Writer::new(shared.clone()).run());
-        shared.spawn(syncer::run(shared.clone()));
-        Ok(Engine::new(shared))
-    }
-
     /// The identity of the directory.
     pub fn identity(&self) -> &Identity {
         &self.shared.facts.identity
@@ -215,26 +154,12 @@ impl Engine {
         self.shared.wait_for_checkpoint(target).await
     }
 
-    /// Begins to replace a group's whole state by a snapshot from a peer.
-    ///
-    /// # Errors
-    /// `Failed`, `Closed`.
-    pub async fn begin_install(&self, group: GroupId) -> Result<Installer> {
-        self.shared.state.lock().check_open()?;
-        Ok(Installer::new(self.shared.clone(), group))
-    }
-
     /// Syncs everything written so far.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn sync(&self) -> Result<()> {
         self.shared.sync_now().await.map(drop)
-    }
-
-    /// The engine's status.
-    pub fn status(&self) -> EngineStatus {
-        self.shared.status()
     }
 
     /// Waits for writes in flight, syncs, and records a clean shutdown. Later requests return
@@ -253,12 +178,11 @@ impl Engine {
                     .then_some(())
             })
             .await;
-        let closed = async {
-            shared.sync_now().await?;
+        let mut result = shared.sync_now().await.map(drop);
+        if result.is_ok() {
             shared.signals.syncer.notify_one();
-            shared.clear_flag_at_end().await
-        };
-        let result = closed.await;
+            result = shared.clear_flag_at_end().await;
+        }
         shared.record_failed_io().await;
         result
     }

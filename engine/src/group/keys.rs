@@ -64,43 +64,30 @@ impl Keys {
     pub(crate) fn list(&self, query: &ListQuery) -> ListPage {
         let prefix: &[u8] = &query.prefix;
         let after = query.start_after.as_deref();
+        let items: Box<dyn Iterator<Item = (&Arc<[u8]>, &KeyEntry)>> = if query.reverse {
+            let ends = [after.map(<[u8]>::to_vec), successor(prefix)];
+            let upper = ends.into_iter().flatten().min();
+            let upper = upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            Box::new(self.map.range::<_, [u8]>((Bound::Unbounded, upper)).rev())
+        } else {
+            let lower = match after {
+                Some(after) if after >= prefix => Bound::Excluded(after),
+                _ => Bound::Included(prefix),
+            };
+            Box::new(self.map.range::<_, [u8]>((lower, Bound::Unbounded)))
+        };
         let mut page = ListPage::default();
         let mut bytes = 0u64;
-        let mut take = |(key, entry): (&Arc<[u8]>, &KeyEntry)| {
+        for (key, entry) in items.take_while(|(key, _)| key.starts_with(prefix)) {
             let value_bytes = if query.keys_only { 0 } else { u64::from(entry.value.len) };
             bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
             let over = page.items.len() >= query.limit
                 || (bytes > query.max_bytes && !page.items.is_empty());
             if over {
                 page.more = true;
-                return false;
+                break;
             }
             page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry: *entry });
-            true
-        };
-        if query.reverse {
-            let upper = match (after, successor(prefix)) {
-                (Some(after), Some(end)) if after >= end.as_slice() => Bound::Excluded(end),
-                (Some(after), _) => Bound::Excluded(after.to_vec()),
-                (None, Some(end)) => Bound::Excluded(end),
-                (None, None) => Bound::Unbounded,
-            };
-            let below: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, as_slice(&upper));
-            for item in self.map.range::<_, [u8]>(below).rev() {
-                if !item.0.starts_with(prefix) || !take(item) {
-                    break;
-                }
-            }
-        } else {
-            let lower = match after {
-                Some(after) if after >= prefix => Bound::Excluded(after),
-                _ => Bound::Included(prefix),
-            };
-            for item in self.map.range::<_, [u8]>((lower, Bound::Unbounded)) {
-                if !item.0.starts_with(prefix) || !take(item) {
-                    break;
-                }
-            }
         }
         page
     }
@@ -116,14 +103,6 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
         }
     }
     None
-}
-
-fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Included(b) => Bound::Included(b.as_slice()),
-        Bound::Excluded(b) => Bound::Excluded(b.as_slice()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
 }
 
 #[cfg(test)]

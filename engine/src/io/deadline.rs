@@ -170,16 +170,11 @@ impl Ticket {
     fn wait<T>(&self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let mut table = self.deadlines.table.lock();
         match table.in_flight.get_mut(&self.id) {
-            Some(entry) if entry.expired => Poll::Ready(Err(self.deadlines.late())),
-            Some(entry) => {
-                match &mut entry.waiting {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    none => *none = Some(context.waker().clone()),
-                }
-                Poll::Pending
-            }
-            None => Poll::Pending,
+            Some(entry) if entry.expired => return Poll::Ready(Err(self.deadlines.late())),
+            Some(entry) => entry.waiting = Some(context.waker().clone()),
+            None => {}
         }
+        Poll::Pending
     }
 }
 

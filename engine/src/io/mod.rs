@@ -11,10 +11,12 @@
 
 mod buffer;
 mod deadline;
+mod file;
 mod real;
 
 pub use buffer::AlignedBuf;
 pub(crate) use deadline::{BoundedDirectory, Hung, IoDeadlines};
+pub(crate) use file::OpenFile;
 pub use real::{
     Backend, DirectAlignment, Extents, FileDirectory, FileProbe, FreeSpace, NvmeIdentify, boot_id,
     boot_id_from, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,

@@ -1,7 +1,9 @@
 //! The bytes of one commit block, and packing records into blocks.
 
-use crate::codec::{Reader, Writer, sealed};
+use super::record::Record;
+use crate::codec::{Reader, sealed};
 use crate::io::BLOCK;
+use bytes::BufMut;
 
 const MAGIC: [u8; 4] = *b"CRNJ";
 const VERSION: u16 = 1;
@@ -60,16 +62,16 @@ impl Block {
 /// Writes `header` and `payload` into `block` and returns the checksum.
 pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> u128 {
     let mut head = Vec::with_capacity(HEADER_BYTES);
-    head.put_bytes(&MAGIC);
-    head.put_u16(VERSION);
-    head.put_u16(payload.len() as u16);
-    head.put_u128(0);
-    head.put_u64(header.incarnation);
-    head.put_u64(header.epoch);
-    head.put_u64(header.sequence);
-    head.put_u128(header.previous);
-    head.put_u64(header.written);
-    head.put_u64(header.synced);
+    head.put_slice(&MAGIC);
+    head.put_u16_le(VERSION);
+    head.put_u16_le(payload.len() as u16);
+    head.put_u128_le(0);
+    head.put_u64_le(header.incarnation);
+    head.put_u64_le(header.epoch);
+    head.put_u64_le(header.sequence);
+    head.put_u128_le(header.previous);
+    head.put_u64_le(header.written);
+    head.put_u64_le(header.synced);
     head.resize(HEADER_BYTES, 0);
     assert!(payload.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", payload.len());
     for (to, from) in block.iter_mut().zip(head.iter().chain(payload)) {
@@ -81,12 +83,17 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> 
 /// Packs records into the payloads of consecutive blocks. A record never spans two.
 #[derive(Default)]
 pub(crate) struct Packer {
-    payloads: Vec<Vec<u8>>,
+    pub payloads: Vec<Vec<u8>>,
+    /// The record being added.
+    record: Vec<u8>,
 }
 
 impl Packer {
-    /// Adds an encoded record of at most [`PAYLOAD_BYTES`].
-    pub(crate) fn push(&mut self, record: &[u8]) {
+    /// Adds a record of at most [`PAYLOAD_BYTES`].
+    pub(crate) fn push(&mut self, record: &Record) {
+        self.record.clear();
+        record.encode(&mut self.record);
+        let record = &self.record;
         assert!(record.len() <= PAYLOAD_BYTES, "a journal record of {} bytes", record.len());
         match self.payloads.last_mut() {
             Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => {
@@ -106,19 +113,13 @@ impl Packer {
             self.payloads.push(Vec::new());
         }
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.payloads.len()
-    }
-
-    pub(crate) fn payloads(&self) -> &[Vec<u8>] {
-        &self.payloads
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Body;
     use super::*;
+    use crate::types::{GroupId, LogId};
     use proptest::prelude::*;
 
     fn header() -> Header {
@@ -146,10 +147,12 @@ mod tests {
     #[test]
     fn records_are_packed_in_order_and_never_split() {
         let mut packer = Packer::default();
+        let (group, id) = (GroupId(0), LogId::default());
         for fill in 0u8..5 {
-            packer.push(&vec![fill; 1500]);
+            let body = Body::Inline(vec![fill; 1500 - 23].into());
+            packer.push(&Record::Entry { group, id, body });
         }
-        let lengths: Vec<usize> = packer.payloads().iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = packer.payloads.iter().map(Vec::len).collect();
         assert_eq!(lengths, [3000, 3000, 1500]);
     }
 

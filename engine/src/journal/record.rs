@@ -3,9 +3,9 @@
 //! A record is self-contained: if recovery stops after any record, the result is a prefix of
 //! history. So a group commit of several blocks needs no begin and end marks.
 
-use crate::codec::{Reader, Writer};
+use crate::codec::Reader;
 use crate::types::{GroupId, LogId, ValueRef};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 
 const ENTRY_INLINE: u8 = 1;
 const ENTRY_SPILLED: u8 = 2;
@@ -15,7 +15,7 @@ const APPLIED: u8 = 5;
 
 /// The longest body kept in the record; a longer one goes into an extent, so that blocks stay well
 /// packed.
-const MAX_INLINE_BODY: usize = 1024;
+pub(crate) const MAX_INLINE_BODY: usize = 1024;
 /// Bytes of an encoded [`ValueRef`].
 pub(crate) const VALUE_REF_BYTES: usize = 28;
 
@@ -24,13 +24,6 @@ pub(crate) const VALUE_REF_BYTES: usize = 28;
 pub(crate) enum Body {
     Inline(Bytes),
     Spilled(ValueRef),
-}
-
-impl Body {
-    /// Whether an encoded body of `len` bytes stays in the record.
-    pub(crate) fn fits_inline(len: usize) -> bool {
-        len <= MAX_INLINE_BODY
-    }
 }
 
 /// One step of a group's history.
@@ -51,25 +44,22 @@ impl Record {
     /// Appends the record: length of what follows (u16), kind (u8), fields.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        out.put_u16(0);
+        out.put_u16_le(0);
         match self {
             Record::Entry { group, id, body } => {
-                out.put_u8(if matches!(body, Body::Inline(_)) {
-                    ENTRY_INLINE
-                } else {
-                    ENTRY_SPILLED
-                });
+                let inline = matches!(body, Body::Inline(_));
+                out.put_u8(if inline { ENTRY_INLINE } else { ENTRY_SPILLED });
                 put_position(out, *group, *id);
                 match body {
-                    Body::Inline(bytes) => out.put_bytes(bytes),
+                    Body::Inline(bytes) => out.put_slice(bytes),
                     Body::Spilled(at) => put_value_ref(out, at),
                 }
             }
             Record::Truncate { group, last } => {
                 out.put_u8(TRUNCATE);
-                out.put_u32(group.0);
+                out.put_u32_le(group.0);
                 out.put_u8(u8::from(last.is_some()));
-                out.put_u64(last.unwrap_or(0));
+                out.put_u64_le(last.unwrap_or(0));
             }
             Record::Purge { group, through } => {
                 out.put_u8(PURGE);
@@ -107,9 +97,12 @@ impl Record {
                 let last = r.u64()?;
                 Record::Truncate { group, last: (some == 1).then_some(last) }
             }
-            PURGE => position(&mut r).map(|(group, through)| Record::Purge { group, through })?,
-            APPLIED => {
-                position(&mut r).map(|(group, through)| Record::Applied { group, through })?
+            PURGE | APPLIED => {
+                let (group, through) = position(&mut r)?;
+                match kind == PURGE {
+                    true => Record::Purge { group, through },
+                    false => Record::Applied { group, through },
+                }
             }
             _ => return None,
         };
@@ -118,9 +111,9 @@ impl Record {
 }
 
 fn put_position(out: &mut Vec<u8>, group: GroupId, id: LogId) {
-    out.put_u32(group.0);
-    out.put_u64(id.term);
-    out.put_u64(id.index);
+    out.put_u32_le(group.0);
+    out.put_u64_le(id.term);
+    out.put_u64_le(id.index);
 }
 
 fn position(r: &mut Reader<'_>) -> Option<(GroupId, LogId)> {
@@ -128,9 +121,9 @@ fn position(r: &mut Reader<'_>) -> Option<(GroupId, LogId)> {
 }
 
 pub(crate) fn put_value_ref(out: &mut Vec<u8>, value: &ValueRef) {
-    out.put_u64(value.offset);
-    out.put_u32(value.len);
-    out.put_u128(value.hash);
+    out.put_u64_le(value.offset);
+    out.put_u32_le(value.len);
+    out.put_u128_le(value.hash);
 }
 
 pub(crate) fn value_ref(r: &mut Reader<'_>) -> Option<ValueRef> {
@@ -140,11 +133,11 @@ pub(crate) fn value_ref(r: &mut Reader<'_>) -> Option<ValueRef> {
 /// An entry's body: number of values (u16), the values, the meta bytes.
 pub(crate) fn encode_body(values: &[ValueRef], meta: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + values.len() * VALUE_REF_BYTES + meta.len());
-    out.put_u16(values.len() as u16);
+    out.put_u16_le(values.len() as u16);
     for value in values {
         put_value_ref(&mut out, value);
     }
-    out.put_bytes(meta);
+    out.put_slice(meta);
     out
 }
 

@@ -17,10 +17,9 @@
 //!   whose purge is due, nor for a key before the log is re-applied to its old position. Both may
 //!   refer to an extent that was freed.
 
-use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, FileKind, yield_once};
+use crate::io::{AlignedBuf, BLOCK, yield_once};
 use crate::journal::encode_body;
 use crate::state::{Engine, Shared, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
@@ -109,7 +108,7 @@ impl Engine {
         let view = View::new(&self.shared, id);
         let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset);
         let mut found = Vec::new();
-        for (number, (key, entry)) in view.keys().iter().filter(|_| reapplied).enumerate() {
+        for (number, (key, entry)) in view.entries().filter(|_| reapplied).enumerate() {
             if wanted(&entry.value) {
                 found.push(Extent::of_key(Bytes::copy_from_slice(key), entry));
             }
@@ -141,7 +140,7 @@ impl Engine {
         if !self.can_be_read(group, extent) {
             return Ok(None);
         }
-        read_value(shared.devices.data.as_ref(), &extent.at, extent.log_id).await.map(Some)
+        read_value(&shared.files.data, &extent.at, extent.log_id).await.map(Some)
     }
 
     /// Reads adjacent extents, given in order, with one read. Returns the number of blocks read,
@@ -151,16 +150,17 @@ impl Engine {
             return (0, Vec::new());
         };
         let (start, end) = (first.blocks().start, last.blocks().end);
-        let shared = &self.shared;
-        if start >= end || end > shared.devices.data.size() {
+        let data = &self.shared.files.data;
+        if start >= end || end > data.size() {
             return (0, extents.to_vec());
         }
-        let (result, buf) =
-            shared.devices.data.read(start, AlignedBuf::zeroed((end - start) as usize)).await;
+        let blocks = data.read(start, (end - start) as usize).await.ok();
         let intact = |extent: &&Extent| {
             let at = extent.at.offset.checked_sub(start).and_then(|at| usize::try_from(at).ok());
-            let bytes = at.and_then(|at| buf.get(at..)?.get(..extent.at.len as usize));
-            result.is_ok() && bytes.is_some_and(|bytes| hash(bytes) == extent.at.hash)
+            let bytes = blocks.as_ref().zip(at);
+            let bytes =
+                bytes.and_then(|(blocks, at)| blocks.get(at..)?.get(..extent.at.len as usize));
+            bytes.is_some_and(|bytes| extent.at.matches(bytes))
         };
         let suspects = extents.iter().filter(|extent| !intact(extent)).cloned().collect();
         ((end - start) / BLOCK_BYTES, suspects)
@@ -179,8 +179,7 @@ impl Engine {
         let shared = &self.shared;
         let _pinned = View::new(shared, group);
         let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
-        let matches =
-            |bytes: &Bytes| bytes.len() == len as usize && crate::codec::hash(bytes) == hash;
+        let matches = |bytes: &Bytes| ValueRef { offset: 0, len, hash }.matches(bytes);
         let (cached, places) = {
             let state = shared.state.lock();
             let group = state.groups.get(&group)?;
@@ -234,7 +233,7 @@ impl Engine {
     /// `Invalid` for bytes other than the extent's; `Corrupt` or `Io` if the device does not keep
     /// what was written; `Failed`, `Closed`.
     pub async fn repair(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
-        if bytes.len() != extent.at.len as usize || hash(bytes) != extent.at.hash {
+        if !extent.at.matches(bytes) {
             return Err(Error::Invalid(format!(
                 "a value of entry {} is to be repaired with other bytes",
                 extent.log_id
@@ -256,7 +255,7 @@ impl Engine {
             return Ok(false);
         }
         shared.state.lock().check_open()?;
-        let read = || read_value(shared.devices.data.as_ref(), &extent.at, extent.log_id);
+        let read = || read_value(&shared.files.data, &extent.at, extent.log_id);
         if read().await.is_ok() {
             return Ok(false);
         }
@@ -266,8 +265,7 @@ impl Engine {
             place.copy_from_slice(bytes);
         }
         shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        let (result, _) = shared.devices.data.write(from, buf).await;
-        result.map_err(|error| shared.fail_device(FileKind::Data, "write", error))?;
+        shared.files.data.write(from, buf).await.inspect_err(|error| shared.fail(error))?;
         shared.sync_now().await?;
         read().await?;
         shared.counters.repaired_values.fetch_add(1, Ordering::Relaxed);
@@ -300,16 +298,14 @@ impl Shared {
     /// The blocks of an extent as read. Blocks that cannot be read are zeros.
     async fn blocks_of(&self, extent: &Extent) -> (u64, AlignedBuf) {
         let range = extent.blocks();
-        let device = self.devices.data.as_ref();
+        let data = &self.files.data;
         let len = (range.end - range.start) as usize;
-        let (result, buf) = device.read(range.start, AlignedBuf::zeroed(len)).await;
-        if result.is_ok() {
+        if let Ok(buf) = data.read(range.start, len).await {
             return (range.start, buf);
         }
         let mut all = AlignedBuf::zeroed(len);
         for (place, offset) in all.chunks_mut(BLOCK).zip(range.clone().step_by(BLOCK)) {
-            let (result, block) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-            if result.is_ok() {
+            if let Ok(block) = data.read(offset, BLOCK).await {
                 place.copy_from_slice(&block);
             }
         }

@@ -6,8 +6,8 @@
 
 use crate::error::{Error, Result};
 use crate::group::Keys;
-use crate::io::{AlignedBuf, FileKind};
-use crate::state::{Shared, State, View, fits_state};
+use crate::io::AlignedBuf;
+use crate::state::{Engine, Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -59,15 +59,20 @@ impl Drop for Claimed {
     }
 }
 
-impl Installer {
-    pub(crate) fn new(shared: Arc<Shared>, group: GroupId) -> Installer {
-        Installer {
-            claimed: Some(Claimed { shared: shared.clone(), keys: Keys::default() }),
-            shared,
-            group,
-        }
+impl Engine {
+    /// Begins to replace a group's whole state by a snapshot from a peer.
+    ///
+    /// # Errors
+    /// `Failed`, `Closed`.
+    pub async fn begin_install(&self, group: GroupId) -> Result<Installer> {
+        let shared = self.shared.clone();
+        shared.state.lock().check_open()?;
+        let claimed = Some(Claimed { shared: shared.clone(), keys: Keys::default() });
+        Ok(Installer { shared, group, claimed })
     }
+}
 
+impl Installer {
     /// Adds keys, each once. A value that was put before or that the old state holds is not written
     /// again. If a key comes with its value and the old state has it too, `put` reads the old
     /// state's copy and writes the value if that copy is damaged. If a key comes without its value,
@@ -184,9 +189,8 @@ impl Installer {
         // stays allocated until the write has ended.
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
-            let (result, _) = claimed.shared.devices.data.write(base, buf).await;
-            let result =
-                result.map_err(|error| claimed.shared.fail_device(FileKind::Data, "write", error));
+            let result = claimed.shared.files.data.write(base, buf).await;
+            let result = result.inspect_err(|error| claimed.shared.fail(error));
             (claimed, result)
         });
         let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;
@@ -199,8 +203,7 @@ impl Installer {
         let claimed = self.claimed.as_mut().ok_or(Error::Closed)?;
         let mut state = self.shared.state.lock();
         state.check_open()?;
-        let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-        let full = Error::Full { needed: u64::from(len), free, capacity };
+        let full = state.space.full(u64::from(len));
         let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
         for (key, mut entry) in entries {
             entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };

@@ -2,9 +2,9 @@
 //! superblock, and storage for its progress. The scrubber itself knows the peers and belongs to the
 //! caller.
 
-use crate::checkpoint::{file_of, verify};
-use crate::error::{Corruption, CorruptionKind, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, Pace};
+use crate::checkpoint::verify;
+use crate::error::{Corruption, Result};
+use crate::io::{BLOCK, FileKind, Pace};
 use crate::journal::Block;
 use crate::state::Engine;
 use crate::types::ScrubProgress;
@@ -43,15 +43,10 @@ impl Engine {
                 if let Err(found) = self.check_block(sequence).await
                     && shared.state.lock().checkpoints.previous < sequence
                 {
-                    checked.damaged.push(Corruption {
-                        file: FileKind::Journal,
-                        offset: shared.facts.ring.offset(sequence),
-                        length: BLOCK as u64,
-                        kind: CorruptionKind::JournalBlock,
-                        expected: format!("block {sequence}"),
-                        found,
-                        log_ids: Vec::new(),
-                    });
+                    let (offset, length) = (shared.facts.ring.offset(sequence), BLOCK as u64);
+                    let expected = format!("block {sequence}");
+                    let file = FileKind::Journal;
+                    checked.damaged.push(Corruption::new(file, offset, length, expected, found));
                 }
             }
             next += count;
@@ -60,13 +55,9 @@ impl Engine {
 
     async fn check_block(&self, sequence: u64) -> std::result::Result<(), String> {
         let shared = &self.shared;
-        let (result, buf) = shared
-            .devices
-            .journal
-            .read(shared.facts.ring.offset(sequence), AlignedBuf::zeroed(BLOCK))
-            .await;
-        result.map_err(|error| format!("it cannot be read: {error}"))?;
-        let block = Block::decode(&buf).ok_or_else(|| "a damaged block".to_owned())?;
+        let block = shared.files.journal.read(shared.facts.ring.offset(sequence), BLOCK).await;
+        let block = block.map_err(|error| format!("it cannot be read: {error}"))?;
+        let block = Block::decode(&block).ok_or("a damaged block")?;
         match block.header.sequence == sequence
             && block.header.incarnation == shared.facts.identity.incarnation
         {
@@ -99,37 +90,26 @@ impl Engine {
                     .then_some(state.checkpoints.begun)
             })
             .await;
-        let Some(device) = shared.devices.checkpoints.get(area) else { return true };
-        let found = verify(device.as_ref(), shared.facts.identity.incarnation, pace).await;
-        let (undisturbed, newest, number) = {
-            let state = shared.state.lock();
-            let checkpoints = &state.checkpoints;
-            (checkpoints.begun == begun, checkpoints.area == area, checkpoints.number)
-        };
-        if !undisturbed {
-            return false;
-        }
-        let damage = |(offset, length, found): (u64, u64, String)| Corruption {
-            file: file_of(area),
-            offset,
-            length,
-            kind: CorruptionKind::Checkpoint,
-            expected: "an intact checkpoint".to_owned(),
-            found,
-            log_ids: Vec::new(),
-        };
-        match found {
-            Ok(Some(header)) if !newest || header.number == number => {
-                checked.blocks += header.area_bytes() / BLOCK as u64;
+        let file = shared.files.area(area);
+        let found = verify(file, shared.facts.identity.incarnation, pace).await;
+        let newest = {
+            let checkpoints = &shared.state.lock().checkpoints;
+            if checkpoints.begun != begun {
+                return false;
             }
-            Ok(None) if !newest => {}
-            Ok(_) => checked.damaged.push(damage((
-                0,
-                BLOCK as u64,
-                "another checkpoint, or none".to_owned(),
-            ))),
-            Err(found) => checked.damaged.push(damage(found)),
-        }
+            (checkpoints.area == area).then_some(checkpoints.number)
+        };
+        let (offset, length, found) = match found {
+            Ok(Some(header)) if newest.is_none_or(|number| number == header.number) => {
+                checked.blocks += header.area_bytes() / BLOCK as u64;
+                return true;
+            }
+            Ok(None) if newest.is_none() => return true,
+            Ok(_) => (0, BLOCK as u64, "another checkpoint, or none".to_owned()),
+            Err(damage) => damage,
+        };
+        let expected = "an intact checkpoint";
+        checked.damaged.push(Corruption::new(file.kind, offset, length, expected, found));
         true
     }
 
@@ -142,7 +122,7 @@ impl Engine {
         let shared = &self.shared;
         shared.state.lock().check_open()?;
         let repaired = shared.superblock.lock().await.repair_copies().await;
-        repaired.map(|repaired| repaired.damaged).inspect_err(|error| shared.fail(error.clone()))
+        repaired.inspect_err(|error| shared.fail(error))
     }
 
     /// What [`Engine::save_scrub_progress`] last stored.

@@ -1,46 +1,46 @@
 //! Opening the files of a directory and checking their sizes.
 
 use crate::error::{Error, Result};
-use crate::io::{Device, Directory, FileKind, SUPERBLOCK_BYTES};
-use crate::state::Devices;
+use crate::io::{Directory, FileKind, OpenFile, SUPERBLOCK_BYTES};
+use crate::state::Files;
 use crate::types::Geometry;
 use std::io;
-use std::sync::Arc;
 
-pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Arc<dyn Device>> {
-    directory.open(kind).map_err(|e| {
-        let location = directory.location();
-        match e.kind() {
-            io::ErrorKind::NotFound => Error::NotFormatted {
-                location,
-                reason: format!("file `{}` is missing", kind.name()),
-            },
+pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<OpenFile> {
+    let (location, name) = (directory.location(), kind.name());
+    match directory.open(kind) {
+        Ok(device) => Ok(OpenFile { kind, location: location.into(), device }),
+        Err(e) => Err(match e.kind() {
+            io::ErrorKind::NotFound => {
+                Error::NotFormatted { location, reason: format!("file `{name}` is missing") }
+            }
             io::ErrorKind::WouldBlock => Error::InUse { location },
             _ => Error::Io {
-                location: format!("{location}: file `{}`", kind.name()),
+                location: format!("{location}: file `{name}`"),
                 operation: "open",
                 reason: e.to_string(),
             },
-        }
-    })
+        }),
+    }
 }
 
-fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<Arc<dyn Device>> {
-    let device = open_file(directory, kind)?;
-    if device.size() != expected {
-        let (location, found) = (directory.location(), device.size());
+fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<OpenFile> {
+    let file = open_file(directory, kind)?;
+    let found = file.size();
+    if found != expected {
+        let location = directory.location();
         return Err(Error::WrongSize { location, file: kind, found, expected });
     }
-    Ok(device)
+    Ok(file)
 }
 
-pub(super) fn open_superblock(directory: &dyn Directory) -> Result<Arc<dyn Device>> {
+pub(super) fn open_superblock(directory: &dyn Directory) -> Result<OpenFile> {
     open_sized(directory, FileKind::Superblock, SUPERBLOCK_BYTES)
 }
 
-pub(super) fn open_devices(directory: &dyn Directory, geometry: &Geometry) -> Result<Devices> {
+pub(super) fn open_files(directory: &dyn Directory, geometry: &Geometry) -> Result<Files> {
     let sized = |kind, expected| open_sized(directory, kind, expected);
-    Ok(Devices {
+    Ok(Files {
         data: sized(FileKind::Data, geometry.data_bytes)?,
         journal: sized(FileKind::Journal, geometry.journal_bytes)?,
         checkpoints: [

@@ -1,36 +1,37 @@
 //! Formatting a directory, and checking its identity.
 
-use super::files::{open_devices, open_file};
-use crate::checkpoint::{self, Capture, CheckpointPosition};
+use super::files::{open_file, open_files};
+use crate::checkpoint::{self, Capture, Header};
 use crate::error::{Error, Result};
 use crate::io::{Directory, FileKind};
+use crate::state::Engine;
 use crate::superblock::{Superblock, SuperblockStore};
 use crate::types::{Geometry, Identity};
 
 const MAX_CLUSTER_BYTES: usize = 64;
 
-/// Writes an empty checkpoint and then the superblock, which makes the directory valid. Ends
-/// synced.
-pub(crate) async fn format(
-    directory: &dyn Directory,
-    geometry: Geometry,
-    identity: &Identity,
-) -> Result<()> {
-    geometry.check()?;
-    check_identity(identity)?;
-    let location = directory.location();
-    let superblock = open_file(directory, FileKind::Superblock)?;
-    let devices = open_devices(directory, &geometry)?;
-    let capture = Capture { replaces: false, groups: Vec::new() };
-    let place =
-        CheckpointPosition { incarnation: identity.incarnation, number: 1, sequence: 0, chain: 0 };
-    let [first, _] = &devices.checkpoints;
-    checkpoint::write(first.as_ref(), FileKind::Checkpoint0, &location, &capture, place, async {
-        Ok(())
-    })
-    .await?;
-    let first = Superblock::first(identity.clone(), geometry);
-    SuperblockStore::create(superblock, location, first).await.map(|_| ())
+impl Engine {
+    /// Formats a directory: five zeroed files of this geometry. Writes an empty checkpoint and then
+    /// the superblock, which makes the directory valid. Ends synced.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing
+    /// file, `Failed`.
+    pub async fn format(
+        directory: &dyn Directory,
+        geometry: Geometry,
+        identity: &Identity,
+    ) -> Result<()> {
+        geometry.check()?;
+        check_identity(identity)?;
+        let superblock = open_file(directory, FileKind::Superblock)?;
+        let files = open_files(directory, &geometry)?;
+        let capture = Capture { replaces: false, groups: Vec::new() };
+        let incarnation = identity.incarnation;
+        let header = Header { incarnation, number: 1, ..Header::default() };
+        checkpoint::write(files.area(0), &capture, header, async { Ok(()) }).await?;
+        SuperblockStore::create(superblock, Superblock::first(identity.clone(), geometry)).await
+    }
 }
 
 pub(super) fn check_identity(identity: &Identity) -> Result<()> {

@@ -2,14 +2,13 @@
 //! would make of it. Writes nothing.
 
 use super::classify::{classify, shutdown_evidence};
-use super::files::{open_devices, open_file, open_superblock};
+use super::files::{open_file, open_files, open_superblock};
 use super::recovery::{is_written, recover};
-use crate::checkpoint::{file_of, verify};
+use crate::checkpoint::verify;
 use crate::error::{Corruption, Error, Result};
 use crate::group::Group;
-use crate::io::{Directory, FileKind};
+use crate::io::{Directory, FileKind, OpenFile};
 use crate::journal::Ring;
-use crate::state::Devices;
 use crate::superblock::{Superblock, SuperblockStore, copies};
 use crate::types::{
     BootEpoch, Geometry, GroupId, Identity, KernelBootId, LogBounds, LogId, MemberState, Mode,
@@ -124,45 +123,35 @@ pub async fn inspect(
     boot: KernelBootId,
     values: bool,
 ) -> Result<Inspection> {
-    let device = open_superblock(directory)?;
-    let copies = copies(device.as_ref()).await;
-    let known = match SuperblockStore::read(device, directory.location()).await {
+    let superblock = open_superblock(directory)?;
+    let copies = copies(&superblock).await;
+    let known = match SuperblockStore::read(superblock).await {
         Ok(store) => store.current().clone(),
-        Err(error @ Error::Corrupt(_)) => {
-            return Ok(Inspection { copies, known: Err(error.to_string()), contents: None });
-        }
-        Err(error @ Error::NotFormatted { .. }) => {
-            let journal = open_file(directory, FileKind::Journal)?;
-            return match is_written(journal.as_ref()).await {
+        Err(error) => {
+            let lost = match &error {
+                Error::Corrupt(_) => true,
+                Error::NotFormatted { .. } => {
+                    is_written(&open_file(directory, FileKind::Journal)?).await
+                }
+                _ => false,
+            };
+            return match lost {
                 true => Ok(Inspection { copies, known: Err(error.to_string()), contents: None }),
                 false => Err(error),
             };
         }
-        Err(error) => return Err(error),
     };
     let contents = contents(directory, &known, boot, values).await?;
-    let Superblock {
-        identity,
-        geometry,
-        epoch,
-        boot_nonce,
-        mode,
-        member_state,
-        unsynced_acks,
-        failed_sync,
-        votes,
-        ..
-    } = known;
     let known = Known {
-        identity,
-        geometry,
-        boot_epoch: BootEpoch { number: epoch, nonce: boot_nonce },
-        mode,
-        member_state,
-        unsynced_acks,
+        identity: known.identity,
+        geometry: known.geometry,
+        boot_epoch: BootEpoch { number: known.epoch, nonce: known.boot_nonce },
+        mode: known.mode,
+        member_state: known.member_state,
+        unsynced_acks: known.unsynced_acks,
         same_boot: known.boot == boot,
-        failed_sync,
-        votes: votes.into_iter().map(|(group, vote)| (group, vote.into())).collect(),
+        failed_sync: known.failed_sync,
+        votes: known.votes.into_iter().map(|(group, vote)| (group, vote.into())).collect(),
     };
     Ok(Inspection { copies, known: Ok(known), contents: Some(contents) })
 }
@@ -173,22 +162,20 @@ async fn contents(
     boot: KernelBootId,
     values: bool,
 ) -> Result<Contents> {
-    let devices = open_devices(directory, &known.geometry)?;
+    let files = open_files(directory, &known.geometry)?;
     let mut checkpoints = Vec::new();
-    for (area, device) in devices.checkpoints.iter().enumerate() {
-        let found =
-            verify(device.as_ref(), known.identity.incarnation, &|_| Box::pin(async {})).await;
+    for file in &files.checkpoints {
+        let found = verify(file, known.identity.incarnation, &|_| Box::pin(async {})).await;
         let (holds, damage) = match found {
             Ok(header) => (header.map(|header| (header.number, header.sequence)), None),
             Err(damage) => (None, Some(damage)),
         };
-        checkpoints.push(CheckpointArea { file: file_of(area), holds, damage });
+        checkpoints.push(CheckpointArea { file: file.kind, holds, damage });
     }
     let power_cut = known.boot != boot;
     let evidence = shutdown_evidence(known, power_cut, true);
-    let recovered =
-        recover(&devices, known, Ring::new(known.geometry.journal_blocks()), evidence, true)
-            .await?;
+    let ring = Ring::new(known.geometry.journal_blocks());
+    let recovered = recover(&files, known, ring, evidence, true).await?;
     let member_state = match &recovered.damage {
         Some(_) => MemberState::Recovering,
         None => classify(known, power_cut, true),
@@ -201,7 +188,7 @@ async fn contents(
             applied: group.applied,
             applied_before: group.applied_before,
             keys: group.keys.len() as u64,
-            values: if values { Some(check_values(&devices, group).await) } else { None },
+            values: if values { Some(check_values(&files.data, group).await) } else { None },
         });
     }
     Ok(Contents {
@@ -216,7 +203,7 @@ async fn contents(
 
 /// Reads each value once, however many refer to it. Skips values of entries whose purge is due, and
 /// of keys that are not re-applied: their extents may belong to other values now.
-async fn check_values(devices: &Devices, group: &Group) -> Values {
+async fn check_values(data: &OpenFile, group: &Group) -> Values {
     let keys = group
         .keys
         .iter()
@@ -232,7 +219,7 @@ async fn check_values(devices: &Devices, group: &Group) -> Values {
     let mut found = Values::default();
     for (value, log_id) in all.into_values() {
         found.checked += 1;
-        if let Err(error) = read_value(devices.data.as_ref(), &value, log_id).await {
+        if let Err(error) = read_value(data, &value, log_id).await {
             found.damaged += 1;
             if found.named.len() < MAX_NAMED {
                 found.named.push(error.to_string());

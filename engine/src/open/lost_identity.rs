@@ -8,16 +8,14 @@
 //! What holds here: An identity that can be read is never replaced, nor a directory of another
 //! cluster or slot. The first write makes every copy of the superblock unusable, synced, so that
 //! the old identity cannot come back with less than it had. A crash from there on leaves a
-//! directory without an identity, on which the same steps are repeated. written makes every copy of
-//! the superblock unusable, synced, so that the old identity does not come back with less than it
-//! had. A crash from there on leaves a directory without an identity, to which the same is done
-//! again.
+//! directory without an identity, on which the same steps are repeated.
 
 use super::files::{open_file, open_superblock};
-use super::format::{check_expected, check_identity, format};
+use super::format::{check_expected, check_identity};
 use super::recovery::is_written;
-use crate::error::{Corruption, CorruptionKind, Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device, Directory, FileKind, SUPERBLOCK_BYTES};
+use crate::error::{Corruption, Error, Result};
+use crate::io::{AlignedBuf, BLOCK, Directory, FileKind, OpenFile, SUPERBLOCK_BYTES};
+use crate::state::Engine;
 use crate::superblock::{SuperblockStore, readable_copies, void_copies};
 use crate::types::{Geometry, Identity};
 
@@ -29,7 +27,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// from a format that did not finish.
 pub(super) async fn open_error(
     directory: &dyn Directory,
-    superblock: &dyn Device,
+    superblock: &OpenFile,
     expected: Option<&(String, u16)>,
     error: Error,
 ) -> Error {
@@ -43,62 +41,67 @@ pub(super) async fn open_error(
         }
         Error::NotFormatted { .. } => {
             let Ok(journal) = open_file(directory, FileKind::Journal) else { return error };
-            match is_written(journal.as_ref()).await {
-                true => Error::Corrupt(Corruption {
-                    file: FileKind::Superblock,
-                    offset: 0,
-                    length: SUPERBLOCK_BYTES,
-                    kind: CorruptionKind::Superblock,
-                    expected: "the superblock of a directory whose journal was written to"
-                        .to_owned(),
-                    found: "empty copies".to_owned(),
-                    log_ids: Vec::new(),
-                }),
-                false => error,
+            if !is_written(&journal).await {
+                return error;
             }
+            let expected = "the superblock of a directory whose journal was written to";
+            let (file, length) = (FileKind::Superblock, SUPERBLOCK_BYTES);
+            Corruption::new(file, 0, length, expected, "empty copies").into()
         }
         error => error,
     }
 }
 
-/// Whether an identity can be read. Reads nothing else, and changes nothing.
-pub(crate) async fn is_readable(directory: &dyn Directory) -> bool {
-    let Ok(superblock) = open_superblock(directory) else { return false };
-    SuperblockStore::read(superblock, directory.location()).await.is_ok()
-}
-
-/// Formats the directory as an empty one of `identity`. Leaves it as it is if its identity turns
-/// out to be readable. Ends synced.
-pub(crate) async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
-    check_identity(identity)?;
-    let location = directory.location();
-    {
-        let superblock = open_superblock(directory)?;
-        let Err(error) = SuperblockStore::read(superblock.clone(), location.clone()).await else {
-            return Ok(());
-        };
-        let expected = (identity.cluster.clone(), identity.slot);
-        let lost = open_error(directory, superblock.as_ref(), Some(&expected), error).await;
-        if !lost.is_identity_lost() {
-            return Err(lost);
-        }
-        void_copies(superblock.as_ref(), &location).await?;
+impl Engine {
+    /// Whether the identity of a directory can be read. If it could not, callers ask again, since
+    /// the storage may have been away. Does not lock out other processes, and changes nothing.
+    pub async fn reads_identity(directory: &dyn Directory) -> bool {
+        let Ok(superblock) = open_superblock(directory) else { return false };
+        SuperblockStore::read(superblock).await.is_ok()
     }
-    let geometry = geometry_of(directory)?;
-    // Recovery takes journal blocks of another identity for damage.
-    zero(directory, FileKind::Journal).await?;
-    format(directory, geometry, identity).await?;
-    tracing::warn!(
-        location,
-        new_incarnation = format!("{:012x}", identity.incarnation),
-        "the identity of this directory could not be read; the directory was formatted under a new one and is empty"
-    );
-    Ok(())
+
+    /// Formats a directory whose identity cannot be read ([`Error::is_identity_lost`]) as an empty
+    /// one of another identity. Call this only if the cluster does not need what the directory
+    /// holds: the first write destroys it. If the identity turns out to be readable, the directory
+    /// is left as it is. Ends synced.
+    ///
+    /// # After a crash
+    /// During this call: the old state; or no identity, and the next call continues; or the new
+    /// identity with no data.
+    ///
+    /// # Errors
+    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`,
+    /// `InUse`, `Io`, `Failed`.
+    pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
+        check_identity(identity)?;
+        {
+            let superblock = open_superblock(directory)?;
+            let Err(error) = SuperblockStore::read(superblock.clone()).await else {
+                return Ok(());
+            };
+            let expected = (identity.cluster.clone(), identity.slot);
+            let lost = open_error(directory, &superblock, Some(&expected), error).await;
+            if !lost.is_identity_lost() {
+                return Err(lost);
+            }
+            void_copies(&superblock).await?;
+        }
+        let geometry = geometry_of(directory)?;
+        // Recovery takes journal blocks of another identity for damage.
+        zero(open_file(directory, FileKind::Journal)?).await?;
+        Engine::format(directory, geometry, identity).await?;
+        tracing::warn!(
+            location = directory.location(),
+            new_incarnation = format!("{:012x}", identity.incarnation),
+            "the identity of this directory could not be read; the directory was formatted under a new one and is empty"
+        );
+        Ok(())
+    }
 }
 
 /// The sizes of the files as they are: no copy of the superblock says how they should be.
 fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
-    let size = |kind| open_file(directory, kind).map(|device| device.size());
+    let size = |kind| open_file(directory, kind).map(|file| file.size());
     let geometry = Geometry {
         journal_bytes: size(FileKind::Journal)?,
         checkpoint_bytes: size(FileKind::Checkpoint0)?,
@@ -109,15 +112,11 @@ fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
 }
 
 /// Fills a file with zeros, synced.
-async fn zero(directory: &dyn Directory, kind: FileKind) -> Result<()> {
-    let device = open_file(directory, kind)?;
-    let failed = |operation, error: std::io::Error| {
-        Error::failed(&directory.location(), kind, operation, error)
-    };
-    let size = device.size() / BLOCK as u64 * BLOCK as u64;
+async fn zero(file: OpenFile) -> Result<()> {
+    let size = file.size() / BLOCK as u64 * BLOCK as u64;
     for offset in (0..size).step_by(PIECE_BYTES as usize) {
         let piece = AlignedBuf::zeroed(PIECE_BYTES.min(size - offset) as usize);
-        device.write(offset, piece).await.0.map_err(|error| failed("write", error))?;
+        file.write(offset, piece).await?;
     }
-    device.sync().await.map_err(|error| failed("sync", error))
+    file.sync().await
 }

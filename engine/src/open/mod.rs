@@ -10,53 +10,64 @@ mod lost_identity;
 mod recovery;
 mod rewrite;
 
-pub(crate) use format::format;
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
-pub(crate) use lost_identity::{format_again, is_readable};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{BoundedDirectory, Directory, IoDeadlines};
+use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
-    Checkpoints, Counters, Devices, Facts, Queue, Shared, Signals, State, UnsyncedAckFlag,
+    Checkpoints, Counters, Engine, Facts, Files, Queue, Shared, Signals, State, UnsyncedAckFlag,
     WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
+use crate::write::{Writer, syncer};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};
-use files::{open_devices, open_superblock};
-use finish_recovery::{begin_epoch, finish_recovery};
+use files::{open_files, open_superblock};
+use finish_recovery::finish_recovery;
 use format::check_expected;
+use lost_identity::open_error;
 use parking_lot::Mutex;
 use recovery::{Recovered, recover};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Reads the directory, decides whether it may be used, recovers it, and writes only after that.
-pub(crate) async fn open(
-    directory: &BoundedDirectory,
-    expected: Option<(String, u16)>,
-    options: Options,
-) -> Result<Arc<Shared>> {
-    let mut opening = Opening::identify(directory, expected.as_ref(), options).await?;
-    let (mut recovered, member_state, space) = opening.recover().await?;
-    opening.make_safe(&mut recovered, member_state).await?;
-    opening.record_boot(&recovered, member_state).await?;
-    opening.log_findings(&recovered, member_state);
-    let (written, chain) = opening.begin_epoch(&recovered).await?;
-    let progress = WriteProgress::new(written, chain, opening.facts.options.mode);
-    let state = state(recovered, space, opening.facts.ring);
-    Ok(Arc::new(opening.into_shared(member_state, state, progress)))
+impl Engine {
+    /// Opens and recovers. `expected` (cluster, slot) is compared before anything is written. A
+    /// directory that is refused is left as it was.
+    ///
+    /// # Errors
+    /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
+    pub async fn open(
+        directory: Arc<dyn Directory>,
+        expected: Option<(String, u16)>,
+        options: Options,
+    ) -> Result<Engine> {
+        let deadlines = IoDeadlines::start(options.io_timeout);
+        let directory = BoundedDirectory { directory, deadlines };
+        let mut opening = Opening::identify(&directory, expected.as_ref(), options).await?;
+        let (mut recovered, member_state, space) = opening.recover().await?;
+        opening.make_safe(&mut recovered, member_state).await?;
+        opening.record_boot(&recovered, member_state).await?;
+        opening.log_findings(&recovered, member_state);
+        let (written, chain) = opening.begin_epoch(&recovered).await?;
+        let progress = WriteProgress::new(written, chain, opening.facts.options.mode);
+        let state = state(recovered, space, opening.facts.ring);
+        let shared = Arc::new(opening.into_shared(member_state, state, progress));
+        shared.spawn(Writer::new(shared.clone()).run());
+        shared.spawn(syncer::run(shared.clone()));
+        Ok(Engine::new(shared))
+    }
 }
 
 /// A directory that is being opened: what is known before recovery.
 struct Opening {
     facts: Facts,
-    devices: Devices,
+    files: Files,
     deadlines: Arc<IoDeadlines>,
     superblock: SuperblockStore,
     /// The superblock as read, before this open changes it.
@@ -72,20 +83,16 @@ impl Opening {
         options: Options,
     ) -> Result<Opening> {
         let location = directory.location();
-        let device = open_superblock(directory)?;
-        let read = SuperblockStore::read(device.clone(), location.clone()).await;
+        let file = open_superblock(directory)?;
+        let read = SuperblockStore::read(file.clone()).await;
         directory.deadlines.check(&location)?;
         let superblock = match read {
             Ok(superblock) => superblock,
-            Err(error) => {
-                return Err(
-                    lost_identity::open_error(directory, device.as_ref(), expected, error).await
-                );
-            }
+            Err(error) => return Err(open_error(directory, &file, expected, error).await),
         };
         let known = superblock.current().clone();
         check_expected(&location, &known.identity, expected)?;
-        let devices = open_devices(directory, &known.geometry)?;
+        let files = open_files(directory, &known.geometry)?;
         let power_cut = known.boot != options.boot;
         let mut fencing_history = known.fencing_history;
         fencing_history.rotate_right(1);
@@ -102,23 +109,17 @@ impl Opening {
             fencing_history,
             checkpoint_capacity: known.geometry.checkpoint_bytes,
         };
-        Ok(Opening {
-            facts,
-            devices,
-            deadlines: Arc::clone(&directory.deadlines),
-            superblock,
-            known,
-            power_cut,
-        })
+        let deadlines = Arc::clone(&directory.deadlines);
+        Ok(Opening { facts, files, deadlines, superblock, known, power_cut })
     }
 
     /// Recovers the state from the files, and decides whether the member is active or recovering.
     /// Writes nothing.
     async fn recover(&self) -> Result<(Recovered, MemberState, SpaceMap)> {
-        let Opening { facts, devices, known, power_cut, .. } = self;
+        let Opening { facts, files, known, power_cut, .. } = self;
         let salvage = facts.options.salvage;
         let evidence = shutdown_evidence(known, *power_cut, salvage);
-        let recovered = recover(devices, known, facts.ring, evidence, salvage).await;
+        let recovered = recover(files, known, facts.ring, evidence, salvage).await;
         self.deadlines.check(&facts.location)?;
         let recovered = recovered?;
         let member_state = match &recovered.damage {
@@ -138,21 +139,21 @@ impl Opening {
     ) -> Result<()> {
         let Opening {
             facts: Facts { location, ring, .. },
-            devices,
+            files,
             superblock,
             known,
             power_cut,
             ..
         } = self;
         let after_failed_sync = known.failed_sync.is_some();
-        let repaired = match *power_cut && !after_failed_sync {
+        let damaged_copies = match *power_cut && !after_failed_sync {
             true => superblock.repair_copies().await?,
             false => superblock.rewrite_copies().await?,
         };
-        if repaired.damaged > 0 {
+        if damaged_copies > 0 {
             tracing::warn!(
                 location,
-                copies = repaired.damaged,
+                copies = damaged_copies,
                 "damaged copies of the superblock were rewritten"
             );
         }
@@ -163,10 +164,7 @@ impl Opening {
             superblock.update(|s| s.member_state = MemberState::Recovering).await?;
         }
         let reached = if known.mode == Some(Mode::Sync) { recovered.synced } else { recovered.end };
-        let incarnation = known.identity.incarnation;
-        let finished =
-            finish_recovery(devices, *ring, location, recovered, after_failed_sync, incarnation)
-                .await;
+        let finished = finish_recovery(files, *ring, known, recovered).await;
         if let Err(error) = &finished
             && error.is_failed_io()
             && !*power_cut
@@ -238,7 +236,9 @@ impl Opening {
         }
     }
 
-    /// Writes the first journal block of this open. Returns its sequence and checksum.
+    /// Writes and syncs an empty block of the new boot epoch behind the recovered end. Blocks that
+    /// an earlier process left further on then no longer continue the chain. Returns its sequence
+    /// and checksum.
     async fn begin_epoch(&mut self, recovered: &Recovered) -> Result<(u64, u128)> {
         let facts = &self.facts;
         let written = recovered.end + 1;
@@ -250,15 +250,15 @@ impl Opening {
             written: recovered.end,
             synced: recovered.end,
         };
-        let chain =
-            begin_epoch(self.devices.journal.as_ref(), facts.ring, &facts.location, &header)
-                .await?;
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        let chain = journal::encode_into(&mut block, &header, &[]);
+        self.files.journal.write(facts.ring.offset(written), block).await?;
+        self.files.journal.sync().await?;
         if recovered.end == 0 {
             // No checkpoint covers any of the journal: without this record an erased journal would
             // pass for this one.
-            self.superblock
-                .update(|s| s.clean = Clean { sequence: written, checksum: chain })
-                .await?;
+            let clean = Clean { sequence: written, checksum: chain };
+            self.superblock.update(|s| s.clean = clean).await?;
         }
         Ok((written, chain))
     }
@@ -273,7 +273,7 @@ impl Opening {
         let votes = votes.iter().map(|(g, v)| (*g, Bytes::copy_from_slice(v))).collect();
         Shared {
             facts: self.facts,
-            devices: self.devices,
+            files: self.files,
             deadlines: self.deadlines,
             superblock: tokio::sync::Mutex::new(self.superblock),
             votes: Mutex::new(votes),

@@ -2,11 +2,10 @@
 //! is built on it.
 
 use super::recovery::Recovered;
-use crate::checkpoint::{self, file_of};
-use crate::codec::hash;
-use crate::error::{Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind};
-use crate::state::Devices;
+use crate::checkpoint;
+use crate::error::Result;
+use crate::io::{BLOCK, OpenFile};
+use crate::state::Files;
 use crate::types::ValueRef;
 use std::ops::Range;
 
@@ -17,27 +16,20 @@ const BATCH_BLOCKS: u64 = 256;
 /// Rewrites what was recovered and no sync is known to have covered. That is the newest
 /// checkpoint's header, which is synced when this returns, because the other checkpoint is
 /// overwritten next; and values, which are not synced here.
-pub(super) async fn rewrite_unsynced(
-    devices: &Devices,
-    location: &str,
-    recovered: &Recovered,
-) -> Result<()> {
-    if let Some(device) =
-        devices.checkpoints.get(recovered.area).filter(|_| recovered.checkpoint.incarnation != 0)
-    {
-        let file = file_of(recovered.area);
+pub(super) async fn rewrite_unsynced(files: &Files, recovered: &Recovered) -> Result<()> {
+    if recovered.checkpoint.incarnation != 0 {
+        let file = files.area(recovered.area);
         for copy in 0..checkpoint::COPIES {
-            checkpoint::write_header(device.as_ref(), file, location, &recovered.checkpoint, copy)
-                .await?;
-            device.sync().await.map_err(|e| Error::failed(location, file, "sync", e))?;
+            checkpoint::write_header(file, &recovered.checkpoint, copy).await?;
+            file.sync().await?;
         }
     }
-    write_values(devices.data.as_ref(), location, &recovered.unsynced_values).await
+    write_values(&files.data, &recovered.unsynced_values).await
 }
 
 /// Values share blocks with others: this reads whole blocks, checks the values in them, and writes
 /// all of it back.
-async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) -> Result<()> {
+async fn write_values(data: &OpenFile, values: &[ValueRef]) -> Result<()> {
     let mut values: Vec<&ValueRef> = values.iter().filter(|value| value.len > 0).collect();
     values.sort_unstable_by_key(|value| value.offset);
     let mut rest = values.as_slice();
@@ -54,11 +46,11 @@ async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) ->
         }
         let (now, later) = rest.split_at(count);
         rest = later;
-        if !write_run(data, location, now, start..end).await? {
+        if !write_run(data, now, start..end).await? {
             // Retry one value at a time. The damaged ones are left for the reads to report.
             for value in now {
                 let blocks = value.offset / BLOCK_BYTES * BLOCK_BYTES..end_of(value);
-                write_run(data, location, std::slice::from_ref(value), blocks).await?;
+                write_run(data, std::slice::from_ref(value), blocks).await?;
             }
         }
     }
@@ -66,24 +58,18 @@ async fn write_values(data: &dyn Device, location: &str, values: &[ValueRef]) ->
 }
 
 /// Reads these blocks and writes them back if the values in them match. Returns whether they did.
-async fn write_run(
-    data: &dyn Device,
-    location: &str,
-    values: &[&ValueRef],
-    blocks: Range<u64>,
-) -> Result<bool> {
+async fn write_run(data: &OpenFile, values: &[&ValueRef], blocks: Range<u64>) -> Result<bool> {
     let start = blocks.start;
-    let (result, buf) = data.read(start, AlignedBuf::zeroed((blocks.end - start) as usize)).await;
+    let Ok(buf) = data.read(start, (blocks.end - start) as usize).await else { return Ok(false) };
     let matches = |value: &&ValueRef| {
         let at = (value.offset - start) as usize;
-        buf.get(at..at + value.len as usize).is_some_and(|bytes| hash(bytes) == value.hash)
+        buf.get(at..at + value.len as usize).is_some_and(|bytes| value.matches(bytes))
     };
-    if result.is_err() || !values.iter().all(matches) {
-        return Ok(false);
+    let intact = values.iter().all(matches);
+    if intact {
+        data.write(start, buf).await?;
     }
-    let (result, _) = data.write(start, buf).await;
-    result.map_err(|e| Error::failed(location, FileKind::Data, "write", e))?;
-    Ok(true)
+    Ok(intact)
 }
 
 /// Where the last block of a value ends.

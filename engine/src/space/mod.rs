@@ -12,6 +12,7 @@
 
 mod free;
 
+use crate::error::Error;
 use crate::io::BLOCK;
 use crate::types::ValueRef;
 use free::Free;
@@ -77,6 +78,11 @@ impl SpaceMap {
 
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.free.reserve_bytes()
+    }
+
+    /// The error for `needed` bytes that find no space.
+    pub(crate) fn full(&self, needed: u64) -> Error {
+        Error::Full { needed, free: self.free_bytes(), capacity: self.capacity_bytes() }
     }
 
     /// As [`Free::fits`].

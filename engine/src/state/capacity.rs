@@ -61,7 +61,7 @@ impl Engine {
                 return Err(Error::Full { needed: need.bytes, free, capacity });
             }
             if !state.space.fits_unreserved(longest) {
-                return Err(Error::Full { needed: longest, free, capacity });
+                return Err(state.space.full(longest));
             }
             fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
             return fits_index(state.index_bytes(), need.index_bytes, area, PUT_PERCENT);
@@ -84,20 +84,13 @@ impl Engine {
     ) -> Result<()> {
         let shared = &self.shared;
         let state = shared.state.lock();
-        let fits = fits_index(
-            state.index_bytes(),
-            index_bytes,
-            shared.facts.checkpoint_capacity,
-            LEADER_PERCENT,
-        );
+        let area = shared.facts.checkpoint_capacity;
+        let fits = fits_index(state.index_bytes(), index_bytes, area, LEADER_PERCENT);
         self.count_refusal(&fits);
         fits?;
         match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
             true => Ok(()),
-            false => {
-                let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-                Err(Error::Full { needed: bytes, free, capacity })
-            }
+            false => Err(state.space.full(bytes)),
         }
     }
 

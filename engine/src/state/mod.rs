@@ -24,7 +24,7 @@ pub use view::View;
 
 use crate::error::{Error, Result};
 use crate::group::Group;
-use crate::io::{Device, FileKind, IoDeadlines};
+use crate::io::{FileKind, IoDeadlines, OpenFile};
 use crate::journal::Ring;
 use crate::space::SpaceMap;
 use crate::superblock::SuperblockStore;
@@ -103,10 +103,18 @@ pub(crate) struct Counters {
     pub index_refusals: AtomicU64,
 }
 
-pub(crate) struct Devices {
-    pub data: Arc<dyn Device>,
-    pub journal: Arc<dyn Device>,
-    pub checkpoints: [Arc<dyn Device>; 2],
+pub(crate) struct Files {
+    pub data: OpenFile,
+    pub journal: OpenFile,
+    pub checkpoints: [OpenFile; 2],
+}
+
+impl Files {
+    /// The checkpoint area with this number, 0 or 1.
+    pub(crate) fn area(&self, area: usize) -> &OpenFile {
+        let [first, second] = &self.checkpoints;
+        if area == 0 { first } else { second }
+    }
 }
 
 /// What is fixed as long as the directory is open.
@@ -133,7 +141,7 @@ pub(crate) struct Signals {
 
 pub(crate) struct Shared {
     pub facts: Facts,
-    pub devices: Devices,
+    pub files: Files,
     /// The device operations in flight.
     pub deadlines: Arc<IoDeadlines>,
     /// The superblock, and copies of parts of it that are read without waiting for a write of it.
@@ -168,18 +176,15 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                shared.fail_device(
-                    FileKind::Journal,
-                    "a task",
-                    "a task of the engine ended by a panic",
-                );
+                let reason = "a task of the engine ended by a panic";
+                shared.fail_device(FileKind::Journal, "a task", reason);
                 std::panic::resume_unwind(panic);
             }
         });
     }
 
     /// Ends the engine: nothing is written any more, and every waiting caller gets the error.
-    pub(crate) fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: &Error) {
         let queue = {
             let mut state = self.state.lock();
             if state.failed.is_none() {
@@ -201,16 +206,14 @@ impl Shared {
         self.signals.syncer.notify_one();
     }
 
-    /// An operation of a device failed, which ends the engine. Returns the error.
+    /// An operation of a device failed, which ends the engine.
     pub(crate) fn fail_device(
         &self,
         file: FileKind,
         operation: &'static str,
         reason: impl ToString,
-    ) -> Error {
-        let error = Error::failed(&self.facts.location, file, operation, reason);
-        self.fail(error.clone());
-        error
+    ) {
+        self.fail(&Error::failed(&self.facts.location, file, operation, reason));
     }
 
     pub(crate) fn failed(&self) -> Option<Error> {

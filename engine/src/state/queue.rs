@@ -39,6 +39,16 @@ pub(crate) struct Pending {
     pub body: Option<Bytes>,
 }
 
+impl Pending {
+    /// What goes to the data area, by offset.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (u64, Bytes)> {
+        let values = self.entry.values.iter().zip(self.values.iter());
+        let values = values.filter(|(_, value)| !value.is_empty());
+        let body = self.entry.spilled.as_ref().zip(self.body.as_ref());
+        values.chain(body).map(|(at, bytes)| (at.offset, bytes.clone()))
+    }
+}
+
 /// An operation, whether its acknowledgement needs a sync, and the callback.
 pub(crate) struct Queued {
     pub op: Op,

@@ -1,7 +1,6 @@
 //! Reading values: from memory while their write is in flight.
 
 use super::Shared;
-use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::types::{LogId, ValueRef};
 use crate::values::{read_value, read_values};
@@ -11,14 +10,11 @@ use std::sync::atomic::Ordering;
 impl Shared {
     /// Reads a value, from memory while its write is in flight. Does not count damage.
     pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        // The caller looked up the extent earlier; it may belong to another value now.
         let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
-        if let Some(value) =
-            unwritten.filter(|value| value.len() == at.len as usize && hash(value) == at.hash)
-        {
-            return Ok(value);
+        match unwritten.filter(|value| at.matches(value)) {
+            Some(value) => Ok(value),
+            None => read_value(&self.files.data, at, log_id).await,
         }
-        read_value(self.devices.data.as_ref(), at, log_id).await
     }
 
     /// The same, counting damage.
@@ -37,13 +33,13 @@ impl Shared {
             let state = self.state.lock();
             values.iter().map(|(at, _)| state.unwritten.get(&at.offset).cloned()).collect()
         };
-        let in_memory = unwritten.into_iter().zip(values).map(|(bytes, (at, _))| {
-            bytes.filter(|bytes| bytes.len() == at.len as usize && hash(bytes) == at.hash)
-        });
+        let in_memory = unwritten.into_iter().zip(values);
+        // The caller looked up the extents earlier; they may belong to other values now.
+        let in_memory = in_memory.map(|(bytes, (at, _))| bytes.filter(|bytes| at.matches(bytes)));
         let in_memory: Vec<Option<Bytes>> = in_memory.collect();
         let on_device = in_memory.iter().zip(values).filter(|(bytes, _)| bytes.is_none());
         let on_device: Vec<(ValueRef, LogId)> = on_device.map(|(_, value)| *value).collect();
-        let mut read = read_values(self.devices.data.as_ref(), &on_device, take).await.into_iter();
+        let mut read = read_values(&self.files.data, &on_device, take).await.into_iter();
         let found = in_memory.into_iter().map(|bytes| match bytes {
             Some(bytes) => take(Ok(bytes)),
             None => read.next().unwrap_or_else(|| take(Err(Error::Closed))),

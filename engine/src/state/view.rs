@@ -51,10 +51,6 @@ impl View {
         self.image.as_ref().map(|image| image.encode()).unwrap_or_default()
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()

@@ -1,11 +1,12 @@
 //! The bytes of one superblock copy. The table is in `docs/format.md`; a golden test compares the
 //! two.
 
-use crate::codec::{Reader, Writer, sealed};
+use crate::codec::{Reader, sealed};
 use crate::io::BLOCK;
 use crate::types::{
     FencingHistory, Geometry, GroupId, Identity, KernelBootId, MemberState, Mode, ScrubProgress,
 };
+use bytes::BufMut;
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
@@ -16,6 +17,10 @@ const VOTES_AT: usize = 256;
 /// Votes that one superblock holds, each for one group.
 pub(crate) const MAX_VOTES: usize = 14;
 const FENCING_HISTORY_AT: usize = VOTES_AT + MAX_VOTES * (8 + MAX_VOTE_BYTES);
+/// Each at the number that stands for it.
+const MODES: [Option<Mode>; 4] =
+    [None, Some(Mode::Device), Some(Mode::Replicated), Some(Mode::Sync)];
+const MEMBER_STATES: [MemberState; 2] = [MemberState::Active, MemberState::Recovering];
 /// The longest vote, in bytes.
 pub(crate) const MAX_VOTE_BYTES: usize = 248;
 
@@ -98,48 +103,48 @@ impl Superblock {
     /// One block of bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);
-        out.put_bytes(&MAGIC);
-        out.put_u32(VERSION);
-        out.put_u32(0);
-        out.put_u128(0);
-        out.put_u64(self.revision);
+        out.put_slice(&MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u32_le(0);
+        out.put_u128_le(0);
+        out.put_u64_le(self.revision);
         let cluster = self.identity.cluster.as_bytes();
         debug_assert!(cluster.len() <= CLUSTER_BYTES);
-        out.put_u16(cluster.len() as u16);
-        out.put_u16(self.identity.slot);
-        out.put_u32(0);
-        out.put_bytes(cluster);
+        out.put_u16_le(cluster.len() as u16);
+        out.put_u16_le(self.identity.slot);
+        out.put_u32_le(0);
+        out.put_slice(cluster);
         out.resize(112, 0);
-        out.put_u64(self.identity.incarnation);
-        out.put_u64(self.geometry.journal_bytes);
-        out.put_u64(self.geometry.checkpoint_bytes);
-        out.put_u64(self.geometry.data_bytes);
-        out.put_u32(u32::from(self.unsynced_acks));
-        out.put_u32(mode_number(self.mode));
-        out.put_u128(self.boot.0);
-        out.put_u64(self.epoch);
-        out.put_u64(self.clean.sequence);
-        out.put_u128(self.clean.checksum);
-        out.put_u64(self.votes.len() as u64);
-        out.put_u32(member_state_number(self.member_state));
-        out.put_u32(0);
-        out.put_u64(self.boot_nonce);
-        out.put_u64(self.scrub.position);
-        out.put_u64(self.scrub.elapsed_s);
-        out.put_u32(u32::from(self.scrub.paused));
-        out.put_u32(u32::from(self.failed_sync.is_some()));
-        out.put_u64(self.failed_sync.unwrap_or(0));
+        out.put_u64_le(self.identity.incarnation);
+        out.put_u64_le(self.geometry.journal_bytes);
+        out.put_u64_le(self.geometry.checkpoint_bytes);
+        out.put_u64_le(self.geometry.data_bytes);
+        out.put_u32_le(u32::from(self.unsynced_acks));
+        out.put_u32_le(number(&MODES, self.mode));
+        out.put_u128_le(self.boot.0);
+        out.put_u64_le(self.epoch);
+        out.put_u64_le(self.clean.sequence);
+        out.put_u128_le(self.clean.checksum);
+        out.put_u64_le(self.votes.len() as u64);
+        out.put_u32_le(number(&MEMBER_STATES, self.member_state));
+        out.put_u32_le(0);
+        out.put_u64_le(self.boot_nonce);
+        out.put_u64_le(self.scrub.position);
+        out.put_u64_le(self.scrub.elapsed_s);
+        out.put_u32_le(u32::from(self.scrub.paused));
+        out.put_u32_le(u32::from(self.failed_sync.is_some()));
+        out.put_u64_le(self.failed_sync.unwrap_or(0));
         debug_assert!(out.len() == VOTES_AT);
         for (group, vote) in &self.votes {
             let end = out.len() + 8 + MAX_VOTE_BYTES;
-            out.put_u32(group.0);
-            out.put_u32(vote.len() as u32);
-            out.put_bytes(vote);
+            out.put_u32_le(group.0);
+            out.put_u32_le(vote.len() as u32);
+            out.put_slice(vote);
             out.resize(end, 0);
         }
         out.resize(FENCING_HISTORY_AT, 0);
         for nonce in self.fencing_history {
-            out.put_u64(nonce);
+            out.put_u64_le(nonce);
         }
         out.resize(BLOCK, 0);
         sealed::seal(&mut out, CHECKSUM_AT);
@@ -168,21 +173,17 @@ impl Superblock {
         r.u32()?;
         let cluster =
             std::str::from_utf8(r.bytes(CLUSTER_BYTES)?.get(..cluster_len)?).ok()?.to_owned();
-        let incarnation = r.u64()?;
+        let identity = Identity { cluster, slot, incarnation: r.u64()? };
         let geometry =
             Geometry { journal_bytes: r.u64()?, checkpoint_bytes: r.u64()?, data_bytes: r.u64()? };
         geometry.check().ok()?;
-        let unsynced_acks = match r.u32()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        let mode = mode_of(r.u32()?)?;
+        let unsynced_acks = *[false, true].get(r.u32()? as usize)?;
+        let mode = *MODES.get(r.u32()? as usize)?;
         let boot = KernelBootId(r.u128()?);
         let epoch = r.u64()?;
         let clean = Clean { sequence: r.u64()?, checksum: r.u128()? };
         let count = usize::try_from(r.u64()?).ok().filter(|n| *n <= MAX_VOTES)?;
-        let member_state = member_state_of(r.u32()?)?;
+        let member_state = *MEMBER_STATES.get(r.u32()? as usize)?;
         r.u32()?;
         let boot_nonce = r.u64()?;
         let scrub =
@@ -201,7 +202,6 @@ impl Superblock {
         for nonce in &mut fencing_history {
             *nonce = r.u64()?;
         }
-        let identity = Identity { cluster, slot, incarnation };
         Some(Superblock {
             revision,
             identity,
@@ -221,31 +221,9 @@ impl Superblock {
     }
 }
 
-const fn mode_number(mode: Option<Mode>) -> u32 {
-    match mode {
-        None => 0,
-        Some(Mode::Device) => 1,
-        Some(Mode::Replicated) => 2,
-        Some(Mode::Sync) => 3,
-    }
-}
-
-fn mode_of(number: u32) -> Option<Option<Mode>> {
-    let modes = [None, Some(Mode::Device), Some(Mode::Replicated), Some(Mode::Sync)];
-    modes.into_iter().find(|mode| mode_number(*mode) == number)
-}
-
-const fn member_state_number(member_state: MemberState) -> u32 {
-    match member_state {
-        MemberState::Active => 0,
-        MemberState::Recovering => 1,
-    }
-}
-
-fn member_state_of(number: u32) -> Option<MemberState> {
-    [MemberState::Active, MemberState::Recovering]
-        .into_iter()
-        .find(|member_state| member_state_number(*member_state) == number)
+/// The number of a value in its table.
+fn number<T: PartialEq>(table: &[T], value: T) -> u32 {
+    table.iter().take_while(|other| **other != value).count() as u32
 }
 
 #[cfg(test)]

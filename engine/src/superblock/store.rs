@@ -1,20 +1,18 @@
 //! Reading and updating the four copies.
 
 use super::layout::{Superblock, Unusable, VERSION};
-use crate::error::{Corruption, CorruptionKind, Error, Result};
-use crate::io::{AlignedBuf, BLOCK, Device, FileKind, SUPERBLOCK_BYTES};
+use crate::error::{Corruption, Error, Result};
+use crate::io::{AlignedBuf, BLOCK, FileKind, OpenFile, SUPERBLOCK_BYTES};
 use futures::future::join_all;
-use std::sync::Arc;
 
 const COPIES: u64 = 4;
 const SPACING: u64 = SUPERBLOCK_BYTES / COPIES;
 /// Copies that must agree.
 const QUORUM: usize = 2;
 
-/// The superblock in memory, and its device.
+/// The superblock in memory, and its file.
 pub(crate) struct SuperblockStore {
-    device: Arc<dyn Device>,
-    location: String,
+    file: OpenFile,
     current: Superblock,
     /// Which copies may read back but not be on the medium.
     unsynced: UnsyncedCopies,
@@ -32,50 +30,25 @@ enum UnsyncedCopies {
     Any,
 }
 
-/// The result of rewriting copies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RepairedCopies {
-    /// Copies that could not be read or did not match their checksum.
-    pub damaged: u64,
-    /// Copies that an interrupted update left behind.
-    pub old: u64,
-}
-
 impl SuperblockStore {
     /// Writes the first superblock of a new directory, synced.
-    pub(crate) async fn create(
-        device: Arc<dyn Device>,
-        location: String,
-        first: Superblock,
-    ) -> Result<SuperblockStore> {
-        let mut store = SuperblockStore {
-            device,
-            location,
-            current: first,
-            unsynced: UnsyncedCopies::None,
-            failed: None,
-        };
-        store.write().await?;
-        Ok(store)
+    pub(crate) async fn create(file: OpenFile, current: Superblock) -> Result<()> {
+        let unsynced = UnsyncedCopies::None;
+        SuperblockStore { file, current, unsynced, failed: None }.write().await
     }
 
     /// Reads the newest content held by at least two copies.
     ///
     /// # Errors
     /// `NotFormatted`, `NewerFormat`, or `Corrupt` if no two copies agree.
-    pub(crate) async fn read(device: Arc<dyn Device>, location: String) -> Result<SuperblockStore> {
-        let current = match elect(&location, &read_copies(device.as_ref()).await) {
+    pub(crate) async fn read(file: OpenFile) -> Result<SuperblockStore> {
+        let current = match elect(&file.location, &read_copies(&file).await) {
             // Read once more before believing the loss.
-            Err(Error::Corrupt(_)) => elect(&location, &read_copies(device.as_ref()).await)?,
+            Err(Error::Corrupt(_)) => elect(&file.location, &read_copies(&file).await)?,
             elected => elected?,
         };
-        Ok(SuperblockStore {
-            device,
-            location,
-            current,
-            unsynced: UnsyncedCopies::Any,
-            failed: None,
-        })
+        let unsynced = UnsyncedCopies::Any;
+        Ok(SuperblockStore { file, current, unsynced, failed: None })
     }
 
     /// Writes all four copies again. A sync of an earlier process may have failed; then the copies
@@ -87,42 +60,46 @@ impl SuperblockStore {
     /// Copies are written one by one. Damaged copies come first, since they hold nothing to lose.
     /// Then come the current ones: three other copies survive each such write. Old copies come
     /// last, because they are needed until the newer ones are synced.
-    pub(crate) async fn rewrite_copies(&mut self) -> Result<RepairedCopies> {
-        let (mut damaged, mut same, mut old) = (Vec::new(), Vec::new(), Vec::new());
-        for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
+    ///
+    /// Returns how many copies were damaged.
+    pub(crate) async fn rewrite_copies(&mut self) -> Result<u64> {
+        let [damaged, same, old] = self.sorted_copies().await;
+        let found = damaged.len() as u64;
+        for offset in damaged.into_iter().chain(same).chain(old) {
+            self.write_copies(&[offset]).await?;
+        }
+        self.unsynced = UnsyncedCopies::None;
+        Ok(found)
+    }
+
+    /// Makes all four copies equal again; synced when this returns. Writes only copies that are not
+    /// current, so a power cut during this call leaves the current ones. Returns how many copies
+    /// were damaged.
+    pub(crate) async fn repair_copies(&mut self) -> Result<u64> {
+        let [damaged, _, old] = self.sorted_copies().await;
+        let found = damaged.len() as u64;
+        let mut wrong = [damaged, old].concat();
+        wrong.sort_unstable();
+        if !wrong.is_empty() {
+            self.unsynced = UnsyncedCopies::Any;
+            self.write_copies(&wrong).await?;
+        }
+        self.unsynced = UnsyncedCopies::None;
+        Ok(found)
+    }
+
+    /// The offsets of the copies: those that are damaged or cannot be read, the current ones, and
+    /// those that an interrupted update left behind.
+    async fn sorted_copies(&self) -> [Vec<u64>; 3] {
+        let [mut damaged, mut same, mut old] = [const { Vec::new() }; 3];
+        for (offset, copy) in offsets().zip(read_copies(&self.file).await) {
             match copy {
                 Ok(copy) if copy == self.current => same.push(offset),
                 Ok(_) => old.push(offset),
                 Err(_) => damaged.push(offset),
             }
         }
-        let repaired = RepairedCopies { damaged: damaged.len() as u64, old: old.len() as u64 };
-        for offset in damaged.into_iter().chain(same).chain(old) {
-            self.write_copies(&[offset]).await?;
-        }
-        self.unsynced = UnsyncedCopies::None;
-        Ok(repaired)
-    }
-
-    /// Makes all four copies equal again; synced when this returns. Writes only copies that are not
-    /// current, so a power cut during this call leaves the current ones.
-    pub(crate) async fn repair_copies(&mut self) -> Result<RepairedCopies> {
-        let mut repaired = RepairedCopies::default();
-        let mut wrong = Vec::new();
-        for (offset, copy) in offsets().zip(read_copies(self.device.as_ref()).await) {
-            match copy {
-                Ok(copy) if copy == self.current => continue,
-                Ok(_) => repaired.old += 1,
-                Err(_) => repaired.damaged += 1,
-            }
-            wrong.push(offset);
-        }
-        if !wrong.is_empty() {
-            self.unsynced = UnsyncedCopies::Any;
-            self.write_copies(&wrong).await?;
-        }
-        self.unsynced = UnsyncedCopies::None;
-        Ok(repaired)
+        [damaged, same, old]
     }
 
     pub(crate) fn current(&self) -> &Superblock {
@@ -163,17 +140,16 @@ impl SuperblockStore {
     /// for it.
     async fn write_copies(&mut self, offsets: &[u64]) -> Result<()> {
         let bytes = self.current.encode();
-        let write = |offset: &u64| self.device.write(*offset, AlignedBuf::copied_from(&bytes));
-        for (result, _) in join_all(offsets.iter().map(write)).await {
-            result.map_err(|e| self.fail("write", &e))?;
+        let write = |offset: &u64| self.file.write(*offset, AlignedBuf::copied_from(&bytes));
+        let written = join_all(offsets.iter().map(write)).await;
+        let mut done: Result<()> = written.into_iter().collect();
+        if done.is_ok() {
+            done = self.file.sync().await;
         }
-        self.device.sync().await.map_err(|e| self.fail("sync", &e))
-    }
-
-    fn fail(&mut self, operation: &'static str, error: &std::io::Error) -> Error {
-        let error = Error::failed(&self.location, FileKind::Superblock, operation, error);
-        self.failed.get_or_insert_with(|| error.clone());
-        error
+        if let Err(error) = &done {
+            self.failed.get_or_insert_with(|| error.clone());
+        }
+        done
     }
 
     /// Tries to record that a write or sync failed, of this file or another one. It is the last
@@ -188,8 +164,7 @@ impl SuperblockStore {
             UnsyncedCopies::None => 0,
             UnsyncedCopies::Half(half) => half,
             UnsyncedCopies::Any => {
-                let reason = "no copy is known to be safe";
-                return Err(Error::failed(&self.location, FileKind::Superblock, "write", reason));
+                return Err(self.file.failed("write", "no copy is known to be safe"));
             }
         };
         self.current.failed_sync = Some(acknowledged);
@@ -207,20 +182,16 @@ impl SuperblockStore {
 ///
 /// # After a crash
 /// During this call: the old content, or no usable content.
-pub(crate) async fn void_copies(device: &dyn Device, location: &str) -> Result<()> {
-    let failed = |operation, error: std::io::Error| {
-        Error::failed(location, FileKind::Superblock, operation, error)
-    };
+pub(crate) async fn void_copies(file: &OpenFile) -> Result<()> {
     for offset in offsets() {
-        let (result, _) = device.write(offset, AlignedBuf::copied_from(&Superblock::void())).await;
-        result.map_err(|error| failed("write", error))?;
+        file.write(offset, AlignedBuf::copied_from(&Superblock::void())).await?;
     }
-    device.sync().await.map_err(|error| failed("sync", error))
+    file.sync().await
 }
 
 /// For inspection: the revision of each copy, or why it cannot be used.
-pub(crate) async fn copies(device: &dyn Device) -> Vec<std::result::Result<u64, String>> {
-    let copies = read_copies(device).await.into_iter();
+pub(crate) async fn copies(file: &OpenFile) -> Vec<std::result::Result<u64, String>> {
+    let copies = read_copies(file).await.into_iter();
     let described = copies.map(|copy| {
         copy.map(|superblock| superblock.revision).map_err(|unusable| match unusable {
             Unusable::Absent => "empty, or never written".to_owned(),
@@ -233,18 +204,15 @@ pub(crate) async fn copies(device: &dyn Device) -> Vec<std::result::Result<u64, 
 
 /// The copies that can be read, also if no two of them agree: that is no identity, but shows whose
 /// directory it was.
-pub(crate) async fn readable_copies(device: &dyn Device) -> Vec<Superblock> {
-    read_copies(device).await.into_iter().flatten().collect()
+pub(crate) async fn readable_copies(file: &OpenFile) -> Vec<Superblock> {
+    read_copies(file).await.into_iter().flatten().collect()
 }
 
-async fn read_copies(device: &dyn Device) -> Vec<std::result::Result<Superblock, Unusable>> {
+async fn read_copies(file: &OpenFile) -> Vec<std::result::Result<Superblock, Unusable>> {
     let mut copies = Vec::new();
     for offset in offsets() {
-        let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-        copies.push(match result {
-            Ok(()) => Superblock::decode(&buf),
-            Err(_) => Err(Unusable::Damaged),
-        });
+        let block = file.read(offset, BLOCK).await.map_err(|_| Unusable::Damaged);
+        copies.push(block.and_then(|block| Superblock::decode(&block)));
     }
     copies
 }
@@ -271,11 +239,8 @@ fn elect(
         _ => None,
     });
     if let Some(found) = newer {
-        return Err(Error::NewerFormat {
-            location: location.to_owned(),
-            found,
-            supported: VERSION,
-        });
+        let location = location.to_owned();
+        return Err(Error::NewerFormat { location, found, supported: VERSION });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
@@ -283,15 +248,9 @@ fn elect(
                 .to_owned();
         return Err(Error::NotFormatted { location: location.to_owned(), reason });
     }
-    Err(Error::Corrupt(Corruption {
-        file: FileKind::Superblock,
-        offset: 0,
-        length: SUPERBLOCK_BYTES,
-        kind: CorruptionKind::Superblock,
-        expected: format!("{QUORUM} of {COPIES} copies that agree"),
-        found: format!("{} readable, none twice", usable.len()),
-        log_ids: Vec::new(),
-    }))
+    let expected = format!("{QUORUM} of {COPIES} copies that agree");
+    let found = format!("{} readable, none twice", usable.len());
+    Err(Corruption::new(FileKind::Superblock, 0, SUPERBLOCK_BYTES, expected, found).into())
 }
 
 #[cfg(test)]

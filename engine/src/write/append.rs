@@ -4,11 +4,11 @@
 use crate::codec::hash;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::journal::{Body, encode_body};
+use crate::journal::{MAX_INLINE_BODY, encode_body};
+use crate::space::SpaceMap;
 use crate::state::{Op, Pending, State};
 use crate::types::{GroupId, LogId, NewEntry, ValueRef};
 use bytes::Bytes;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The longest meta, in bytes.
@@ -53,79 +53,45 @@ impl Prepared {
     }
 }
 
-/// Entries cut into operations of bounded size.
-pub(crate) struct PreparedAppends {
-    rest: VecDeque<PreparedAppend>,
-}
-
 /// The entries of one operation.
+#[derive(Default)]
 pub(crate) struct PreparedAppend {
     entries: Vec<Prepared>,
     pub record_bytes: usize,
     pub value_bytes: u64,
 }
 
-impl PreparedAppends {
-    pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<PreparedAppends> {
-        let mut rest: VecDeque<PreparedAppend> = VecDeque::new();
-        rest.push_back(PreparedAppend {
-            entries: Vec::with_capacity(entries.len()),
-            record_bytes: 0,
-            value_bytes: 0,
-        });
-        for entry in entries {
-            let entry = Prepared::new(entry)?;
-            if rest.back().is_none_or(|b| {
-                b.record_bytes >= BATCH_RECORD_BYTES || b.value_bytes >= BATCH_VALUE_BYTES
-            }) {
-                rest.push_back(PreparedAppend {
-                    entries: Vec::new(),
-                    record_bytes: 0,
-                    value_bytes: 0,
-                });
-            }
-            if let Some(batch) = rest.back_mut() {
-                batch.record_bytes += entry.record_bytes();
-                batch.value_bytes += entry.value_bytes();
-                batch.entries.push(entry);
-            }
-        }
-        Ok(PreparedAppends { rest })
-    }
-
-    pub(crate) fn next(&mut self) -> Option<PreparedAppend> {
-        self.rest.pop_front()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rest.is_empty()
-    }
-}
-
 impl PreparedAppend {
+    /// Cuts entries into operations of bounded size, at least one.
+    pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<Vec<PreparedAppend>> {
+        let mut batches = Vec::new();
+        let mut batch =
+            PreparedAppend { entries: Vec::with_capacity(entries.len()), ..Default::default() };
+        for entry in entries {
+            if batch.record_bytes >= BATCH_RECORD_BYTES || batch.value_bytes >= BATCH_VALUE_BYTES {
+                batches.push(std::mem::take(&mut batch));
+            }
+            let entry = Prepared::new(entry)?;
+            batch.record_bytes += entry.record_bytes();
+            batch.value_bytes += entry.value_bytes();
+            batch.entries.push(entry);
+        }
+        batches.push(batch);
+        Ok(batches)
+    }
+
     /// Allocates an extent for every value and makes the entries readable. All or nothing.
     pub(crate) fn insert(self, state: &mut State, group: GroupId, cache_limit: u64) -> Result<Op> {
         self.check_order(state, group)?;
-        let mut placed: Vec<Pending> = Vec::with_capacity(self.entries.len());
-        for entry in self.entries {
-            match allocate_extents(state, entry) {
-                Ok(pending) => placed.push(pending),
-                Err(error) => {
-                    for value in placed.iter().flat_map(|p| p.entry.extents()) {
-                        state.space.unlink(value);
-                    }
-                    return Err(error);
-                }
-            }
-        }
+        let mut extents = Vec::new();
+        let placed = self.entries.into_iter();
+        let placed = placed.map(|entry| allocate_extents(&mut state.space, entry, &mut extents));
+        let placed: Vec<Pending> = placed
+            .collect::<Result<_>>()
+            .inspect_err(|_| extents.iter().for_each(|at| state.space.unlink(at)))?;
         let log = &mut state.groups.entry(group).or_default().log;
         for pending in &placed {
-            let offsets = pending.entry.values.iter().map(|v| v.offset);
-            let values = offsets.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty());
-            state.unwritten.extend(values);
-            state
-                .unwritten
-                .extend(pending.entry.spilled.map(|at| at.offset).zip(pending.body.clone()));
+            state.unwritten.extend(pending.chunks());
             log.push(pending.entry.clone(), Some(pending.values.clone()), cache_limit);
         }
         Ok(Op::Append { group, entries: placed })
@@ -146,41 +112,25 @@ impl PreparedAppend {
     }
 }
 
-fn allocate_extents(state: &mut State, entry: Prepared) -> Result<Pending> {
+/// Adds every extent that it allocates to `extents`.
+fn allocate_extents(
+    space: &mut SpaceMap,
+    entry: Prepared,
+    extents: &mut Vec<ValueRef>,
+) -> Result<Pending> {
     let Prepared { id, meta, values, hashes } = entry;
-    let mut refs: Vec<ValueRef> = Vec::with_capacity(values.len());
-    for (value, hash) in values.iter().zip(hashes) {
-        match allocate(state, value.len() as u32, hash) {
-            Ok(at) => refs.push(at),
-            Err(error) => {
-                refs.iter().for_each(|at| state.space.unlink(at));
-                return Err(error);
-            }
-        }
-    }
-    let body = encode_body(&refs, &meta);
-    let (spilled, body) = if Body::fits_inline(body.len()) {
-        (None, None)
-    } else {
-        match allocate(state, body.len() as u32, hash(&body)) {
-            Ok(at) => (Some(at), Some(Bytes::from(body))),
-            Err(error) => {
-                refs.iter().for_each(|at| state.space.unlink(at));
-                return Err(error);
-            }
-        }
+    let mut allocate = |len: usize, hash| {
+        let offset = space.allocate(len as u32).ok_or_else(|| space.full(len as u64))?;
+        let at = ValueRef { offset, len: len as u32, hash };
+        extents.push(at);
+        Ok(at)
     };
-    let entry = Arc::new(LogEntry { id, meta, values: refs.into(), spilled });
+    let sized = values.iter().zip(hashes);
+    let refs: Box<[ValueRef]> =
+        sized.map(|(value, hash)| allocate(value.len(), hash)).collect::<Result<_>>()?;
+    let body = Bytes::from(encode_body(&refs, &meta));
+    let body = Some(body).filter(|body| body.len() > MAX_INLINE_BODY);
+    let spilled = body.as_ref().map(|body| allocate(body.len(), hash(body))).transpose()?;
+    let entry = Arc::new(LogEntry { id, meta, values: refs, spilled });
     Ok(Pending { entry, values, body })
-}
-
-fn allocate(state: &mut State, len: u32, hash: u128) -> Result<ValueRef> {
-    match state.space.allocate(len) {
-        Some(offset) => Ok(ValueRef { offset, len, hash }),
-        None => Err(Error::Full {
-            needed: u64::from(len),
-            free: state.space.free_bytes(),
-            capacity: state.space.capacity_bytes(),
-        }),
-    }
 }

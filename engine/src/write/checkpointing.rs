@@ -1,7 +1,7 @@
 //! Taking a checkpoint beside foreground work, and reclaiming the journal that it covers.
 
-use crate::checkpoint::{Capture, CheckpointPosition, file_of, void, write};
-use crate::error::{Error, Result};
+use crate::checkpoint::{Capture, Header, void, write};
+use crate::error::Result;
 use crate::state::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 /// Writes a captured state to the device, then reclaims the journal.
 pub(super) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
     if let Err(error) = save(&shared, capture, sequence, chain).await {
-        shared.fail(error);
+        shared.fail(&error);
     }
     shared.signals.changed.notify_waiters();
     shared.signals.writer.notify_one();
@@ -25,22 +25,14 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
         let state = shared.state.lock();
         (1 - state.checkpoints.area, state.checkpoints.number + 1)
     };
-    let device = shared.devices.checkpoints.get(area).ok_or(Error::Closed)?;
-    let place = CheckpointPosition {
-        incarnation: shared.facts.identity.incarnation,
-        number,
-        sequence,
-        chain,
-    };
-    let sync_all = async { shared.sync_now().await.map(|_| ()) };
-    let bytes =
-        write(device.as_ref(), file_of(area), &shared.facts.location, &capture, place, sync_all)
-            .await?;
+    let incarnation = shared.facts.identity.incarnation;
+    let header = Header { incarnation, number, sequence, chain, ..Header::default() };
+    let sync_all = async { shared.sync_now().await.map(drop) };
+    let bytes = write(shared.files.area(area), &capture, header, sync_all).await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead to it.
-        let other = shared.devices.checkpoints.get(1 - area).ok_or(Error::Closed)?;
-        void(other.as_ref(), file_of(1 - area), &shared.facts.location).await?;
+        void(shared.files.area(1 - area)).await?;
     }
     let mut state = shared.state.lock();
     let checkpoints = &mut state.checkpoints;

@@ -9,5 +9,5 @@ pub(crate) mod syncer;
 mod unsynced_acks;
 mod writer;
 
-pub(crate) use append::PreparedAppends;
+pub(crate) use append::PreparedAppend;
 pub(crate) use writer::Writer;

@@ -1,7 +1,6 @@
 //! Syncing what is written, and calling back those who wait for a write or a sync.
 
 use crate::error::Result;
-use crate::io::FileKind;
 use crate::state::Shared;
 use crate::superblock::Clean;
 use std::sync::atomic::Ordering;
@@ -41,17 +40,17 @@ impl Shared {
         if let Some(error) = self.failed() {
             return Err(error);
         }
-        let data = self.devices.data.sync();
-        let journal = self.devices.journal.sync();
+        let data = self.files.data.sync();
+        let journal = self.files.journal.sync();
         let (data, journal) = futures::join!(data, journal);
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
-        let results = [(FileKind::Data, data), (FileKind::Journal, journal)];
-        if let Some((file, Err(error))) = results.into_iter().find(|(_, result)| result.is_err()) {
+        if let Err(error) = data.and(journal) {
             let mut progress = self.progress.lock();
             progress.unsynced_bytes += bytes;
             progress.oldest_unsynced = since;
             drop(progress);
-            return Err(self.fail_device(file, "sync", error));
+            self.fail(&error);
+            return Err(error);
         }
         let synced_stamp = {
             let mut progress = self.progress.lock();

@@ -20,7 +20,7 @@ async fn run_until_end(shared: &Shared) {
             Hung { file, operation } = shared.deadlines.hung() => {
                 // This includes reads: elsewhere a read that does not return does not end the
                 // engine.
-                return drop(shared.fail_device(file, operation, shared.deadlines.late()));
+                return shared.fail_device(file, operation, shared.deadlines.late());
             }
             () = shared.signals.syncer.notified() => false,
             () = interval => true,

@@ -133,6 +133,6 @@ impl Shared {
         let result = self.superblock.lock().await.update(change).await;
         self.counters.syncs.fetch_add(2, Ordering::Relaxed);
         self.counters.device_bytes.fetch_add(4 * crate::io::BLOCK as u64, Ordering::Relaxed);
-        result.inspect_err(|error| self.fail(error.clone()))
+        result.inspect_err(|error| self.fail(error))
     }
 }

@@ -8,7 +8,7 @@
 use super::checkpointing;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
-use crate::io::{AlignedBuf, BLOCK, FileKind, IoFuture};
+use crate::io::{AlignedBuf, BLOCK, IoFuture};
 use crate::journal::{self, Header, Packer, Record};
 use crate::space::NewlyDead;
 use crate::state::{Op, PendingAck, Queued, Shared, State};
@@ -26,9 +26,6 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
-
-/// A write in flight.
-type Write = IoFuture<(std::io::Result<()>, AlignedBuf)>;
 
 /// What was queued, and what else the journal must record.
 struct GroupCommit {
@@ -50,7 +47,7 @@ struct InFlightCommit {
     bytes: u64,
     /// Offsets of the values to drop from memory once they are written.
     offsets: Vec<u64>,
-    result: std::result::Result<(), (FileKind, std::io::Error)>,
+    result: Result<()>,
 }
 
 pub(crate) struct Writer {
@@ -142,12 +139,6 @@ impl Writer {
     async fn write(&mut self, mut group_commit: GroupCommit) {
         let mut packer = Packer::default();
         let mut chunks: Vec<(u64, Bytes)> = Vec::new();
-        let mut record = Vec::with_capacity(256);
-        let mut pushed = |packer: &mut Packer, r: Record| {
-            record.clear();
-            r.encode(&mut record);
-            packer.push(&record);
-        };
         // The sequence of each operation's last block, counted from the first block of the group
         // commit.
         let mut last_block = Vec::with_capacity(group_commit.queue.len());
@@ -156,29 +147,23 @@ impl Writer {
                 Op::Append { group, entries } => {
                     for pending in entries {
                         let entry = &pending.entry;
-                        let at = entry.values.iter().map(|v| v.offset);
-                        chunks.extend(
-                            at.zip(pending.values.iter().cloned()).filter(|(_, v)| !v.is_empty()),
-                        );
-                        chunks.extend(entry.spilled.map(|v| v.offset).zip(pending.body.clone()));
-                        pushed(
-                            &mut packer,
-                            Record::Entry { group: *group, id: entry.id, body: entry.body() },
-                        );
+                        chunks.extend(pending.chunks());
+                        let (group, id, body) = (*group, entry.id, entry.body());
+                        packer.push(&Record::Entry { group, id, body });
                     }
                 }
                 Op::Truncate { group, last } => {
-                    pushed(&mut packer, Record::Truncate { group: *group, last: *last })
+                    packer.push(&Record::Truncate { group: *group, last: *last });
                 }
                 Op::Purge { group, through } => {
-                    pushed(&mut packer, Record::Purge { group: *group, through: *through });
+                    packer.push(&Record::Purge { group: *group, through: *through });
                 }
                 Op::Barrier => {}
             }
-            last_block.push(packer.len() as u64);
+            last_block.push(packer.payloads.len() as u64);
         }
         for (group, through) in &group_commit.applied {
-            pushed(&mut packer, Record::Applied { group: *group, through: *through });
+            packer.push(&Record::Applied { group: *group, through: *through });
         }
         if group_commit.flush
             || !group_commit.queue.is_empty()
@@ -187,45 +172,35 @@ impl Writer {
         {
             packer.at_least_one();
         }
-        let begins_checkpoint = group_commit.capture.is_some();
-        if let Err(error) =
-            self.wait_for_journal_space(packer.len() as u64, begins_checkpoint).await
-        {
+        let (blocks, begins_checkpoint) =
+            (packer.payloads.len() as u64, group_commit.capture.is_some());
+        if let Err(error) = self.wait_for_journal_space(blocks, begins_checkpoint).await {
             for done in group_commit.queue.into_iter().filter_map(|q| q.done) {
                 done(Err(error.clone()));
             }
             return;
         }
         let first = self.next;
-        self.submit(&packer, chunks, &group_commit);
+        self.submit(&packer.payloads, chunks);
         let sequence = self.next - 1;
         self.shared.state.lock().space.recorded(sequence, group_commit.newly_dead);
         let mut progress = self.shared.progress.lock();
         for (queued, blocks) in group_commit.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
                 let sequence = first + blocks.max(1) - 1;
-                let append = matches!(queued.op, Op::Append { .. });
-                progress.waiting.push_back(PendingAck {
-                    sequence,
-                    append,
-                    synced: queued.synced,
-                    done,
-                });
+                let (append, synced) = (matches!(queued.op, Op::Append { .. }), queued.synced);
+                progress.waiting.push_back(PendingAck { sequence, append, synced, done });
             }
         }
         drop(progress);
         if let Some(error) = self.shared.failed() {
             // It may have failed before these acknowledgements were listed.
-            self.shared.fail(error);
+            self.shared.fail(&error);
         }
         if let Some(capture) = group_commit.capture {
             self.captured = sequence;
-            self.shared.spawn(checkpointing::run(
-                self.shared.clone(),
-                capture,
-                sequence,
-                self.chain,
-            ));
+            let shared = self.shared.clone();
+            self.shared.spawn(checkpointing::run(shared, capture, sequence, self.chain));
         }
     }
 
@@ -262,19 +237,20 @@ impl Writer {
     }
 
     /// Starts the writes of a group commit.
-    fn submit(&mut self, packer: &Packer, chunks: Vec<(u64, Bytes)>, group_commit: &GroupCommit) {
+    fn submit(&mut self, mut payloads: &[Vec<u8>], chunks: Vec<(u64, Bytes)>) {
         let shared = &self.shared;
-        let mut writes: Vec<(FileKind, Write)> = Vec::new();
+        let mut writes = Vec::new();
         let mut bytes = 0;
         for (offset, buf) in coalesce(&chunks) {
             bytes += buf.len() as u64;
-            writes.push((FileKind::Data, shared.devices.data.write(offset, buf)));
+            writes.push(shared.files.data.write(offset, buf));
         }
         let (written, synced) = {
             let progress = shared.progress.lock();
             (progress.written, progress.synced)
         };
-        let mut payloads = packer.payloads();
+        // Without a block, this group commit says nothing.
+        let synced_stamp = if payloads.is_empty() { 0 } else { synced };
         while !payloads.is_empty() {
             let count = shared.facts.ring.contiguous(self.next, payloads.len() as u64);
             let (now, later) = payloads.split_at(count as usize);
@@ -282,13 +258,11 @@ impl Writer {
             let offset = shared.facts.ring.offset(self.next);
             let mut buf = AlignedBuf::zeroed(now.len() * BLOCK);
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
-                let incarnation = shared.facts.identity.incarnation;
-                let (sequence, previous) = (self.next, self.chain);
                 let header = Header {
-                    incarnation,
+                    incarnation: shared.facts.identity.incarnation,
                     epoch: shared.facts.epoch,
-                    sequence,
-                    previous,
+                    sequence: self.next,
+                    previous: self.chain,
                     written,
                     synced,
                 };
@@ -296,28 +270,24 @@ impl Writer {
                 self.next += 1;
             }
             bytes += buf.len() as u64;
-            writes.push((FileKind::Journal, shared.devices.journal.write(offset, buf)));
+            writes.push(shared.files.journal.write(offset, buf));
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (sequence, synced_stamp) = (self.next - 1, if packer.len() > 0 { synced } else { 0 });
-        let checksum = self.chain;
+        let (sequence, checksum) = (self.next - 1, self.chain);
         let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
-        debug_assert!(group_commit.queue.is_empty() || !writes.is_empty());
         self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
-            for (file, write) in writes {
-                if let (Err(error), _) = write.await {
-                    result = Err((file, error));
-                }
+            for write in writes {
+                // The last error counts.
+                result = write.await.and(result);
             }
             InFlightCommit { sequence, checksum, synced_stamp, bytes, offsets, result }
         }));
     }
 
     fn complete(&mut self, commit: InFlightCommit) {
-        if let Err((file, error)) = commit.result {
-            self.shared.fail_device(file, "write", error);
-            return;
+        if let Err(error) = commit.result {
+            return self.shared.fail(&error);
         }
         let mut state = self.shared.state.lock();
         if state.failed.is_some() {

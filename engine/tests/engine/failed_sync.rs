@@ -5,7 +5,7 @@ use crate::support::store::{append, entry as small, filled};
 use crate::support::workload::{GROUP, History, check, options, verify, workload};
 use crate::support::{Cache, Disk, Random, geometry, identity, run};
 use cairn_engine::io::FileKind;
-use cairn_engine::{CorruptionKind, Engine, Error, KernelBootId, MemberState, Mode, Options};
+use cairn_engine::{Engine, Error, KernelBootId, MemberState, Mode, Options};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,10 +96,7 @@ fn fail_once(mode: Mode, peers: bool, lasting: bool, nth: u64, seed: u64) -> Out
         if let Err(Error::Corrupt(damage)) = engine.read_log(GROUP, first..u64::MAX, u64::MAX).await
         {
             // An acknowledged value is lost: a read reports it.
-            assert!(
-                !peers && dropped > 0 && damage.kind == CorruptionKind::Value,
-                "{what}: {damage}"
-            );
+            assert!(!peers && dropped > 0 && damage.file == FileKind::Data, "{what}: {damage}");
             return Outcome::Reported;
         }
         check(&engine, &history, &what).await;

@@ -7,6 +7,7 @@
 //!
 //! The superblock file is made last, after everything else is synced: it makes the directory valid.
 
+use super::device::Direction;
 use super::file::{failed, open_file};
 use super::{system, threads};
 use crate::error::{Error, Result};
@@ -129,7 +130,8 @@ pub(super) fn has_superblock(directory: &Path) -> bool {
 }
 
 fn refuse_unless_space(path: &Path, existing: &Path, total: u64) -> Result<()> {
-    let free = system::free_bytes(existing).map_err(|error| failed(existing, "statvfs", error))?;
+    let free = system::free_space(existing);
+    let free = free.map_err(|error| failed(existing, "statvfs", error))?.free_bytes;
     let needed = total.saturating_add(SPARE_BYTES);
     if needed > free {
         let reason =
@@ -151,7 +153,7 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if part < zeros.len() as u64 {
             zeros = AlignedBuf::zeroed(part as usize);
         }
-        threads::write(&file, offset, &zeros)
+        threads::transfer(&file, Direction::Write, offset, &mut zeros)
             .map_err(|error| no_space(path, "write", bytes, error))?;
         offset += part;
         progress(part);
@@ -187,8 +189,8 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
 fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            let free = system::free_bytes(path)
-                .map_or_else(|_| "unknown".to_owned(), |free| free.to_string());
+            let free = system::free_space(path)
+                .map_or_else(|_| "unknown".to_owned(), |free| free.free_bytes.to_string());
             failed(
                 path,
                 operation,
@@ -205,17 +207,15 @@ fn sync_directory(path: &Path) -> Result<()> {
         .map_err(|error| failed(path, "fsync of the directory", error))
 }
 
-/// The paths that this call created. Drop removes them, unless they are kept.
+/// The directories and files that this call created, in order. Drop removes them, the last one
+/// first, unless they are kept.
 #[derive(Default)]
-struct Made {
-    files: Vec<PathBuf>,
-    directories: Vec<PathBuf>,
-}
+struct Made(Vec<PathBuf>);
 
 impl Made {
     fn directory(&mut self, path: &Path) -> Result<()> {
         DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, "mkdir", error))?;
-        self.directories.push(path.to_owned());
+        self.0.push(path.to_owned());
         path.parent().map_or(Ok(()), sync_directory)
     }
 
@@ -228,23 +228,23 @@ impl Made {
             .mode(0o600)
             .open(path)
             .map_err(|error| failed(path, "create", error))?;
-        self.files.push(path.to_owned());
+        self.0.push(path.to_owned());
         Ok(())
     }
 
     fn keep(mut self) {
-        self.files.clear();
-        self.directories.clear();
+        self.0.clear();
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let files = self.files.drain(..).rev().map(|path| (std::fs::remove_file(&path), path));
-        let directories =
-            self.directories.drain(..).rev().map(|path| (std::fs::remove_dir(&path), path));
-        for (result, path) in files.chain(directories) {
-            if let Err(error) = result {
+        for path in self.0.drain(..).rev() {
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir(&path),
+                false => std::fs::remove_file(&path),
+            };
+            if let Err(error) = removed {
                 tracing::warn!(path = %path.display(), %error, "could not remove a file or directory of a failed format");
             }
         }

@@ -13,9 +13,21 @@ pub(super) type Transfer = (io::Result<()>, AlignedBuf);
 
 /// One operation on one file, within the file's bounds.
 pub(super) enum Request {
-    Read { offset: u64, buf: AlignedBuf, reply: oneshot::Sender<Transfer> },
-    Write { offset: u64, buf: AlignedBuf, reply: oneshot::Sender<Transfer> },
-    Sync { reply: oneshot::Sender<io::Result<()>> },
+    Transfer {
+        direction: Direction,
+        offset: u64,
+        buf: AlignedBuf,
+        reply: oneshot::Sender<Transfer>,
+    },
+    Sync {
+        reply: oneshot::Sender<io::Result<()>>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
 }
 
 /// A backend's handle on one open file. Dropping it closes the file once the operations already
@@ -54,18 +66,13 @@ impl<S: Submit> FileDevice<S> {
         Ok(())
     }
 
-    fn transfer(
-        &self,
-        offset: u64,
-        buf: AlignedBuf,
-        request: impl FnOnce(AlignedBuf, oneshot::Sender<Transfer>) -> Request,
-    ) -> IoFuture<Transfer> {
+    fn transfer(&self, direction: Direction, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
         let checked = self.check(offset, buf.len());
         if checked.is_err() || buf.is_empty() {
             return Box::pin(std::future::ready((checked, buf)));
         }
         let (reply, result) = oneshot::channel();
-        self.backend.submit(request(buf, reply));
+        self.backend.submit(Request::Transfer { direction, offset, buf, reply });
         Box::pin(
             async move { result.await.unwrap_or_else(|_| (Err(gone()), AlignedBuf::zeroed(0))) },
         )
@@ -78,11 +85,11 @@ impl<S: Submit> Device for FileDevice<S> {
     }
 
     fn read(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
-        self.transfer(offset, buf, |buf, reply| Request::Read { offset, buf, reply })
+        self.transfer(Direction::Read, offset, buf)
     }
 
     fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<Transfer> {
-        self.transfer(offset, buf, |buf, reply| Request::Write { offset, buf, reply })
+        self.transfer(Direction::Write, offset, buf)
     }
 
     fn sync(&self) -> IoFuture<io::Result<()>> {
@@ -101,11 +108,17 @@ fn gone() -> io::Error {
 pub(super) struct TransferProgress {
     done: usize,
     total: usize,
+    /// The error for a part that is too short.
+    short: io::ErrorKind,
 }
 
 impl TransferProgress {
-    pub(super) fn new(total: usize) -> TransferProgress {
-        TransferProgress { done: 0, total }
+    pub(super) fn new(direction: Direction, total: usize) -> TransferProgress {
+        let short = match direction {
+            Direction::Read => io::ErrorKind::UnexpectedEof,
+            Direction::Write => io::ErrorKind::WriteZero,
+        };
+        TransferProgress { done: 0, total, short }
     }
 
     /// Bytes done, always whole blocks, so that the next part is aligned again.
@@ -117,12 +130,8 @@ impl TransferProgress {
     ///
     /// # Errors
     /// The system's error, except an interruption: it transferred nothing, and the part is retried.
-    /// The error `short` (`UnexpectedEof` or `WriteZero`) if a part was shorter than a block.
-    pub(super) fn advance(
-        &mut self,
-        part: io::Result<usize>,
-        short: io::ErrorKind,
-    ) -> io::Result<bool> {
+    /// `UnexpectedEof` or `WriteZero` if a part was shorter than a block.
+    pub(super) fn advance(&mut self, part: io::Result<usize>) -> io::Result<bool> {
         match part {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
             Err(error) => Err(error),
@@ -130,7 +139,7 @@ impl TransferProgress {
                 let blocks = bytes - bytes % BLOCK;
                 if blocks == 0 || blocks > self.total - self.done {
                     let text = format!("{bytes} bytes transferred of {}", self.total - self.done);
-                    return Err(io::Error::new(short, text));
+                    return Err(io::Error::new(self.short, text));
                 }
                 self.done += blocks;
                 Ok(self.done == self.total)
@@ -143,31 +152,30 @@ impl TransferProgress {
 mod tests {
     use super::*;
 
-    const SHORT: io::ErrorKind = io::ErrorKind::WriteZero;
-
     #[test]
     fn a_transfer_in_parts_goes_on_until_all_is_done() {
-        let mut progress = TransferProgress::new(4 * BLOCK);
-        assert!(!progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
-        assert!(!progress.advance(Err(io::ErrorKind::Interrupted.into()), SHORT).unwrap());
+        let mut progress = TransferProgress::new(Direction::Write, 4 * BLOCK);
+        assert!(!progress.advance(Ok(2 * BLOCK)).unwrap());
+        assert!(!progress.advance(Err(io::ErrorKind::Interrupted.into())).unwrap());
         assert_eq!(progress.done(), 2 * BLOCK);
-        assert!(progress.advance(Ok(2 * BLOCK), SHORT).unwrap());
+        assert!(progress.advance(Ok(2 * BLOCK)).unwrap());
     }
 
     #[test]
     fn a_part_that_ends_inside_a_block_is_continued_at_the_block() {
-        let mut progress = TransferProgress::new(4 * BLOCK);
-        assert!(!progress.advance(Ok(BLOCK + 512), SHORT).unwrap());
+        let mut progress = TransferProgress::new(Direction::Write, 4 * BLOCK);
+        assert!(!progress.advance(Ok(BLOCK + 512)).unwrap());
         assert_eq!(progress.done(), BLOCK);
     }
 
     #[test]
     fn no_progress_and_too_much_progress_are_errors() {
         for bytes in [0, 512, 3 * BLOCK] {
-            let error = TransferProgress::new(2 * BLOCK).advance(Ok(bytes), SHORT).unwrap_err();
-            assert_eq!(error.kind(), SHORT);
+            let error =
+                TransferProgress::new(Direction::Write, 2 * BLOCK).advance(Ok(bytes)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WriteZero);
         }
         let failed = io::Error::other("broken");
-        assert!(TransferProgress::new(BLOCK).advance(Err(failed), SHORT).is_err());
+        assert!(TransferProgress::new(Direction::Write, BLOCK).advance(Err(failed)).is_err());
     }
 }

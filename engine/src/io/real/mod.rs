@@ -30,6 +30,6 @@ mod threads;
 pub use boot::{boot_id, boot_id_from};
 pub use directory::{Backend, FileDirectory};
 pub use probe::{
-    FileProbe, NvmeIdentify, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,
+    FileProbe, NvmeIdentify, nvme_identify, probe_directory, probe_file, probe_io_uring,
 };
-pub use system::{DirectAlignment, Extents, FreeSpace};
+pub use system::{DirectAlignment, Extents, FreeSpace, free_space};

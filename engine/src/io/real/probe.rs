@@ -4,8 +4,9 @@
 //! What holds here: nothing stays behind, no byte of an existing file changes, and no lock is
 //! taken, so a directory in use can be probed.
 
+use super::device::Direction;
 use super::file::open_file;
-use super::system::{DirectAlignment, Extents, FreeSpace};
+use super::system::{DirectAlignment, Extents};
 use super::{ring::Ring, system, threads};
 use crate::io::{AlignedBuf, BLOCK};
 use std::fs::{File, OpenOptions};
@@ -69,8 +70,9 @@ pub fn probe_file(path: &Path) -> io::Result<FileProbe> {
 /// The system's, if no file can be created there.
 pub fn probe_directory(path: &Path) -> io::Result<FileProbe> {
     let (file, direct) = unnamed_file(path)?;
+    let mut zeros = AlignedBuf::zeroed(SAMPLE_BYTES as usize);
     let written = system::allocate(&file, SAMPLE_BYTES)
-        .and_then(|_| threads::write(&file, 0, &AlignedBuf::zeroed(SAMPLE_BYTES as usize)));
+        .and_then(|_| threads::transfer(&file, Direction::Write, 0, &mut zeros));
     describe(&file, direct, SAMPLE_BYTES, written)
 }
 
@@ -80,14 +82,6 @@ pub fn probe_directory(path: &Path) -> io::Result<FileProbe> {
 /// The system's, if io_uring is forbidden or absent.
 pub fn probe_io_uring() -> io::Result<()> {
     Ring::start().map(drop)
-}
-
-/// The free space of the filesystem that holds `path`.
-///
-/// # Errors
-/// The system's.
-pub fn free_space(path: &Path) -> io::Result<FreeSpace> {
-    system::free_space(path)
 }
 
 /// Reads the identification and the health of the NVMe drive behind a block device.

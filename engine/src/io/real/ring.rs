@@ -5,7 +5,7 @@
 //! lock released, when its device is dropped and its last operation has ended. The thread itself
 //! ends when the directory and all its devices are dropped.
 
-use super::device::{FileDevice, Request, Submit, TransferProgress};
+use super::device::{Direction, FileDevice, Request, Submit, Transfer, TransferProgress};
 use crate::io::{AlignedBuf, Device};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -165,13 +165,8 @@ fn accept(files: &mut RingFiles, message: Message) -> Option<impl Future<Output 
 /// Does one operation, releases the file, and sends the result.
 async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
     match request {
-        Request::Read { offset, buf, reply } => {
-            let (result, buf) = read(&file, offset, buf).await;
-            drop(file);
-            drop(reply.send((result, buf)));
-        }
-        Request::Write { offset, buf, reply } => {
-            let (result, buf) = write(&file, offset, buf).await;
+        Request::Transfer { direction, offset, buf, reply } => {
+            let (result, buf) = transfer(&file, direction, offset, buf).await;
             drop(file);
             drop(reply.send((result, buf)));
         }
@@ -184,37 +179,23 @@ async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
     }
 }
 
-async fn read(
+async fn transfer(
     file: &tokio_uring::fs::File,
+    direction: Direction,
     offset: u64,
     buf: AlignedBuf,
-) -> (io::Result<()>, AlignedBuf) {
-    let mut progress = TransferProgress::new(buf.len());
+) -> Transfer {
+    let mut progress = TransferProgress::new(direction, buf.len());
     let mut window = Window::new(buf);
     loop {
         window.skip_to(progress.done());
-        let (part, back) = file.read_at(window, offset + progress.done() as u64).await;
+        let at = offset + progress.done() as u64;
+        let (part, back) = match direction {
+            Direction::Read => file.read_at(window, at).await,
+            Direction::Write => file.write_at(window, at).submit().await,
+        };
         window = back;
-        match progress.advance(part, io::ErrorKind::UnexpectedEof) {
-            Ok(false) => {}
-            Ok(true) => return (Ok(()), window.buf),
-            Err(error) => return (Err(error), window.buf),
-        }
-    }
-}
-
-async fn write(
-    file: &tokio_uring::fs::File,
-    offset: u64,
-    buf: AlignedBuf,
-) -> (io::Result<()>, AlignedBuf) {
-    let mut progress = TransferProgress::new(buf.len());
-    let mut window = Window::new(buf);
-    loop {
-        window.skip_to(progress.done());
-        let (part, back) = file.write_at(window, offset + progress.done() as u64).submit().await;
-        window = back;
-        match progress.advance(part, io::ErrorKind::WriteZero) {
+        match progress.advance(part) {
             Ok(false) => {}
             Ok(true) => return (Ok(()), window.buf),
             Err(error) => return (Err(error), window.buf),

@@ -63,13 +63,11 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// Bytes that an unprivileged user may still write to the filesystem that holds `path`.
-pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
-    Ok(free_space(path)?.free_bytes)
-}
-
 /// The free space of the filesystem that holds `path`.
-pub(super) fn free_space(path: &Path) -> io::Result<FreeSpace> {
+///
+/// # Errors
+/// The system's.
+pub fn free_space(path: &Path) -> io::Result<FreeSpace> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: `statvfs` is plain data, for which zeros are valid.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };

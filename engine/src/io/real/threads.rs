@@ -6,7 +6,7 @@
 //! device is dropped and its last operation has ended. The threads end when the directory and all
 //! its devices are dropped and the queue is empty.
 
-use super::device::{FileDevice, Request, Submit, TransferProgress};
+use super::device::{Direction, FileDevice, Request, Submit, TransferProgress};
 use crate::io::{AlignedBuf, Device};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -115,13 +115,8 @@ impl Submit for PoolFile {
 /// Does one operation, releases the file, and sends the result.
 fn operate(file: Arc<File>, request: Request) {
     match request {
-        Request::Read { offset, mut buf, reply } => {
-            let result = read(&file, offset, &mut buf);
-            drop(file);
-            drop(reply.send((result, buf)));
-        }
-        Request::Write { offset, buf, reply } => {
-            let result = write(&file, offset, &buf);
+        Request::Transfer { direction, offset, mut buf, reply } => {
+            let result = transfer(&file, direction, offset, &mut buf);
             drop(file);
             drop(reply.send((result, buf)));
         }
@@ -135,24 +130,22 @@ fn operate(file: Arc<File>, request: Request) {
     }
 }
 
-fn read(file: &File, offset: u64, buf: &mut AlignedBuf) -> io::Result<()> {
-    let mut progress = TransferProgress::new(buf.len());
+/// Reads or writes all of `buf`, whole blocks, at `offset`.
+pub(super) fn transfer(
+    file: &File,
+    direction: Direction,
+    offset: u64,
+    buf: &mut AlignedBuf,
+) -> io::Result<()> {
+    let mut progress = TransferProgress::new(direction, buf.len());
     loop {
         let rest = buf.get_mut(progress.done()..).unwrap_or_default();
-        let part = file.read_at(rest, offset + progress.done() as u64);
-        if progress.advance(part, io::ErrorKind::UnexpectedEof)? {
-            return Ok(());
-        }
-    }
-}
-
-/// Writes all of `buf`, whole blocks, at `offset`.
-pub(super) fn write(file: &File, offset: u64, buf: &AlignedBuf) -> io::Result<()> {
-    let mut progress = TransferProgress::new(buf.len());
-    loop {
-        let rest = buf.get(progress.done()..).unwrap_or_default();
-        let part = file.write_at(rest, offset + progress.done() as u64);
-        if progress.advance(part, io::ErrorKind::WriteZero)? {
+        let at = offset + progress.done() as u64;
+        let part = match direction {
+            Direction::Read => file.read_at(rest, at),
+            Direction::Write => file.write_at(rest, at),
+        };
+        if progress.advance(part)? {
             return Ok(());
         }
     }

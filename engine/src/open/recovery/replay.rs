@@ -1,19 +1,20 @@
 //! Loads the checkpoint, replays the journal, and judges what is missing.
 
-use super::salvage::{Salvage, cut_before};
+use super::salvage::Salvage;
 use super::scan::{End, Scan, ShutdownEvidence};
 use super::shared_extent::shared_extent;
-use crate::checkpoint::{self, Header, file_of};
-use crate::error::{Corruption, CorruptionKind, Error, Result};
+use crate::checkpoint::{self, Header};
+use crate::error::{Corruption, Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{AlignedBuf, BLOCK, FileKind};
+use crate::io::{BLOCK, FileKind, OpenFile};
 use crate::journal::{Block, Body, Record, Ring};
-use crate::state::Devices;
+use crate::state::Files;
 use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
 use crate::values::read_value;
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// The state that a directory holds.
@@ -50,7 +51,7 @@ pub(crate) struct Recovered {
 /// # Errors
 /// `Corrupt` if something that was completed is missing or damaged and no older state replaces it.
 pub(crate) async fn recover(
-    devices: &Devices,
+    files: &Files,
     superblock: &Superblock,
     ring: Ring,
     evidence: ShutdownEvidence,
@@ -58,10 +59,10 @@ pub(crate) async fn recover(
 ) -> Result<Recovered> {
     let mut salvage = Salvage::new(salvage);
     let incarnation = superblock.identity.incarnation;
-    let journal = devices.journal.as_ref();
+    let journal = &files.journal;
     let mut scan = Scan::read(journal, ring, incarnation).await;
-    let headers = checkpoint_headers(devices, incarnation).await;
-    let (area, header, groups, other) = match newest_checkpoint(devices, &headers).await {
+    let headers = checkpoint_headers(files, incarnation).await;
+    let (area, header, groups, other) = match newest_checkpoint(files, &headers).await {
         Ok(newest) => newest,
         Err(error) => {
             salvage.accept(error)?;
@@ -86,44 +87,42 @@ pub(crate) async fn recover(
             salvage.accept(damaged_block(ring, end + 1, expected))?;
         }
         End::Damaged => {
-            let expected = "bytes that are no block, without a power cut".to_owned();
+            let expected = "bytes that are no block, without a power cut";
             salvage.accept(damaged_block(ring, end + 1, expected))?;
         }
     }
     let checkpoint_applied = groups.iter().filter_map(|(id, g)| Some((*id, g.applied?))).collect();
     let known_written = scan.highest_done(evidence).map_or(0, |(done, _)| done);
     let known_synced = scan.highest_synced(end).max(header.sequence).max(evidence.synced);
-    let reached = (header.sequence, header.chain);
-    let unreadable = BTreeMap::new();
     let mut replay = Replay {
-        devices,
+        files,
         ring,
         groups,
         known_written,
         known_synced,
-        unreadable,
+        unreadable: BTreeMap::new(),
         unsynced_values: Vec::new(),
-        reached,
+        reached: (header.sequence, header.chain),
     };
-    if let Err(error) = replay.run(end).await {
-        salvage.accept(error)?;
-    }
+    salvage.check(replay.run(end).await)?;
     let Replay { mut groups, unreadable, unsynced_values, reached: (end, chain), .. } = replay;
-    if let Some(error) = missing_purged_entries(&groups, devices, area) {
+    if let Some(error) = missing_purged_entries(&groups, files.area(1 - area)) {
         salvage.accept(error)?;
         return Ok(empty_state(&scan, &headers, salvage));
     }
-    cut_before(&mut groups, unreadable, &mut salvage)?;
+    // The log of a group ends before its first entry whose body cannot be read.
+    for ((id, index), error) in unreadable {
+        salvage.accept(error)?;
+        if let Some(group) = groups.get_mut(&id) {
+            group.cut_before(index);
+        }
+    }
     if let Some(error) = shared_extent(&groups) {
         salvage.accept(error)?;
         return Ok(empty_state(&scan, &headers, salvage));
     }
-    if let Err(error) = reaches_clean_end(superblock, ring, &scan, header.sequence, end) {
-        salvage.accept(error)?;
-    }
-    if let Err(error) = reaches_checkpoint(superblock, &header, ring, &scan, end) {
-        salvage.accept(error)?;
-    }
+    salvage.check(reaches_clean_end(superblock, ring, &scan, header.sequence, end))?;
+    salvage.check(reaches_checkpoint(superblock, &header, ring, &scan, end))?;
     if let Some(acknowledged) = evidence.reaches.filter(|acknowledged| *acknowledged > end) {
         let expected = format!(
             "written when a sync failed, as all through block {acknowledged}, which may have been acknowledged"
@@ -134,13 +133,11 @@ pub(crate) async fn recover(
     let leads_here =
         other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
     let previous = leads_here.unwrap_or(header.sequence);
-    let leftovers = scan.leftovers(end);
-    let damage = salvage.damage();
     Ok(Recovered {
         groups,
         end,
         chain,
-        leftovers,
+        leftovers: scan.leftovers(end),
         area,
         checkpoint: header,
         previous,
@@ -148,7 +145,7 @@ pub(crate) async fn recover(
         synced: known_synced,
         unsynced_values,
         other_is_void: header.replaces && other.is_some(),
-        damage,
+        damage: salvage.damage,
     })
 }
 
@@ -161,18 +158,14 @@ fn empty_state(scan: &Scan, headers: &[(usize, Header)], salvage: Salvage) -> Re
         leftovers: scan.leftovers(0),
         area: 1,
         checkpoint: Header { number, ..Header::default() },
-        damage: salvage.damage(),
+        damage: salvage.damage,
         ..Recovered::default()
     }
 }
 
 /// The newest checkpoint is damaged, and the log was purged beyond what the older one has applied:
 /// the entries between are missing and cannot be re-applied.
-fn missing_purged_entries(
-    groups: &BTreeMap<GroupId, Group>,
-    devices: &Devices,
-    area: usize,
-) -> Option<Error> {
+fn missing_purged_entries(groups: &BTreeMap<GroupId, Group>, newest: &OpenFile) -> Option<Error> {
     let lost = |group: &&Group| {
         let purged = group.log.bounds().purged.map(|id| id.index);
         purged > group.applied.map(|id| id.index)
@@ -180,17 +173,10 @@ fn missing_purged_entries(
     };
     let group = groups.values().find(lost)?;
     let purged = group.log.bounds().purged.unwrap_or_default();
-    Some(Error::Corrupt(Corruption {
-        file: file_of(1 - area),
-        offset: 0,
-        length: devices.checkpoints.get(1 - area).map_or(0, |device| device.size()),
-        kind: CorruptionKind::Checkpoint,
-        expected: format!(
-            "an intact checkpoint that covers entry {purged}, through which the log is purged"
-        ),
-        found: format!("damage; the older checkpoint has applied {:?}", group.applied),
-        log_ids: Vec::new(),
-    }))
+    let expected =
+        format!("an intact checkpoint that covers entry {purged}, through which the log is purged");
+    let found = format!("damage; the older checkpoint has applied {:?}", group.applied);
+    Some(Corruption::new(newest.kind, 0, newest.size(), expected, found).into())
 }
 
 /// A clean end of the journal was recorded: that very block must still be there.
@@ -238,32 +224,24 @@ fn reaches_checkpoint(
     {
         return Ok(());
     }
-    Err(damaged_block(
-        ring,
-        covered,
-        format!("the last one that checkpoint {} covers", header.number),
-    ))
+    let expected = format!("the last one that checkpoint {} covers", header.number);
+    Err(damaged_block(ring, covered, expected))
 }
 
-fn damaged_block(ring: Ring, sequence: u64, expected: String) -> Error {
-    Error::Corrupt(Corruption {
-        file: FileKind::Journal,
-        offset: ring.offset(sequence),
-        length: BLOCK as u64,
-        kind: CorruptionKind::JournalBlock,
-        expected: format!("block {sequence}: {expected}"),
-        found: "an old, empty or damaged block".to_owned(),
-        log_ids: Vec::new(),
-    })
+fn damaged_block(ring: Ring, sequence: u64, expected: impl Display) -> Error {
+    let expected = format!("block {sequence}: {expected}");
+    let found = "an old, empty or damaged block";
+    let (offset, length) = (ring.offset(sequence), BLOCK as u64);
+    Corruption::new(FileKind::Journal, offset, length, expected, found).into()
 }
 
 type Newest = (usize, Header, BTreeMap<GroupId, Group>, Option<u64>);
 
 /// The intact headers, the highest number first.
-async fn checkpoint_headers(devices: &Devices, incarnation: u64) -> Vec<(usize, Header)> {
+async fn checkpoint_headers(files: &Files, incarnation: u64) -> Vec<(usize, Header)> {
     let mut found = Vec::new();
-    for (area, device) in devices.checkpoints.iter().enumerate() {
-        if let Some(header) = checkpoint::read_headers(device.as_ref(), incarnation).await {
+    for (area, file) in files.checkpoints.iter().enumerate() {
+        if let Some(header) = checkpoint::read_headers(file, incarnation).await {
             found.push((area, header));
         }
     }
@@ -273,15 +251,13 @@ async fn checkpoint_headers(devices: &Devices, incarnation: u64) -> Vec<(usize, 
 
 /// The intact checkpoint with the highest number; the other area's sequence, if its header is
 /// intact.
-async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Result<Newest> {
+async fn newest_checkpoint(files: &Files, found: &[(usize, Header)]) -> Result<Newest> {
     let mut reasons = Vec::new();
     for (area, header) in found {
-        let Some(device) = devices.checkpoints.get(*area) else {
-            continue;
-        };
-        let loaded = match checkpoint::load(device.as_ref(), header).await {
+        let file = files.area(*area);
+        let loaded = match checkpoint::load(file, header).await {
             // Load it once more before believing the damage.
-            Err(_) => checkpoint::load(device.as_ref(), header).await,
+            Err(_) => checkpoint::load(file, header).await,
             loaded => loaded,
         };
         match loaded {
@@ -290,7 +266,7 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
                 return Ok((*area, *header, groups, other.map(|(_, h)| h.sequence)));
             }
             Err(reason) => {
-                let file = file_of(*area).name();
+                let file = file.kind.name();
                 tracing::warn!(
                     file,
                     number = header.number,
@@ -308,19 +284,13 @@ async fn newest_checkpoint(devices: &Devices, found: &[(usize, Header)]) -> Resu
     if reasons.is_empty() {
         reasons.push("no intact header".to_owned());
     }
-    Err(Error::Corrupt(Corruption {
-        file: FileKind::Checkpoint0,
-        offset: 0,
-        length: devices.checkpoints.first().map_or(0, |d| d.size()),
-        kind: CorruptionKind::Checkpoint,
-        expected: "an intact checkpoint in one of the two areas".to_owned(),
-        found: reasons.join("; "),
-        log_ids: Vec::new(),
-    }))
+    let first = files.area(0);
+    let expected = "an intact checkpoint in one of the two areas";
+    Err(Corruption::new(first.kind, 0, first.size(), expected, reasons.join("; ")).into())
 }
 
 struct Replay<'a> {
-    devices: &'a Devices,
+    files: &'a Files,
     ring: Ring,
     groups: BTreeMap<GroupId, Group>,
     /// Blocks up to `known_written` are known to be written for good, those up to `known_synced` to
@@ -344,13 +314,11 @@ impl Replay<'_> {
             let (last, _) = self.reached;
             let count = self.ring.contiguous(last + 1, (end - last).min(256));
             let offset = self.ring.offset(last + 1);
-            let (result, buf) =
-                self.devices.journal.read(offset, AlignedBuf::zeroed(count as usize * BLOCK)).await;
-            for bytes in buf.chunks(BLOCK) {
-                let sequence = self.reached.0 + 1;
-                let block = Block::decode(bytes)
-                    .filter(|b| result.is_ok() && b.header.sequence == sequence);
-                let block = match block {
+            let blocks = self.files.journal.read(offset, count as usize * BLOCK).await.ok();
+            for (at, sequence) in (last + 1..=last + count).enumerate() {
+                let bytes = blocks.as_ref().and_then(|blocks| blocks.chunks(BLOCK).nth(at));
+                let block = bytes.and_then(Block::decode);
+                let block = match block.filter(|block| block.header.sequence == sequence) {
                     Some(block) => block,
                     None => self.read_block(sequence).await?,
                 };
@@ -366,13 +334,10 @@ impl Replay<'_> {
     /// Reads one block alone, once more.
     async fn read_block(&self, sequence: u64) -> Result<Block> {
         let offset = self.ring.offset(sequence);
-        let (result, buf) = self.devices.journal.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-        let block = Block::decode(&buf).filter(|b| result.is_ok() && b.header.sequence == sequence);
-        block.ok_or_else(|| self.damaged(sequence, "it was intact a moment ago"))
-    }
-
-    fn damaged(&self, sequence: u64, expected: &str) -> Error {
-        damaged_block(self.ring, sequence, expected.to_owned())
+        let block = self.files.journal.read(offset, BLOCK).await.ok();
+        let block = block.and_then(|block| Block::decode(&block));
+        let block = block.filter(|block| block.header.sequence == sequence);
+        block.ok_or_else(|| damaged_block(self.ring, sequence, "it was intact a moment ago"))
     }
 
     /// Replays one block. Returns `false` if a value that it names never arrived: the journal ends
@@ -381,18 +346,15 @@ impl Replay<'_> {
         let mut reader = crate::codec::Reader::new(payload);
         let mut steps = Vec::new();
         while reader.remaining() > 0 {
-            let record = Record::decode(&mut reader);
-            let record =
-                record.ok_or_else(|| self.damaged(sequence, "records that can be read"))?;
-            let entry = match &record {
-                Record::Entry { group, id, body } => {
-                    match self.entry(sequence, *group, *id, body).await? {
-                        Some(entry) => Some(entry),
-                        None => return Ok(false),
-                    }
+            let record = Record::decode(&mut reader)
+                .ok_or_else(|| damaged_block(self.ring, sequence, "records that can be read"))?;
+            let mut entry = None;
+            if let Record::Entry { group, id, body } = &record {
+                entry = self.entry(sequence, *group, *id, body).await?;
+                if entry.is_none() {
+                    return Ok(false);
                 }
-                _ => None,
-            };
+            }
             steps.push((record, entry));
         }
         for (record, entry) in steps {
@@ -414,11 +376,10 @@ impl Replay<'_> {
         body: &Body,
     ) -> Result<Option<LogEntry>> {
         let in_flight = sequence > self.known_written;
-        let unreadable =
-            || damaged_block(self.ring, sequence, "an entry whose body can be read".to_owned());
+        let unreadable = || damaged_block(self.ring, sequence, "an entry whose body can be read");
         let entry = match body {
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
-            Body::Spilled(at) => match read_value(self.devices.data.as_ref(), at, id).await {
+            Body::Spilled(at) => match read_value(&self.files.data, at, id).await {
                 Ok(bytes) => LogEntry::from_body(id, &bytes, Some(*at)).ok_or_else(unreadable)?,
                 Err(_) if in_flight => return Ok(None),
                 Err(error) => {
@@ -430,7 +391,7 @@ impl Replay<'_> {
         };
         if sequence > self.known_synced {
             for at in &entry.values {
-                match read_value(self.devices.data.as_ref(), at, id).await {
+                match read_value(&self.files.data, at, id).await {
                     Ok(_) => {}
                     Err(Error::Corrupt(_)) if in_flight => return Ok(None),
                     // The entry was completed. Its record is right, its value is damaged, and reads
@@ -443,12 +404,13 @@ impl Replay<'_> {
     }
 
     fn step(&mut self, sequence: u64, record: Record, entry: Option<LogEntry>) -> Result<()> {
-        let broken = |this: &Self, what: String| Err(this.damaged(sequence, &what));
+        let ring = self.ring;
+        let broken = |what: String| Err(damaged_block(ring, sequence, what));
         match record {
             Record::Entry { group, id, .. } => {
                 let log = &mut self.groups.entry(group).or_default().log;
                 if let Some(next) = log.next_index().filter(|next| *next != id.index) {
-                    return broken(self, format!("entry {id} where index {next} is due"));
+                    return broken(format!("entry {id} where index {next} is due"));
                 }
                 if let Some(entry) = entry {
                     log.push(Arc::new(entry), None, 0);
@@ -469,7 +431,7 @@ impl Replay<'_> {
             Record::Applied { group, through } => {
                 let group = self.groups.entry(group).or_default();
                 if group.log.bounds().last.is_none_or(|last| last.index < through.index) {
-                    return broken(self, format!("entry {through} applied before it was appended"));
+                    return broken(format!("entry {through} applied before it was appended"));
                 }
                 group.applied_before = group.applied_before.max(Some(through));
             }

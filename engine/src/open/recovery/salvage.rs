@@ -2,9 +2,6 @@
 //! what is verified.
 
 use crate::error::{Corruption, Error, Result};
-use crate::group::Group;
-use crate::types::GroupId;
-use std::collections::{BTreeMap, btree_map};
 
 /// Whether damage is accepted, and the first damage that was.
 ///
@@ -12,7 +9,8 @@ use std::collections::{BTreeMap, btree_map};
 /// have lost acknowledged writes, so it recovers.
 pub(crate) struct Salvage {
     allowed: bool,
-    damage: Option<Corruption>,
+    /// The damage that was accepted first.
+    pub(super) damage: Option<Corruption>,
 }
 
 impl Salvage {
@@ -31,29 +29,8 @@ impl Salvage {
         }
     }
 
-    /// The damage that was accepted first.
-    pub(super) fn damage(self) -> Option<Corruption> {
-        self.damage
+    /// As [`Salvage::accept`], for the error of a check.
+    pub(super) fn check(&mut self, checked: Result<()>) -> Result<()> {
+        checked.or_else(|error| self.accept(error))
     }
-}
-
-/// Ends each group's log before its first entry whose body cannot be read, and limits the recorded
-/// applied position to the new end.
-pub(super) fn cut_before(
-    groups: &mut BTreeMap<GroupId, Group>,
-    unreadable: BTreeMap<(GroupId, u64), Error>,
-    salvage: &mut Salvage,
-) -> Result<()> {
-    let mut first: BTreeMap<GroupId, u64> = BTreeMap::new();
-    for ((group, index), error) in unreadable {
-        salvage.accept(error)?;
-        if let btree_map::Entry::Vacant(vacant) = first.entry(group) {
-            vacant.insert(index);
-        }
-    }
-    for (id, index) in first {
-        let Some(group) = groups.get_mut(&id) else { continue };
-        group.cut_before(index);
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! One pass over the ring: which block each slot holds, and what the blocks say about one another.
 
-use crate::io::{AlignedBuf, BLOCK, Device};
-use crate::journal::{Block, Ring};
+use crate::io::{BLOCK, OpenFile};
+use crate::journal::{Block, Header, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
 
@@ -55,22 +55,19 @@ pub(super) enum End {
 }
 
 impl Scan {
-    pub(super) async fn read(device: &dyn Device, ring: Ring, incarnation: u64) -> Scan {
+    pub(super) async fn read(journal: &OpenFile, ring: Ring, incarnation: u64) -> Scan {
         let mut slots = Vec::with_capacity(ring.blocks() as usize);
         let total = ring.blocks() * BLOCK as u64;
-        let mut offset = 0;
-        while offset < total {
-            let len = READ_BYTES.min(total - offset);
-            let (result, buf) = device.read(offset, AlignedBuf::zeroed(len as usize)).await;
-            match result {
-                Ok(()) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
+        for start in (0..total).step_by(READ_BYTES as usize) {
+            let end = total.min(start + READ_BYTES);
+            match journal.read(start, (end - start) as usize).await {
+                Ok(buf) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
                 Err(_) => {
-                    for offset in (offset..offset + len).step_by(BLOCK) {
-                        slots.push(read_slot(device, offset, incarnation).await);
+                    for offset in (start..end).step_by(BLOCK) {
+                        slots.push(read_slot(journal, offset, incarnation).await);
                     }
                 }
             }
-            offset += len;
         }
         Scan { ring, slots }
     }
@@ -79,11 +76,11 @@ impl Scan {
     /// first read was wrong.
     pub(super) async fn read_again(
         &mut self,
-        device: &dyn Device,
+        journal: &OpenFile,
         sequence: u64,
         incarnation: u64,
     ) -> bool {
-        let now = read_slot(device, self.ring.offset(sequence), incarnation).await;
+        let now = read_slot(journal, self.ring.offset(sequence), incarnation).await;
         match self.slots.get_mut((sequence % self.ring.blocks()) as usize) {
             Some(slot) => std::mem::replace(slot, now) != now,
             None => false,
@@ -188,26 +185,21 @@ impl Scan {
 }
 
 /// Whether anything was ever written to a journal.
-pub(crate) async fn is_written(device: &dyn Device) -> bool {
-    let blocks = device.size() / BLOCK as u64;
-    for first in (0..blocks).step_by((READ_BYTES / BLOCK as u64) as usize) {
-        let count = (READ_BYTES / BLOCK as u64).min(blocks - first) as usize;
-        let (result, buf) =
-            device.read(first * BLOCK as u64, AlignedBuf::zeroed(count * BLOCK)).await;
+pub(crate) async fn is_written(journal: &OpenFile) -> bool {
+    let size = journal.size() / BLOCK as u64 * BLOCK as u64;
+    for start in (0..size).step_by(READ_BYTES as usize) {
+        let buf = journal.read(start, READ_BYTES.min(size - start) as usize).await.ok();
         // A block that cannot be read was written once.
-        if result.is_err() || buf.iter().any(|byte| *byte != 0) {
+        if buf.is_none_or(|buf| buf.iter().any(|byte| *byte != 0)) {
             return true;
         }
     }
     false
 }
 
-async fn read_slot(device: &dyn Device, offset: u64, incarnation: u64) -> Slot {
-    let (result, buf) = device.read(offset, AlignedBuf::zeroed(BLOCK)).await;
-    match result {
-        Ok(()) => slot(&buf, incarnation),
-        Err(_) => Slot::Unreadable,
-    }
+async fn read_slot(journal: &OpenFile, offset: u64, incarnation: u64) -> Slot {
+    let block = journal.read(offset, BLOCK).await;
+    block.map_or(Slot::Unreadable, |block| slot(&block, incarnation))
 }
 
 fn slot(bytes: &[u8], incarnation: u64) -> Slot {
@@ -215,16 +207,9 @@ fn slot(bytes: &[u8], incarnation: u64) -> Slot {
         return Slot::Empty;
     }
     match Block::decode(bytes) {
-        Some(block) if block.header.incarnation == incarnation => {
-            let h = block.header;
-            let (sequence, checksum) = (h.sequence, block.checksum);
-            Slot::Block {
-                sequence,
-                checksum,
-                previous: h.previous,
-                written: h.written,
-                synced: h.synced,
-            }
+        Some(Block { header, checksum, .. }) if header.incarnation == incarnation => {
+            let Header { sequence, previous, written, synced, .. } = header;
+            Slot::Block { sequence, checksum, previous, written, synced }
         }
         _ => Slot::Garbage,
     }

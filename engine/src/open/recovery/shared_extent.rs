@@ -4,10 +4,10 @@
 //! overlap. Entries below a due purge are the exception: their extents were freed and may belong to
 //! others now.
 
-use crate::error::{Corruption, CorruptionKind, Error};
+use crate::error::{Corruption, Error};
 use crate::group::Group;
 use crate::io::FileKind;
-use crate::types::GroupId;
+use crate::types::{GroupId, ValueRef};
 use std::collections::BTreeMap;
 
 /// The error for two entries that overlap, if there are any. One of them is not what was written,
@@ -16,7 +16,7 @@ pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> 
     let mut extents = Vec::new();
     for group in groups.values() {
         for entry in group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index)) {
-            let of = |at: &crate::types::ValueRef| (at.offset, u64::from(at.len), entry.id);
+            let of = |at: &ValueRef| (at.offset, u64::from(at.len), entry.id);
             extents.extend(entry.extents().filter(|at| at.len > 0).map(of));
         }
     }
@@ -32,7 +32,6 @@ pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> 
         file: FileKind::Data,
         offset: *offset,
         length: *length,
-        kind: CorruptionKind::Value,
         expected: format!("an extent of entry {other} alone"),
         found: format!("entry {one}, which overlaps it"),
         log_ids: vec![*one, *other],

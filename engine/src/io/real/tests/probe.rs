@@ -61,5 +61,5 @@ fn what_cannot_be_probed_is_an_error() {
     let file = directory.path().join("file");
     File::create(&file).unwrap();
     assert_eq!(probe::nvme_identify(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert!(probe::free_space(directory.path()).unwrap().block_bytes > 0);
+    assert!(system::free_space(directory.path()).unwrap().block_bytes > 0);
 }
