@@ -165,7 +165,7 @@ mod tests {
             medium: doctor::Medium::Drive,
             cache: doctor::Cache::None,
             atomicity: doctor::Atomicity::Whole,
-            overwrite: doctor::Overwrite::InPlace,
+            overwrite: doctor::FilesystemKind::InPlace,
             mapping: doctor::Mapping::Whole,
             transfer: doctor::Transfer::Direct,
             flush: doctor::Flush::Sent,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn btrfs(aspects: &mut doctor::Aspects) {
-        aspects.overwrite = doctor::Overwrite::Elsewhere;
+        aspects.overwrite = doctor::FilesystemKind::CopyOnWrite;
     }
 
     fn mode(asked: Option<Mode>, report: &Report) -> String {

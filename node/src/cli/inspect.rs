@@ -121,7 +121,7 @@ fn node_id(known: &Known) -> NodeId {
 }
 
 fn as_text(found: &Inspection) -> String {
-    let mut rows = vec![["WHAT", "FOUND"].map(str::to_string).to_vec()];
+    let mut rows = Vec::new();
     let mut row = |what: &str, found: String| rows.push(vec![what.to_string(), found]);
     for (number, copy) in found.copies.iter().enumerate() {
         let text = match copy {
@@ -206,5 +206,5 @@ fn as_text(found: &Inspection) -> String {
         true => "Everything that was read verifies.",
         false => "Not everything verifies.",
     };
-    format!("{}\n\n{end}", table(&rows))
+    format!("{}\n\n{end}", table(&["WHAT", "FOUND"], rows))
 }

@@ -1,6 +1,6 @@
 //! The folder of a development cluster, locked while the cluster runs.
 
-use super::super::connect::endpoints_file;
+use super::super::connect::ENDPOINTS_FILE;
 use super::super::exit::UsageError;
 use super::layout;
 use anyhow::Context;
@@ -48,7 +48,7 @@ impl Home {
         }
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
-        let endpoints = std::env::current_dir()?.join(endpoints_file());
+        let endpoints = std::env::current_dir()?.join(ENDPOINTS_FILE);
         Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
     }
 
