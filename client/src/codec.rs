@@ -36,23 +36,11 @@ pub trait Bounded {
 macro_rules! bounded_by_their_length {
     ($($message:ident),*) => { $(impl Bounded for proto::$message {})* };
 }
-bounded_by_their_length!(
-    HelloRequest,
-    GetRequest,
-    ListRequest,
-    StatusRequest,
-    ScrubRequest,
-    UnsafeRecoveryRequest
-);
+bounded_by_their_length!(HelloRequest, GetRequest, ListRequest);
+bounded_by_their_length!(StatusRequest, ScrubRequest, UnsafeRecoveryRequest);
 // A client chose the server whose answers it decodes.
-bounded_by_their_length!(
-    HelloResponse,
-    WriteResponse,
-    GetResponse,
-    ListResponse,
-    MultiplexResponse
-);
-bounded_by_their_length!(StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
+bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
+bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 
 impl Bounded for proto::WriteRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {

@@ -131,15 +131,10 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
     }
 }
 
-/// The whole command, for completions.
-fn command() -> clap::Command {
-    <Cli as clap::CommandFactory>::command()
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_command_line_is_consistent() {
-        super::command().debug_assert();
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -109,15 +109,11 @@ fn kernel(facts: &Facts) -> [Finding; 3] {
         Ok(()) => ("allowed".into(), Grade::Good),
         Err(reason) => (format!("not available: {reason}"), Grade::Neutral),
     };
+    let why_kernel = "the server needs Linux 5.15 or newer";
     let why_clock = "the time is read on every request; a slow clock costs speed, not safety";
     let why_io_uring = "without it threads do the disk's I/O: slower, with the same promise";
     [
-        finding(
-            "kernel",
-            &kernel.release,
-            good_if(kernel.supported.is_ok()),
-            "the server needs Linux 5.15 or newer",
-        ),
+        finding("kernel", &kernel.release, good_if(kernel.supported.is_ok()), why_kernel),
         finding("clock source", known(kernel.clock_source.as_ref()), clock, why_clock),
         finding("io_uring", io_uring, io_uring_grade, why_io_uring),
     ]
@@ -142,12 +138,10 @@ fn filesystem(facts: &Facts) -> Vec<Finding> {
 }
 
 fn options(found: &Filesystem) -> Finding {
-    let against: Vec<&str> =
-        [found.flush_suppressed(), found.sync_dropped(), found.journals_data()]
-            .into_iter()
-            .flatten()
-            .chain(found.read_only().then_some("ro"))
-            .collect();
+    let read_only = found.read_only().then_some("ro");
+    let against =
+        [found.flush_suppressed(), found.sync_dropped(), found.journals_data(), read_only];
+    let against: Vec<&str> = against.into_iter().flatten().collect();
     let why = "options can keep syncs from reaching the device, or route direct writes through the page cache";
     let value = if against.is_empty() { found.options.join(",") } else { against.join(",") };
     finding("mount options", value, good_if(against.is_empty()), why)

@@ -28,7 +28,7 @@ pub use filesystem::{Filesystem, FilesystemKind};
 pub use findings::{Finding, Grade};
 pub use kernel::Kernel;
 pub use nvme::{NvmeFacts, NvmePower};
-pub use reason::Reason;
+pub use reason::{ASSERTION, Reason};
 pub use report::Report;
 pub use verdict::{
     Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Transfer, Verdict, judge,

@@ -39,6 +39,10 @@ pub enum Reason {
     FewVoters,
 }
 
+/// What an operator can do if all reasons against mode `device` can be asserted away.
+pub const ASSERTION: &str = "if you know that the device keeps completed writes through a power cut and writes 4 KiB \
+                             atomically, assert it with storage.assert_device_contract = true";
+
 impl Reason {
     /// One sentence.
     pub const fn sentence(self) -> &'static str {

@@ -4,7 +4,7 @@ use super::Plan;
 use super::aspects::aspects;
 use super::facts::Facts;
 use super::findings::{Finding, findings};
-use super::reason::Reason;
+use super::reason::{ASSERTION, Reason};
 use super::verdict::{Aspects, MODES, Verdict, judge};
 use crate::promise;
 use cairn_engine::Mode;
@@ -68,11 +68,7 @@ impl Report {
                 lines.push(format!("  {}; {}", reason.sentence(), reason.way_out()));
             }
             if mode == Mode::Device && refusals.iter().all(|reason| reason.can_be_asserted_away()) {
-                lines.push(
-                    "  or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
-                     atomically, assert it with storage.assert_device_contract = true"
-                        .into(),
-                );
+                lines.push(format!("  or, {ASSERTION}"));
             }
         }
         lines

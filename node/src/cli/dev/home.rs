@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// The folder, and the lock on it.
 pub(super) struct Home {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     endpoints: PathBuf,
     _lock: File,
     _temporary: Option<TempDir>,
@@ -50,11 +50,6 @@ impl Home {
         write!(lock, "{}", std::process::id())?;
         let endpoints = std::env::current_dir()?.join(ENDPOINTS_FILE);
         Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
-    }
-
-    /// The path of the folder.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Writes the endpoints for later commands in this folder, and the file that says that the

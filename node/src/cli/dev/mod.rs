@@ -83,7 +83,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         return detach::start(&args, output).await;
     }
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let (nodes, _ports) = layout::prepare(home.path(), &args.size, args.port, &args.set).await?;
+    let (nodes, _ports) = layout::prepare(&home.path, &args.size, args.port, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
@@ -108,7 +108,7 @@ async fn serve(
     let endpoints = cluster.endpoints();
     home.remember(&endpoints)?;
     output.either(
-        || serde_json::json!({ "endpoints": endpoints, "directory": home.path() }),
+        || serde_json::json!({ "endpoints": endpoints, "directory": home.path }),
         || announcement(&endpoints, home),
     )?;
     if args.demo {
@@ -121,7 +121,7 @@ async fn serve(
         output.line("\nCtrl-C stops the cluster.")?;
     }
     cluster.watch().await;
-    anyhow::bail!("every node ended; their logs are in {}", home.path().display())
+    anyhow::bail!("every node ended; their logs are in {}", home.path.display())
 }
 
 fn announcement(endpoints: &[String], home: &Home) -> String {
@@ -133,7 +133,7 @@ fn announcement(endpoints: &[String], home: &Home) -> String {
          {cairn} put greeting hello\n  \
          {cairn} get greeting\n  \
          {cairn} status",
-        home.path().display()
+        home.path.display()
     )
 }
 
