@@ -191,3 +191,44 @@ impl Reason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    /// Programs read the codes, so they stay even if a variant gets another name.
+    #[test]
+    fn each_reason_keeps_its_code() {
+        for (reason, code) in [
+            (Reason::KernelUnsupported, "kernel_unsupported"),
+            (Reason::ReadOnly, "read_only"),
+            (Reason::TransferFails, "transfer_fails"),
+            (Reason::SyncDropped, "sync_dropped"),
+            (Reason::FlushSuppressed, "flush_suppressed"),
+            (Reason::SyncUnseen, "sync_unseen"),
+            (Reason::LayeredDevice, "layered_device"),
+            (Reason::VirtualDevice, "virtual_device"),
+            (Reason::BridgedDevice, "bridged_device"),
+            (Reason::NetworkDevice, "network_device"),
+            (Reason::Memory, "memory"),
+            (Reason::DeviceUnknown, "device_unknown"),
+            (Reason::VolatileCache, "volatile_cache"),
+            (Reason::BackupFailed, "backup_failed"),
+            (Reason::CacheUnknown, "cache_unknown"),
+            (Reason::NotAtomic, "not_atomic"),
+            (Reason::AtomicityUnknown, "atomicity_unknown"),
+            (Reason::CopyOnWrite, "copy_on_write"),
+            (Reason::NetworkFilesystem, "network_filesystem"),
+            (Reason::FilesystemOpaque, "filesystem_veiled"),
+            (Reason::FilesystemUnknown, "filesystem_unknown"),
+            (Reason::ExtentsUnwritten, "extents_unwritten"),
+            (Reason::ExtentsShared, "extents_shared"),
+            (Reason::ExtentsUnknown, "extents_unknown"),
+            (Reason::NotDirect, "not_direct"),
+            (Reason::Untried, "untried"),
+            (Reason::FewVoters, "few_voters"),
+        ] {
+            assert_eq!(serde_json::to_value(reason).expect("a code"), code);
+        }
+    }
+}
