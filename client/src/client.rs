@@ -17,14 +17,10 @@ use crate::{Error, Member};
 /// Dropping the future of a request cancels it. The outcome of a cancelled write is unknown.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) deadline: Duration,
     /// Writes wait until they are synced on a majority.
     pub(crate) synced: bool,
-}
-
-pub(crate) struct Inner {
-    pub(crate) pool: Pool,
 }
 
 impl Client {
@@ -47,14 +43,14 @@ impl Client {
 
     /// The same client with another deadline for its requests.
     pub fn with_deadline(&self, deadline: Duration) -> Client {
-        Client { inner: self.inner.clone(), deadline, synced: self.synced }
+        Client { pool: self.pool.clone(), deadline, synced: self.synced }
     }
 
     /// The same client, but its writes are acknowledged only when they are synced on a majority, in
     /// any mode of the cluster: for writes that must survive a power cut of all machines at once.
     /// Costs a sync on each of them.
     pub fn synced(&self) -> Client {
-        Client { inner: self.inner.clone(), deadline: self.deadline, synced: true }
+        Client { pool: self.pool.clone(), deadline: self.deadline, synced: true }
     }
 
     /// Returns when everything that was acknowledged to any client before the call is synced on a
@@ -73,12 +69,12 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] if no node answers.
     pub async fn limits(&self) -> Result<Limits, Error> {
-        if let Some(limits) = self.inner.pool.limits() {
+        if let Some(limits) = self.pool.limits() {
             return Ok(limits);
         }
         self.hello().await?;
         let missing = || Error::InvalidRequest("the server publishes no limits".to_owned());
-        self.inner.pool.limits().ok_or_else(missing)
+        self.pool.limits().ok_or_else(missing)
     }
 
     /// The members of the cluster, as one node sees them now.
@@ -87,23 +83,23 @@ impl Client {
     /// [`Error::Unavailable`] if no node answers.
     pub async fn members(&self) -> Result<Vec<Member>, Error> {
         self.hello().await?;
-        Ok(self.inner.pool.members())
+        Ok(self.pool.members())
     }
 
     /// The name of the cluster, once it is known.
     pub fn cluster(&self) -> Option<String> {
-        self.inner.pool.cluster()
+        self.pool.cluster()
     }
 
     /// `host:port` of the node that last served a request as the leader, if one did.
     pub fn leader(&self) -> Option<String> {
-        self.inner.pool.leader_address()
+        self.pool.leader_address()
     }
 
     /// `host:port` of every known node: those of the options first, then the cluster's other
     /// members.
     pub fn endpoints(&self) -> Vec<String> {
-        self.inner.pool.all().iter().map(|node| node.address().to_owned()).collect()
+        self.pool.all().iter().map(|node| node.address().to_owned()).collect()
     }
 }
 
@@ -115,7 +111,7 @@ impl Options {
     /// [`Error::ProtocolMismatch`], [`Error::InvalidOptions`].
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.build()?;
-        client.inner.pool.connect_any().await?;
+        client.pool.connect_any().await?;
         Ok(client)
     }
 
@@ -125,7 +121,7 @@ impl Options {
     /// [`Error::InvalidOptions`].
     pub fn build(self) -> Result<Client, Error> {
         let deadline = self.deadline;
-        Ok(Client { inner: Arc::new(Inner { pool: Pool::new(self)? }), deadline, synced: false })
+        Ok(Client { pool: Arc::new(Pool::new(self)?), deadline, synced: false })
     }
 }
 

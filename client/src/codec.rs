@@ -4,11 +4,10 @@
 //! would take much more memory decoded than encoded is refused before it is decoded.
 
 use crate::proto::error_detail::Reason;
-use crate::proto::{self, ERROR_DETAIL_KEY, ErrorDetail};
-use bytes::{Buf, Bytes};
+use crate::proto::{self, ErrorDetail};
+use bytes::Buf;
 use prost::Message;
-use real_tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use real_tonic::metadata::{MetadataMap, MetadataValue};
+use real_tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use real_tonic::{Code, Status};
 use std::marker::PhantomData;
 
@@ -37,23 +36,11 @@ pub trait Bounded {
 macro_rules! bounded_by_their_length {
     ($($message:ident),*) => { $(impl Bounded for proto::$message {})* };
 }
-bounded_by_their_length!(
-    HelloRequest,
-    GetRequest,
-    ListRequest,
-    StatusRequest,
-    ScrubRequest,
-    UnsafeRecoveryRequest
-);
+bounded_by_their_length!(HelloRequest, GetRequest, ListRequest);
+bounded_by_their_length!(StatusRequest, ScrubRequest, UnsafeRecoveryRequest);
 // A client chose the server whose answers it decodes.
-bounded_by_their_length!(
-    HelloResponse,
-    WriteResponse,
-    GetResponse,
-    ListResponse,
-    MultiplexResponse
-);
-bounded_by_their_length!(StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
+bounded_by_their_length!(HelloResponse, WriteResponse, GetResponse, ListResponse);
+bounded_by_their_length!(MultiplexResponse, StatusResponse, ScrubResponse, UnsafeRecoveryResponse);
 
 impl Bounded for proto::WriteRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {
@@ -105,11 +92,9 @@ fn too_many(what: &str, count: usize, most: usize) -> Status {
     let (limit, actual) = (most as u64, count as u64);
     let reason = Reason::RequestTooLarge.into();
     let detail = ErrorDetail { reason, limit, actual, ..ErrorDetail::default() };
-    let mut metadata = MetadataMap::new();
-    metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
     let message =
         format!("the message has {count} {what}; at most {most} are decoded, send it in parts");
-    Status::with_details_and_metadata(Code::InvalidArgument, message, Bytes::new(), metadata)
+    detail.into_status(Code::InvalidArgument, message)
 }
 
 /// Calls `visit` with the number and content of each length-delimited field. Stops at bytes that
@@ -118,17 +103,15 @@ fn fields(mut encoded: &[u8], mut visit: impl FnMut(u64, &[u8])) {
     while encoded.has_remaining() {
         let Some(key) = varint(&mut encoded) else { return };
         let skipped = match key & 7 {
-            0 => varint(&mut encoded).map(|_| ()),
-            1 => skip(&mut encoded, 8).map(|_| ()),
-            2 => {
-                varint(&mut encoded).and_then(|length| skip(&mut encoded, length)).map(|content| {
-                    visit(key >> 3, content);
-                })
-            }
+            0 => varint(&mut encoded).map(drop),
+            1 => skip(&mut encoded, 8).map(drop),
+            2 => varint(&mut encoded)
+                .and_then(|length| skip(&mut encoded, length))
+                .map(|content| visit(key >> 3, content)),
             // The content of a group is counted as if it were outside the group, which counts too
             // much rather than too little.
             3 | 4 => Some(()),
-            5 => skip(&mut encoded, 4).map(|_| ()),
+            5 => skip(&mut encoded, 4).map(drop),
             _ => None,
         };
         if skipped.is_none() {
@@ -148,13 +131,8 @@ fn skip<'a>(encoded: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
 }
 
 /// Encodes `T` and decodes `U`.
+#[derive(Default)]
 pub struct KvCodec<T, U>(PhantomData<(T, U)>);
-
-impl<T, U> Default for KvCodec<T, U> {
-    fn default() -> Self {
-        KvCodec(PhantomData)
-    }
-}
 
 impl<T, U> Codec for KvCodec<T, U>
 where
@@ -188,10 +166,6 @@ impl<T: Message> Encoder for KvEncoder<T> {
         buffer.reserve(item.encoded_len());
         item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
-    }
 }
 
 /// Decodes `U`.
@@ -205,10 +179,6 @@ impl<U: Message + Bounded + Default> Decoder for KvDecoder<U> {
         // The message is in one piece. If it were not, the check would see only its first piece.
         U::check(buffer.chunk())?;
         U::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
     }
 }
 

@@ -1,7 +1,5 @@
 //! Conversions between the protocol's messages and the public types.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use crate::proto;
@@ -44,15 +42,6 @@ pub(crate) fn key_and_value(operation: &proto::Operation) -> (&[u8], &[u8]) {
     }
 }
 
-pub(crate) fn key_of(operation: &proto::Operation) -> Bytes {
-    match &operation.kind {
-        Some(proto::operation::Kind::Put(put)) => put.key.clone(),
-        Some(proto::operation::Kind::Delete(delete)) => delete.key.clone(),
-        Some(proto::operation::Kind::Check(check)) => check.key.clone(),
-        None => Bytes::new(),
-    }
-}
-
 /// The version before a write, as the protocol reports it.
 pub(crate) fn previous(result: &proto::OperationResult) -> Option<Version> {
     result.existed.then_some(Version(result.version))
@@ -79,16 +68,6 @@ pub(crate) fn member(member: proto::Member) -> Member {
         peer_address: member.peer_address,
         voter: member.voter,
     }
-}
-
-/// The server's detail of an error status, if the status comes from Cairn.
-pub(crate) fn error_detail(status: &tonic::Status) -> Option<proto::ErrorDetail> {
-    let encoded = status.metadata().get_bin(proto::ERROR_DETAIL_KEY)?.to_bytes().ok()?;
-    prost::Message::decode(encoded).ok()
-}
-
-pub(crate) fn retry_after(detail: &proto::ErrorDetail) -> Duration {
-    Duration::from_millis(detail.retry_after_ms)
 }
 
 /// An error with its causes, since transport errors say what happened only in their causes.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use crate::Error;
-use crate::convert::{describe, error_detail, retry_after};
-use crate::proto;
+use crate::convert::describe;
+use crate::proto::ErrorDetail;
 use crate::proto::error_detail::Reason;
 
 /// Why one attempt failed, and what that means for the next.
@@ -41,13 +41,13 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn of(status: &Status) -> Failure {
-        match error_detail(status) {
+        match ErrorDetail::of(status) {
             Some(detail) => Failure::of_detail(&detail, status),
             None => Failure::of_status(status),
         }
     }
 
-    fn of_detail(detail: &proto::ErrorDetail, status: &Status) -> Failure {
+    fn of_detail(detail: &ErrorDetail, status: &Status) -> Failure {
         let why = || status.message().to_owned();
         match detail.reason() {
             Reason::NotLeader => {
@@ -56,8 +56,8 @@ impl Failure {
             }
             Reason::NoLeader => Failure::NoLeader,
             Reason::ElectionBlocked => Failure::ElectionBlocked(why()),
-            Reason::Overloaded => Failure::Overloaded(retry_after(detail)),
-            Reason::StorageFull => Failure::Full(retry_after(detail)),
+            Reason::Overloaded => Failure::Overloaded(Duration::from_millis(detail.retry_after_ms)),
+            Reason::StorageFull => Failure::Full(Duration::from_millis(detail.retry_after_ms)),
             Reason::SessionExpired => Failure::SessionExpired,
             Reason::ValueUnreadable => Failure::Unreadable(why()),
             Reason::KeyInvalid => {
@@ -104,14 +104,9 @@ impl Failure {
 
 /// Only the I/O error shows a refused connection: established connections never report it.
 fn connection_refused(status: &Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            return io.kind() == std::io::ErrorKind::ConnectionRefused;
-        }
-        cause = error.source();
-    }
-    false
+    std::iter::successors(std::error::Error::source(status), |cause| cause.source())
+        .find_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 #[cfg(test)]
@@ -120,6 +115,7 @@ mod tests {
     use tonic::metadata::{MetadataMap, MetadataValue};
 
     use super::*;
+    use crate::proto;
 
     fn status(code: Code, detail: proto::ErrorDetail) -> Status {
         let mut metadata = MetadataMap::new();

@@ -9,11 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
-use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -166,11 +164,6 @@ fn status(failed: proto::Failed) -> Status {
     let code = Code::from(failed.code);
     match failed.detail {
         None => Status::new(code, failed.message),
-        Some(detail) => {
-            let mut metadata = MetadataMap::new();
-            let detail = MetadataValue::from_bytes(&detail.encode_to_vec());
-            metadata.insert_bin(proto::ERROR_DETAIL_KEY, detail);
-            Status::with_details_and_metadata(code, failed.message, Bytes::new(), metadata)
-        }
+        Some(detail) => detail.into_status(code, failed.message),
     }
 }

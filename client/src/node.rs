@@ -27,7 +27,7 @@ pub const PROTOCOL: u32 = 1;
 /// The calls of a node. Small requests share a multiplexed stream; the others are separate calls.
 #[derive(Clone)]
 pub(crate) struct Stub {
-    unary: UnaryStub,
+    pub(crate) unary: UnaryStub,
     multiplexed: MultiplexedStream,
 }
 
@@ -76,36 +76,10 @@ impl Stub {
         let request = proto::HelloRequest { protocol: PROTOCOL };
         self.unary.hello(within(request, timeout)).await.map(Response::into_inner)
     }
-
-    pub(crate) async fn scrub(
-        &mut self,
-        action: i32,
-        timeout: Duration,
-    ) -> Result<proto::ScrubResponse, Status> {
-        self.unary
-            .scrub(within(proto::ScrubRequest { action }, timeout))
-            .await
-            .map(Response::into_inner)
-    }
-
-    pub(crate) async fn unsafe_recovery(
-        &mut self,
-        request: proto::UnsafeRecoveryRequest,
-        timeout: Duration,
-    ) -> Result<proto::UnsafeRecoveryResponse, Status> {
-        self.unary.unsafe_recovery(within(request, timeout)).await.map(Response::into_inner)
-    }
-
-    pub(crate) async fn status(
-        &mut self,
-        timeout: Duration,
-    ) -> Result<proto::StatusResponse, Status> {
-        self.unary.status(within(proto::StatusRequest {}, timeout)).await.map(Response::into_inner)
-    }
 }
 
-/// The request with its timeout, which the server reads too.
-fn within<M>(message: M, timeout: Duration) -> Request<M> {
+/// A request that the server works on no longer than `timeout`.
+pub(crate) fn within<M>(message: M, timeout: Duration) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
     request

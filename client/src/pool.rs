@@ -27,7 +27,7 @@ pub(crate) struct Pool {
     seeds: usize,
     /// Where a request without a known leader starts, so that clients with the same options spread
     /// over the nodes.
-    start: usize,
+    pub(crate) start: usize,
     /// The node that last served a request as the leader.
     leader: RwLock<Option<Arc<Node>>>,
     /// The node that last answered any request.
@@ -190,10 +190,6 @@ impl Pool {
 
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         self.nodes.read().clone()
-    }
-
-    pub(crate) fn start(&self) -> usize {
-        self.start
     }
 
     /// The node to ask first: the one that last served such a request, unless the client skips it

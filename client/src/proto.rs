@@ -1,4 +1,5 @@
-//! The generated code of `proto/cairn/kv/v1/kv.proto`: messages, client and server stubs.
+//! The generated code of `proto/cairn/kv/v1/kv.proto`: messages, client and server stubs;
+//! and how a status carries its [`ErrorDetail`].
 //!
 //! Only for Cairn's own server. It is not part of this crate's public interface and may change in
 //! any release.
@@ -11,6 +12,10 @@
     clippy::indexing_slicing
 )]
 
+use prost::Message as _;
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
 tonic::include_proto!("cairn.kv.v1");
 
 /// The encoded `FileDescriptorSet` of the protocol, for gRPC reflection.
@@ -18,3 +23,18 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// The trailing metadata key under which an error status carries an encoded [`ErrorDetail`].
 pub const ERROR_DETAIL_KEY: &str = "cairn-error-bin";
+
+impl ErrorDetail {
+    /// The detail that a status carries, if it does.
+    pub fn of(status: &Status) -> Option<ErrorDetail> {
+        let encoded = status.metadata().get_bin(ERROR_DETAIL_KEY)?.to_bytes().ok()?;
+        ErrorDetail::decode(encoded).ok()
+    }
+
+    /// A status that carries this detail.
+    pub fn into_status(self, code: Code, message: impl Into<String>) -> Status {
+        let mut metadata = MetadataMap::new();
+        metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&self.encode_to_vec()));
+        Status::with_details_and_metadata(code, message, bytes::Bytes::new(), metadata)
+    }
+}

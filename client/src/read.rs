@@ -5,7 +5,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::Status;
 
-use crate::convert;
 use crate::failure::Failure;
 use crate::limits::check_key;
 use crate::node::Stub;
@@ -68,12 +67,10 @@ impl Client {
         key: impl Into<Bytes>,
     ) -> Result<Option<KeyValue>, Error> {
         let key = key.into();
-        check_key(self.inner.pool.limits(), &key)?;
+        check_key(self.pool.limits(), &key)?;
         let request = proto::GetRequest { key: key.clone(), stale: true, version_only: false };
         let call = |stub: Stub, timeout| async move { stub.get(request, timeout).await };
-        let answer = self.ask_one(endpoint, call).await?;
-        let got =
-            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
+        let got = self.ask_one(endpoint, call).await?;
         Ok(got.found.then_some(KeyValue { key, value: got.value, version: Version(got.version) }))
     }
 
@@ -96,7 +93,7 @@ impl Client {
         options: ReadOptions,
     ) -> Result<Option<KeyValue>, Error> {
         let key = key.into();
-        check_key(self.inner.pool.limits(), &key)?;
+        check_key(self.pool.limits(), &key)?;
         let message = || proto::GetRequest {
             key: key.clone(),
             stale: options.stale,
@@ -104,10 +101,11 @@ impl Client {
         };
         let call = |stub: Stub, request, timeout| async move { stub.get(request, timeout).await };
         match self.read(target(options.stale), message, call).await {
-            Ok(got) if got.found => {
-                Ok(Some(KeyValue { key, value: got.value, version: Version(got.version) }))
-            }
-            Ok(_) => Ok(None),
+            Ok(got) => Ok(got.found.then_some(KeyValue {
+                key,
+                value: got.value,
+                version: Version(got.version),
+            })),
             Err(Error::ValueUnreadable { message, .. }) => {
                 Err(Error::ValueUnreadable { key, message })
             }
@@ -126,7 +124,7 @@ impl Client {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let pool = &self.inner.pool;
+        let pool = &self.pool;
         let mut attempts = Attempts::new(target, self.deadline);
         loop {
             let (node, connection) = attempts.connection(pool).await?;

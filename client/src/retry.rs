@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::Error;
-use crate::convert::error_detail;
 use crate::failure::Failure;
 use crate::node::{Connection, Node};
 use crate::pool::{Pool, Target};
+use crate::proto::ErrorDetail;
 
 /// The first delay, once every node was asked. It doubles up to the maximum.
 const BACKOFF: Duration = Duration::from_millis(10);
@@ -112,7 +112,7 @@ impl Attempts {
         if let Some(node) = pool.first_choice(self.target, now).filter(|node| !avoided(node)) {
             return Ok(node);
         }
-        let from = self.cursor.unwrap_or(pool.start());
+        let from = self.cursor.unwrap_or(pool.start);
         let mut until: Option<Instant> = None;
         let mut last_resort = None;
         for position in from..from + pool.len() {
@@ -253,7 +253,7 @@ impl Attempts {
         }
         match &failure {
             Failure::Lost { timed_out: true, .. } if timeout < limit => {}
-            Failure::Lost { .. } if error_detail(&status).is_none() => node.discard(connection),
+            Failure::Lost { .. } if ErrorDetail::of(&status).is_none() => node.discard(connection),
             Failure::NotSent(why) => node.failed(why, &pool.random),
             _ => {}
         }

@@ -3,21 +3,24 @@
 
 use std::time::Duration;
 
-use crate::node::Stub;
-use crate::{Client, Error, convert, proto};
+use tonic::Response;
+
+use crate::node::{Stub, within};
+use crate::proto::scrub_request::Action;
+use crate::{Client, Error, proto};
 
 /// What a node's scrubber should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubAction {
     /// Nothing: only show its status.
-    Show,
+    Show = Action::Show as isize,
     /// Start a scrub of everything now, even if it is paused.
-    Start,
+    Start = Action::Start as isize,
     /// Stop at the current position until resumed or started. Stays paused over restarts.
-    Pause,
+    Pause = Action::Pause as isize,
     /// Continue.
-    Resume,
+    Resume = Action::Resume as isize,
 }
 
 /// The status of a node's scrubber. The counters start at zero when the node starts.
@@ -56,25 +59,13 @@ impl Client {
     /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
     /// an address.
     pub async fn scrub(&self, endpoint: &str, action: ScrubAction) -> Result<ScrubStatus, Error> {
+        let request = proto::ScrubRequest { action: action as i32 };
         let call = |mut stub: Stub, timeout| async move {
-            stub.scrub(action_number(action), timeout).await
+            stub.unary.scrub(within(request, timeout)).await.map(Response::into_inner)
         };
         let answer = self.ask_one(endpoint, call).await?;
-        let answer =
-            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?;
         Ok(answer.scrub.map(scrub_status).unwrap_or_default())
     }
-}
-
-fn action_number(action: ScrubAction) -> i32 {
-    use proto::scrub_request::Action;
-    match action {
-        ScrubAction::Show => Action::Show,
-        ScrubAction::Start => Action::Start,
-        ScrubAction::Pause => Action::Pause,
-        ScrubAction::Resume => Action::Resume,
-    }
-    .into()
 }
 
 pub(crate) fn scrub_status(scrub: proto::Scrub) -> ScrubStatus {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use crate::proto;
 use crate::random::Random;
@@ -31,7 +31,7 @@ pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
     /// The greatest index known to be committed, since the servers last forgot a session.
     committed: AtomicU64,
-    permits: Semaphore,
+    pub(crate) permits: Semaphore,
     /// Held while an expired session is replaced, so that many writes ask for only one new base.
     renewal: tokio::sync::Mutex<()>,
 }
@@ -71,16 +71,6 @@ impl Sessions {
         }
     }
 
-    /// A permit for a write in flight. Never `None`, since the semaphore is not closed.
-    pub(crate) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.permits.acquire().await.ok()
-    }
-
-    /// A permit if there is one now.
-    pub(crate) fn try_permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.permits.try_acquire().ok()
-    }
-
     /// The next sequence number. An index must have been observed before the first call.
     pub(crate) fn begin(&self, random: &Random) -> Ticket {
         let mut current = self.current.lock();
@@ -89,9 +79,14 @@ impl Sessions {
         {
             return Ticket { session: session.clone(), sequence };
         }
-        let (session, sequence) = Session::start(random, self.committed.load(Ordering::Relaxed));
+        let window = Window { lowest: 1, ended: VecDeque::from([false]) };
+        let session = Arc::new(Session {
+            client_id: Bytes::copy_from_slice(&random.client_id()),
+            base_index: self.committed.load(Ordering::Relaxed),
+            window: Mutex::new(window),
+        });
         *current = Some(session.clone());
-        Ticket { session, sequence }
+        Ticket { session, sequence: 1 }
     }
 
     /// Ends the session of `ticket`, which a server has forgotten. `fresh_base` returns a committed
@@ -119,17 +114,6 @@ impl Sessions {
 }
 
 impl Session {
-    /// A new session and its first sequence number.
-    fn start(random: &Random, base_index: u64) -> (Arc<Session>, u64) {
-        let window = Window { lowest: 1, ended: VecDeque::from([false]) };
-        let session = Session {
-            client_id: Bytes::copy_from_slice(&random.client_id()),
-            base_index,
-            window: Mutex::new(window),
-        };
-        (Arc::new(session), 1)
-    }
-
     /// The next sequence number, unless the window is full.
     fn begin(&self) -> Option<u64> {
         let mut window = self.window.lock();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use tonic::Response;
 
-use crate::node::{Node, Stub, normalize};
+use crate::node::{Node, Stub, normalize, within};
 use crate::pool::Target;
 use crate::scrub::{ScrubStatus, scrub_status};
 use crate::types::Member;
@@ -139,11 +140,11 @@ impl Client {
     /// [`Error::Unavailable`] if it does not answer, [`Error::InvalidOptions`] if `endpoint` is not
     /// an address.
     pub async fn status(&self, endpoint: &str) -> Result<NodeStatus, Error> {
-        let call = |mut stub: Stub, timeout| async move { stub.status(timeout).await };
-        let answer = self.ask_one(endpoint, call).await?;
-        Ok(node_status(
-            answer.map_err(|status| Error::unavailable(endpoint, convert::describe(&status)))?,
-        ))
+        let call = |mut stub: Stub, timeout| async move {
+            let request = within(proto::StatusRequest {}, timeout);
+            stub.unary.status(request).await.map(Response::into_inner)
+        };
+        self.ask_one(endpoint, call).await.map(node_status)
     }
 
     /// Sends the unsafe-recovery grant to the node at `endpoint`: an operator accepts the loss of
@@ -161,15 +162,10 @@ impl Client {
     ) -> Result<(), Error> {
         let (boot_epoch, boot_nonce) = boot_epoch;
         let request = proto::UnsafeRecoveryRequest { candidate, boot_epoch, boot_nonce };
-        let call =
-            |mut stub: Stub, timeout| async move { stub.unsafe_recovery(request, timeout).await };
-        match self.ask_one(endpoint, call).await? {
-            Ok(_) => Ok(()),
-            Err(status) if status.code() == tonic::Code::FailedPrecondition => {
-                Err(Error::InvalidRequest(format!("{endpoint}: {}", status.message())))
-            }
-            Err(status) => Err(Error::unavailable(endpoint, convert::describe(&status))),
-        }
+        let call = |mut stub: Stub, timeout| async move {
+            stub.unary.unsafe_recovery(within(request, timeout)).await
+        };
+        self.ask_one(endpoint, call).await.map(drop)
     }
 
     /// Asks one node once.
@@ -177,11 +173,11 @@ impl Client {
         &self,
         endpoint: &str,
         call: impl FnOnce(Stub, Duration) -> F,
-    ) -> Result<Result<T, tonic::Status>, Error>
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, tonic::Status>>,
     {
-        let pool = &self.inner.pool;
+        let pool = &self.pool;
         let address = normalize(endpoint)?;
         let known = pool.all().into_iter().find(|node| node.address() == address);
         let node = match known {
@@ -189,7 +185,13 @@ impl Client {
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
-        let ask = async { Ok(call(pool.connect(&node).await?.stub(), timeout).await) };
+        let failed = |status: tonic::Status| match status.code() {
+            tonic::Code::FailedPrecondition => {
+                Error::InvalidRequest(format!("{endpoint}: {}", status.message()))
+            }
+            _ => Error::unavailable(endpoint, convert::describe(&status)),
+        };
+        let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
         let late = || Err(Error::unavailable(&address, format!("no answer within {timeout:?}")));
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())
     }
@@ -207,7 +209,7 @@ impl Client {
     pub(crate) async fn hello(&self) -> Result<(), Error> {
         let call = |mut stub: Stub, (), timeout| async move { stub.hello(timeout).await };
         let hello = self.read(Target::Any, || (), call).await?;
-        self.inner.pool.learn("(a connected node)", hello)
+        self.pool.learn("(a connected node)", hello)
     }
 }
 

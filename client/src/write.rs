@@ -115,22 +115,27 @@ impl Client {
         &self,
         operations: Vec<proto::Operation>,
     ) -> Result<proto::WriteResponse, Error> {
-        let pool = &self.inner.pool;
+        let pool = &self.pool;
         check_operations(pool.limits(), &operations)?;
         let mut attempts = Attempts::new(Target::Leader, self.deadline);
-        let _permit = match pool.sessions.try_permit() {
-            Some(permit) => Some(permit),
-            None => tokio::time::timeout(attempts.remaining(), pool.sessions.permit())
-                .await
-                .map_err(|_| Error::DeadlineExceeded {
+        let permits = &pool.sessions.permits;
+        let _permit = match permits.try_acquire() {
+            Ok(permit) => Ok(permit),
+            // The semaphore is never closed.
+            Err(_) => tokio::time::timeout(attempts.remaining(), permits.acquire()).await.map_err(
+                |_| Error::DeadlineExceeded {
                     last_error: "waiting for other writes of this client".to_owned(),
-                })?,
+                },
+            )?,
         };
         let mut write = Write { operations, synced: self.synced, ticket: None, in_doubt: None };
         match write.run(pool, &mut attempts).await {
             Ok(response) if response.applied => Ok(response),
             Ok(response) => Err(write.condition_failed(&response)),
-            Err(error) => Err(write.final_error(error)),
+            Err(error) => Err(match write.in_doubt {
+                Some(why) => Error::OutcomeUnknown { last_error: why },
+                None => error,
+            }),
         }
     }
 }
@@ -236,21 +241,12 @@ impl Write {
             error => error,
         }
     }
-
-    /// The error to report: always an unknown outcome while an attempt is in doubt.
-    fn final_error(&mut self, error: Error) -> Error {
-        match self.in_doubt.take() {
-            Some(why) => Error::OutcomeUnknown { last_error: why },
-            None => error,
-        }
-    }
-
     fn condition_failed(&self, response: &proto::WriteResponse) -> Error {
         let failed = self.operations.iter().zip(&response.results).enumerate();
         let failed = failed.filter(|(_, (_, result))| !result.condition_held).map(
             |(operation, (op, result))| FailedCondition {
                 operation,
-                key: convert::key_of(op),
+                key: Bytes::copy_from_slice(convert::key_and_value(op).0),
                 version: convert::previous(result),
             },
         );

@@ -6,11 +6,10 @@
 //! reported as an assertion.
 
 use crate::config::NodeConfig;
-use crate::doctor::{self, Contract, MODES, Plan, Reason, Report};
+use crate::doctor::{self, ASSERTION, Contract, MODES, Plan, Reason, Report};
 use crate::error::Error;
 use crate::promise;
 use cairn_engine::Mode;
-use std::fmt::Write;
 
 /// The mode, and how it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,25 +128,18 @@ pub fn words(mode: &str, chosen: &str, contract: Option<&str>) -> String {
 }
 
 fn sentences(reasons: &[Reason], with_ways_out: bool) -> String {
-    let mut text = String::new();
-    for reason in reasons {
-        let separator = if text.is_empty() { "" } else { "; " };
-        let _ = write!(text, "{separator}{}", reason.sentence());
-        if with_ways_out {
-            let _ = write!(text, " ({})", reason.way_out());
-        }
-    }
-    text
+    let one = |reason: &Reason| match with_ways_out {
+        true => format!("{} ({})", reason.sentence(), reason.way_out()),
+        false => reason.sentence().to_string(),
+    };
+    reasons.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// What an operator can do about a configured mode that is refused.
 fn way_out(mode: Mode, strongest: Mode, refusals: &[Reason]) -> String {
     let here = format!("use mode = \"auto\", which runs `{strongest}` here");
     if mode == Mode::Device && refusals.iter().all(|reason| reason.can_be_asserted_away()) {
-        return format!(
-            "{here}, or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
-             atomically, assert it with storage.assert_device_contract = true"
-        );
+        return format!("{here}, or, {ASSERTION}");
     }
     here
 }
@@ -171,7 +163,7 @@ mod tests {
             medium: doctor::Medium::Drive,
             cache: doctor::Cache::None,
             atomicity: doctor::Atomicity::Whole,
-            overwrite: doctor::Overwrite::InPlace,
+            overwrite: doctor::FilesystemKind::InPlace,
             mapping: doctor::Mapping::Whole,
             transfer: doctor::Transfer::Direct,
             flush: doctor::Flush::Sent,
@@ -186,7 +178,7 @@ mod tests {
     }
 
     fn btrfs(aspects: &mut doctor::Aspects) {
-        aspects.overwrite = doctor::Overwrite::Elsewhere;
+        aspects.overwrite = doctor::FilesystemKind::CopyOnWrite;
     }
 
     fn mode(asked: Option<Mode>, report: &Report) -> String {

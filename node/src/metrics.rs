@@ -5,7 +5,7 @@
 
 use crate::admission::memory::Reads;
 use crate::outage::ElectionBlockedState;
-use cairn_engine::{Engine, LogId, MemberState};
+use cairn_engine::{LogId, MemberState};
 use cairn_raft::{Replica, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -63,23 +63,12 @@ impl Metrics {
         let duration = Family::<MethodLabels, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
         });
-        registry.register(
-            "requests",
-            "Requests answered, by method and gRPC code",
-            requests.clone(),
-        );
-        registry.register_with_unit(
-            "request_duration",
-            "Time to answer a request",
-            Unit::Seconds,
-            duration.clone(),
-        );
-        registry.register_collector(Box::new(NodeGauges {
-            engine: replica.engine().clone(),
-            replica,
-            election_blocked_state,
-            reads,
-        }));
+        let requests_help = "Requests answered, by method and gRPC code";
+        registry.register("requests", requests_help, requests.clone());
+        let (help, unit) = ("Time to answer a request", Unit::Seconds);
+        registry.register_with_unit("request_duration", help, unit, duration.clone());
+        let gauges = NodeGauges { replica, election_blocked_state, reads };
+        registry.register_collector(Box::new(gauges));
         Metrics { registry, requests, duration }
     }
 
@@ -99,7 +88,6 @@ impl Metrics {
 }
 
 struct NodeGauges {
-    engine: Engine,
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     reads: Reads,
@@ -113,122 +101,66 @@ impl fmt::Debug for NodeGauges {
 
 impl Collector for NodeGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let engine = self.engine.status();
+        let engine = self.replica.engine().status();
         let replica = self.replica.status();
         let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
         let mut out = Out(&mut encoder);
 
-        out.gauge("leader", "1 on the leader", None, u64::from(replica.role == Role::Leader))?;
-        out.gauge(
-            "has_leader",
-            "1 while a leader is known",
-            None,
-            u64::from(replica.leader.is_some()),
-        )?;
-        let blocked = u64::from(self.election_blocked_state.of(&self.replica).is_some());
-        out.gauge(
-            "election_blocked",
-            "1 while no leader can be elected because too many members may have lost acknowledged writes",
-            None,
-            blocked,
-        )?;
-        out.gauge("term", "The highest term seen", None, replica.term)?;
-        out.gauge("last_log_index", "Index of the last log entry", None, index(replica.last_log))?;
-        out.gauge(
-            "committed_index",
-            "Index of the last entry known committed",
-            None,
-            index(replica.committed),
-        )?;
-        out.gauge(
-            "applied_index",
-            "Index of the last applied entry",
-            None,
-            index(replica.applied),
-        )?;
-        out.gauge("purged_index", "Index of the last purged entry", None, index(replica.purged))?;
+        out.flag("leader", "1 on the leader", replica.role == Role::Leader)?;
+        out.flag("has_leader", "1 while a leader is known", replica.leader.is_some())?;
+        let blocked = self.election_blocked_state.of(&self.replica).is_some();
+        let blocked_help = "1 while no leader can be elected because too many members may have lost acknowledged writes";
+        out.flag("election_blocked", blocked_help, blocked)?;
+        out.gauge("term", "The highest term seen", replica.term)?;
+        out.gauge("last_log_index", "Index of the last log entry", index(replica.last_log))?;
+        let committed = index(replica.committed);
+        out.gauge("committed_index", "Index of the last entry known committed", committed)?;
+        out.gauge("applied_index", "Index of the last applied entry", index(replica.applied))?;
+        out.gauge("purged_index", "Index of the last purged entry", index(replica.purged))?;
         let stopped = replica.stopped_reason.is_some() || engine.failed.is_some();
-        out.gauge("stopped", "1 once this node has stopped serving", None, u64::from(stopped))?;
+        out.flag("stopped", "1 once this node has stopped serving", stopped)?;
 
-        out.gauge("keys", "Keys stored", None, engine.keys)?;
-        out.gauge("live", "Bytes of live keys and values", Some(Unit::Bytes), engine.live_bytes)?;
-        out.gauge(
-            "data_free",
-            "Bytes of the data area that are free",
-            Some(Unit::Bytes),
-            engine.free_bytes,
-        )?;
-        out.gauge("data_capacity", "Bytes of the data area", Some(Unit::Bytes), engine.data_bytes)?;
-        out.gauge(
+        out.gauge("keys", "Keys stored", engine.keys)?;
+        out.bytes("live", "Bytes of live keys and values", engine.live_bytes)?;
+        out.bytes("data_free", "Bytes of the data area that are free", engine.free_bytes)?;
+        out.bytes("data_capacity", "Bytes of the data area", engine.data_bytes)?;
+        out.bytes(
             "index",
             "Bytes that a checkpoint of the present index needs",
-            Some(Unit::Bytes),
             engine.index_bytes,
         )?;
-        out.gauge(
-            "index_capacity",
-            "Most bytes of a checkpoint",
-            Some(Unit::Bytes),
-            engine.index_capacity_bytes,
-        )?;
-        out.gauge("journal_blocks", "Blocks of the journal", None, engine.journal_blocks)?;
-        out.gauge(
-            "journal_used_blocks",
-            "Blocks of the journal in use",
-            None,
-            engine.journal_used_blocks,
-        )?;
-        out.gauge("written_sequence", "Last journal block written", None, engine.written_sequence)?;
-        out.gauge("synced_sequence", "Last journal block synced", None, engine.synced_sequence)?;
-        out.gauge(
-            "unsynced",
-            "Bytes written and not yet synced",
-            Some(Unit::Bytes),
-            engine.unsynced_bytes,
-        )?;
-        let recovering = u64::from(replica.member_state == MemberState::Recovering);
-        out.gauge(
-            "recovering",
-            "1 while this node recovers because it may have lost acknowledged writes",
-            None,
-            recovering,
-        )?;
-        let joining = u64::from(!self.replica.votes());
-        out.gauge("joining", "1 while this node is not a voter of the cluster", None, joining)?;
-        let removed = u64::from(self.replica.removed_reason().is_some());
-        out.gauge(
-            "removed",
-            "1 once another identity has taken the slot of this node",
-            None,
-            removed,
-        )?;
-        out.gauge(
-            "unsynced_acks",
-            "1 while acknowledged writes may be unsynced",
-            None,
-            u64::from(engine.unsynced_acks),
-        )?;
+        out.bytes("index_capacity", "Most bytes of a checkpoint", engine.index_capacity_bytes)?;
+        out.gauge("journal_blocks", "Blocks of the journal", engine.journal_blocks)?;
+        let used = engine.journal_used_blocks;
+        out.gauge("journal_used_blocks", "Blocks of the journal in use", used)?;
+        out.gauge("written_sequence", "Last journal block written", engine.written_sequence)?;
+        out.gauge("synced_sequence", "Last journal block synced", engine.synced_sequence)?;
+        out.bytes("unsynced", "Bytes written and not yet synced", engine.unsynced_bytes)?;
+        let recovering = replica.member_state == MemberState::Recovering;
+        let recovering_help =
+            "1 while this node recovers because it may have lost acknowledged writes";
+        out.flag("recovering", recovering_help, recovering)?;
+        let joining = !self.replica.votes();
+        out.flag("joining", "1 while this node is not a voter of the cluster", joining)?;
+        let removed = self.replica.removed_reason().is_some();
+        out.flag("removed", "1 once another identity has taken the slot of this node", removed)?;
+        let unsynced_acks = engine.unsynced_acks;
+        out.flag("unsynced_acks", "1 while acknowledged writes may be unsynced", unsynced_acks)?;
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds")]
         let unsynced_seconds = engine.unsynced_ms as f64 / 1000.0;
-        out.seconds("unsynced_age", "Age of the oldest unsynced write", unsynced_seconds)?;
-        out.counter("checkpoints", "Checkpoints written", None, engine.checkpoints)?;
-        out.counter("syncs", "fdatasync calls", None, engine.syncs)?;
-        out.counter(
-            "corrupt_values",
-            "Values that did not match their hash",
-            None,
-            engine.corrupt_values,
-        )?;
+        let unsynced_age = ConstGauge::new(unsynced_seconds);
+        let age_help = "Age of the oldest unsynced write";
+        out.metric("unsynced_age", age_help, Some(Unit::Seconds), unsynced_age)?;
+        out.counter("checkpoints", "Checkpoints written", engine.checkpoints)?;
+        out.counter("syncs", "fdatasync calls", engine.syncs)?;
+        let corrupt = engine.corrupt_values;
+        out.counter("corrupt_values", "Values that did not match their hash", corrupt)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
         let device = engine.device_bytes_written;
-        out.counter("device_written", "Bytes written to the device", Some(Unit::Bytes), device)?;
-        out.counter(
-            "user_written",
-            "Bytes of values written by clients",
-            Some(Unit::Bytes),
-            engine.user_bytes_written,
-        )
+        out.counted_bytes("device_written", "Bytes written to the device", device)?;
+        let user = engine.user_bytes_written;
+        out.counted_bytes("user_written", "Bytes of values written by clients", user)
     }
 }
 
@@ -236,66 +168,57 @@ impl NodeGauges {
     fn reads(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let reads = self.reads.status();
         let held = "Bytes of values being read and of answers not yet sent to clients";
-        out.gauge("reads_held", held, Some(Unit::Bytes), reads.held_bytes)?;
-        out.gauge("reads_waiting", "Reads that wait for memory", None, reads.waiting)?;
+        out.bytes("reads_held", held, reads.held_bytes)?;
+        out.gauge("reads_waiting", "Reads that wait for memory", reads.waiting)?;
         let closed = "Connections closed because their clients took answers too slowly while other reads waited";
-        out.counter("slow_readers_closed", closed, None, reads.slow_closed)
+        out.counter("slow_readers_closed", closed, reads.slow_closed)
     }
 
     fn scrub(&self, out: &mut Out<'_, '_>) -> fmt::Result {
         let scrub = self.replica.scrub_status();
-        out.gauge("scrub_running", "1 while the scrubber reads", None, u64::from(scrub.running))?;
-        out.gauge("scrub_paused", "1 while the scrubber is paused", None, u64::from(scrub.paused))?;
-        out.gauge(
-            "scrub_position",
-            "Position of the scrubber in the data area",
-            Some(Unit::Bytes),
-            scrub.position,
-        )?;
-        out.counter("scrub_cycles", "Scrubs completed", None, scrub.cycles)?;
-        out.counter(
-            "scrub_blocks",
-            "Blocks of 4 KiB read by the scrubber",
-            None,
-            scrub.blocks_checked,
-        )?;
-        out.counter("scrub_values", "Values compared by the scrubber", None, scrub.values_checked)?;
-        out.counter("scrub_damaged", "Damage found by the scrubber", None, scrub.damaged)?;
-        out.counter(
-            "repaired",
-            "Damaged values that were repaired, found by reads or by the scrubber",
-            None,
-            scrub.repaired,
-        )?;
-        out.counter(
-            "unrepairable",
-            "Failed attempts to repair a damaged value",
-            None,
-            scrub.unrepairable,
-        )
+        out.flag("scrub_running", "1 while the scrubber reads", scrub.running)?;
+        out.flag("scrub_paused", "1 while the scrubber is paused", scrub.paused)?;
+        out.bytes("scrub_position", "Position of the scrubber in the data area", scrub.position)?;
+        out.counter("scrub_cycles", "Scrubs completed", scrub.cycles)?;
+        out.counter("scrub_blocks", "Blocks of 4 KiB read by the scrubber", scrub.blocks_checked)?;
+        out.counter("scrub_values", "Values compared by the scrubber", scrub.values_checked)?;
+        out.counter("scrub_damaged", "Damage found by the scrubber", scrub.damaged)?;
+        let repaired = "Damaged values that were repaired, found by reads or by the scrubber";
+        out.counter("repaired", repaired, scrub.repaired)?;
+        out.counter("unrepairable", "Failed attempts to repair a damaged value", scrub.unrepairable)
     }
 }
 
 struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Out<'_, '_> {
-    fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
-        let metric = ConstGauge::new(value);
+    fn metric(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        metric: impl EncodeMetric,
+    ) -> fmt::Result {
         metric.encode(self.0.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
     }
 
-    fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        let metric = ConstGauge::new(value);
-        metric.encode(self.0.encode_descriptor(
-            name,
-            help,
-            Some(&Unit::Seconds),
-            metric.metric_type(),
-        )?)
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.metric(name, help, None, ConstGauge::new(value))
     }
 
-    fn counter(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
-        let metric = ConstCounter::new(value);
-        metric.encode(self.0.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+    fn flag(&mut self, name: &str, help: &str, value: bool) -> fmt::Result {
+        self.gauge(name, help, u64::from(value))
+    }
+
+    fn bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.metric(name, help, Some(Unit::Bytes), ConstGauge::new(value))
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.metric(name, help, None, ConstCounter::new(value))
+    }
+
+    fn counted_bytes(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.metric(name, help, Some(Unit::Bytes), ConstCounter::new(value))
     }
 }

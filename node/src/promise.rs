@@ -3,26 +3,23 @@
 
 use cairn_engine::Mode;
 
-/// Mode `device`.
-pub const DEVICE: &str = "an acknowledged write is on the devices of a majority of the voters, which keep completed \
-    writes through a power cut: nothing is lost, even when all machines lose power at once";
-
-/// Mode `replicated`.
-pub const REPLICATED: &str = "an acknowledged write is on the devices of a majority of the voters and synced in the \
-    background: nothing is lost when one machine loses power, when machines lose it one after another, or when all lose it \
-    while idle (1.3 s after the last acknowledgement, with storage.sync_interval at 1s); when a majority loses it within \
-    one sync window under load, the cluster stops and says so, and the newest writes, of at most that window, may be lost";
-
-/// Mode `sync`.
-pub const SYNC: &str = "an acknowledged write is synced on a majority of the voters: nothing is lost, even when all \
-    machines lose power at once";
-
 /// The sentence of a mode.
 pub const fn sentence(mode: Mode) -> &'static str {
     match mode {
-        Mode::Device => DEVICE,
-        Mode::Replicated => REPLICATED,
-        Mode::Sync => SYNC,
+        Mode::Device => {
+            "an acknowledged write is on the devices of a majority of the voters, which keep completed \
+            writes through a power cut: nothing is lost, even when all machines lose power at once"
+        }
+        Mode::Replicated => {
+            "an acknowledged write is on the devices of a majority of the voters and synced in the \
+            background: nothing is lost when one machine loses power, when machines lose it one after another, or when all lose it \
+            while idle (1.3 s after the last acknowledgement, with storage.sync_interval at 1s); when a majority loses it within \
+            one sync window under load, the cluster stops and says so, and the newest writes, of at most that window, may be lost"
+        }
+        Mode::Sync => {
+            "an acknowledged write is synced on a majority of the voters: nothing is lost, even when all \
+            machines lose power at once"
+        }
     }
 }
 

@@ -2,26 +2,16 @@
 //! [`ErrorDetail`] in the trailing metadata for programs.
 
 use crate::config::NodeConfig;
-use bytes::Bytes;
 use cairn_client::PROTOCOL;
 use cairn_client::proto::error_detail::Reason;
-use cairn_client::proto::{ERROR_DETAIL_KEY, ErrorDetail, Leader};
+use cairn_client::proto::{ErrorDetail, Leader};
 use cairn_raft::{MemberAddress, NodeId, ReadError, WriteError};
-use prost::Message;
-use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 /// Retry delay for a client that found the storage full.
 const FULL_RETRY_MS: u64 = 1000;
 /// Retry delay for a client that exceeded a bound on requests under way.
 const OVERLOADED_RETRY_MS: u64 = 20;
-
-/// A status with its detail.
-pub(crate) fn status(code: Code, message: impl Into<String>, detail: ErrorDetail) -> Status {
-    let mut metadata = MetadataMap::new();
-    metadata.insert_bin(ERROR_DETAIL_KEY, MetadataValue::from_bytes(&detail.encode_to_vec()));
-    Status::with_details_and_metadata(code, message, Bytes::new(), metadata)
-}
 
 fn detail(reason: Reason) -> ErrorDetail {
     ErrorDetail { reason: reason.into(), ..ErrorDetail::default() }
@@ -40,7 +30,7 @@ pub(crate) fn other_protocol(spoken: u32) -> Result<(), Status> {
 /// The refusal of an input over a limit.
 pub(crate) fn over_limit(reason: Reason, message: String, limit: usize, actual: usize) -> Status {
     let detail = ErrorDetail { limit: limit as u64, actual: actual as u64, ..detail(reason) };
-    status(Code::InvalidArgument, message, detail)
+    detail.into_status(Code::InvalidArgument, message)
 }
 
 /// Too many requests under way; nothing was proposed.
@@ -53,7 +43,7 @@ pub(crate) fn overloaded(what: &str, limit: usize) -> Status {
     let message = format!(
         "overloaded: {limit} {what} of writes are under way; nothing was proposed, retry after {OVERLOADED_RETRY_MS} ms"
     );
-    status(Code::ResourceExhausted, message, detail)
+    detail.into_status(Code::ResourceExhausted, message)
 }
 
 /// The refusal of a read that got no memory.
@@ -62,14 +52,14 @@ pub(crate) fn reads_overloaded(why: &str) -> Status {
     let message = format!(
         "overloaded: {why} (`limits.max_read_bytes`); take answers as they come, or retry after {OVERLOADED_RETRY_MS} ms"
     );
-    status(Code::ResourceExhausted, message, detail)
+    detail.into_status(Code::ResourceExhausted, message)
 }
 
 /// The refusal of a put for which there is no space.
 pub(crate) fn full(message: impl std::fmt::Display) -> Status {
     let detail = ErrorDetail { retry_after_ms: FULL_RETRY_MS, ..detail(Reason::StorageFull) };
     let message = format!("storage full: {message}; reads and deletes go on");
-    status(Code::ResourceExhausted, message, detail)
+    detail.into_status(Code::ResourceExhausted, message)
 }
 
 /// The error of a proposed write whose result is not known.
@@ -77,18 +67,18 @@ pub(crate) fn outcome_unknown(message: impl std::fmt::Display) -> Status {
     let message = format!(
         "the write was proposed and its result is not known: {message}; repeat it with the same session"
     );
-    status(Code::Unknown, message, detail(Reason::OutcomeUnknown))
+    detail(Reason::OutcomeUnknown).into_status(Code::Unknown, message)
 }
 
 /// This node has stopped serving.
 pub(crate) fn stopped(why: impl std::fmt::Display) -> Status {
     let message = format!("this node has stopped serving: {why}; ask another member");
-    status(Code::Unavailable, message, detail(Reason::Stopped))
+    detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }
 
 /// No member leads, and waiting alone elects none. The sentence says who decides.
 fn election_blocked(sentence: String) -> Status {
-    status(Code::Unavailable, sentence, detail(Reason::ElectionBlocked))
+    detail(Reason::ElectionBlocked).into_status(Code::Unavailable, sentence)
 }
 
 /// This node is recovering. `blocked`: the sentence about a blocked election, if it is blocked.
@@ -98,19 +88,19 @@ pub(crate) fn recovering(blocked: Option<String>) -> Status {
     }
     let message = "this node is recovering from a power cut or from damage and serves once it has caught up with a leader; ask \
                    another member";
-    status(Code::Unavailable, message, detail(Reason::Stopped))
+    detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }
 
 /// This node has not copied everything yet.
 pub(crate) fn joining() -> Status {
     let message = "this node is not a voter of the cluster yet and does not hold everything; ask another member";
-    status(Code::Unavailable, message, detail(Reason::Stopped))
+    detail(Reason::Stopped).into_status(Code::Unavailable, message)
 }
 
 /// No leader is known.
 pub(crate) fn no_leader() -> Status {
     let message = "the cluster has no leader at the moment; nothing was proposed, retry";
-    status(Code::Unavailable, message, detail(Reason::NoLeader))
+    detail(Reason::NoLeader).into_status(Code::Unavailable, message)
 }
 
 /// A read that did not finish in time.
@@ -127,7 +117,7 @@ fn not_leader(config: &NodeConfig, leader: Option<(NodeId, MemberAddress)>) -> S
         None => "another node is the leader; ask any other member".to_string(),
     };
     let detail = ErrorDetail { leader: leader.map(leader_message), ..detail(Reason::NotLeader) };
-    status(Code::FailedPrecondition, message, detail)
+    detail.into_status(Code::FailedPrecondition, message)
 }
 
 /// The leader, as clients see it.
@@ -147,7 +137,7 @@ pub(crate) fn of_write(config: &NodeConfig, blocked: Option<String>, error: Writ
         WriteError::SessionExpired => {
             let message = "the session's results are no longer kept, and nothing was applied by this request; a write \
                            repeated with it may have been applied before. Begin a new session";
-            status(Code::FailedPrecondition, message, detail(Reason::SessionExpired))
+            detail(Reason::SessionExpired).into_status(Code::FailedPrecondition, message)
         }
         WriteError::Full(why) => full(why),
         WriteError::Invalid(why) => Status::invalid_argument(why),
@@ -177,7 +167,7 @@ pub(crate) fn of_engine_read(key: &[u8], error: cairn_engine::Error) -> Status {
                  has it: {corruption}; read it again when all members are up, or write it again",
                 key.escape_ascii()
             );
-            status(Code::DataLoss, message, detail(Reason::ValueUnreadable))
+            detail(Reason::ValueUnreadable).into_status(Code::DataLoss, message)
         }
         cairn_engine::Error::Closed => stopped("it is shutting down"),
         other => stopped(other),

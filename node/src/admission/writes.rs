@@ -38,13 +38,12 @@ impl Admission {
     /// Admits a write of `bytes`, or refuses it with OVERLOADED at once.
     pub(crate) fn enter(&self, bytes: usize) -> Result<WritePermit, Status> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let overloaded = |what, limit| refusal::overloaded(what, limit);
         let write = Arc::clone(&self.writes)
             .try_acquire_owned()
-            .map_err(|_| overloaded("requests", self.max_writes))?;
+            .map_err(|_| refusal::overloaded("requests", self.max_writes))?;
         let bytes = Arc::clone(&self.bytes)
             .try_acquire_many_owned(units)
-            .map_err(|_| overloaded("bytes", self.max_bytes))?;
+            .map_err(|_| refusal::overloaded("bytes", self.max_bytes))?;
         Ok(WritePermit { _write: write, _bytes: bytes })
     }
 }

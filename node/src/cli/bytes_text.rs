@@ -6,6 +6,7 @@
 use super::exit::UsageError;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cairn_client::Version;
 use cairn_node::config::VALUE_BYTES_MAX;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -95,12 +96,20 @@ fn unreadable(name: &str, error: &std::io::Error) -> UsageError {
     UsageError(format!("cannot read the value from {name}: {error}"))
 }
 
-/// Adds `name` as text where the bytes are UTF-8, else `name_base64`.
-pub(crate) fn insert(map: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
+/// A key with its version and, if it was asked for, its value. What is not UTF-8 gets a name that ends
+/// in `_base64`.
+pub(crate) fn item_json(key: &[u8], value: Option<&[u8]>, version: Version) -> Value {
+    let mut map = Map::new();
+    let mut insert = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => map.insert(name.to_string(), Value::from(text)),
         Err(_) => map.insert(format!("{name}_base64"), Value::from(STANDARD.encode(bytes))),
     };
+    insert("key", key);
+    if let Some(value) = value {
+        insert("value", value);
+    }
+    map.insert("version".into(), Value::from(version.0));
+    Value::Object(map)
 }
 
 #[cfg(test)]
@@ -135,12 +144,9 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_base64_in_json() {
-        let mut map = Map::new();
-        insert(&mut map, "key", "Zoë".as_bytes());
-        insert(&mut map, "value", &[0xff, 0x00]);
         assert_eq!(
-            serde_json::to_string(&map).expect("json"),
-            r#"{"key":"Zoë","value_base64":"/wA="}"#
+            item_json("Zoë".as_bytes(), Some(&[0xff, 0x00]), Version(7)).to_string(),
+            r#"{"key":"Zoë","value_base64":"/wA=","version":7}"#
         );
     }
 }

@@ -1,7 +1,7 @@
 //! `cairn completions`: a script for the shell.
 
 use super::exit::Exit;
-use clap::Args;
+use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 #[derive(Args)]
@@ -13,7 +13,7 @@ pub(crate) struct CompletionsArgs {
 
 pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::command(), "cairn", &mut script);
+    clap_complete::generate(args.shell, &mut super::Cli::command(), "cairn", &mut script);
     std::io::Write::write_all(&mut std::io::stdout().lock(), &script)?;
     Ok(Exit::Done)
 }

@@ -92,7 +92,6 @@ fn as_json(settings: &[Setting], durability: &Result<Durability, String>) -> Val
 }
 
 fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> String {
-    let head = ["KEY", "VALUE", "SOURCE", "MEANING"].map(str::to_string).to_vec();
     let one = |setting: &Setting| {
         vec![
             setting.key.to_string(),
@@ -101,7 +100,7 @@ fn as_text(settings: &[Setting], durability: &Result<Durability, String>) -> Str
             setting.doc.to_string(),
         ]
     };
-    let keys = table(&std::iter::once(head).chain(settings.iter().map(one)).collect::<Vec<_>>());
+    let keys = table(&["KEY", "VALUE", "SOURCE", "MEANING"], settings.iter().map(one));
     format!("{keys}\n\n{}", durability_text(durability))
 }
 

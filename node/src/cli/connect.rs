@@ -6,11 +6,11 @@ use super::DEFAULT_ENDPOINT;
 use super::exit::UsageError;
 use cairn_client::{Client, Options};
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Written by `cairn dev`.
-const ENDPOINTS_FILE: &str = ".cairn/endpoints";
+pub(crate) const ENDPOINTS_FILE: &str = ".cairn/endpoints";
 
 /// Options of every command that talks to a cluster.
 #[derive(Args, Clone, Debug)]
@@ -37,14 +37,14 @@ impl ConnectOptions {
         Ok(remembered(&here).unwrap_or_else(|| vec![DEFAULT_ENDPOINT.to_string()]))
     }
 
-    /// How long one request may take.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// Options for a client.
     pub(crate) fn options(&self) -> Result<Options, UsageError> {
         Ok(Options::new(self.endpoints()?).deadline(self.timeout))
+    }
+
+    /// A client like that, but for requests that take at most this long each.
+    pub(crate) fn client_within(&self, limit: Duration) -> anyhow::Result<Client> {
+        Ok(self.options()?.deadline(self.timeout.min(limit)).build()?)
     }
 
     /// A client that connects with its first request.
@@ -60,11 +60,6 @@ fn remembered(here: &Path) -> Option<Vec<String>> {
     let endpoints: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect();
     (!endpoints.is_empty()).then_some(endpoints)
-}
-
-/// The file that commands in this folder read endpoints from.
-pub(crate) fn endpoints_file() -> PathBuf {
-    PathBuf::from(ENDPOINTS_FILE)
 }
 
 #[cfg(test)]

@@ -41,33 +41,25 @@ pub(crate) fn run(args: DoctorArgs, output: &Output) -> anyhow::Result<Exit> {
 fn plan(args: DoctorArgs) -> anyhow::Result<(PathBuf, Plan)> {
     let size = args.size.as_deref().map(parse_size).transpose();
     let size = size.map_err(|reason| UsageError(format!("--size: {reason}")))?;
-    let config = match args.config {
-        Some(_) => {
-            let options = ServerOptions {
-                config: args.config,
-                dir: args.dir.clone(),
-                ..ServerOptions::default()
-            };
-            Some(NodeConfig::from_layers(&options.layers()?)?)
-        }
-        None => None,
+    let layers = |config| {
+        let dir = args.dir.clone();
+        ServerOptions { config: Some(config), dir, ..ServerOptions::default() }.layers()
     };
-    let from_config = config.as_ref().map(|config| config.data_directory.clone());
+    let config = args.config.map(layers).transpose()?;
+    let config = config.map(|layers| NodeConfig::from_layers(&layers)).transpose()?;
+    let config = config.as_ref();
+    let from_config = config.map(|config| config.data_directory.clone());
     let directory = args.dir.map(PathBuf::from).or(from_config).ok_or_else(|| {
         UsageError(
             "which directory? `cairn doctor DIR`, or --config with the server's configuration"
                 .into(),
         )
     })?;
+    let voters = config.map(|config| config.members.len());
     let plan = Plan {
-        voters: args
-            .voters
-            .or(config.as_ref().map(|config| config.members.len()))
-            .unwrap_or(DEFAULT_VOTERS),
-        size_bytes: size.or(config.as_ref().map(|config| config.storage.size_bytes)),
-        contract_asserted: config
-            .as_ref()
-            .is_some_and(|config| config.storage.assert_device_contract),
+        voters: args.voters.or(voters).unwrap_or(DEFAULT_VOTERS),
+        size_bytes: size.or(config.map(|config| config.storage.size_bytes)),
+        contract_asserted: config.is_some_and(|config| config.storage.assert_device_contract),
     };
     Ok((directory, plan))
 }
@@ -76,7 +68,6 @@ fn as_text(report: &Report) -> String {
     let rows = report.findings().into_iter().map(|finding| {
         vec![finding.grade.word().to_string(), finding.name, finding.value, finding.why.to_string()]
     });
-    let head = ["", "FINDING", "VALUE", "WHY IT MATTERS"].map(str::to_string).to_vec();
-    let findings = table(&std::iter::once(head).chain(rows).collect::<Vec<_>>());
+    let findings = table(&["", "FINDING", "VALUE", "WHY IT MATTERS"], rows);
     format!("{findings}\n\n{}", report.conclusion().join("\n"))
 }

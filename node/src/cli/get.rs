@@ -1,12 +1,11 @@
 //! `cairn get`.
 
 use super::ConnectOptions;
-use super::bytes_text::{escape, insert, key_bytes};
+use super::bytes_text::{escape, item_json, key_bytes};
 use super::exit::Exit;
 use super::output::Output;
 use cairn_client::ReadOptions;
 use clap::Args;
-use serde_json::{Map, Value};
 use std::ffi::OsString;
 
 #[derive(Args)]
@@ -41,13 +40,8 @@ pub(crate) async fn run(args: GetArgs, output: &Output) -> anyhow::Result<Exit> 
         return Ok(Exit::NotFound);
     };
     if output.is_json() {
-        let mut map = Map::new();
-        insert(&mut map, "key", &key);
-        if !args.version_only {
-            insert(&mut map, "value", &item.value);
-        }
-        map.insert("version".into(), Value::from(item.version.0));
-        output.json(&Value::Object(map))?;
+        let value = (!args.version_only).then_some(&item.value[..]);
+        output.json(&item_json(&key, value, item.version))?;
     } else if args.version_only {
         output.line(&item.version.to_string())?;
     } else {

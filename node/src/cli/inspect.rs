@@ -33,7 +33,8 @@ fn verifies(found: &Inspection) -> bool {
             && contents
                 .groups
                 .iter()
-                .all(|group| group.values.as_ref().is_none_or(|values| values.damaged == 0))
+                .flat_map(|group| &group.values)
+                .all(|values| values.damaged == 0)
     };
     found.copies.iter().all(Result::is_ok) && found.contents.as_ref().is_some_and(intact)
 }
@@ -121,7 +122,7 @@ fn node_id(known: &Known) -> NodeId {
 }
 
 fn as_text(found: &Inspection) -> String {
-    let mut rows = vec![["WHAT", "FOUND"].map(str::to_string).to_vec()];
+    let mut rows = Vec::new();
     let mut row = |what: &str, found: String| rows.push(vec![what.to_string(), found]);
     for (number, copy) in found.copies.iter().enumerate() {
         let text = match copy {
@@ -133,37 +134,28 @@ fn as_text(found: &Inspection) -> String {
     match &found.known {
         Err(why) => row("identity", why.clone()),
         Ok(known) => {
-            row(
-                "identity",
-                format!("member {} of cluster `{}`", node_id(known), known.identity.cluster),
-            );
+            let (id, cluster) = (node_id(known), &known.identity.cluster);
+            row("identity", format!("member {id} of cluster `{cluster}`"));
             let bytes = known.geometry;
-            let sizes =
-                [bytes.journal_bytes, bytes.checkpoint_bytes, bytes.data_bytes].map(format_size);
-            let [journal, checkpoint, data] = sizes;
+            let sizes = [bytes.journal_bytes, bytes.checkpoint_bytes, bytes.data_bytes];
+            let [journal, checkpoint, data] = sizes.map(format_size);
             row("sizes", format!("journal {journal}, checkpoints 2 x {checkpoint}, data {data}"));
             let mode = known.mode.map_or("never opened", |mode| mode.name());
             let boot = if known.same_boot { "the running kernel" } else { "another boot" };
-            row(
-                "last opened",
-                format!("boot epoch {}, mode {mode}, under {boot}", known.boot_epoch.number),
-            );
-            row(
-                "acknowledged unsynced",
-                if known.unsynced_acks { "perhaps" } else { "nothing" }.into(),
-            );
+            let epoch = known.boot_epoch.number;
+            row("last opened", format!("boot epoch {epoch}, mode {mode}, under {boot}"));
+            let unsynced = if known.unsynced_acks { "perhaps" } else { "nothing" };
+            row("acknowledged unsynced", unsynced.into());
             if let Some(end) = known.failed_sync {
                 row("failed write or sync", format!("recorded; the journal ended at block {end}"));
             }
             for vote in known.votes.values() {
-                let text = vote_of(vote).map_or_else(
-                    || "not a vote".to_string(),
-                    |(term, node, granted)| {
-                        let by = if granted { ", granted by a quorum" } else { "" };
-                        format!("term {term} for member {node}{by}")
-                    },
-                );
-                row("vote", text);
+                let Some((term, node, granted)) = vote_of(vote) else {
+                    row("vote", "not a vote".into());
+                    continue;
+                };
+                let by = if granted { ", granted by a quorum" } else { "" };
+                row("vote", format!("term {term} for member {node}{by}"));
             }
         }
     }
@@ -180,17 +172,13 @@ fn as_text(found: &Inspection) -> String {
             };
             row(area.file.name(), text);
         }
-        row(
-            "journal",
-            format!("through block {}, synced through {}", contents.journal_end, contents.synced),
-        );
+        let (end, synced) = (contents.journal_end, contents.synced);
+        row("journal", format!("through block {end}, synced through {synced}"));
         for group in &contents.groups {
             let (purged, last) = (position(group.log.purged), position(group.log.last));
             row("log", format!("after {purged} through {last}"));
-            row(
-                "applied",
-                format!("{}, {} before", position(group.applied), position(group.applied_before)),
-            );
+            let (applied, before) = (position(group.applied), position(group.applied_before));
+            row("applied", format!("{applied}, {before} before"));
             row("keys in the checkpoint", group.keys.to_string());
             if let Some(values) = &group.values {
                 row("values", format!("{} checked, {} damaged", values.checked, values.damaged));
@@ -206,5 +194,5 @@ fn as_text(found: &Inspection) -> String {
         true => "Everything that was read verifies.",
         false => "Not everything verifies.",
     };
-    format!("{}\n\n{end}", table(&rows))
+    format!("{}\n\n{end}", table(&["WHAT", "FOUND"], rows))
 }

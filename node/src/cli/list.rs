@@ -1,12 +1,11 @@
 //! `cairn list`.
 
 use super::ConnectOptions;
-use super::bytes_text::{escape, insert, key_bytes};
+use super::bytes_text::{escape, item_json, key_bytes};
 use super::exit::Exit;
 use super::output::Output;
-use cairn_client::{KeyValue, ListOptions};
+use cairn_client::ListOptions;
 use clap::Args;
-use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
 /// Items of one request, if more are asked for.
@@ -61,8 +60,11 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
         options.stale = args.stale;
         let page = client.list(options).await?;
         for item in &page.items {
-            output
-                .either(|| item_json(item, args.keys_only), || item_text(item, args.keys_only))?;
+            let value = (!args.keys_only).then_some(&item.value[..]);
+            output.either(
+                || item_json(&item.key, value, item.version),
+                || item_text(&item.key, value),
+            )?;
         }
         left -= page.items.len().min(left);
         let Some(last) = page.items.last().filter(|_| page.more) else { return Ok(Exit::Done) };
@@ -79,19 +81,7 @@ pub(crate) async fn run(args: ListArgs, output: &Output) -> anyhow::Result<Exit>
     }
 }
 
-fn item_text(item: &KeyValue, keys_only: bool) -> String {
-    if keys_only {
-        return escape(&item.key);
-    }
-    format!("{}\t{}", escape(&item.key), escape(&item.value))
-}
-
-fn item_json(item: &KeyValue, keys_only: bool) -> Value {
-    let mut map = Map::new();
-    insert(&mut map, "key", &item.key);
-    if !keys_only {
-        insert(&mut map, "value", &item.value);
-    }
-    map.insert("version".into(), json!(item.version.0));
-    Value::Object(map)
+fn item_text(key: &[u8], value: Option<&[u8]>) -> String {
+    let value = value.map(|value| format!("\t{}", escape(value)));
+    escape(key) + &value.unwrap_or_default()
 }

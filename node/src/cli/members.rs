@@ -31,7 +31,6 @@ fn as_json(member: &Member) -> Value {
 }
 
 fn as_text(members: &[Member]) -> String {
-    let head = ["SLOT", "NODE", "CLIENTS", "MEMBERS", "VOTER"].map(str::to_string).to_vec();
     let row = |member: &Member| {
         vec![
             member.slot.to_string(),
@@ -41,5 +40,5 @@ fn as_text(members: &[Member]) -> String {
             if member.voter { "yes" } else { "no" }.to_string(),
         ]
     };
-    table(&std::iter::once(head).chain(members.iter().map(row)).collect::<Vec<_>>())
+    table(&["SLOT", "NODE", "CLIENTS", "MEMBERS", "VOTER"], members.iter().map(row))
 }

@@ -26,7 +26,7 @@ mod unsafe_recovery;
 use clap::{Parser, Subcommand};
 use connect::ConnectOptions;
 use exit::Exit;
-use output::{Format, Output};
+use output::Output;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ const DEFAULT_ENDPOINT: &str = "127.0.0.1:7400";
 struct Cli {
     /// How to print results. In JSON a key or value that is UTF-8 is the member `key` or `value`;
     /// any other is `key_base64` or `value_base64`.
-    #[arg(short, long, value_enum, default_value_t = Format::Text, global = true)]
-    output: Format,
+    #[arg(short, long, value_enum, default_value_t = Output::Text, global = true)]
+    output: Output,
 
     #[command(subcommand)]
     command: Command,
@@ -94,7 +94,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Parses the command line, runs the command, and returns the exit code.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
-    let output = Output::new(cli.output);
+    let output = cli.output;
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -131,15 +131,10 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
     }
 }
 
-/// The whole command, for completions.
-fn command() -> clap::Command {
-    <Cli as clap::CommandFactory>::command()
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_command_line_is_consistent() {
-        super::command().debug_assert();
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
     }
 }

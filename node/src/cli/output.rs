@@ -5,26 +5,16 @@ use std::io::{self, IsTerminal, Write};
 
 /// How to print results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum Output {
     /// For people.
     Text,
     /// One JSON document.
     Json,
 }
 
-/// Where results go.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
-    format: Format,
-}
-
 impl Output {
-    pub(crate) fn new(format: Format) -> Output {
-        Output { format }
-    }
-
     pub(crate) fn is_json(&self) -> bool {
-        self.format == Format::Json
+        *self == Output::Json
     }
 
     /// One line of text.
@@ -68,8 +58,10 @@ impl Output {
     }
 }
 
-/// Aligns columns, with two spaces between them. The first row is the head.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
+/// Aligns columns, with two spaces between them. `head` is the first row.
+pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let head = head.iter().map(ToString::to_string).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
@@ -87,13 +79,21 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// A table, and below it one line for each note.
+pub(crate) fn table_with_notes(
+    head: &[&str],
+    rows: Vec<Vec<String>>,
+    notes: impl IntoIterator<Item = String>,
+) -> String {
+    std::iter::once(table(head, rows)).chain(notes).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::table;
 
     #[test]
     fn columns_are_aligned() {
-        let rows = [vec!["a".into(), "bb".into()], vec!["ccc".into(), "d".into()]];
-        assert_eq!(table(&rows), "a    bb\nccc  d");
+        assert_eq!(table(&["a", "bb"], [vec!["ccc".into(), "d".into()]]), "a    bb\nccc  d");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{Output, table};
+use super::output::{Output, table_with_notes};
 use cairn_client::{Error, ScrubAction, ScrubStatus};
 use cairn_node::config::format_size;
 use clap::Args;
@@ -49,8 +49,7 @@ pub(crate) async fn run(args: ScrubArgs, output: &Output) -> anyhow::Result<Exit
         Action::Pause => ScrubAction::Pause,
         Action::Resume => ScrubAction::Resume,
     };
-    let timeout = args.connect.timeout().min(NODE_TIMEOUT);
-    let client = args.connect.options()?.deadline(timeout).build()?;
+    let client = args.connect.client_within(NODE_TIMEOUT)?;
     let endpoints = if args.only {
         args.connect.endpoints()?
     } else {
@@ -106,7 +105,7 @@ fn as_text(answers: &[Answer]) -> String {
         "REPAIRED",
         "UNREPAIRABLE",
     ];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mut rows = Vec::new();
     let mut notes = Vec::new();
     for (endpoint, answer) in answers {
         match answer {
@@ -117,7 +116,7 @@ fn as_text(answers: &[Answer]) -> String {
             }
         }
     }
-    std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
+    table_with_notes(&head, rows, notes)
 }
 
 fn row(endpoint: &str, scrub: &ScrubStatus) -> Vec<String> {

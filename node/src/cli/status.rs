@@ -2,10 +2,10 @@
 
 use super::ConnectOptions;
 use super::exit::Exit;
-use super::output::{Output, table};
+use super::output::{Output, table_with_notes};
 use cairn_client::{DurabilityStatus, Error, NodeStatus, StorageStatus};
 use cairn_engine::MemberState;
-use cairn_node::config::format_size;
+use cairn_node::config::format_rounded;
 use cairn_node::{durability, promise};
 use cairn_raft::NodeId;
 use clap::Args;
@@ -26,8 +26,7 @@ pub(crate) struct StatusArgs {
 type Answer = (String, Result<NodeStatus, Error>);
 
 pub(crate) async fn run(args: StatusArgs, output: &Output) -> anyhow::Result<Exit> {
-    let timeout = args.connect.timeout().min(NODE_TIMEOUT);
-    let client = args.connect.options()?.deadline(timeout).build()?;
+    let client = args.connect.client_within(NODE_TIMEOUT)?;
     // This learns the members beyond the given endpoints. If nothing answers, the error of each
     // endpoint follows below.
     let _ = client.members().await;
@@ -115,7 +114,7 @@ fn as_text(answers: &[Answer]) -> String {
         "NODE", "ENDPOINT", "ROLE", "TERM", "APPLIED", "UP", "KEYS", "LIVE", "FREE", "UNSYNCED",
         "MODE", "DISK",
     ];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mut rows = Vec::new();
     let mut notes = promises(answers);
     let nodes = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let blocked: BTreeSet<&String> =
@@ -153,7 +152,7 @@ fn as_text(answers: &[Answer]) -> String {
             }
         }
     }
-    std::iter::once(table(&rows)).chain(notes).collect::<Vec<_>>().join("\n")
+    table_with_notes(&head, rows, notes)
 }
 
 /// The promise of each mode that some node runs in.
@@ -185,18 +184,12 @@ fn row(endpoint: &str, node: &NodeStatus) -> Vec<String> {
     if let Some(storage) = &node.storage {
         row.extend([
             storage.keys.to_string(),
-            rounded(storage.live_bytes),
-            rounded(storage.free_bytes),
-            format!("{}, {} ms", rounded(storage.unsynced_bytes), millis(storage.unsynced)),
+            format_rounded(storage.live_bytes),
+            format_rounded(storage.free_bytes),
+            format!("{}, {} ms", format_rounded(storage.unsynced_bytes), millis(storage.unsynced)),
             mode(node, storage),
             storage.backend.clone(),
         ]);
     }
     row
-}
-
-/// Rounds to three digits, which is enough for a reader.
-fn rounded(bytes: u64) -> String {
-    let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
-    format_size((bytes >> shift) << shift)
 }

@@ -3,7 +3,7 @@
 
 use super::ConnectOptions;
 use super::exit::{Exit, UsageError};
-use super::output::{Output, table};
+use super::output::{Output, table_with_notes};
 use anyhow::{Context, anyhow, bail};
 use cairn_client::{Client, NodeStatus};
 use cairn_engine::MemberState;
@@ -44,8 +44,7 @@ pub(crate) struct UnsafeRecoveryArgs {
 }
 
 pub(crate) async fn run(args: UnsafeRecoveryArgs, output: &Output) -> anyhow::Result<Exit> {
-    let timeout = args.connect.timeout().min(NODE_TIMEOUT);
-    let client = args.connect.options()?.deadline(timeout).build()?;
+    let client = args.connect.client_within(NODE_TIMEOUT)?;
     let found = survey(&client).await;
     if let Some((endpoint, leader)) = &found.leader {
         let id = NodeId::from_u64(leader.node_id);
@@ -116,9 +115,8 @@ fn check_answers(found: &MemberSurvey, allow_missing: bool) -> anyhow::Result<()
 
 fn text(found: &MemberSurvey) -> String {
     let head = ["NODE", "ENDPOINT", "STATE", "ROLE", "TERM", "LAST LOG", "APPLIED"];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
-    for (endpoint, node) in &found.nodes {
-        rows.push(vec![
+    let row = |(endpoint, node): &(String, NodeStatus)| {
+        vec![
             NodeId::from_u64(node.node_id).to_string(),
             endpoint.clone(),
             node.member_state.clone(),
@@ -126,12 +124,9 @@ fn text(found: &MemberSurvey) -> String {
             node.term.to_string(),
             format!("{}-{}", node.last_log_term, node.last_log_index),
             node.applied_index.to_string(),
-        ]);
-    }
-    std::iter::once(table(&rows))
-        .chain(found.missing.iter().cloned())
-        .collect::<Vec<_>>()
-        .join("\n")
+        ]
+    };
+    table_with_notes(&head, found.nodes.iter().map(row).collect(), found.missing.iter().cloned())
 }
 
 fn explained(found: &MemberSurvey, chosen: &NodeStatus) -> String {
@@ -147,28 +142,24 @@ fn explained(found: &MemberSurvey, chosen: &NodeStatus) -> String {
 }
 
 fn to_json(found: &MemberSurvey, chosen: &NodeStatus, done: bool) -> Value {
-    let nodes: Vec<Value> = found
-        .nodes
-        .iter()
-        .map(|(endpoint, node)| {
-            json!({
-                "endpoint": endpoint,
-                "node_id": NodeId::from_u64(node.node_id).to_string(),
-                "member_state": node.member_state,
-                "role": node.role,
-                "term": node.term,
-                "last_log_term": node.last_log_term,
-                "last_log_index": node.last_log_index,
-                "applied_index": node.applied_index,
-                "unsafe_recoveries": node.unsafe_recoveries,
-            })
+    let one = |(endpoint, node): &(String, NodeStatus)| {
+        json!({
+            "endpoint": endpoint,
+            "node_id": NodeId::from_u64(node.node_id).to_string(),
+            "member_state": node.member_state,
+            "role": node.role,
+            "term": node.term,
+            "last_log_term": node.last_log_term,
+            "last_log_index": node.last_log_index,
+            "applied_index": node.applied_index,
+            "unsafe_recoveries": node.unsafe_recoveries,
         })
-        .collect();
+    };
     json!({
         "needed": true,
         "done": done,
         "chosen": NodeId::from_u64(chosen.node_id).to_string(),
-        "nodes": nodes,
+        "nodes": found.nodes.iter().map(one).collect::<Value>(),
         "missing": found.missing,
     })
 }

@@ -23,7 +23,6 @@ use futures::future::{Either, select};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,20 +39,9 @@ const IDENTITY_RETRY: Duration = Duration::from_secs(5);
 /// A running member.
 pub struct Node {
     config: NodeConfig,
-    durability: Durability,
     replica: Replica,
-    metrics: Arc<Metrics>,
     election_blocked_state: ElectionBlockedState,
-    addresses: Addresses,
     running: Mutex<Option<Running>>,
-}
-
-/// Where a node listens, with ports as the system gave them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Addresses {
-    client: SocketAddr,
-    peer: SocketAddr,
-    http: Option<SocketAddr>,
 }
 
 struct Running {
@@ -95,34 +83,6 @@ impl Node {
     /// The configuration it was started with.
     pub fn config(&self) -> &NodeConfig {
         &self.config
-    }
-
-    /// The mode that it runs in, and how it was chosen.
-    pub fn durability(&self) -> &Durability {
-        &self.durability
-    }
-
-    /// The address that serves clients.
-    pub fn client_address(&self) -> SocketAddr {
-        self.addresses.client
-    }
-
-    /// The address that serves the other members.
-    pub fn peer_address(&self) -> SocketAddr {
-        self.addresses.peer
-    }
-
-    /// The address that serves HTTP, if any.
-    pub fn http_address(&self) -> Option<SocketAddr> {
-        self.addresses.http
-    }
-
-    /// Its metrics in the OpenMetrics text format, as `/metrics` serves them.
-    ///
-    /// # Errors
-    /// None that its own metrics cause.
-    pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        self.metrics.render()
     }
 
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
@@ -244,12 +204,7 @@ async fn assemble(
         Some(address) => Some(bind(address, "HTTP", "listen.http").await?),
         None => None,
     };
-    let addresses = Addresses {
-        client: address_of(&clients)?,
-        peer: address_of(&peers)?,
-        http: http.as_ref().map(address_of).transpose()?,
-    };
-
+    let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
     let replica =
         Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
     let election_blocked_state = ElectionBlockedState::default();
@@ -258,17 +213,14 @@ async fn assemble(
         Arc::new(Metrics::new(replica.clone(), election_blocked_state.clone(), reads.clone()));
     let (stop, stopping) = oneshot::channel();
     let stopping: Stop = stopping.shared();
-    let (service_metrics, service_stop) = (Arc::clone(&metrics), stopping.clone());
-    let state = (replica.clone(), election_blocked_state.clone());
     let service = KvService::new(
-        config.clone(),
-        durability.clone(),
-        state,
-        service_metrics,
+        &config,
+        &durability,
+        (&replica, &election_blocked_state),
+        &metrics,
         &reads,
-        service_stop,
+        &stopping,
     );
-
     let mut others = vec![tokio::spawn(serve_peers(peers, replica.clone()))];
     others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
@@ -284,10 +236,10 @@ async fn assemble(
     for reason in &durability.warnings {
         warn!(mode = %durability.mode, "the mode's promise relies on something that the machine does not show: {}", reason.sentence());
     }
-    info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %addresses.client,
-          peer = %addresses.peer, "serving");
+    info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %client_address,
+          peer = %peer_address, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, durability, replica, metrics, election_blocked_state, addresses, running })
+    Ok(Node { config, replica, election_blocked_state, running })
 }
 
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration

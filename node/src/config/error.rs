@@ -58,6 +58,17 @@ pub enum ConfigError {
     Conflict(String),
 }
 
+impl ConfigError {
+    pub(super) fn bad_value(
+        key: &str,
+        location: &impl ToString,
+        value: String,
+        reason: String,
+    ) -> ConfigError {
+        ConfigError::BadValue { key: key.into(), location: location.to_string(), value, reason }
+    }
+}
+
 fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(
         || "; `cairn config print` shows every key".to_string(),

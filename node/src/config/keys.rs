@@ -6,6 +6,7 @@
 //! an environment variable.
 
 use super::members;
+use Kind::{Address, Choice, Integer, Members, OptionalAddress, Size, Text, Time};
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -44,19 +45,23 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    const fn means(self, doc: &'static str) -> Key {
+        Key { doc, ..self }
+    }
+
     /// The environment variable that sets it.
     pub(crate) fn variable(&self) -> String {
         format!("CAIRN_{}", self.name.replace('.', "_").to_uppercase())
     }
 }
 
-const fn key(
-    name: &'static str,
-    kind: Kind,
-    default: Option<&'static str>,
-    doc: &'static str,
-) -> Key {
-    Key { name, kind, default, doc }
+/// A key with its default.
+const fn key(name: &'static str, kind: Kind, default: &'static str) -> Key {
+    Key { name, kind, default: Some(default), doc: "" }
+}
+
+const fn required(name: &'static str, kind: Kind) -> Key {
+    Key { name, kind, default: None, doc: "" }
 }
 
 /// The longest key that fits a journal record with space to spare. A stored key may be this long,
@@ -65,205 +70,79 @@ pub const KEY_BYTES_MAX: u64 = 2048;
 /// The largest value that any limit allows.
 pub const VALUE_BYTES_MAX: u64 = 16 << 20;
 
+const FLAG: Kind = Choice(&["false", "true"]);
+
 /// All keys, in the order of `config print`.
 pub(crate) const KEYS: &[Key] = &[
-    key("cluster", Kind::Text, None, "name of the cluster, the same on every member"),
-    key("slot", Kind::Integer(1, 65_535), None, "slot number of this member"),
-    key("data_dir", Kind::Text, None, "data directory, made by `cairn format`"),
-    key(
-        "mode",
-        Kind::Choice(&["auto", "device", "replicated", "sync"]),
-        Some("auto"),
-        "what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members",
-    ),
-    key(
-        "members",
-        Kind::Members,
-        Some(""),
-        "initial members; empty: only this one. In the file, as tables [members.1] with client and peer",
-    ),
-    key("listen.client", Kind::Address, Some("127.0.0.1:7400"), "address that serves clients"),
-    key(
-        "listen.peer",
-        Kind::Address,
-        Some("127.0.0.1:7401"),
-        "address that serves the other members",
-    ),
-    key(
-        "listen.http",
-        Kind::OptionalAddress,
-        Some("127.0.0.1:7402"),
-        "address that serves /live, /ready and /metrics; none: do not serve them",
-    ),
-    key("limits.max_key_bytes", Kind::Size(1, KEY_BYTES_MAX), Some("1KiB"), "longest key of a put"),
-    key("limits.max_value_bytes", Kind::Size(1, VALUE_BYTES_MAX), Some("1MiB"), "longest value"),
-    key(
-        "limits.max_batch_operations",
-        Kind::Integer(1, 1024),
-        Some("128"),
-        "most operations of one write request",
-    ),
-    key(
-        "limits.max_request_bytes",
-        Kind::Size(1, 4 * VALUE_BYTES_MAX),
-        Some("4MiB"),
-        "most bytes of keys and values in one write request",
-    ),
-    key(
-        "limits.max_list_items",
-        Kind::Integer(1, 100_000),
-        Some("10000"),
-        "most items of one list page",
-    ),
-    key(
-        "limits.max_list_bytes",
-        Kind::Size(1, 4 * VALUE_BYTES_MAX),
-        Some("4MiB"),
-        "most bytes of keys and values in one list page",
-    ),
-    key(
-        "limits.max_in_flight_writes",
-        Kind::Integer(1, 1_000_000),
-        Some("4096"),
-        "most write requests under way; more are refused as overloaded",
-    ),
-    key(
-        "limits.max_in_flight_bytes",
-        Kind::Size(1 << 20, 1 << 40),
-        Some("64MiB"),
-        "most bytes of write requests under way; more are refused as overloaded",
-    ),
-    key(
-        "limits.max_read_bytes",
-        Kind::Size(16 << 20, 1 << 40),
-        Some("256MiB"),
-        "most memory for values being read and for answers not yet sent to clients; more reads wait, or are refused as overloaded",
-    ),
-    key(
-        "limits.max_connections",
-        Kind::Integer(1, 1_000_000),
-        Some("10000"),
-        "most client connections at once, and at most three quarters of the files that the process may open; more are closed",
-    ),
-    key(
-        "limits.max_sessions",
-        Kind::Integer(1, 1_000_000),
-        Some("10000"),
-        "most client sessions whose latest results are kept, so that a retried write is not applied twice",
-    ),
-    key("timing.heartbeat", Kind::Time, Some("100ms"), "interval between heartbeats"),
-    key("timing.election_min", Kind::Time, Some("500ms"), "shortest election timeout"),
-    key("timing.election_max", Kind::Time, Some("1s"), "longest election timeout"),
-    key(
-        "timing.request",
-        Kind::Time,
-        Some("10s"),
-        "deadline of a request that has none of its own",
-    ),
-    key(
-        "timing.shutdown",
-        Kind::Time,
-        Some("10s"),
-        "time for requests under way to finish when the server stops",
-    ),
-    key(
-        "storage.size",
-        Kind::Size(16 << 20, Geometry::MAX_TOTAL_BYTES),
-        Some("10GiB"),
-        "size of the data directory in bytes; used by `cairn format` only",
-    ),
-    key(
-        "storage.backend",
-        Kind::Choice(&["auto", "io_uring", "threads"]),
-        Some("auto"),
-        "how the disk is accessed; auto: io_uring, or threads if the system forbids it",
-    ),
-    key(
-        "storage.format_empty",
-        Kind::Choice(&["false", "true"]),
-        Some("false"),
-        "true: `cairn serve` formats data_dir if it is missing or empty, so that a machine with a new disk takes its slot \
-         automatically; false: run `cairn format`",
-    ),
-    key(
-        "storage.assert_device_contract",
-        Kind::Choice(&["false", "true"]),
-        Some("false"),
-        "true: you state that the device keeps completed writes through a power cut and writes 4 KiB atomically",
-    ),
-    key(
-        "storage.boot_id_file",
-        Kind::Text,
-        Some("/proc/sys/kernel/random/boot_id"),
-        "file with the kernel boot id; another one for tests and for containers that hide it",
-    ),
-    key(
-        "storage.sync_interval",
-        Kind::Time,
-        Some("1s"),
-        "longest time between a write and the background sync that covers it",
-    ),
-    key(
-        "storage.sync_bytes",
-        Kind::Size(1 << 20, 1 << 40),
-        Some("64MiB"),
-        "most written bytes before a background sync begins",
-    ),
-    key(
-        "storage.io_timeout",
-        Kind::Time,
-        Some("30s"),
-        "time after which a read, write or sync that has not returned counts as failed, and the node stops",
-    ),
-    key(
-        "storage.log_cache_bytes",
-        Kind::Size(1 << 20, 1 << 40),
-        Some("64MiB"),
-        "memory for log entries on their way to followers",
-    ),
-    key(
-        "storage.log_retain_bytes",
-        Kind::Size(1 << 20, 1 << 46),
-        Some("256MiB"),
-        "applied log kept for followers that lag; bounded by an eighth of the data area",
-    ),
-    key(
-        "storage.log_retain_entries",
-        Kind::Integer(1, 100_000_000),
-        Some("500000"),
-        "applied log entries kept for followers that lag",
-    ),
-    key(
-        "scrub.rate_bytes",
-        Kind::Size(4096, 1 << 40),
-        Some("10MiB"),
-        "bytes that the scrubber reads in a second, at most",
-    ),
-    key(
-        "scrub.cycle_days",
-        Kind::Integer(1, 3650),
-        Some("30"),
-        "days from the start of one full scrub to the next",
-    ),
-    key(
-        "unsafe_recovery.automatic",
-        Kind::Choice(&["false", "true"]),
-        Some("false"),
-        "true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
-         an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`",
-    ),
-    key(
-        "log.level",
-        Kind::Text,
-        Some("info"),
-        "error, warn, info, debug or trace; or directives such as info,cairn_raft=debug",
-    ),
-    key(
-        "log.format",
-        Kind::Choice(&["human", "json"]),
-        Some("human"),
-        "how the server writes its log",
-    ),
+    required("cluster", Text).means("name of the cluster, the same on every member"),
+    required("slot", Integer(1, 65_535)).means("slot number of this member"),
+    required("data_dir", Text).means("data directory, made by `cairn format`"),
+    key("mode", Choice(&["auto", "device", "replicated", "sync"]), "auto")
+        .means("what an acknowledgement promises; auto: the strongest mode that `cairn doctor` justifies for data_dir and the members"),
+    key("members", Members, "")
+        .means("initial members; empty: only this one. In the file, as tables [members.1] with client and peer"),
+    key("listen.client", Address, "127.0.0.1:7400").means("address that serves clients"),
+    key("listen.peer", Address, "127.0.0.1:7401").means("address that serves the other members"),
+    key("listen.http", OptionalAddress, "127.0.0.1:7402")
+        .means("address that serves /live, /ready and /metrics; none: do not serve them"),
+    key("limits.max_key_bytes", Size(1, KEY_BYTES_MAX), "1KiB").means("longest key of a put"),
+    key("limits.max_value_bytes", Size(1, VALUE_BYTES_MAX), "1MiB").means("longest value"),
+    key("limits.max_batch_operations", Integer(1, 1024), "128")
+        .means("most operations of one write request"),
+    key("limits.max_request_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
+        .means("most bytes of keys and values in one write request"),
+    key("limits.max_list_items", Integer(1, 100_000), "10000").means("most items of one list page"),
+    key("limits.max_list_bytes", Size(1, 4 * VALUE_BYTES_MAX), "4MiB")
+        .means("most bytes of keys and values in one list page"),
+    key("limits.max_in_flight_writes", Integer(1, 1_000_000), "4096")
+        .means("most write requests under way; more are refused as overloaded"),
+    key("limits.max_in_flight_bytes", Size(1 << 20, 1 << 40), "64MiB")
+        .means("most bytes of write requests under way; more are refused as overloaded"),
+    key("limits.max_read_bytes", Size(16 << 20, 1 << 40), "256MiB")
+        .means("most memory for values being read and for answers not yet sent to clients; more reads wait, or are refused as overloaded"),
+    key("limits.max_connections", Integer(1, 1_000_000), "10000")
+        .means("most client connections at once, and at most three quarters of the files that the process may open; more are closed"),
+    key("limits.max_sessions", Integer(1, 1_000_000), "10000")
+        .means("most client sessions whose latest results are kept, so that a retried write is not applied twice"),
+    key("timing.heartbeat", Time, "100ms").means("interval between heartbeats"),
+    key("timing.election_min", Time, "500ms").means("shortest election timeout"),
+    key("timing.election_max", Time, "1s").means("longest election timeout"),
+    key("timing.request", Time, "10s").means("deadline of a request that has none of its own"),
+    key("timing.shutdown", Time, "10s")
+        .means("time for requests under way to finish when the server stops"),
+    key("storage.size", Size(16 << 20, Geometry::MAX_TOTAL_BYTES), "10GiB")
+        .means("size of the data directory in bytes; used by `cairn format` only"),
+    key("storage.backend", Choice(&["auto", "io_uring", "threads"]), "auto")
+        .means("how the disk is accessed; auto: io_uring, or threads if the system forbids it"),
+    key("storage.format_empty", FLAG, "false")
+        .means("true: `cairn serve` formats data_dir if it is missing or empty, so that a machine with a new disk takes its slot \
+                automatically; false: run `cairn format`"),
+    key("storage.assert_device_contract", FLAG, "false")
+        .means("true: you state that the device keeps completed writes through a power cut and writes 4 KiB atomically"),
+    key("storage.boot_id_file", Text, "/proc/sys/kernel/random/boot_id")
+        .means("file with the kernel boot id; another one for tests and for containers that hide it"),
+    key("storage.sync_interval", Time, "1s")
+        .means("longest time between a write and the background sync that covers it"),
+    key("storage.sync_bytes", Size(1 << 20, 1 << 40), "64MiB")
+        .means("most written bytes before a background sync begins"),
+    key("storage.io_timeout", Time, "30s")
+        .means("time after which a read, write or sync that has not returned counts as failed, and the node stops"),
+    key("storage.log_cache_bytes", Size(1 << 20, 1 << 40), "64MiB")
+        .means("memory for log entries on their way to followers"),
+    key("storage.log_retain_bytes", Size(1 << 20, 1 << 46), "256MiB")
+        .means("applied log kept for followers that lag; bounded by an eighth of the data area"),
+    key("storage.log_retain_entries", Integer(1, 100_000_000), "500000")
+        .means("applied log entries kept for followers that lag"),
+    key("scrub.rate_bytes", Size(4096, 1 << 40), "10MiB")
+        .means("bytes that the scrubber reads in a second, at most"),
+    key("scrub.cycle_days", Integer(1, 3650), "30")
+        .means("days from the start of one full scrub to the next"),
+    key("unsafe_recovery.automatic", FLAG, "false")
+        .means("true: if so many machines lost power that no member can be elected, the members discard what no member holds, without \
+                an operator, once every voter answers; false: they wait for `cairn unsafe-recovery`"),
+    key("log.level", Text, "info")
+        .means("error, warn, info, debug or trace; or directives such as info,cairn_raft=debug"),
+    key("log.format", Choice(&["human", "json"]), "human").means("how the server writes its log"),
 ];
 
 /// The key of that name.
@@ -288,17 +167,16 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let expected = || "expected a number of bytes such as 4096, 64KiB, 1MiB or 2GiB".to_string();
     let shift = match text.get(digits.len()..).unwrap_or("").trim() {
         "" | "B" => 0,
         "K" | "KiB" => 10,
         "M" | "MiB" => 20,
         "G" | "GiB" => 30,
         "T" | "TiB" => 40,
-        _ => return Err("expected a number of bytes such as 4096, 64KiB, 1MiB or 2GiB".into()),
+        _ => return Err(expected()),
     };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "expected a number of bytes such as 4096, 64KiB, 1MiB or 2GiB".to_string())?;
+    let number: u64 = digits.parse().map_err(|_| expected())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
 }
 
@@ -309,6 +187,12 @@ pub fn format_size(bytes: u64) -> String {
         .into_iter()
         .find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift)
         .map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Writes a number of bytes rounded to three digits, which is enough for a reader.
+pub fn format_rounded(bytes: u64) -> String {
+    let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
+    format_size((bytes >> shift) << shift)
 }
 
 /// Reads a length of time.
@@ -360,6 +244,7 @@ mod tests {
     #[test]
     fn every_default_passes_its_own_check() {
         for key in KEYS {
+            assert!(!key.doc.is_empty(), "{}", key.name);
             if let Some(default) = key.default {
                 assert_eq!(key.kind.check(default), Ok(()), "{}", key.name);
             }

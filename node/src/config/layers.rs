@@ -144,13 +144,12 @@ impl Layers {
     /// # Errors
     /// `UnknownKey` and `BadValue`, naming the flag.
     pub fn add_assignment(&mut self, flag: &str, assignment: &str) -> Result<(), ConfigError> {
-        let (name, value) = assignment.split_once('=').ok_or_else(|| ConfigError::BadValue {
-            key: assignment.into(),
-            location: flag.into(),
-            value: assignment.into(),
-            reason: "expected KEY=VALUE".into(),
-        })?;
-        self.set(name.trim(), value.trim().to_string(), Source::Flag(flag.into()))
+        let source = Source::Flag(flag.into());
+        let Some((name, value)) = assignment.split_once('=') else {
+            let reason = "expected KEY=VALUE".into();
+            return Err(ConfigError::bad_value(assignment, &source, assignment.into(), reason));
+        };
+        self.set(name.trim(), value.trim().to_string(), source)
     }
 
     /// Sets one key.
@@ -164,12 +163,7 @@ impl Layers {
             nearest: keys::nearest(name, KEYS.iter().map(|key| key.name)).map(str::to_string),
         })?;
         if let Err(reason) = key.kind.check(&value) {
-            return Err(ConfigError::BadValue {
-                key: name.into(),
-                location: source.to_string(),
-                value,
-                reason,
-            });
+            return Err(ConfigError::bad_value(name, &source, value, reason));
         }
         self.values.insert(key.name, (value, source));
         Ok(())
@@ -177,26 +171,20 @@ impl Layers {
 
     /// Every key with its value and source.
     pub fn settings(&self) -> Vec<Setting> {
-        let setting = |key: &'static Key| {
-            let (value, source) = match self.values.get(key.name) {
-                Some((value, source)) => (Some(value.clone()), source.clone()),
-                None => (key.default.map(str::to_string), Source::Default),
-            };
-            Setting { key: key.name, value, source, doc: key.doc, variable: key.variable() }
+        KEYS.iter().map(|key| self.setting(key)).collect()
+    }
+
+    fn setting(&self, key: &'static Key) -> Setting {
+        let (value, source) = match self.values.get(key.name) {
+            Some((value, source)) => (Some(value.clone()), source.clone()),
+            None => (key.default.map(str::to_string), Source::Default),
         };
-        KEYS.iter().map(setting).collect()
+        Setting { key: key.name, value, source, doc: key.doc, variable: key.variable() }
     }
 
     /// A key's value.
     pub(crate) fn text(&self, name: &'static str) -> Result<String, ConfigError> {
-        let given = self.values.get(name).map(|(value, _)| value.clone());
-        let key = keys::find(name);
-        given.or_else(|| key.and_then(|key| key.default).map(str::to_string)).ok_or_else(|| {
-            ConfigError::Missing {
-                key: name.into(),
-                variable: key.map(Key::variable).unwrap_or_default(),
-            }
-        })
+        self.read(name, |text| Ok(text.to_string()))
     }
 
     /// A key's value, parsed by `parse`. The value passed the key's check, so an error here shows
@@ -206,17 +194,14 @@ impl Layers {
         name: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<T, ConfigError> {
-        let text = self.text(name)?;
-        parse(&text).map_err(|reason| ConfigError::BadValue {
+        let key = keys::find(name);
+        let missing = || ConfigError::Missing {
             key: name.into(),
-            location: self
-                .values
-                .get(name)
-                .map_or(Source::Default, |(_, source)| source.clone())
-                .to_string(),
-            value: text,
-            reason,
-        })
+            variable: key.map(Key::variable).unwrap_or_default(),
+        };
+        let Setting { value, source, .. } = self.setting(key.ok_or_else(missing)?);
+        let text = value.ok_or_else(missing)?;
+        parse(&text).map_err(|reason| ConfigError::bad_value(name, &source, text, reason))
     }
 }
 
@@ -224,21 +209,19 @@ impl Layers {
 fn flatten(prefix: &str, table: &DeTable<'_>, found: &mut Vec<(String, String, usize)>) {
     for (name, value) in table {
         let name_here = format!("{prefix}{}", name.get_ref());
-        let offset = name.span().start;
-        match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => {
-                flatten(&format!("{name_here}."), inner, found)
+        let text = match value.get_ref() {
+            DeValue::Table(inner) => {
+                flatten(&format!("{name_here}."), inner, found);
+                continue;
             }
-            DeValue::String(text) => found.push((name_here, text.to_string(), offset)),
-            DeValue::Integer(number) => {
-                found.push((name_here, number.as_str().to_string(), offset))
-            }
-            DeValue::Boolean(value) => found.push((name_here, value.to_string(), offset)),
-            DeValue::Float(number) => found.push((name_here, number.as_str().to_string(), offset)),
-            DeValue::Table(_) => {}
-            DeValue::Array(_) => found.push((name_here, "[…]".to_string(), offset)),
-            DeValue::Datetime(time) => found.push((name_here, time.to_string(), offset)),
-        }
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.as_str().to_string(),
+            DeValue::Boolean(value) => value.to_string(),
+            DeValue::Float(number) => number.as_str().to_string(),
+            DeValue::Array(_) => "[…]".to_string(),
+            DeValue::Datetime(time) => time.to_string(),
+        };
+        found.push((name_here, text, name.span().start));
     }
 }
 
@@ -253,12 +236,8 @@ impl MemberTables {
     fn add(&mut self, rest: &str, value: String, source: Source) -> Result<(), ConfigError> {
         let key = format!("members.{rest}");
         let (slot, field) = rest.split_once('.').unwrap_or((rest, ""));
-        let slot = members::parse_slot(slot).map_err(|reason| ConfigError::BadValue {
-            key: key.clone(),
-            location: source.to_string(),
-            value: slot.to_string(),
-            reason,
-        })?;
+        let slot = members::parse_slot(slot)
+            .map_err(|reason| ConfigError::bad_value(&key, &source, slot.to_string(), reason))?;
         let member = self.members.entry(slot).or_default();
         let address = match field {
             "client" => &mut member.0,
@@ -269,12 +248,8 @@ impl MemberTables {
                 return Err(ConfigError::UnknownKey { key, location: source.to_string(), nearest });
             }
         };
-        members::check_address(&value).map_err(|reason| ConfigError::BadValue {
-            key,
-            location: source.to_string(),
-            value: value.clone(),
-            reason,
-        })?;
+        members::check_address(&value)
+            .map_err(|reason| ConfigError::bad_value(&key, &source, value.clone(), reason))?;
         *address = Some(value);
         self.first.get_or_insert(source);
         Ok(())

@@ -10,10 +10,11 @@ mod layers;
 mod members;
 
 pub use error::ConfigError;
-pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_size, parse_size};
+pub use keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, format_rounded, format_size, parse_size};
 pub use layers::{Layers, Setting, Source};
 
 use cairn_engine::Mode;
+use cairn_engine::io::Backend;
 use cairn_raft::{MemberAddress, NodeId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -99,7 +100,7 @@ pub struct StorageConfig {
     /// Size of a new data directory in bytes.
     pub size_bytes: u64,
     /// How real files are accessed.
-    pub backend: DiskBackend,
+    pub backend: Backend,
     /// Whether the node formats a missing or empty data directory when it starts.
     pub format_empty: bool,
     /// Whether the operator asserts that the device keeps completed writes through a power cut and
@@ -129,18 +130,6 @@ pub struct ScrubConfig {
     pub rate_bytes: u64,
     /// Time from the start of one cycle to the start of the next.
     pub cycle: Duration,
-}
-
-/// How real files are accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DiskBackend {
-    /// io_uring, or threads if the system forbids it.
-    Auto,
-    /// io_uring.
-    IoUring,
-    /// A pool of threads.
-    Threads,
 }
 
 /// How a server process writes its log.
@@ -190,10 +179,10 @@ impl NodeConfig {
             let own = MemberAddress { peer: peer_address.clone(), client: client_address.clone() };
             members.insert(slot, own);
         }
-        let mode = match layers.text("mode")?.as_str() {
-            "auto" => None,
-            _ => Some(layers.read("mode", |text| text.parse::<Mode>())?),
-        };
+        let mode = layers.read("mode", |text| match text {
+            "auto" => Ok(None),
+            mode => mode.parse::<Mode>().map(Some),
+        })?;
         let config = NodeConfig {
             cluster: layers.text("cluster")?,
             slot,
@@ -294,11 +283,6 @@ impl NodeConfig {
     ) -> &'a MemberAddress {
         self.members.get(&id.slot()).unwrap_or(logged)
     }
-
-    /// The addresses at which other machines reach this node.
-    pub fn advertised(&self) -> Option<&MemberAddress> {
-        self.members.get(&self.slot)
-    }
 }
 
 impl LogConfig {
@@ -315,26 +299,24 @@ impl LogConfig {
 }
 
 fn read_limits(layers: &Layers) -> Result<Limits, ConfigError> {
-    let size = |name| layers.read(name, |text| usize_of(parse_size(text)?));
-    let count =
-        |name| layers.read(name, |text| text.parse::<usize>().map_err(|error| error.to_string()));
+    // A count is read like a size without a unit.
+    let number = |name| {
+        let too_large = |_| "too large for this machine".to_string();
+        layers.read(name, |text| usize::try_from(parse_size(text)?).map_err(too_large))
+    };
     Ok(Limits {
-        max_key_bytes: size("limits.max_key_bytes")?,
-        max_value_bytes: size("limits.max_value_bytes")?,
-        max_batch_operations: count("limits.max_batch_operations")?,
-        max_request_bytes: size("limits.max_request_bytes")?,
-        max_list_items: count("limits.max_list_items")?,
+        max_key_bytes: number("limits.max_key_bytes")?,
+        max_value_bytes: number("limits.max_value_bytes")?,
+        max_batch_operations: number("limits.max_batch_operations")?,
+        max_request_bytes: number("limits.max_request_bytes")?,
+        max_list_items: number("limits.max_list_items")?,
         max_list_bytes: layers.read("limits.max_list_bytes", parse_size)?,
-        max_in_flight_writes: count("limits.max_in_flight_writes")?,
-        max_in_flight_bytes: size("limits.max_in_flight_bytes")?,
-        max_read_bytes: size("limits.max_read_bytes")?,
-        max_connections: count("limits.max_connections")?,
-        max_sessions: count("limits.max_sessions")?,
+        max_in_flight_writes: number("limits.max_in_flight_writes")?,
+        max_in_flight_bytes: number("limits.max_in_flight_bytes")?,
+        max_read_bytes: number("limits.max_read_bytes")?,
+        max_connections: number("limits.max_connections")?,
+        max_sessions: number("limits.max_sessions")?,
     })
-}
-
-fn usize_of(number: u64) -> Result<usize, String> {
-    usize::try_from(number).map_err(|_| "too large for this machine".to_string())
 }
 
 fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
@@ -350,8 +332,7 @@ fn read_timing(layers: &Layers) -> Result<Timing, ConfigError> {
 
 fn read_scrub(layers: &Layers) -> Result<ScrubConfig, ConfigError> {
     const DAY_SECONDS: u64 = 24 * 3600;
-    let days = layers
-        .read("scrub.cycle_days", |text| text.parse::<u64>().map_err(|error| error.to_string()))?;
+    let days = layers.read("scrub.cycle_days", parse_size)?;
     Ok(ScrubConfig {
         rate_bytes: layers.read("scrub.rate_bytes", parse_size)?,
         cycle: Duration::from_secs(days.saturating_mul(DAY_SECONDS)),
@@ -362,9 +343,9 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
     Ok(StorageConfig {
         size_bytes: layers.read("storage.size", parse_size)?,
         backend: match layers.text("storage.backend")?.as_str() {
-            "io_uring" => DiskBackend::IoUring,
-            "threads" => DiskBackend::Threads,
-            _ => DiskBackend::Auto,
+            "io_uring" => Backend::IoUring,
+            "threads" => Backend::Threads,
+            _ => Backend::Auto,
         },
         format_empty: layers.text("storage.format_empty")? == "true",
         assert_device_contract: layers.text("storage.assert_device_contract")? == "true",
@@ -374,9 +355,7 @@ fn read_storage(layers: &Layers) -> Result<StorageConfig, ConfigError> {
         io_timeout: layers.read("storage.io_timeout", keys::parse_time)?,
         log_cache_bytes: layers.read("storage.log_cache_bytes", parse_size)?,
         log_retain_bytes: layers.read("storage.log_retain_bytes", parse_size)?,
-        log_retain_entries: layers.read("storage.log_retain_entries", |text| {
-            text.parse::<u64>().map_err(|error| error.to_string())
-        })?,
+        log_retain_entries: layers.read("storage.log_retain_entries", parse_size)?,
     })
 }
 

@@ -1,9 +1,9 @@
 //! Reduces the facts to the few aspects that decide the verdict.
 
-use super::device::{Layer, LayerKind};
+use super::device::{Layer, Medium};
 use super::facts::{Facts, Unprobed};
 use super::filesystem::{Filesystem, FilesystemKind};
-use super::verdict::{Aspects, Atomicity, Cache, Flush, Mapping, Medium, Overwrite, Transfer};
+use super::verdict::{Aspects, Atomicity, Cache, Flush, Mapping, Transfer};
 use cairn_engine::io::FileProbe;
 
 /// The unit of every write.
@@ -16,33 +16,13 @@ pub(super) fn aspects(facts: &Facts) -> Aspects {
     Aspects {
         kernel_supported: facts.kernel.supported.is_ok(),
         writable: filesystem.is_none_or(|filesystem| !filesystem.read_only()),
-        medium: medium(layers),
+        medium: layers.iter().map(|layer| layer.medium).max().unwrap_or(Medium::Unknown),
         cache: cache(layers),
         atomicity: atomicity(layers, filesystem),
-        overwrite: overwrite(filesystem),
+        overwrite: filesystem.map_or(FilesystemKind::Unknown, |filesystem| filesystem.kind),
         mapping: mapping(files.ok()),
         transfer: transfer(files, filesystem),
         flush: flush(filesystem, layers),
-    }
-}
-
-/// The layer that matters most for whether a completed write survives.
-fn medium(layers: &[Layer]) -> Medium {
-    let any = |kinds: &[LayerKind]| layers.iter().any(|layer| kinds.contains(&layer.kind));
-    if layers.is_empty() || any(&[LayerKind::Unknown]) && !any(&[LayerKind::Network]) {
-        Medium::Unknown
-    } else if any(&[LayerKind::Network]) {
-        Medium::Network
-    } else if any(&[LayerKind::Memory]) {
-        Medium::Memory
-    } else if any(&[LayerKind::DeviceMapper, LayerKind::Md, LayerKind::Loop, LayerKind::Stacked]) {
-        Medium::Layered
-    } else if any(&[LayerKind::UsbDrive]) {
-        Medium::Bridged
-    } else if any(&[LayerKind::Virtual]) {
-        Medium::Virtual
-    } else {
-        Medium::Drive
     }
 }
 
@@ -59,36 +39,20 @@ pub(super) fn cache(layers: &[Layer]) -> Cache {
         (_, Some("write through")) => Cache::None,
         _ => Cache::Unknown,
     };
-    let caches: Vec<Cache> = layers.iter().map(of).collect();
-    if caches.contains(&Cache::Unsyncable) {
-        Cache::Unsyncable
-    } else if caches.contains(&Cache::Unprotected) {
-        Cache::Unprotected
-    } else if caches.contains(&Cache::Volatile) {
-        Cache::Volatile
-    } else if caches.is_empty() || caches.contains(&Cache::Unknown) {
-        Cache::Unknown
-    } else {
-        Cache::None
-    }
+    layers.iter().map(of).max().unwrap_or(Cache::Unknown)
 }
 
 fn atomicity(layers: &[Layer], filesystem: Option<&Filesystem>) -> Atomicity {
-    let block = filesystem.and_then(|filesystem| filesystem.space).map(|space| space.block_bytes);
-    let misplaced = |layer: &Layer| {
-        layer.partition_start_bytes.is_some_and(|start| !start.is_multiple_of(BLOCK_BYTES))
+    let of_layer = |layer: &Layer| match layer.partition_start_bytes {
+        Some(start) if !start.is_multiple_of(BLOCK_BYTES) => Atomicity::Torn,
+        _ => layer_atomicity(layer),
     };
-    let each: Vec<Atomicity> = layers.iter().map(layer_atomicity).collect();
-    if block.is_some_and(|block| block < BLOCK_BYTES)
-        || layers.iter().any(misplaced)
-        || each.contains(&Atomicity::Torn)
-    {
-        Atomicity::Torn
-    } else if block.is_none() || each.is_empty() || each.contains(&Atomicity::Unknown) {
-        Atomicity::Unknown
-    } else {
-        Atomicity::Whole
-    }
+    let of_filesystem = match filesystem.and_then(|filesystem| filesystem.space) {
+        Some(space) if space.block_bytes < BLOCK_BYTES => Atomicity::Torn,
+        Some(_) => Atomicity::Whole,
+        None => Atomicity::Unknown,
+    };
+    layers.iter().map(of_layer).max().unwrap_or(Atomicity::Unknown).max(of_filesystem)
 }
 
 /// Decides by the drive's own report, by the kernel's, or by the size of the drive's physical block
@@ -108,17 +72,6 @@ pub(super) fn layer_atomicity(layer: &Layer) -> Atomicity {
         Some(block) if block < BLOCK_BYTES => Atomicity::Torn,
         Some(_) if queue.write_cache.as_deref() == Some("write through") => Atomicity::Whole,
         _ => Atomicity::Unknown,
-    }
-}
-
-fn overwrite(filesystem: Option<&Filesystem>) -> Overwrite {
-    match filesystem.map(|filesystem| filesystem.kind) {
-        Some(FilesystemKind::InPlace) => Overwrite::InPlace,
-        Some(FilesystemKind::CopyOnWrite) => Overwrite::Elsewhere,
-        Some(FilesystemKind::Network) => Overwrite::Network,
-        Some(FilesystemKind::Opaque) => Overwrite::Opaque,
-        Some(FilesystemKind::Memory) => Overwrite::Memory,
-        Some(FilesystemKind::Unknown) | None => Overwrite::Unknown,
     }
 }
 
@@ -162,6 +115,6 @@ fn flush(filesystem: Option<&Filesystem>, layers: &[Layer]) -> Flush {
 
 /// A disk of a hypervisor, or a ZFS volume.
 fn may_ignore_syncs(layer: &Layer) -> bool {
-    layer.kind == LayerKind::Virtual
-        || layer.kind == LayerKind::Stacked && layer.name.starts_with("zd")
+    layer.medium == Medium::Virtual
+        || layer.medium == Medium::Layered && layer.name.starts_with("zd")
 }

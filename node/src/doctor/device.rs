@@ -1,6 +1,6 @@
 //! The block device under a filesystem and every layer below it, as sysfs shows them.
 //!
-//! What holds here: a layer of an unknown kind is [`LayerKind::Unknown`] and is never skipped. What
+//! What holds here: a layer of an unknown kind is [`Medium::Unknown`] and is never skipped. What
 //! sysfs does not say is `None`, never a default.
 
 use super::Roots;
@@ -13,31 +13,25 @@ const LAYERS_MAX: usize = 32;
 /// device.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a layer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerKind {
-    /// An NVMe drive of this machine.
-    NvmeDrive,
-    /// A SATA or SAS drive of this machine.
-    ScsiDrive,
-    /// A drive behind a USB bridge.
-    UsbDrive,
+/// What a layer is. All layers together are what the last of them here is, which matters most for
+/// whether a completed write survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Medium {
+    /// A drive of this machine: NVMe, SATA or SAS.
+    Drive,
     /// A disk of a hypervisor.
     Virtual,
-    /// Device mapper: LVM, encryption, multipath.
-    DeviceMapper,
-    /// Software RAID.
-    Md,
-    /// A file used as a device.
-    Loop,
-    /// bcache or a ZFS volume.
-    Stacked,
-    /// A device on another machine.
-    Network,
+    /// A drive behind a USB bridge.
+    Bridged,
+    /// Device mapper (LVM, encryption, multipath), software RAID, a file used as a device, bcache,
+    /// or a ZFS volume.
+    Layered,
     /// Memory.
     Memory,
-    /// Anything else.
+    /// Anything else, or nothing that can be seen.
     Unknown,
+    /// A device on another machine.
+    Network,
 }
 
 /// What the kernel reports about a device's request queue.
@@ -67,7 +61,7 @@ pub struct Layer {
     /// The kernel's name, such as `nvme0n1`.
     pub name: String,
     /// What it is.
-    pub kind: LayerKind,
+    pub medium: Medium,
     /// Model, RAID level, file or the like, as text.
     pub about: String,
     /// Its queue.
@@ -121,11 +115,11 @@ fn layer(roots: &Roots, path: &Path) -> Result<Layer, String> {
     let name = name.ok_or_else(|| format!("{}: not a device name", disk.display()))?.to_string();
     let below_sys = disk.strip_prefix(&roots.sys).unwrap_or(&disk);
     let parts: Vec<&str> = below_sys.iter().filter_map(|part| part.to_str()).collect();
-    let (kind, about) = recognise(&disk, &name, &parts);
+    let (medium, about) = recognise(&disk, &name, &parts);
     let sequence = number(&disk.join("diskseq"));
     let identity = IDENTITIES.iter().find_map(|file| text(&disk.join(file)));
     let queue = queue(&disk.join("queue"));
-    Ok(Layer { kind, about, queue, partition_start_bytes, sequence, identity, nvme: None, name })
+    Ok(Layer { medium, about, queue, partition_start_bytes, sequence, identity, nvme: None, name })
 }
 
 /// The whole disk of a device, and where on it the device begins if it is a partition.
@@ -139,7 +133,7 @@ fn disk(path: &Path) -> (PathBuf, Option<u64>) {
     }
 }
 
-fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (LayerKind, String) {
+fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (Medium, String) {
     let is = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| {
             rest.starts_with(|next: char| next.is_ascii_digit()) || rest.is_empty()
@@ -150,36 +144,31 @@ fn recognise(disk: &Path, name: &str, parts: &[&str]) -> (LayerKind, String) {
         let uuid = text(&disk.join("dm/uuid")).unwrap_or_default();
         let owner =
             uuid.split('-').next().filter(|owner| !owner.is_empty()).unwrap_or("device mapper");
-        return (LayerKind::DeviceMapper, format!("{owner} `{label}`"));
+        return (Medium::Layered, format!("{owner} `{label}`"));
     }
     if disk.join("md").is_dir() {
         let level = text(&disk.join("md/level")).unwrap_or_else(|| "RAID".into());
-        return (LayerKind::Md, format!("software {level}"));
+        return (Medium::Layered, format!("software {level}"));
     }
     if is("loop") {
         let file = text(&disk.join("loop/backing_file")).unwrap_or_else(|| "no file".into());
-        return (LayerKind::Loop, format!("loop device on {file}"));
+        return (Medium::Layered, format!("loop device on {file}"));
     }
-    for (prefix, about) in [
-        ("nbd", "network block device"),
-        ("rbd", "Ceph RBD"),
-        ("drbd", "DRBD"),
-        ("rnbd", "RDMA block device"),
-    ] {
-        if is(prefix) {
-            return (LayerKind::Network, about.into());
-        }
-    }
-    match name {
-        _ if is("zram") || is("ram") => (LayerKind::Memory, "memory".into()),
-        _ if is("bcache") => (LayerKind::Stacked, "bcache".into()),
-        _ if is("zd") => (LayerKind::Stacked, "ZFS volume".into()),
-        _ if is("nvme") => nvme(disk),
-        _ if name.starts_with("vd") => (LayerKind::Virtual, "virtio disk".into()),
-        _ if name.starts_with("xvd") => (LayerKind::Virtual, "Xen disk".into()),
-        _ if name.starts_with("sd") => scsi(disk, parts),
-        _ => (LayerKind::Unknown, "unknown kind of device".into()),
-    }
+    let (medium, about) = match name {
+        _ if is("nvme") => return nvme(disk),
+        _ if name.starts_with("sd") => return scsi(disk, parts),
+        _ if is("nbd") => (Medium::Network, "network block device"),
+        _ if is("rbd") => (Medium::Network, "Ceph RBD"),
+        _ if is("drbd") => (Medium::Network, "DRBD"),
+        _ if is("rnbd") => (Medium::Network, "RDMA block device"),
+        _ if is("zram") || is("ram") => (Medium::Memory, "memory"),
+        _ if is("bcache") => (Medium::Layered, "bcache"),
+        _ if is("zd") => (Medium::Layered, "ZFS volume"),
+        _ if name.starts_with("vd") => (Medium::Virtual, "virtio disk"),
+        _ if name.starts_with("xvd") => (Medium::Virtual, "Xen disk"),
+        _ => (Medium::Unknown, "unknown kind of device"),
+    };
+    (medium, about.into())
 }
 
 /// Models of cloud disks that are on other machines.
@@ -188,18 +177,18 @@ const REMOTE_MODELS: &[&str] =
 /// Models and vendors of hypervisors' disks.
 const VIRTUAL_MODELS: &[&str] = &["QEMU", "VMware", "VBOX", "Virtual", "Google", "Xen"];
 
-fn by_model(model: &str, local: LayerKind) -> LayerKind {
+fn by_model(model: &str, local: Medium) -> Medium {
     let any = |names: &[&str]| names.iter().any(|name| model.contains(name));
     if any(REMOTE_MODELS) {
-        LayerKind::Network
+        Medium::Network
     } else if any(VIRTUAL_MODELS) {
-        LayerKind::Virtual
+        Medium::Virtual
     } else {
         local
     }
 }
 
-fn nvme(disk: &Path) -> (LayerKind, String) {
+fn nvme(disk: &Path) -> (Medium, String) {
     let device = disk.join("device");
     let model = text(&device.join("model")).unwrap_or_else(|| "unknown model".into());
     // With multipath the device is a subsystem, and its controllers have the transports.
@@ -212,31 +201,27 @@ fn nvme(disk: &Path) -> (LayerKind, String) {
     let local = |transport: &String| transport == "pcie" || transport == "apple-nvme";
     match transports.iter().all(local) {
         _ if transports.is_empty() => {
-            (LayerKind::Unknown, format!("NVMe drive, {model}, unknown transport"))
+            (Medium::Unknown, format!("NVMe drive, {model}, unknown transport"))
         }
-        true => (by_model(&model, LayerKind::NvmeDrive), about),
-        false => (LayerKind::Network, about),
+        true => (by_model(&model, Medium::Drive), about),
+        false => (Medium::Network, about),
     }
 }
 
-fn scsi(disk: &Path, parts: &[&str]) -> (LayerKind, String) {
+fn scsi(disk: &Path, parts: &[&str]) -> (Medium, String) {
     let field = |name: &str| text(&disk.join("device").join(name)).unwrap_or_default();
     let model = format!("{} {}", field("vendor"), field("model"));
     let has = |prefix: &str| parts.iter().any(|part| part.starts_with(prefix));
     let model = model.trim();
-    if has("session") {
-        (LayerKind::Network, format!("iSCSI disk, {model}"))
-    } else if has("rport-") {
-        (LayerKind::Network, format!("Fibre Channel disk, {model}"))
-    } else if has("usb") {
-        (LayerKind::UsbDrive, format!("USB drive, {model}"))
-    } else if has("virtio") {
-        (by_model(model, LayerKind::Virtual), format!("virtio SCSI disk, {model}"))
-    } else if has("VMBUS") || has("vmbus") {
-        (LayerKind::Virtual, format!("Hyper-V disk, {model}"))
-    } else {
-        (by_model(model, LayerKind::ScsiDrive), format!("SCSI or SATA drive, {model}"))
-    }
+    let (medium, what) = match () {
+        () if has("session") => (Medium::Network, "iSCSI disk"),
+        () if has("rport-") => (Medium::Network, "Fibre Channel disk"),
+        () if has("usb") => (Medium::Bridged, "USB drive"),
+        () if has("virtio") => (by_model(model, Medium::Virtual), "virtio SCSI disk"),
+        () if has("VMBUS") || has("vmbus") => (Medium::Virtual, "Hyper-V disk"),
+        () => (by_model(model, Medium::Drive), "SCSI or SATA drive"),
+    };
+    (medium, format!("{what}, {model}"))
 }
 
 fn queue(path: &Path) -> Queue {

@@ -1,16 +1,18 @@
 //! Everything that was found about a directory, before it is judged.
 
-use super::device::{self, Layer, LayerKind};
+use super::device::{self, Layer, Medium};
 use super::filesystem::{self, Filesystem};
 use super::kernel::Kernel;
 use super::nvme::NvmeFacts;
 use super::{Error, Roots};
 use cairn_engine::io::{self, Extents, FileKind, FileProbe};
+use serde::Serialize;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What is at the examined location.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum State {
     /// A data directory.
     Formatted,
@@ -85,19 +87,15 @@ impl Facts {
 impl Location {
     fn find(asked: &Path) -> Result<Location, Error> {
         let location_error = |reason: String| Error::Location { path: asked.to_path_buf(), reason };
-        let absolute =
-            std::path::absolute(asked).map_err(|error| location_error(error.to_string()))?;
+        let failed = |error: std::io::Error| location_error(error.to_string());
+        let absolute = std::path::absolute(asked).map_err(failed)?;
         let existing = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        let examined =
-            existing.canonicalize().map_err(|error| location_error(error.to_string()))?;
+        let examined = existing.canonicalize().map_err(failed)?;
         if !examined.is_dir() {
             return Err(location_error(format!("{} is not a directory", examined.display())));
         }
-        let state = if existing == absolute {
-            state(&examined).map_err(|error| location_error(error.to_string()))?
-        } else {
-            State::Missing
-        };
+        let state =
+            if existing == absolute { state(&examined).map_err(failed)? } else { State::Missing };
         Ok(Location { asked: asked.to_path_buf(), examined, state })
     }
 }
@@ -134,8 +132,10 @@ fn stack(roots: &Roots, filesystem: &Filesystem) -> Result<Vec<Layer>, String> {
         })?,
     };
     let mut stack = device::stack(roots, &number)?;
-    for layer in stack.iter_mut().filter(|layer| layer.kind == LayerKind::NvmeDrive) {
-        layer.nvme = Some(identify(&roots.dev.join(&layer.name)));
+    for layer in stack.iter_mut().filter(|layer| layer.medium == Medium::Drive) {
+        if layer.name.starts_with("nvme") {
+            layer.nvme = Some(identify(&roots.dev.join(&layer.name)));
+        }
     }
     Ok(stack)
 }
@@ -151,13 +151,14 @@ fn probe(location: &Location) -> Result<FileProbe, Unprobed> {
         return io::probe_directory(&location.examined)
             .map_err(|error| Unprobed::new(&location.examined, &error));
     }
-    let mut whole: Option<FileProbe> = None;
-    for kind in FileKind::ALL {
+    let probe_one = |kind: FileKind| {
         let path = location.examined.join(kind.name());
-        let one = io::probe_file(&path).map_err(|error| Unprobed::new(&path, &error))?;
-        whole = Some(whole.map_or(one.clone(), |whole| together(whole, one)));
-    }
-    whole.ok_or_else(|| Unprobed { reason: "there are no files".into(), passing: false })
+        io::probe_file(&path).map_err(|error| Unprobed::new(&path, &error))
+    };
+    let probes: Vec<FileProbe> =
+        FileKind::ALL.into_iter().map(probe_one).collect::<Result<_, _>>()?;
+    let none = || Unprobed { reason: "there are no files".into(), passing: false };
+    probes.into_iter().reduce(together).ok_or_else(none)
 }
 
 impl Unprobed {

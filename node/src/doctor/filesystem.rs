@@ -45,7 +45,7 @@ pub struct Filesystem {
 impl Filesystem {
     /// Whether it is mounted read-only.
     pub fn read_only(&self) -> bool {
-        self.has(&["ro"])
+        self.find(&["ro"]).is_some()
     }
 
     /// The mount option because of which a sync no longer empties the device's cache.
@@ -66,10 +66,6 @@ impl Filesystem {
     fn find(&self, wanted: &[&str]) -> Option<&str> {
         self.options.iter().map(String::as_str).find(|option| wanted.contains(option))
     }
-
-    fn has(&self, wanted: &[&str]) -> bool {
-        self.find(wanted).is_some()
-    }
 }
 
 /// The filesystem that holds an absolute path without links.
@@ -80,15 +76,11 @@ pub(super) fn holding(roots: &Roots, path: &Path) -> Result<Filesystem, String> 
     let file = roots.proc.join("self/mountinfo");
     let text =
         std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let mut best: Option<Filesystem> = None;
-    for found in text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point))
-    {
-        let depth = |filesystem: &Filesystem| filesystem.mount_point.iter().count();
-        // Of several mounts at one path, the later hides the earlier.
-        if best.as_ref().is_none_or(|best| depth(&found) >= depth(best)) {
-            best = Some(found);
-        }
-    }
+    let depth = |filesystem: &Filesystem| filesystem.mount_point.iter().count();
+    let holding =
+        text.lines().filter_map(parse).filter(|found| path.starts_with(&found.mount_point));
+    // Of several mounts at one path, the later hides the earlier, and is the greater one here.
+    let best = holding.max_by_key(depth);
     best.ok_or_else(|| format!("{} shows no mount that holds {}", file.display(), path.display()))
 }
 

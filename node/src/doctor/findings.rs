@@ -1,15 +1,18 @@
 //! The findings, one per line: the value, whether it is good for the promise, and why it matters.
 
 use super::aspects::layer_atomicity;
-use super::device::{Layer, LayerKind};
+use super::device::{Layer, Medium};
 use super::facts::{Facts, State};
 use super::filesystem::{Filesystem, FilesystemKind};
 use super::verdict::Atomicity;
-use crate::config::format_size;
-use cairn_engine::io::FileProbe;
+use crate::config::{format_rounded, format_size};
+use cairn_engine::io::{self, FileProbe};
+use serde::Serialize;
+use std::fmt::Display;
 
 /// What a finding means for the promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Grade {
     /// Supports the promise.
     Good,
@@ -31,7 +34,7 @@ impl Grade {
 }
 
 /// One thing that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Its name, with the device's name if there may be several.
     pub name: String,
@@ -43,7 +46,14 @@ pub struct Finding {
     pub why: &'static str,
 }
 
+/// The unit of every write.
+const BLOCK_BYTES: u64 = io::BLOCK as u64;
+
 const UNKNOWN: &str = "unknown";
+
+fn known(value: Option<impl Display>) -> String {
+    value.map_or_else(|| UNKNOWN.into(), |value| value.to_string())
+}
 
 fn finding(
     name: impl Into<String>,
@@ -94,33 +104,18 @@ fn directory(facts: &Facts) -> Finding {
 
 fn kernel(facts: &Facts) -> [Finding; 3] {
     let kernel = &facts.kernel;
-    let clock = match kernel.clock_is_fast() {
-        Some(true) => Grade::Good,
-        Some(false) | None => Grade::Neutral,
-    };
-    let io_uring = match &kernel.io_uring {
+    let clock = if kernel.clock_is_fast() == Some(true) { Grade::Good } else { Grade::Neutral };
+    let (io_uring, io_uring_grade) = match &kernel.io_uring {
         Ok(()) => ("allowed".into(), Grade::Good),
         Err(reason) => (format!("not available: {reason}"), Grade::Neutral),
     };
+    let why_kernel = "the server needs Linux 5.15 or newer";
+    let why_clock = "the time is read on every request; a slow clock costs speed, not safety";
+    let why_io_uring = "without it threads do the disk's I/O: slower, with the same promise";
     [
-        finding(
-            "kernel",
-            kernel.release.as_str(),
-            good_if(kernel.supported.is_ok()),
-            "the server needs Linux 5.15 or newer",
-        ),
-        finding(
-            "clock source",
-            kernel.clock_source.as_deref().unwrap_or(UNKNOWN),
-            clock,
-            "the time is read on every request; a slow clock costs speed, not safety",
-        ),
-        finding(
-            "io_uring",
-            io_uring.0,
-            io_uring.1,
-            "without it threads do the disk's I/O: slower, with the same promise",
-        ),
+        finding("kernel", &kernel.release, good_if(kernel.supported.is_ok()), why_kernel),
+        finding("clock source", known(kernel.clock_source.as_ref()), clock, why_clock),
+        finding("io_uring", io_uring, io_uring_grade, why_io_uring),
     ]
 }
 
@@ -143,30 +138,20 @@ fn filesystem(facts: &Facts) -> Vec<Finding> {
 }
 
 fn options(found: &Filesystem) -> Finding {
-    let against: Vec<&str> =
-        [found.flush_suppressed(), found.sync_dropped(), found.journals_data()]
-            .into_iter()
-            .flatten()
-            .chain(found.read_only().then_some("ro"))
-            .collect();
+    let read_only = found.read_only().then_some("ro");
+    let against =
+        [found.flush_suppressed(), found.sync_dropped(), found.journals_data(), read_only];
+    let against: Vec<&str> = against.into_iter().flatten().collect();
     let why = "options can keep syncs from reaching the device, or route direct writes through the page cache";
-    match against.is_empty() {
-        true => finding("mount options", found.options.join(","), Grade::Good, why),
-        false => finding("mount options", against.join(","), Grade::Bad, why),
-    }
+    let value = if against.is_empty() { found.options.join(",") } else { against.join(",") };
+    finding("mount options", value, good_if(against.is_empty()), why)
 }
 
 fn block(found: &Filesystem) -> Finding {
     let why = "with filesystem blocks under 4 KiB one write of 4 KiB can lie in two places";
-    match found.space {
-        Some(space) => finding(
-            "filesystem block",
-            format_size(space.block_bytes),
-            good_if(space.block_bytes >= cairn_engine::io::BLOCK as u64),
-            why,
-        ),
-        None => finding("filesystem block", UNKNOWN, Grade::Bad, why),
-    }
+    let bytes = found.space.map(|space| space.block_bytes);
+    let large = bytes.is_some_and(|bytes| bytes >= BLOCK_BYTES);
+    finding("filesystem block", known(bytes.map(format_size)), good_if(large), why)
 }
 
 fn files(facts: &Facts) -> Vec<Finding> {
@@ -201,45 +186,31 @@ fn extents(files: &FileProbe, whose: &str) -> Finding {
         .filter(|(bytes, _)| *bytes > 0)
         .map(|(bytes, kind)| format!("{} {kind}", format_size(bytes)))
         .collect();
-    match odd.is_empty() {
-        true => {
-            finding(name, format!("all {} written", format_size(files.bytes)), Grade::Good, why)
-        }
-        false => finding(
-            name,
-            format!("{} of {}", odd.join(", "), format_size(files.bytes)),
-            Grade::Bad,
-            why,
-        ),
-    }
+    let total = format_size(files.bytes);
+    let value = match odd.is_empty() {
+        true => format!("all {total} written"),
+        false => format!("{} of {total}", odd.join(", ")),
+    };
+    finding(name, value, good_if(odd.is_empty()), why)
 }
 
 fn direct(files: &FileProbe) -> Finding {
     let why =
         "a completed write is on the device only if it bypassed the page cache, in units of 4 KiB";
-    if !files.direct {
-        return finding("direct I/O", "O_DIRECT is refused", Grade::Bad, why);
-    }
-    match files.alignment {
+    let (value, grade) = match files.alignment {
+        _ if !files.direct => ("O_DIRECT is refused".into(), Grade::Bad),
         Some(unit) if unit.offset_bytes == 0 => {
-            finding("direct I/O", "O_DIRECT is accepted and ignored", Grade::Bad, why)
+            ("O_DIRECT is accepted and ignored".into(), Grade::Bad)
         }
-        Some(unit) => finding(
-            "direct I/O",
-            format!(
-                "in units of {} bytes, from memory aligned to {}",
-                unit.offset_bytes, unit.memory_bytes
-            ),
-            good_if(unit.offset_bytes.max(unit.memory_bytes) <= cairn_engine::io::BLOCK as u32),
-            why,
+        Some(io::DirectAlignment { offset_bytes, memory_bytes }) => (
+            format!("in units of {offset_bytes} bytes, from memory aligned to {memory_bytes}"),
+            good_if(u64::from(offset_bytes.max(memory_bytes)) <= BLOCK_BYTES),
         ),
-        None => finding(
-            "direct I/O",
-            "O_DIRECT is accepted; its units are unknown, 4096 is used",
-            Grade::Neutral,
-            why,
-        ),
-    }
+        None => {
+            ("O_DIRECT is accepted; its units are unknown, 4096 is used".into(), Grade::Neutral)
+        }
+    };
+    finding("direct I/O", value, grade, why)
 }
 
 fn synced(files: &FileProbe) -> Finding {
@@ -254,106 +225,64 @@ fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
     let why = "all of a data directory is written when it is created, and its size never changes";
     let space = facts.filesystem.as_ref().ok().and_then(|filesystem| filesystem.space);
     let free = space.map(|space| space.free_bytes);
-    let shown = free.map_or_else(|| UNKNOWN.into(), |free| format_size(round(free)));
-    match (facts.location.state, &facts.files, size_bytes, free) {
+    let shown = known(free.map(format_rounded));
+    let (value, grade) = match (facts.location.state, &facts.files, size_bytes, free) {
         (State::Formatted, Ok(files), _, _) => {
-            let taken = format_size(files.bytes);
-            finding("space", format!("{taken} used by its files, {shown} free"), Grade::Good, why)
+            (format!("{} used by its files, {shown} free", format_size(files.bytes)), Grade::Good)
         }
-        (_, _, Some(size), Some(free)) => finding(
-            "space",
-            format!("{shown} free for {}", format_size(size)),
-            good_if(free > size),
-            why,
-        ),
-        _ => finding("space", format!("{shown} free"), Grade::Neutral, why),
-    }
-}
-
-/// Rounds to three digits, which is enough for a reader.
-fn round(bytes: u64) -> u64 {
-    let shift = (64 - bytes.leading_zeros()).saturating_sub(1) / 10 * 10;
-    (bytes >> shift) << shift
+        (_, _, Some(size), Some(free)) => {
+            (format!("{shown} free for {}", format_size(size)), good_if(free > size))
+        }
+        _ => (format!("{shown} free"), Grade::Neutral),
+    };
+    finding("space", value, grade, why)
 }
 
 fn layer(layer: &Layer) -> Vec<Finding> {
-    let mut all = vec![medium(layer), cache(layer), fua(layer), blocks(layer), rotational(layer)];
+    let Layer { name, queue, .. } = layer;
+    let drive = good_if(layer.medium == Medium::Drive);
+    let no_cache = good_if(queue.write_cache.as_deref() == Some("write through"));
+    let fua = queue.fua.map(|fua| if fua { "yes" } else { "no" });
+    let rotational =
+        queue.rotational.map(|rotates| if rotates { "yes (as it reports)" } else { "no" });
+    let (logical, physical) = (known(queue.logical_block_bytes), known(queue.physical_block_bytes));
+    let atomic = match layer_atomicity(layer) {
+        Atomicity::Whole => Grade::Good,
+        Atomicity::Torn => Grade::Bad,
+        Atomicity::Unknown => Grade::Neutral,
+    };
+    let why_layer = "each layer below the filesystem may hold back, tear or lose a write that it reported complete";
+    let why_cache = "a power cut loses completed writes that are in a volatile cache";
+    let why_fua = "a single write can be forced through the cache; Cairn syncs instead";
+    let why_blocks = "after a power cut a write of 4 KiB must be complete or absent";
+    let why_rotational = "Cairn is made for flash; on a rotating disk it is slow, but as safe";
+    let cache = known(queue.write_cache.as_ref());
+    let blocks = format!("{logical} logical, {physical} physical");
+    let mut all = vec![
+        finding(format!("device {name}"), &layer.about, drive, why_layer),
+        finding(format!("{name} write cache"), cache, no_cache, why_cache),
+        finding(format!("{name} FUA"), known(fua), Grade::Neutral, why_fua),
+        finding(format!("{name} blocks"), blocks, atomic, why_blocks),
+        finding(format!("{name} rotational"), known(rotational), Grade::Neutral, why_rotational),
+    ];
     all.extend(atomic_writes(layer));
     all.extend(start(layer));
     all.extend(nvme(layer));
     all
 }
 
-fn medium(layer: &Layer) -> Finding {
-    let grade = match layer.kind {
-        LayerKind::NvmeDrive | LayerKind::ScsiDrive => Grade::Good,
-        _ => Grade::Bad,
-    };
-    let why = "each layer below the filesystem may hold back, tear or lose a write that it reported complete";
-    finding(format!("device {}", layer.name), layer.about.as_str(), grade, why)
-}
-
-fn cache(layer: &Layer) -> Finding {
-    let value = layer.queue.write_cache.as_deref();
-    finding(
-        format!("{} write cache", layer.name),
-        value.unwrap_or(UNKNOWN),
-        good_if(value == Some("write through")),
-        "a power cut loses completed writes that are in a volatile cache",
-    )
-}
-
-fn fua(layer: &Layer) -> Finding {
-    let value = match layer.queue.fua {
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => UNKNOWN,
-    };
-    let why = "a single write can be forced through the cache; Cairn syncs instead";
-    finding(format!("{} FUA", layer.name), value, Grade::Neutral, why)
-}
-
-fn blocks(layer: &Layer) -> Finding {
-    let size =
-        |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_string(), |bytes| bytes.to_string());
-    let (logical, physical) = (layer.queue.logical_block_bytes, layer.queue.physical_block_bytes);
-    finding(
-        format!("{} blocks", layer.name),
-        format!("{} logical, {} physical", size(logical), size(physical)),
-        match layer_atomicity(layer) {
-            Atomicity::Whole => Grade::Good,
-            Atomicity::Torn => Grade::Bad,
-            Atomicity::Unknown => Grade::Neutral,
-        },
-        "after a power cut a write of 4 KiB must be complete or absent",
-    )
-}
-
-fn rotational(layer: &Layer) -> Finding {
-    let value = match layer.queue.rotational {
-        Some(true) => "yes (as it reports)",
-        Some(false) => "no",
-        None => UNKNOWN,
-    };
-    let why = "Cairn is made for flash; on a rotating disk it is slow, but as safe";
-    finding(format!("{} rotational", layer.name), value, Grade::Neutral, why)
-}
-
 fn atomic_writes(layer: &Layer) -> Option<Finding> {
     let (min, max) = layer.queue.atomic_write_bytes?;
-    let block = cairn_engine::io::BLOCK as u64;
-    let (value, grade) = match max {
-        0 => ("none reported".to_string(), Grade::Neutral),
-        _ if min <= block && block <= max => (format!("{min} to {max} bytes"), Grade::Good),
-        _ => (format!("{min} to {max} bytes"), Grade::Neutral),
-    };
+    let whole = (min..=max).contains(&BLOCK_BYTES);
+    let grade = if whole { Grade::Good } else { Grade::Neutral };
+    let value = if max == 0 { "none reported".into() } else { format!("{min} to {max} bytes") };
     let why = "sizes that the device writes atomically, as the kernel reports since Linux 6.11";
     Some(finding(format!("{} atomic writes", layer.name), value, grade, why))
 }
 
 fn start(layer: &Layer) -> Option<Finding> {
     let start = layer.partition_start_bytes?;
-    let aligned = start.is_multiple_of(cairn_engine::io::BLOCK as u64);
+    let aligned = start.is_multiple_of(BLOCK_BYTES);
     let why =
         "in a partition that does not begin at a multiple of 4 KiB, every write spans two blocks";
     let value = if aligned { "at a multiple of 4 KiB".into() } else { format!("at byte {start}") };
@@ -362,43 +291,31 @@ fn start(layer: &Layer) -> Option<Finding> {
 
 fn nvme(layer: &Layer) -> Vec<Finding> {
     let why_cache = "the drive's own report of a volatile cache";
+    let why_health =
+        "the backup power of the drive's cache may wear out; the drive reports when it has";
+    let why_unseen = "the largest write that no other command sees in part; Cairn never has two writes to one block under way";
     let why_whole = "the largest write that a power cut does not tear (AWUPF or NAWUPF)";
     let name = |what: &str| format!("{} {what}", layer.name);
-    match &layer.nvme {
-        None => Vec::new(),
+    let facts = match &layer.nvme {
+        None => return Vec::new(),
         Some(Err(reason)) => {
             let value = format!("the drive could not be asked: {reason}");
-            vec![finding(name("NVMe identify"), value, Grade::Neutral, why_cache)]
+            return vec![finding(name("NVMe identify"), value, Grade::Neutral, why_cache)];
         }
-        Some(Ok(facts)) => vec![
-            finding(
-                name("NVMe VWC"),
-                if facts.volatile_cache { "1, a volatile cache" } else { "0, no volatile cache" },
-                good_if(!facts.volatile_cache),
-                why_cache,
-            ),
-            finding(
-                name("NVMe health"),
-                if facts.backup_failed {
-                    "the backup power of its cache has failed"
-                } else {
-                    "no failure of the backup power"
-                },
-                good_if(!facts.backup_failed),
-                "the backup power of the drive's cache may wear out; the drive reports when it has",
-            ),
-            finding(
-                name("NVMe AWUPF"),
-                format!("{} bytes", facts.atomic_power_fail_bytes),
-                good_if(facts.writes_blocks_atomically()),
-                why_whole,
-            ),
-            finding(
-                name("NVMe AWUN"),
-                format!("{} bytes", facts.atomic_bytes),
-                Grade::Neutral,
-                "the largest write that no other command sees in part; Cairn never has two writes to one block under way",
-            ),
-        ],
-    }
+        Some(Ok(facts)) => facts,
+    };
+    let cache = if facts.volatile_cache { "1, a volatile cache" } else { "0, no volatile cache" };
+    let health = match facts.backup_failed {
+        true => "the backup power of its cache has failed",
+        false => "no failure of the backup power",
+    };
+    let whole = format!("{} bytes", facts.atomic_power_fail_bytes);
+    let unseen = format!("{} bytes", facts.atomic_bytes);
+    let can_whole = good_if(facts.writes_blocks_atomically());
+    vec![
+        finding(name("NVMe VWC"), cache, good_if(!facts.volatile_cache), why_cache),
+        finding(name("NVMe health"), health, good_if(!facts.backup_failed), why_health),
+        finding(name("NVMe AWUPF"), whole, can_whole, why_whole),
+        finding(name("NVMe AWUN"), unseen, Grade::Neutral, why_unseen),
+    ]
 }

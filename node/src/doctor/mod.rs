@@ -22,17 +22,16 @@ mod reason;
 mod report;
 mod verdict;
 
-pub use device::{Layer, LayerKind, Queue};
+pub use device::{Layer, Medium, Queue};
 pub use facts::{Facts, Location, State, Unprobed};
 pub use filesystem::{Filesystem, FilesystemKind};
 pub use findings::{Finding, Grade};
 pub use kernel::Kernel;
 pub use nvme::{NvmeFacts, NvmePower};
-pub use reason::Reason;
+pub use reason::{ASSERTION, Reason};
 pub use report::Report;
 pub use verdict::{
-    Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Medium, Overwrite,
-    Transfer, Verdict, judge,
+    Aspects, Atomicity, Cache, Contract, Flush, Judgement, MODES, Mapping, Transfer, Verdict, judge,
 };
 
 use std::path::{Path, PathBuf};

@@ -57,15 +57,6 @@ pub struct NvmePower {
     pub unsafe_shutdowns: u128,
 }
 
-impl NvmePower {
-    fn read(health: &Bytes) -> Result<NvmePower, String> {
-        Ok(NvmePower {
-            cycles: health.count(POWER_CYCLES_AT)?,
-            unsafe_shutdowns: health.count(UNSAFE_SHUTDOWNS_AT)?,
-        })
-    }
-}
-
 impl NvmeFacts {
     /// Reads both data structures.
     ///
@@ -96,17 +87,18 @@ impl NvmeFacts {
             }
             _ => None,
         };
+        let (mut backup_failed, mut power) = (false, None);
+        if let Some(health) = identify.health.as_deref().map(Bytes) {
+            backup_failed = health.byte(CRITICAL_WARNING_AT)? & BACKUP_FAILED != 0;
+            power = Some(NvmePower {
+                cycles: health.count(POWER_CYCLES_AT)?,
+                unsafe_shutdowns: health.count(UNSAFE_SHUTDOWNS_AT)?,
+            });
+        }
         Ok(NvmeFacts {
             volatile_cache: controller.byte(VWC_AT)? & VWC_PRESENT != 0,
-            backup_failed: match &identify.health {
-                Some(health) => Bytes(health).byte(CRITICAL_WARNING_AT)? & BACKUP_FAILED != 0,
-                None => false,
-            },
-            power: identify
-                .health
-                .as_ref()
-                .map(|health| NvmePower::read(&Bytes(health)))
-                .transpose()?,
+            backup_failed,
+            power,
             block_bytes,
             atomic_bytes: figure(NAWUN_AT, AWUN_AT)?,
             atomic_power_fail_bytes: figure(NAWUPF_AT, AWUPF_AT)?,

@@ -4,8 +4,8 @@ use super::Plan;
 use super::aspects::aspects;
 use super::facts::Facts;
 use super::findings::{Finding, findings};
-use super::reason::Reason;
-use super::verdict::{Aspects, Contract, MODES, Verdict, judge};
+use super::reason::{ASSERTION, Reason};
+use super::verdict::{Aspects, MODES, Verdict, judge};
 use crate::promise;
 use cairn_engine::Mode;
 use serde_json::{Value, json};
@@ -36,15 +36,6 @@ impl Report {
         findings(&self.facts, self.plan.size_bytes)
     }
 
-    /// Modes stronger than the verdict, with what refuses each.
-    fn stronger(&self) -> Vec<(Mode, &[Reason])> {
-        MODES
-            .into_iter()
-            .take_while(|mode| Some(*mode) != self.verdict.mode)
-            .map(|mode| (mode, self.verdict.of(mode).refusals.as_slice()))
-            .collect()
-    }
-
     fn warnings(&self) -> &[Reason] {
         self.verdict.mode.map_or(&[], |mode| &self.verdict.of(mode).warnings)
     }
@@ -55,19 +46,14 @@ impl Report {
             1 => "1 voter".to_string(),
             voters => format!("{voters} voters"),
         };
+        let contract =
+            self.verdict.contract.map(|known| format!(", its contract {}", known.words()));
+        let contract = contract.unwrap_or_default();
         let mut lines = match self.verdict.mode {
-            Some(mode) => {
-                let contract = match (mode, self.verdict.contract) {
-                    (Mode::Device, Some(contract)) => {
-                        format!(", its contract {}", contract.words())
-                    }
-                    _ => String::new(),
-                };
-                vec![
-                    format!("verdict: {mode} (for {voters}{contract})"),
-                    format!("  {}", promise::sentence(mode)),
-                ]
-            }
+            Some(mode) => vec![
+                format!("verdict: {mode} (for {voters}{contract})"),
+                format!("  {}", promise::sentence(mode)),
+            ],
             None => {
                 vec![format!("verdict: none (for {voters}): no mode's promise can be kept here")]
             }
@@ -75,19 +61,14 @@ impl Report {
         for warning in self.warnings() {
             lines.push(format!("  warning: {}", warning.sentence()));
         }
-        let can_be_asserted =
-            |refusals: &[Reason]| refusals.iter().all(|reason| reason.can_be_asserted_away());
-        for (mode, refusals) in self.stronger() {
+        for mode in MODES.into_iter().take_while(|mode| Some(*mode) != self.verdict.mode) {
+            let refusals = &self.verdict.of(mode).refusals;
             lines.push(format!("not {mode}:"));
             for reason in refusals {
                 lines.push(format!("  {}; {}", reason.sentence(), reason.way_out()));
             }
-            if mode == Mode::Device && can_be_asserted(refusals) {
-                lines.push(
-                    "  or, if you know that the device keeps completed writes through a power cut and writes 4 KiB \
-                     atomically, assert it with storage.assert_device_contract = true"
-                        .into(),
-                );
+            if mode == Mode::Device && refusals.iter().all(|reason| reason.can_be_asserted_away()) {
+                lines.push(format!("  or, {ASSERTION}"));
             }
         }
         lines
@@ -99,13 +80,13 @@ impl Report {
         json!({
             "directory": location.asked.display().to_string(),
             "examined": location.examined.display().to_string(),
-            "state": state_name(location.state),
+            "state": location.state,
             "voters": self.plan.voters,
-            "findings": self.findings().iter().map(finding_json).collect::<Vec<_>>(),
+            "findings": self.findings(),
             "verdict": {
                 "mode": self.verdict.mode.map(Mode::name),
                 "promise": self.verdict.mode.map(promise::sentence),
-                "device_contract": self.verdict.contract.map(contract_name),
+                "device_contract": self.verdict.contract,
                 "warnings": reasons_json(self.warnings()),
                 "refused": MODES
                     .into_iter()
@@ -117,28 +98,7 @@ impl Report {
     }
 }
 
-fn state_name(state: super::State) -> &'static str {
-    match state {
-        super::State::Formatted => "formatted",
-        super::State::Unfinished => "unfinished",
-        super::State::Empty => "empty",
-        super::State::Missing => "missing",
-        super::State::Foreign => "foreign",
-    }
-}
-
-fn contract_name(contract: Contract) -> &'static str {
-    match contract {
-        Contract::Shown => "shown",
-        Contract::Asserted => "asserted",
-    }
-}
-
-fn finding_json(finding: &Finding) -> Value {
-    json!({ "name": finding.name, "value": finding.value, "grade": finding.grade.word(), "why": finding.why })
-}
-
 fn reasons_json(reasons: &[Reason]) -> Value {
-    let one = |reason: &Reason| json!({ "code": reason.code(), "reason": reason.sentence(), "way_out": reason.way_out() });
+    let one = |reason: &Reason| json!({ "code": reason, "reason": reason.sentence(), "way_out": reason.way_out() });
     reasons.iter().map(one).collect()
 }

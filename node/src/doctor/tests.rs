@@ -53,8 +53,8 @@ impl Machine {
         device::stack(&Roots::below(&self.root), number)
     }
 
-    fn kind(&self, number: &str) -> LayerKind {
-        self.stack(number).expect("a device")[0].kind
+    fn medium(&self, number: &str) -> Medium {
+        self.stack(number).expect("a device")[0].medium
     }
 }
 
@@ -166,7 +166,7 @@ fn a_drive_that_lost_power_alone_reports_another_history_and_any_other_the_same(
 fn a_partition_is_read_with_its_disks_queue_and_its_start() {
     let layers = nvme_machine().stack("259:1").expect("a device");
     let [layer] = &layers[..] else { panic!("{layers:?}") };
-    assert_eq!((layer.name.as_str(), layer.kind), ("nvme0n1", LayerKind::NvmeDrive));
+    assert_eq!((layer.name.as_str(), layer.medium), ("nvme0n1", Medium::Drive));
     assert_eq!(layer.about, "NVMe drive, Good Drive 3000, pcie");
     assert_eq!(layer.partition_start_bytes, Some(1 << 20));
     let expected = Queue {
@@ -212,7 +212,7 @@ fn each_single_flaw_refuses_device_and_is_named() {
 
     assert_eq!(layer(|layer| layer.partition_start_bytes = Some(63 * 512)), [Reason::NotAtomic]);
     assert_eq!(layer(|layer| layer.queue.physical_block_bytes = Some(512)), [Reason::NotAtomic]);
-    assert_eq!(layer(|layer| layer.kind = LayerKind::Md), [Reason::LayeredDevice]);
+    assert_eq!(layer(|layer| layer.medium = Medium::Layered), [Reason::LayeredDevice]);
     let cached = layer(|layer| layer.queue.write_cache = Some("write back".into()));
     assert!(cached.contains(&Reason::VolatileCache), "{cached:?}");
     // The drive's own report takes precedence over an operator's setting in the kernel's queue.
@@ -311,11 +311,11 @@ fn lvm_over_raid_is_walked_down_to_its_drives() {
         .link("dev/mapper/vg-cairn", "dev/dm-0")
         .file("dev/dm-0", "");
     let layers = machine.stack("253:0").expect("devices");
-    let seen: Vec<_> = layers.iter().map(|layer| (layer.kind, layer.about.as_str())).collect();
+    let seen: Vec<_> = layers.iter().map(|layer| (layer.medium, layer.about.as_str())).collect();
     let expected = [
-        (LayerKind::DeviceMapper, "LVM `vg-cairn`"),
-        (LayerKind::Md, "software raid1"),
-        (LayerKind::NvmeDrive, "NVMe drive, Good Drive 3000, pcie"),
+        (Medium::Layered, "LVM `vg-cairn`"),
+        (Medium::Layered, "software raid1"),
+        (Medium::Drive, "NVMe drive, Good Drive 3000, pcie"),
     ];
     assert_eq!(seen, expected);
     let roots = Roots::below(&machine.root);
@@ -335,30 +335,25 @@ fn devices_are_recognised_by_their_path_and_their_model() {
         machine
             .file(&format!("{path}/device/vendor"), vendor)
             .file(&format!("{path}/device/model"), model);
-        machine.kind("8:0")
+        machine.medium("8:0")
     };
     let pci = "sys/devices/pci0000:00/0000:00:1f.2";
     let sda = "target0:0:0/0:0:0:0/block/sda";
     for (path, vendor, model, expected) in [
-        (format!("{pci}/ata1/host0/{sda}"), "ATA", "Some SSD", LayerKind::ScsiDrive),
-        (format!("{pci}/ata1/host0/{sda}"), "ATA", "QEMU HARDDISK", LayerKind::Virtual),
-        (format!("{pci}/usb2/2-1/2-1:1.0/host0/{sda}"), "Stick", "2000", LayerKind::UsbDrive),
-        (
-            format!("sys/devices/platform/host3/session1/{sda}"),
-            "LIO-ORG",
-            "disk",
-            LayerKind::Network,
-        ),
-        (format!("{pci}/host1/rport-1:0-0/{sda}"), "SAN", "LUN", LayerKind::Network),
-        (format!("{pci}/virtio2/host0/{sda}"), "Google", "PersistentDisk", LayerKind::Network),
-        (format!("{pci}/virtio2/host0/{sda}"), "QEMU", "QEMU HARDDISK", LayerKind::Virtual),
-        (format!("{pci}/virtio1/block/vda"), "", "", LayerKind::Virtual),
-        ("sys/devices/virtual/block/nbd0".into(), "", "", LayerKind::Network),
-        ("sys/devices/virtual/block/rbd7".into(), "", "", LayerKind::Network),
-        ("sys/devices/virtual/block/zram0".into(), "", "", LayerKind::Memory),
-        ("sys/devices/virtual/block/loop3".into(), "", "", LayerKind::Loop),
-        ("sys/devices/virtual/block/zd16".into(), "", "", LayerKind::Stacked),
-        ("sys/devices/virtual/block/odd0".into(), "", "", LayerKind::Unknown),
+        (format!("{pci}/ata1/host0/{sda}"), "ATA", "Some SSD", Medium::Drive),
+        (format!("{pci}/ata1/host0/{sda}"), "ATA", "QEMU HARDDISK", Medium::Virtual),
+        (format!("{pci}/usb2/2-1/2-1:1.0/host0/{sda}"), "Stick", "2000", Medium::Bridged),
+        (format!("sys/devices/platform/host3/session1/{sda}"), "LIO-ORG", "disk", Medium::Network),
+        (format!("{pci}/host1/rport-1:0-0/{sda}"), "SAN", "LUN", Medium::Network),
+        (format!("{pci}/virtio2/host0/{sda}"), "Google", "PersistentDisk", Medium::Network),
+        (format!("{pci}/virtio2/host0/{sda}"), "QEMU", "QEMU HARDDISK", Medium::Virtual),
+        (format!("{pci}/virtio1/block/vda"), "", "", Medium::Virtual),
+        ("sys/devices/virtual/block/nbd0".into(), "", "", Medium::Network),
+        ("sys/devices/virtual/block/rbd7".into(), "", "", Medium::Network),
+        ("sys/devices/virtual/block/zram0".into(), "", "", Medium::Memory),
+        ("sys/devices/virtual/block/loop3".into(), "", "", Medium::Layered),
+        ("sys/devices/virtual/block/zd16".into(), "", "", Medium::Layered),
+        ("sys/devices/virtual/block/odd0".into(), "", "", Medium::Unknown),
     ] {
         assert_eq!(at(&path, vendor, model), expected, "{path}, {vendor} {model}");
     }
@@ -368,18 +363,18 @@ fn devices_are_recognised_by_their_path_and_their_model() {
 fn nvme_over_a_network_and_a_clouds_remote_disks_are_no_local_drives() {
     let controller = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0";
     for (file, text, expected) in [
-        ("transport", "tcp", LayerKind::Network),
-        ("model", "Amazon Elastic Block Store", LayerKind::Network),
-        ("model", "Amazon EC2 NVMe Instance Storage", LayerKind::NvmeDrive),
-        ("model", "QEMU NVMe Ctrl", LayerKind::Virtual),
+        ("transport", "tcp", Medium::Network),
+        ("model", "Amazon Elastic Block Store", Medium::Network),
+        ("model", "Amazon EC2 NVMe Instance Storage", Medium::Drive),
+        ("model", "QEMU NVMe Ctrl", Medium::Virtual),
     ] {
         let machine = nvme_machine();
         machine.file(&format!("{controller}/{file}"), text);
-        assert_eq!(machine.kind("259:1"), expected, "{text}");
+        assert_eq!(machine.medium("259:1"), expected, "{text}");
     }
     let machine = nvme_machine();
     fs::remove_file(machine.root.join(controller).join("transport")).expect("a file");
-    assert_eq!(machine.kind("259:1"), LayerKind::Unknown);
+    assert_eq!(machine.medium("259:1"), Medium::Unknown);
     let report = report(facts(nvme_with("tcp").stack("259:1")));
     assert_eq!(report.verdict.mode, Some(Mode::Sync));
     assert_eq!(refusals(&report, Mode::Replicated), [Reason::NetworkDevice]);
@@ -404,11 +399,11 @@ fn with_multipath_the_controllers_of_the_subsystem_have_the_transport() {
         .file(&format!("{subsystem}/model"), "Two Ways")
         .file("sys/devices/pci0/nvme/nvme0/transport", "pcie")
         .link(&format!("{subsystem}/nvme0"), "sys/devices/pci0/nvme/nvme0");
-    assert_eq!(machine.kind("259:0"), LayerKind::NvmeDrive);
+    assert_eq!(machine.medium("259:0"), Medium::Drive);
     machine
         .file("sys/devices/virtual/nvme-fabrics/nvme1/transport", "rdma")
         .link(&format!("{subsystem}/nvme1"), "sys/devices/virtual/nvme-fabrics/nvme1");
-    assert_eq!(machine.kind("259:0"), LayerKind::Network);
+    assert_eq!(machine.medium("259:0"), Medium::Network);
 }
 
 #[test]

@@ -44,9 +44,7 @@ impl ElectionBlocked {
             )),
         }
     }
-}
 
-impl ElectionBlocked {
     /// Whether both are the same state. The reasons why voters are missing may differ.
     pub(super) fn is_as(&self, other: &ElectionBlocked) -> bool {
         match (self, other) {

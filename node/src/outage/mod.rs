@@ -184,18 +184,11 @@ pub async fn decide(
     if !survey(client).await.is_as(found) {
         return Err(NotApplied::Changed);
     }
-    grant_unsafe_recovery(client, found, chosen).await.map_err(NotApplied::Refused)
-}
-
-/// Sends the grant to every recovering member, to the chosen one last.
-async fn grant_unsafe_recovery(
-    client: &Client,
-    found: &MemberSurvey,
-    chosen: &NodeStatus,
-) -> Result<(), cairn_client::Error> {
+    // Sends the grant to every recovering member, to the chosen one last.
     for (endpoint, node) in found.nodes.iter().rev() {
         if node.member_state == MemberState::Recovering.name() {
-            client.unsafe_recovery(endpoint, chosen.node_id, chosen.boot_epoch).await?;
+            let granted = client.unsafe_recovery(endpoint, chosen.node_id, chosen.boot_epoch);
+            granted.await.map_err(NotApplied::Refused)?;
         }
     }
     Ok(())

@@ -70,25 +70,24 @@ impl Inner {
 
 impl KvService {
     pub(crate) fn new(
-        config: NodeConfig,
-        durability: Durability,
-        (replica, election_blocked_state): (Replica, ElectionBlockedState),
-        metrics: Arc<Metrics>,
+        config: &NodeConfig,
+        durability: &Durability,
+        (replica, election_blocked_state): (&Replica, &ElectionBlockedState),
+        metrics: &Arc<Metrics>,
         reads: &Reads,
-        stopping: Stop,
+        stopping: &Stop,
     ) -> KvService {
-        let engine = replica.engine().clone();
         let inner = Inner {
+            config: config.clone(),
+            durability: durability.clone(),
+            replica: replica.clone(),
+            election_blocked_state: election_blocked_state.clone(),
+            engine: replica.engine().clone(),
             admission: Admission::new(&config.limits),
             reader: reads.reader(Arc::new(ConnectionFlow::default())),
-            engine,
-            replica,
-            election_blocked_state,
-            metrics,
+            metrics: Arc::clone(metrics),
             started: Instant::now(),
-            stopping,
-            durability,
-            config,
+            stopping: stopping.clone(),
         };
         KvService { inner: Arc::new(inner) }
     }
@@ -104,9 +103,7 @@ impl KvService {
         self.inner.metrics.request(method, code, began.elapsed());
         result.map(Response::new)
     }
-}
 
-impl KvService {
     /// Serves one request of a multiplexed stream like a call of its own.
     async fn call(
         &self,
@@ -117,15 +114,13 @@ impl KvService {
         let budget = deadline::within(timeout, self.inner.config.timing.request);
         match kind {
             call::Kind::Write(request) => {
-                let done = self
-                    .measured(Method::Write, write::write(&self.inner, request, budget))
-                    .await?;
+                let work = write::write(&self.inner, request, budget);
+                let done = self.measured(Method::Write, work).await?;
                 Ok(answer::Kind::Write(done.into_inner()))
             }
             call::Kind::Get(request) => {
-                let done = self
-                    .measured(Method::Get, read::get(&self.inner, caller, request, budget))
-                    .await?;
+                let work = read::get(&self.inner, caller, request, budget);
+                let done = self.measured(Method::Get, work).await?;
                 Ok(answer::Kind::Get(done.into_inner()))
             }
         }

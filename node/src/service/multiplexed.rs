@@ -1,8 +1,7 @@
 //! The server's end of the multiplexed stream of small requests.
 
 use cairn_client::proto::{
-    Answer, Call, ERROR_DETAIL_KEY, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse,
-    answer, call,
+    Answer, Call, ErrorDetail, Failed, MultiplexRequest, MultiplexResponse, answer, call,
 };
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
@@ -99,12 +98,10 @@ fn batched(answers: impl Stream<Item = Answer> + Send) -> impl Stream<Item = Vec
 }
 
 fn failed(status: &Status) -> Failed {
-    let detail =
-        status.metadata().get_bin(ERROR_DETAIL_KEY).and_then(|value| value.to_bytes().ok());
     Failed {
         code: status.code() as i32,
         message: status.message().to_owned(),
-        detail: detail.and_then(|bytes| ErrorDetail::decode(bytes).ok()),
+        detail: ErrorDetail::of(status),
     }
 }
 

@@ -81,6 +81,11 @@ impl Kind {
 }
 
 impl Measured {
+    fn nothing() -> anyhow::Result<Measured> {
+        let (puts, gets) = (Kind::new()?, Kind::new()?);
+        Ok(Measured { elapsed: Duration::ZERO, puts, gets, gets_found: 0 })
+    }
+
     /// Whether any request failed.
     pub(super) fn failed(&self) -> bool {
         !self.puts.errors.is_empty() || !self.gets.errors.is_empty()
@@ -117,8 +122,7 @@ pub(super) async fn run(
         })
         .collect();
     let ticker = tokio::spawn(tick(Arc::clone(&shared), bar.clone()));
-    let mut measured =
-        Measured { elapsed: Duration::ZERO, puts: Kind::new()?, gets: Kind::new()?, gets_found: 0 };
+    let mut measured = Measured::nothing()?;
     for task in tasks {
         let part = task.await??;
         measured.puts.add(&part.puts)?;
@@ -154,8 +158,7 @@ async fn one_client(
 ) -> anyhow::Result<Measured> {
     let plan = &shared.plan;
     let mut random = StdRng::seed_from_u64(plan.seed ^ (u64::from(number) + 1).rotate_left(32));
-    let mut part =
-        Measured { elapsed: Duration::ZERO, puts: Kind::new()?, gets: Kind::new()?, gets_found: 0 };
+    let mut part = Measured::nothing()?;
     let read = if plan.stale { ReadOptions::stale() } else { ReadOptions::default() };
     while go_on(&shared) {
         let key = key(plan.seed, random.random_range(0..plan.keys));

@@ -94,11 +94,8 @@ pub(crate) async fn run(args: BenchArgs, output: &Output) -> anyhow::Result<Exit
     let measured = load::run(&plan, &clients, &bar).await;
     bar.finish_and_clear();
     let measured = measured?;
-    if args.json || output.is_json() {
-        output.json(&report::as_json(&plan, &measured))?;
-    } else {
-        output.line(&report::as_text(&plan, &measured))?;
-    }
+    let output = if args.json { &Output::Json } else { output };
+    output.either(|| report::as_json(&plan, &measured), || report::as_text(&plan, &measured))?;
     Ok(if measured.failed() { Exit::Failed } else { Exit::Done })
 }
 

@@ -15,10 +15,6 @@ fn rate(kind: &Kind, elapsed: Duration) -> f64 {
     float(kind.latency_us.len()) / elapsed.as_secs_f64().max(1e-9)
 }
 
-fn total_errors(kind: &Kind) -> u64 {
-    kind.errors.values().sum()
-}
-
 pub(super) fn as_json(plan: &Plan, measured: &Measured) -> Value {
     let kind = |kind: &Kind| {
         let latency = &kind.latency_us;
@@ -62,7 +58,7 @@ fn under_way(measured: &Measured) -> f64 {
 pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
     let head =
         ["", "REQUESTS", "PER SECOND", "MIB/S", "MEAN", "P50", "P99", "P99.9", "MAX", "ERRORS"];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mut rows = Vec::new();
     for (name, kind) in [("put", &measured.puts), ("get", &measured.gets)] {
         let latency = &kind.latency_us;
         if latency.is_empty() && kind.errors.is_empty() {
@@ -82,7 +78,7 @@ pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
             at(0.99),
             at(0.999),
             ms(float(latency.max())),
-            total_errors(kind).to_string(),
+            kind.errors.values().sum::<u64>().to_string(),
         ]);
     }
     let mut text = format!(
@@ -92,7 +88,7 @@ pub(super) fn as_text(plan: &Plan, measured: &Measured) -> String {
         plan.keys,
         measured.elapsed.as_secs_f64(),
         under_way(measured),
-        table(&rows)
+        table(&head, rows)
     );
     let errors = measured.puts.errors.iter().chain(&measured.gets.errors);
     for (error, count) in errors {

@@ -1,6 +1,6 @@
 //! The folder of a development cluster, locked while the cluster runs.
 
-use super::super::connect::endpoints_file;
+use super::super::connect::ENDPOINTS_FILE;
 use super::super::exit::UsageError;
 use super::layout;
 use anyhow::Context;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// The folder, and the lock on it.
 pub(super) struct Home {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     endpoints: PathBuf,
     _lock: File,
     _temporary: Option<TempDir>,
@@ -48,13 +48,8 @@ impl Home {
         }
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
-        let endpoints = std::env::current_dir()?.join(endpoints_file());
+        let endpoints = std::env::current_dir()?.join(ENDPOINTS_FILE);
         Ok(Home { path, endpoints, _lock: lock, _temporary: temporary })
-    }
-
-    /// The path of the folder.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Writes the endpoints for later commands in this folder, and the file that says that the

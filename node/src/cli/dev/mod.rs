@@ -85,7 +85,7 @@ pub(crate) async fn run(args: DevArgs, output: &Output) -> anyhow::Result<Exit> 
         return detach::start(&args, output).await;
     }
     let home = if args.ephemeral { Home::temporary()? } else { Home::open(&args.dir)? };
-    let (nodes, _ports) = layout::prepare(home.path(), &args.size, args.port, &args.set).await?;
+    let (nodes, _ports) = layout::prepare(&home.path, &args.size, args.port, &args.set).await?;
     let mut cluster = Cluster::start(nodes)?;
     let served = tokio::select! {
         biased;
@@ -111,7 +111,7 @@ async fn serve(
     home.remember(&endpoints)?;
     let answers = Client::connect(endpoints.clone()).await?.statuses().await;
     output.either(
-        || serde_json::json!({ "endpoints": endpoints, "directory": home.path() }),
+        || serde_json::json!({ "endpoints": endpoints, "directory": home.path }),
         || announcement(&endpoints, home, &promises(&answers).join("\n")),
     )?;
     if args.demo {
@@ -124,7 +124,7 @@ async fn serve(
         output.line("\nCtrl-C stops the cluster.")?;
     }
     cluster.watch().await;
-    anyhow::bail!("every node ended; their logs are in {}", home.path().display())
+    anyhow::bail!("every node ended; their logs are in {}", home.path.display())
 }
 
 fn announcement(endpoints: &[String], home: &Home, promises: &str) -> String {
@@ -137,7 +137,7 @@ fn announcement(endpoints: &[String], home: &Home, promises: &str) -> String {
          {cairn} put greeting hello\n  \
          {cairn} get greeting\n  \
          {cairn} status",
-        home.path().display()
+        home.path.display()
     )
 }
 

@@ -15,6 +15,8 @@ use real as here;
 #[cfg(madsim)]
 use simulated as here;
 
+pub use here::{format, inspect, termination};
+
 pub(super) use here::{
     address_of, bind, durability, report_moved, serve_clients, serve_peers, serve_watchers,
     watch_device,
@@ -22,10 +24,9 @@ pub(super) use here::{
 
 use crate::config::NodeConfig;
 use crate::error::Error;
+use cairn_engine::KernelBootId;
 use cairn_engine::io::Directory;
-use cairn_engine::{Identity, Inspection, KernelBootId};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Server;
@@ -61,33 +62,6 @@ impl Environment {
     pub fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
         here::from_files(config)
     }
-}
-
-/// Creates a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster
-/// and slot, writes all of it, and syncs it.
-///
-/// # Errors
-/// `Engine`, if the directory is not empty or the files cannot be created. A directory whose
-/// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it.
-pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
-    here::format(config, progress).await
-}
-
-/// Inspects a data directory that no node has open; with `values`, every value too. Writes nothing.
-///
-/// # Errors
-/// `Engine`, if there is no data directory, or a node has it open.
-pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
-    here::inspect(directory, values).await
-}
-
-/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
-/// simulation.
-///
-/// # Errors
-/// If the system does not allow watching signals.
-pub async fn termination() -> std::io::Result<&'static str> {
-    here::asked_to_end().await
 }
 
 /// The largest request that is decoded. Its keys and values are checked afterwards.

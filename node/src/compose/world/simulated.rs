@@ -125,7 +125,11 @@ pub(in crate::compose) fn report_moved(
     None
 }
 
-pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
+/// Never resolves.
+///
+/// # Errors
+/// None.
+pub async fn termination() -> std::io::Result<&'static str> {
     std::future::pending().await
 }
 
@@ -141,13 +145,18 @@ pub(super) fn from_files(_config: &NodeConfig) -> Result<Environment, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }
 
-pub(super) async fn inspect(_directory: &Path, _values: bool) -> Result<Inspection, Error> {
+/// There are no files.
+///
+/// # Errors
+/// Always.
+pub async fn inspect(_directory: &Path, _values: bool) -> Result<Inspection, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }
 
-pub(super) async fn format(
-    _config: &NodeConfig,
-    _progress: Progress<'_>,
-) -> Result<Identity, Error> {
+/// There are no files.
+///
+/// # Errors
+/// Always.
+pub async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
     Err(Error::Platform(NO_FILES.into()))
 }

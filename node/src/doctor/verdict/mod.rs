@@ -11,33 +11,20 @@
 //! those. The strongest is the one that needs most from the machine: `device`, then `replicated`,
 //! then `sync`.
 
+use super::device::Medium;
+use super::filesystem::FilesystemKind;
 use super::reason::Reason;
 use cairn_engine::Mode;
+use serde::Serialize;
 
-/// What is under the filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// Only drives of this machine.
-    Drive,
-    /// Device mapper, software RAID, a file as a device, a cache.
-    Layered,
-    /// A disk of a hypervisor.
-    Virtual,
-    /// A drive behind a USB bridge.
-    Bridged,
-    /// A device on another machine.
-    Network,
-    /// Memory.
-    Memory,
-    /// It cannot be seen.
-    Unknown,
-}
-
-/// Whether the device's cache can lose completed writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether the device's cache can lose completed writes. All layers together are what the last of
+/// them here is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cache {
     /// Every layer reports that it has no volatile cache.
     None,
+    /// Some layer does not report it.
+    Unknown,
     /// Some layer reports that it has one.
     Volatile,
     /// Some drive reports that the backup power of its cache has failed. Syncs still empty the
@@ -46,36 +33,18 @@ pub enum Cache {
     /// The same, but the kernel sends it no syncs, since the drive reports that it has no volatile
     /// cache.
     Unsyncable,
-    /// Some layer does not report it.
-    Unknown,
 }
 
-/// Whether a write of 4 KiB is complete or absent after a power cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a write of 4 KiB is complete or absent after a power cut. All layers together are what
+/// the last of them here is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Atomicity {
     /// The machine shows that it is.
     Whole,
+    /// Not known.
+    Unknown,
     /// It may be torn, according to the device or the layout.
     Torn,
-    /// Not known.
-    Unknown,
-}
-
-/// What the filesystem does with an overwrite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overwrite {
-    /// Writes it where the old bytes are.
-    InPlace,
-    /// Copies on write.
-    Elsewhere,
-    /// Sends it to another machine.
-    Network,
-    /// Hands it to something that cannot be seen from here.
-    Opaque,
-    /// Keeps it in memory.
-    Memory,
-    /// Not known.
-    Unknown,
 }
 
 /// What the extents of the files are.
@@ -126,14 +95,15 @@ pub struct Aspects {
     pub medium: Medium,
     pub cache: Cache,
     pub atomicity: Atomicity,
-    pub overwrite: Overwrite,
+    pub overwrite: FilesystemKind,
     pub mapping: Mapping,
     pub transfer: Transfer,
     pub flush: Flush,
 }
 
 /// How the device contract is known to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Contract {
     /// The machine shows it.
     Shown,
@@ -197,38 +167,42 @@ pub const MODES: [Mode; 3] = [Mode::Device, Mode::Replicated, Mode::Sync];
 /// contract.
 pub fn judge(aspects: &Aspects, voters: usize, asserted: bool) -> Verdict {
     let any = any_mode(aspects, asserted);
-    let shown = with(&any, device(aspects));
+    let shown = [any.as_slice(), &device(aspects)].concat();
     let stated = asserted && shown.iter().all(|reason| reason.can_be_asserted_away());
     let contract = match (shown.is_empty(), stated) {
         (true, _) => Some(Contract::Shown),
         (false, true) => Some(Contract::Asserted),
         (false, false) => None,
     };
+    let unseen = unseen(aspects);
+    let replicated_warnings = those([
+        (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
+        (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
+    ]);
+    let sync_warnings = those([
+        (aspects.medium == Medium::Network, Reason::NetworkDevice),
+        (aspects.overwrite == FilesystemKind::Network, Reason::NetworkFilesystem),
+    ]);
     let mut verdict = Verdict {
         mode: None,
         contract,
-        device: if stated {
-            Judgement { refusals: Vec::new(), warnings: Vec::new() }
-        } else {
-            Judgement { refusals: shown, warnings: Vec::new() }
+        device: Judgement {
+            refusals: if stated { Vec::new() } else { shown },
+            warnings: Vec::new(),
         },
         replicated: Judgement {
-            refusals: with(&any, replicated(aspects, voters, stated)),
-            warnings: replicated_warnings(aspects),
+            refusals: [any.as_slice(), &replicated(aspects, voters, stated)].concat(),
+            warnings: [unseen.as_slice(), &replicated_warnings].concat(),
         },
-        sync: Judgement { refusals: any.clone(), warnings: sync_warnings(aspects) },
+        sync: Judgement { warnings: [unseen, sync_warnings].concat(), refusals: any },
     };
     verdict.mode = MODES.into_iter().find(|mode| verdict.of(*mode).justified());
     verdict
 }
 
-fn with(any: &[Reason], more: Vec<Reason>) -> Vec<Reason> {
-    any.iter().copied().chain(more).collect()
-}
-
 /// Each reason whose condition holds.
 fn those<const N: usize>(cases: [(bool, Reason); N]) -> Vec<Reason> {
-    cases.into_iter().filter(|(holds, _)| *holds).map(|(_, reason)| reason).collect()
+    cases.into_iter().filter_map(|(holds, reason)| holds.then_some(reason)).collect()
 }
 
 /// What refuses every mode, because not even votes would be durable.
@@ -250,73 +224,51 @@ fn any_mode(aspects: &Aspects, asserted: bool) -> Vec<Reason> {
 }
 
 fn device(aspects: &Aspects) -> Vec<Reason> {
-    let medium = match aspects.medium {
-        Medium::Drive => None,
-        Medium::Layered => Some(Reason::LayeredDevice),
-        Medium::Virtual => Some(Reason::VirtualDevice),
-        Medium::Bridged => Some(Reason::BridgedDevice),
-        Medium::Network => Some(Reason::NetworkDevice),
-        Medium::Memory => Some(Reason::Memory),
-        Medium::Unknown => Some(Reason::DeviceUnknown),
-    };
-    let memory = aspects.overwrite == Overwrite::Memory && aspects.medium != Medium::Memory;
-    let rest = those([
+    let memory = aspects.overwrite == FilesystemKind::Memory && aspects.medium != Medium::Memory;
+    those([
+        (aspects.medium == Medium::Layered, Reason::LayeredDevice),
+        (aspects.medium == Medium::Virtual, Reason::VirtualDevice),
+        (aspects.medium == Medium::Bridged, Reason::BridgedDevice),
+        (aspects.medium == Medium::Network, Reason::NetworkDevice),
+        (aspects.medium == Medium::Memory, Reason::Memory),
+        (aspects.medium == Medium::Unknown, Reason::DeviceUnknown),
         (aspects.cache == Cache::Volatile, Reason::VolatileCache),
         (aspects.cache == Cache::Unprotected, Reason::BackupFailed),
         (aspects.cache == Cache::Unknown, Reason::CacheUnknown),
         (aspects.atomicity == Atomicity::Torn, Reason::NotAtomic),
         (aspects.atomicity == Atomicity::Unknown, Reason::AtomicityUnknown),
-        (aspects.overwrite == Overwrite::Elsewhere, Reason::CopyOnWrite),
-        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
-        (aspects.overwrite == Overwrite::Opaque, Reason::FilesystemOpaque),
-        (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
+        (aspects.overwrite == FilesystemKind::CopyOnWrite, Reason::CopyOnWrite),
+        (aspects.overwrite == FilesystemKind::Network, Reason::NetworkFilesystem),
+        (aspects.overwrite == FilesystemKind::Opaque, Reason::FilesystemOpaque),
+        (aspects.overwrite == FilesystemKind::Unknown, Reason::FilesystemUnknown),
         (memory, Reason::Memory),
         (aspects.mapping == Mapping::Unwritten, Reason::ExtentsUnwritten),
         (aspects.mapping == Mapping::Shared, Reason::ExtentsShared),
         (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
         (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
         (aspects.transfer == Transfer::Untried, Reason::Untried),
-    ]);
-    medium.into_iter().chain(rest).collect()
+    ])
 }
 
 fn replicated(aspects: &Aspects, voters: usize, stated: bool) -> Vec<Reason> {
     those([
         (voters < 3, Reason::FewVoters),
         (aspects.medium == Medium::Network && !stated, Reason::NetworkDevice),
-        (aspects.overwrite == Overwrite::Elsewhere, Reason::CopyOnWrite),
-        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
+        (aspects.overwrite == FilesystemKind::CopyOnWrite, Reason::CopyOnWrite),
+        (aspects.overwrite == FilesystemKind::Network, Reason::NetworkFilesystem),
         (aspects.mapping == Mapping::Unwritten, Reason::ExtentsUnwritten),
         (aspects.mapping == Mapping::Shared, Reason::ExtentsShared),
     ])
 }
 
-fn replicated_warnings(aspects: &Aspects) -> Vec<Reason> {
-    let mut warnings = unseen(aspects);
-    warnings.extend(those([
-        (aspects.mapping == Mapping::Unknown, Reason::ExtentsUnknown),
-        (aspects.transfer == Transfer::Buffered, Reason::NotDirect),
-    ]));
-    warnings
-}
-
-fn sync_warnings(aspects: &Aspects) -> Vec<Reason> {
-    let mut warnings = unseen(aspects);
-    warnings.extend(those([
-        (aspects.medium == Medium::Network, Reason::NetworkDevice),
-        (aspects.overwrite == Overwrite::Network, Reason::NetworkFilesystem),
-    ]));
-    warnings
-}
-
 /// What cannot be seen, for `replicated` and `sync`.
 fn unseen(aspects: &Aspects) -> Vec<Reason> {
-    let memory = aspects.medium == Medium::Memory || aspects.overwrite == Overwrite::Memory;
+    let memory = aspects.medium == Medium::Memory || aspects.overwrite == FilesystemKind::Memory;
     those([
         (memory, Reason::Memory),
         (aspects.medium == Medium::Unknown && !memory, Reason::DeviceUnknown),
-        (aspects.overwrite == Overwrite::Opaque, Reason::FilesystemOpaque),
-        (aspects.overwrite == Overwrite::Unknown, Reason::FilesystemUnknown),
+        (aspects.overwrite == FilesystemKind::Opaque, Reason::FilesystemOpaque),
+        (aspects.overwrite == FilesystemKind::Unknown, Reason::FilesystemUnknown),
         (aspects.transfer == Transfer::Untried, Reason::Untried),
         // Votes are synced in every mode.
         (aspects.flush == Flush::Unseen, Reason::SyncUnseen),

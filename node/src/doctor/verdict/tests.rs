@@ -15,13 +15,13 @@ const MEDIA: [Medium; 7] = [
 const CACHES: [Cache; 5] =
     [Cache::None, Cache::Volatile, Cache::Unprotected, Cache::Unsyncable, Cache::Unknown];
 const ATOMICITIES: [Atomicity; 3] = [Atomicity::Whole, Atomicity::Torn, Atomicity::Unknown];
-const OVERWRITES: [Overwrite; 6] = [
-    Overwrite::InPlace,
-    Overwrite::Elsewhere,
-    Overwrite::Network,
-    Overwrite::Opaque,
-    Overwrite::Memory,
-    Overwrite::Unknown,
+const OVERWRITES: [FilesystemKind; 6] = [
+    FilesystemKind::InPlace,
+    FilesystemKind::CopyOnWrite,
+    FilesystemKind::Network,
+    FilesystemKind::Opaque,
+    FilesystemKind::Memory,
+    FilesystemKind::Unknown,
 ];
 const MAPPINGS: [Mapping; 4] =
     [Mapping::Whole, Mapping::Unwritten, Mapping::Shared, Mapping::Unknown];
@@ -36,7 +36,7 @@ const BEST: Aspects = Aspects {
     medium: Medium::Drive,
     cache: Cache::None,
     atomicity: Atomicity::Whole,
-    overwrite: Overwrite::InPlace,
+    overwrite: FilesystemKind::InPlace,
     mapping: Mapping::Whole,
     transfer: Transfer::Direct,
     flush: Flush::Sent,
@@ -102,7 +102,7 @@ fn an_assertion_is_about_the_device_and_never_about_what_the_filesystem_is_seen_
         }
         let contradicted = matches!(
             aspects.overwrite,
-            Overwrite::Elsewhere | Overwrite::Network | Overwrite::Memory
+            FilesystemKind::CopyOnWrite | FilesystemKind::Network | FilesystemKind::Memory
         ) || matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
             || matches!(aspects.transfer, Transfer::Buffered | Transfer::Fails)
             || aspects.medium == Medium::Memory
@@ -125,7 +125,7 @@ fn replicated_needs_three_voters_a_local_device_and_overwrites_in_place() {
     for_all(|aspects, voters, asserted, verdict| {
         let expected = voters >= 3
             && verdict.of(Mode::Sync).justified()
-            && !matches!(aspects.overwrite, Overwrite::Elsewhere | Overwrite::Network)
+            && !matches!(aspects.overwrite, FilesystemKind::CopyOnWrite | FilesystemKind::Network)
             && !matches!(aspects.mapping, Mapping::Unwritten | Mapping::Shared)
             && (aspects.medium != Medium::Network || verdict.contract.is_some());
         assert_eq!(
@@ -186,7 +186,7 @@ fn what_cannot_be_seen_refuses_device_and_warns_about_the_other_modes() {
         let unseen = aspects.medium == Medium::Unknown
             || matches!(
                 aspects.overwrite,
-                Overwrite::Opaque | Overwrite::Unknown | Overwrite::Memory
+                FilesystemKind::Opaque | FilesystemKind::Unknown | FilesystemKind::Memory
             )
             || aspects.medium == Medium::Memory
             || aspects.transfer == Transfer::Untried
@@ -206,7 +206,8 @@ fn no_reason_is_given_twice() {
         for mode in MODES {
             let judgement = verdict.of(mode);
             for reasons in [&judgement.refusals, &judgement.warnings] {
-                let mut codes: Vec<_> = reasons.iter().map(|reason| reason.code()).collect();
+                let mut codes: Vec<_> =
+                    reasons.iter().map(|reason| format!("{reason:?}")).collect();
                 codes.sort_unstable();
                 codes.dedup();
                 assert_eq!(codes.len(), reasons.len(), "{mode}: {reasons:?} for {aspects:?}");
@@ -224,12 +225,13 @@ fn typical_machines() {
     let laptop = Aspects { cache: Cache::Volatile, atomicity: Atomicity::Torn, ..BEST };
     let virtio = Aspects { medium: Medium::Virtual, cache: Cache::Volatile, ..BEST };
     let network = Aspects { medium: Medium::Network, ..BEST };
-    let btrfs = Aspects { overwrite: Overwrite::Elsewhere, medium: Medium::Unknown, ..laptop };
+    let btrfs =
+        Aspects { overwrite: FilesystemKind::CopyOnWrite, medium: Medium::Unknown, ..laptop };
     let overlay = Aspects {
         medium: Medium::Unknown,
         cache: Cache::Unknown,
         atomicity: Atomicity::Unknown,
-        overwrite: Overwrite::Opaque,
+        overwrite: FilesystemKind::Opaque,
         mapping: Mapping::Unknown,
         ..BEST
     };

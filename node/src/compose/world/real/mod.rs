@@ -8,7 +8,7 @@ mod sending;
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::admission::memory::{Pace, Reads};
-use crate::config::{DiskBackend, NodeConfig};
+use crate::config::NodeConfig;
 use crate::durability::Durability;
 use crate::error::Error;
 use crate::metrics::Metrics;
@@ -99,8 +99,10 @@ pub(in crate::compose) async fn serve_clients(
     let (health, health_service) = tonic_health::server::health_reporter();
     let watcher = tokio::spawn(probes::report_health(health, replica));
     let mut server = server().max_concurrent_streams(Some(CLIENT_STREAMS));
-    let mut router =
-        server.add_service(Sending(kv_server(&config, service))).add_service(health_service);
+    let kv = KvServer::new(service)
+        .max_decoding_message_size(request_bytes_max(&config))
+        .max_encoding_message_size(usize::MAX);
+    let mut router = server.add_service(Sending(kv)).add_service(health_service);
     match probes::reflection() {
         Ok(reflection) => router = router.add_service(reflection),
         Err(error) => warn!(%error, "gRPC reflection is not served"),
@@ -158,8 +160,12 @@ pub(in crate::compose) fn report_moved(
     Some(tokio::spawn(moved::report(replica.clone(), config.clone())))
 }
 
-/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT.
-pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
+/// Resolves with the signal's name when the process is asked to end: SIGTERM or SIGINT. Never in a
+/// simulation.
+///
+/// # Errors
+/// If the system does not allow watching signals.
+pub async fn termination() -> std::io::Result<&'static str> {
     let (mut terminate, mut interrupt) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
@@ -169,27 +175,12 @@ pub(super) async fn asked_to_end() -> std::io::Result<&'static str> {
     }
 }
 
-fn kv_server(config: &NodeConfig, service: KvService) -> KvServer<KvService> {
-    KvServer::new(service)
-        .max_decoding_message_size(request_bytes_max(config))
-        .max_encoding_message_size(usize::MAX)
-}
-
-fn backend(config: &NodeConfig) -> Backend {
-    match config.storage.backend {
-        DiskBackend::Auto => Backend::Auto,
-        DiskBackend::IoUring => Backend::IoUring,
-        DiskBackend::Threads => Backend::Threads,
-    }
-}
-
-/// The mode that this machine justifies for the data directory.
 pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, Error> {
     Durability::of(config)
 }
 
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
-    let directory = FileDirectory::open(&config.data_directory, backend(config))?;
+    let directory = FileDirectory::open(&config.data_directory, config.storage.backend)?;
     let boot_id_file = &config.storage.boot_id_file;
     let boot = cairn_engine::io::boot_id_from(boot_id_file).map_err(|error| {
         let what =
@@ -215,7 +206,11 @@ pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
     Ok(Environment { directory: Arc::new(directory), boot, seed: rand::random() })
 }
 
-pub(super) async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
+/// Inspects a data directory that no node has open; with `values`, every value too. Writes nothing.
+///
+/// # Errors
+/// `Engine`, if there is no data directory, or a node has it open.
+pub async fn inspect(directory: &Path, values: bool) -> Result<Inspection, Error> {
     let files = FileDirectory::open(directory, Backend::Auto)?;
     let boot =
         cairn_engine::io::boot_id().map_err(|error| unreadable("the kernel boot id", &error))?;
@@ -224,11 +219,17 @@ pub(super) async fn inspect(directory: &Path, values: bool) -> Result<Inspection
     Ok(cairn_engine::inspect(&files, boot, values).await?)
 }
 
-pub(super) async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
+/// Creates a data directory of [`crate::config::StorageConfig::size_bytes`] bytes for this cluster
+/// and slot, writes all of it, and syncs it.
+///
+/// # Errors
+/// `Engine`, if the directory is not empty or the files cannot be created. A directory whose
+/// creation was interrupted is not a data directory: [`Environment::from_files`] refuses it.
+pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Identity, Error> {
     let path = &config.data_directory;
     let geometry = Geometry::for_total(config.storage.size_bytes)?;
     FileDirectory::create(path, &geometry, progress)?;
-    let directory = FileDirectory::open(path, backend(config))?;
+    let directory = FileDirectory::open(path, config.storage.backend)?;
     let incarnation = rand::rng().random_range(1..=Identity::MAX_INCARNATION);
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     Engine::format(&directory, geometry, &identity).await?;
