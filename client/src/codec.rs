@@ -53,16 +53,7 @@ impl Bounded for proto::WriteRequest {
 impl Bounded for proto::MultiplexRequest {
     fn check(encoded: &[u8]) -> Result<(), Status> {
         let mut counted = Counted::default();
-        fields(encoded, |field, call| {
-            if field == MULTIPLEX_CALLS {
-                counted.calls += 1;
-                fields(call, |field, write| {
-                    if field == CALL_WRITE {
-                        counted.write(write);
-                    }
-                });
-            }
-        });
+        counted.multiplex(encoded);
         counted.judge()
     }
 }
@@ -76,6 +67,19 @@ struct Counted {
 impl Counted {
     fn write(&mut self, encoded: &[u8]) {
         fields(encoded, |field, _| self.operations += usize::from(field == WRITE_OPERATIONS));
+    }
+
+    fn multiplex(&mut self, encoded: &[u8]) {
+        fields(encoded, |field, call| {
+            if field == MULTIPLEX_CALLS {
+                self.calls += 1;
+                fields(call, |field, write| {
+                    if field == CALL_WRITE {
+                        self.write(write);
+                    }
+                });
+            }
+        });
     }
 
     fn judge(&self) -> Result<(), Status> {
@@ -261,5 +265,47 @@ mod tests {
                 "{bytes:?}"
             );
         }
+    }
+
+    /// Counting allocates nothing but the error at bytes that are not a message.
+    const PROST_ERROR: usize = 256;
+
+    fn decode<M: Message + Default>(bytes: &[u8]) -> Option<M> {
+        cairn_fuzz::within(256 * bytes.len() + 4096, || M::decode(bytes).ok())
+    }
+
+    fn example() -> WriteRequest {
+        let mut write = write(1);
+        write.operations.push(put("k".into(), "v".into(), Condition::Exists));
+        write
+    }
+
+    #[test]
+    fn any_bytes_hold_no_more_operations_than_were_counted() {
+        cairn_fuzz::target!("write" => example().encode_to_vec()).for_each(|bytes| {
+            let mut counted = Counted::default();
+            cairn_fuzz::within(PROST_ERROR, || counted.write(bytes));
+            let operations =
+                decode::<WriteRequest>(bytes).map_or(0, |write| write.operations.len());
+            assert!(counted.operations >= operations);
+            assert_eq!(WriteRequest::check(bytes).is_ok(), counted.judge().is_ok());
+        });
+    }
+
+    #[test]
+    fn any_bytes_hold_no_more_calls_and_operations_than_were_counted() {
+        let mut message = multiplex([example(), write(2)]);
+        let get = call::Kind::Get(GetRequest { key: "k".into(), ..GetRequest::default() });
+        message.calls.push(Call { id: 2, timeout_ms: 0, kind: Some(get) });
+        cairn_fuzz::target!("calls" => message.encode_to_vec()).for_each(|bytes| {
+            let mut counted = Counted::default();
+            cairn_fuzz::within(PROST_ERROR, || counted.multiplex(bytes));
+            let calls = decode::<MultiplexRequest>(bytes).map_or(vec![], |message| message.calls);
+            let operations = calls.iter().map(|call| match &call.kind {
+                Some(call::Kind::Write(write)) => write.operations.len(),
+                _ => 0,
+            });
+            assert!(counted.operations >= operations.sum() && counted.calls >= calls.len());
+        });
     }
 }

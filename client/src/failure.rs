@@ -199,4 +199,47 @@ mod tests {
         let status = Status::with_metadata(Code::FailedPrecondition, "?", metadata);
         assert!(Failure::of(&status).may_have_effect().is_some());
     }
+
+    /// The input is a status code and the detail.
+    #[test]
+    fn any_bytes_are_a_detail_that_means_something_or_count_as_none() {
+        let leader = Some(proto::Leader { node_id: 3, client_address: "a:1".to_owned() });
+        let seed = |code: Code, reason: Reason| {
+            let reason = reason as i32;
+            let detail = proto::ErrorDetail {
+                reason,
+                leader: leader.clone(),
+                retry_after_ms: 30,
+                limit: 10,
+                actual: 12,
+            };
+            [&[code as u8][..], &detail.encode_to_vec()].concat()
+        };
+        cairn_fuzz::target!(
+            "not_leader" => seed(Code::FailedPrecondition, Reason::NotLeader),
+            "too_large" => seed(Code::InvalidArgument, Reason::RequestTooLarge),
+            "overloaded" => seed(Code::ResourceExhausted, Reason::Overloaded),
+        )
+        .for_each(|bytes| {
+            let Some((code, encoded)) = bytes.split_first() else { return };
+            let code = Code::from_i32(i32::from(*code));
+            let mut metadata = MetadataMap::new();
+            metadata.insert_bin(proto::ERROR_DETAIL_KEY, MetadataValue::from_bytes(encoded));
+            let status = Status::with_metadata(code, "said so", metadata);
+            let most = 64 * bytes.len() + 4096;
+            let failure = cairn_fuzz::within(most, || Failure::of(&status));
+            let Ok(detail) = proto::ErrorDetail::decode(encoded) else {
+                return assert_eq!(failure, Failure::of(&Status::new(code, "said so")));
+            };
+            let open = [Reason::Unspecified, Reason::OutcomeUnknown, Reason::Stopped];
+            assert_eq!(failure.may_have_effect().is_some(), open.contains(&detail.reason()));
+            match failure {
+                Failure::NotLeader(hint) => assert!(hint.is_none_or(|address| !address.is_empty())),
+                Failure::Overloaded(after) | Failure::Full(after) => {
+                    assert_eq!(after.as_millis(), u128::from(detail.retry_after_ms));
+                }
+                _ => {}
+            }
+        });
+    }
 }

@@ -167,3 +167,59 @@ fn status(failed: proto::Failed) -> Status {
         Some(detail) => detail.into_status(code, failed.message),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+
+    fn encoded(kinds: Vec<answer::Kind>) -> Vec<u8> {
+        let answers = (1..).zip(kinds).map(|(id, kind)| proto::Answer { id, kind: Some(kind) });
+        proto::MultiplexResponse { answers: answers.collect() }.encode_to_vec()
+    }
+
+    /// Calls 1 to 3 are pending.
+    #[test]
+    fn any_bytes_answer_each_pending_call_once_or_not_at_all() {
+        let result = proto::OperationResult { condition_held: true, existed: true, version: 3 };
+        let write =
+            proto::WriteResponse { term: 2, index: 4, applied: true, results: vec![result] };
+        let get = proto::GetResponse { found: true, value: "v".into(), version: 3 };
+        let detail = proto::ErrorDetail { reason: 9, retry_after_ms: 30, ..Default::default() };
+        let failed = proto::Failed { code: 8, message: "full".into(), detail: Some(detail) };
+        cairn_fuzz::target!(
+            "results" => encoded(vec![answer::Kind::Write(write), answer::Kind::Get(get)]),
+            "failed" => encoded(vec![answer::Kind::Failed(failed)]),
+        )
+        .for_each(|bytes| {
+            let most = 256 * bytes.len() + (16 << 10);
+            let decode = || proto::MultiplexResponse::decode(bytes);
+            let Ok(message) = cairn_fuzz::within(most, decode) else { return };
+            let mut pending = PendingCalls::default();
+            let calls = (1..=3).map(|id| {
+                let (reply, answer) = oneshot::channel();
+                pending.replies.insert(id, reply);
+                (id, answer)
+            });
+            let calls: Vec<_> = calls.collect();
+            let first = |id| message.answers.iter().find(|answer| answer.id == id).cloned();
+            let told = calls.iter().map(|(id, _)| first(*id)).collect::<Vec<_>>();
+            cairn_fuzz::within(most, || pending.answered(message));
+            for ((id, mut answer), told) in calls.into_iter().zip(told) {
+                assert_eq!(pending.replies.contains_key(&id), told.is_none());
+                match (answer.try_recv(), told.map(|told| told.kind)) {
+                    (Err(_), None) | (Ok(Err(_)), Some(None)) => {}
+                    (Ok(Err(status)), Some(Some(answer::Kind::Failed(failed)))) => {
+                        assert_eq!(status.code(), Code::from(failed.code));
+                        assert_eq!(status.message(), failed.message);
+                        let kept = crate::convert::error_detail(&status);
+                        assert_eq!(kept, failed.detail);
+                        Failure::of(&status);
+                    }
+                    (Ok(Ok(kind)), told) => assert_eq!(Some(Some(kind)), told),
+                    (answer, told) => panic!("{answer:?} for {told:?}"),
+                }
+            }
+        });
+    }
+}

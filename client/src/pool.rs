@@ -240,3 +240,60 @@ impl Pool {
         self.leader.read().as_ref().map(|node| node.address().to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use std::collections::BTreeSet;
+
+    fn hello(members: &[&str]) -> proto::HelloResponse {
+        let member = |(slot, address): (u32, &&str)| proto::Member {
+            node_id: u64::from(slot),
+            slot,
+            client_address: address.to_string(),
+            peer_address: "p:2".into(),
+            voter: true,
+        };
+        let limits = proto::Limits { max_key_bytes: 9, ..Default::default() };
+        let leader = members
+            .first()
+            .map(|address| proto::Leader { node_id: 1, client_address: address.to_string() });
+        proto::HelloResponse {
+            cluster: "blue".into(),
+            limits: Some(limits),
+            leader,
+            applied_index: 4,
+            members: (1..).zip(members).map(member).collect(),
+            protocol: 1,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn any_bytes_add_the_members_that_they_name_or_none() {
+        cairn_fuzz::target!(
+            "alone" => hello(&[]).encode_to_vec(),
+            "members" => hello(&["a:1", "b:2", "127.0.0.1:3"]).encode_to_vec(),
+        )
+        .for_each(|bytes| {
+            let most = 256 * bytes.len() + 4096;
+            let decode = || proto::HelloResponse::decode(bytes);
+            let Ok(hello) = cairn_fuzz::within(most, decode) else { return };
+            let options = Options::new(["a:1"]).seed(1).cluster("blue");
+            let pool = Pool::new(options).unwrap();
+            // A connection's settings take much more than its address.
+            let most = 1024 * bytes.len() + (64 << 10);
+            let learnt = cairn_fuzz::within(most, || pool.learn("a:1", hello.clone()));
+            assert_eq!(learnt.is_ok(), hello.cluster == "blue");
+            let addresses: BTreeSet<_> =
+                pool.all().iter().map(|node| node.address().to_owned()).collect();
+            assert_eq!(addresses.len(), pool.len(), "each address once");
+            assert!(addresses.contains("a:1"), "the options' nodes stay");
+            assert!(pool.len() <= 2 + hello.members.len());
+            if learnt.is_ok() {
+                assert_eq!(pool.members().len(), hello.members.len());
+            }
+        });
+    }
+}

@@ -276,3 +276,47 @@ fn storage_status(storage: proto::Storage) -> StorageStatus {
         unsynced_acks: storage.unsynced_acks,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn any_bytes_decode_to_a_status_or_to_an_error() {
+        let member = proto::Member {
+            node_id: 7,
+            slot: 1,
+            client_address: "c:1".into(),
+            peer_address: "p:2".into(),
+            voter: true,
+        };
+        let leader = proto::Leader { node_id: 7, client_address: "c:1".into() };
+        let durability = proto::Durability { warnings: vec!["w".into()], ..Default::default() };
+        let seed = proto::StatusResponse {
+            cluster: "blue".into(),
+            slot: 1,
+            leader: Some(leader),
+            members: vec![member],
+            storage: Some(proto::Storage { unsynced_ms: 5, ..Default::default() }),
+            durability: Some(durability),
+            uptime_ms: 5,
+            scrub: Some(proto::Scrub { elapsed_s: 5, ..Default::default() }),
+            ..Default::default()
+        };
+        cairn_fuzz::target!("status" => seed.encode_to_vec()).for_each(|bytes| {
+            let most = 256 * bytes.len() + 4096;
+            let decode = || proto::StatusResponse::decode(bytes);
+            let Ok(message) = cairn_fuzz::within(most, decode) else { return };
+            let told = message.clone();
+            let status = cairn_fuzz::within(most, || node_status(message));
+            assert_eq!(status.slot, told.slot.min(u32::from(u16::MAX)) as u16);
+            assert_eq!(status.uptime.as_millis(), u128::from(told.uptime_ms));
+            assert_eq!(status.leader_id, told.leader.as_ref().map(|leader| leader.node_id));
+            assert_eq!(status.leader, told.leader.map(|leader| leader.client_address));
+            assert_eq!(status.stopped_reason.unwrap_or_default(), told.stopped_reason);
+            assert_eq!(status.members.len(), told.members.len());
+            assert_eq!(status.storage.is_some(), told.storage.is_some());
+        });
+    }
+}

@@ -79,4 +79,15 @@ pub(crate) mod sealed {
         let mut copy = block.to_vec();
         (seal(&mut copy, offset) == stored).then_some(stored)
     }
+
+    /// The first block of `bytes`, filled up with zeros, beginning with `head` and with a matching
+    /// checksum: hostile bytes that a decoder looks into.
+    #[cfg(test)]
+    pub(crate) fn forge(head: &[u8], bytes: &[u8], offset: usize) -> Vec<u8> {
+        let mut block = bytes.to_vec();
+        block.resize(crate::io::BLOCK, 0);
+        block.splice(..head.len(), head.iter().copied());
+        seal(&mut block, offset);
+        block
+    }
 }

@@ -146,6 +146,23 @@ mod tests {
         assert_eq!(Header::decode(&huge, 1 << 40), None);
     }
 
+    #[test]
+    fn any_bytes_decode_to_a_header_or_to_nothing() {
+        let seed = cairn_fuzz::shortened(example().encode());
+        cairn_fuzz::target!("header" => seed).for_each(|bytes| {
+            Header::decode(bytes, 1 << 30);
+            let forged = sealed::forge(b"CAIRN.CP\x01\0\0\0", bytes, CHECKSUM_AT);
+            let capacity = 1 << 30;
+            let decoded = cairn_fuzz::within(2 * BLOCK, || Header::decode(&forged, capacity));
+            let Some(header) = decoded else { return };
+            assert!(header.table_at() >= BODY_AT + header.body_bytes);
+            assert!(header.area_bytes() <= capacity);
+            let again = header.encode();
+            assert_eq!(again[32..96], forged[32..96]);
+            assert_eq!(Header::decode(&again, capacity), Some(header));
+        });
+    }
+
     proptest! {
         #[test]
         fn any_flipped_bit_is_noticed(bit in 0usize..BLOCK * 8) {

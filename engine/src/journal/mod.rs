@@ -10,7 +10,7 @@ mod ring;
 
 pub(crate) use block::{Block, Header, Packer, encode_into};
 pub(crate) use record::{
-    Body, MAX_INLINE_BODY, Record, VALUE_REF_BYTES, decode_body, encode_body, put_value_ref,
-    value_ref,
+    Body, MAX_INLINE_BODY, Record, VALUE_REF_BYTES, decode_body, encode_body, log_id,
+    put_value_ref, value_ref,
 };
 pub(crate) use ring::Ring;

@@ -63,4 +63,20 @@ mod tests {
         assert_eq!(with("10m"), Duration::from_millis(5));
         assert_eq!(with("1H"), Duration::from_millis(9990));
     }
+
+    #[test]
+    fn any_bytes_are_a_time_within_the_nodes_bound() {
+        cairn_fuzz::target!("hours" => *b"99999999H", "nanoseconds" => *b"5n", "many" => *b"99999999999999999999S")
+            .for_each(|bytes| {
+                let bound = Duration::from_secs(10);
+                let Ok(value) = bytes.try_into() else { return };
+                let mut metadata = MetadataMap::new();
+                metadata.insert("grpc-timeout", value);
+                assert!(budget(&metadata, bound) <= bound);
+                let text = std::str::from_utf8(bytes).ok();
+                if let Some(given) = text.and_then(parse) {
+                    assert!(budget(&metadata, bound) <= given);
+                }
+            });
+    }
 }

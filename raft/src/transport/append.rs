@@ -269,6 +269,9 @@ async fn waited<F: Future + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::types::RaftLogId;
+    use crate::transport::terms::Terms;
+    use prost::Message;
 
     /// The story: request E1 is answered while the follower still follows this leader. Then the
     /// follower votes for another candidate, and the leader asks, without an entry, whether the
@@ -329,5 +332,34 @@ mod tests {
         assert_eq!(void(&mut unanswered), Some(true), "sent before the snapshot");
         unanswered.sent(true, &snapshots);
         assert_eq!(void(&mut unanswered), Some(false), "sent after it");
+    }
+
+    #[test]
+    fn any_bytes_decode_to_an_answer_or_to_an_error() {
+        let log_id = proto::LogId { term: 3, index: 9 };
+        let vote = proto::Vote { term: 5, node_id: NodeId::new(2, 2).as_u64(), committed: false };
+        let seed =
+            |kind| proto::AppendResponse { envelope: None, kind: Some(kind) }.encode_to_vec();
+        cairn_fuzz::target!(
+            "matched" => seed(Kind::Matched(proto::Matched { log_id: Some(log_id) })),
+            "conflict" => seed(Kind::Conflict(log_id)),
+            "higher_vote" => seed(Kind::HigherVote(vote)),
+        )
+        .for_each(|bytes| {
+            let most = 64 * bytes.len() + 4096;
+            let decode = || proto::AppendResponse::decode(bytes);
+            let Ok(answer) = cairn_fuzz::within(most, decode) else { return };
+            let terms = Terms::default();
+            let from = terms.votes_from(NodeId::new(2, 2));
+            let Ok(outcome) = outcome(answer, from) else { return };
+            let bounded = |id: &RaftLogId| {
+                id.committed_leader_id().term < convert::BOUND && id.index() < convert::BOUND
+            };
+            assert!(match &outcome {
+                Ok(matched) => matched.as_ref().is_none_or(bounded),
+                Err(StreamAppendError::Conflict(previous)) => bounded(previous),
+                Err(StreamAppendError::HigherVote(vote)) => vote.leader_id.term < convert::BOUND,
+            });
+        });
     }
 }

@@ -210,6 +210,8 @@ fn refused(reason: String) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::proto;
+    use prost::Message;
 
     fn envelope(cluster: &str, sender: NodeId, receiver: NodeId) -> Envelope {
         envelope_of(cluster, sender, receiver, 1, 1)
@@ -337,5 +339,42 @@ mod tests {
         let answer = envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11));
         assert!(here().check_answer(Some(&answer), NodeId::new(2, 22)).is_err());
         assert!(here().check_answer(Some(&answer), NodeId::new(2, 23)).is_ok());
+    }
+
+    /// The input is a HelloRequest, with which a stranger's first bytes arrive.
+    #[test]
+    fn any_bytes_name_a_sender_of_this_cluster_or_are_refused() {
+        let hello = |envelope| {
+            let envelope = Some(envelope);
+            proto::HelloRequest { envelope, receiver_slot: 1 }.encode_to_vec()
+        };
+        let (other, own) = (NodeId::new(2, 22), NodeId::new(1, 11));
+        let later =
+            Envelope { fencing_history: vec![9, 8], ..envelope_of("blue", other, own, 3, 30) };
+        cairn_fuzz::target!(
+            "first" => hello(envelope("blue", other, own)),
+            "later" => hello(later),
+        )
+        .for_each(|bytes| {
+            let most = 64 * bytes.len() + (16 << 10);
+            let decode = || proto::HelloRequest::decode(bytes);
+            let Ok(message) = cairn_fuzz::within(most, decode) else { return };
+            let (here, sent) = (here(), message.envelope.as_ref());
+            let sender = cairn_fuzz::within(most, || here.sender_in_cluster(sent));
+            let slot = here.sender_of_hello(sent, message.receiver_slot);
+            let request = here.sender_of_request(sent);
+            let Ok(sender) = sender else {
+                return assert!(slot.is_err() && request.is_err());
+            };
+            let sent = sent.unwrap();
+            assert_eq!((sent.cluster.as_str(), sent.protocol), ("blue", PROTOCOL));
+            assert!(sender == own || sender.slot() != own.slot());
+            assert_eq!(slot.is_ok(), message.receiver_slot == 1);
+            assert_eq!(request.is_ok(), sent.receiver == own.as_u64());
+            assert_eq!(here.check_answer(Some(sent), sender).is_ok(), request.is_ok());
+            // From now on the same number with another nonce is another copy of the disk.
+            let copy = Envelope { boot_nonce: !sent.boot_nonce, ..sent.clone() };
+            assert!(here.sender_in_cluster(Some(&copy)).is_err());
+        });
     }
 }

@@ -151,7 +151,6 @@ mod tests {
     use crate::core::command::{Command, Condition, Operation};
     use crate::core::types::Payload;
     use crate::transport::terms::Terms;
-    use proptest::prelude::*;
     use prost::Message;
 
     fn leader(term: u64) -> Option<proto::Vote> {
@@ -266,40 +265,77 @@ mod tests {
         assert_eq!(back.entries, request.entries);
     }
 
-    proptest! {
-        #[test]
-        fn no_bytes_make_the_append_decoder_panic(bytes: Vec<u8>) {
-            if let Ok(message) = proto::AppendRequest::decode(&bytes[..]) {
-                let _ = from_other(message);
-            }
-        }
+    fn append_with_a_command() -> proto::AppendRequest {
+        let command = Command {
+            synced: false,
+            session: None,
+            operations: vec![Operation::Put {
+                key: "k".into(),
+                value: "v".into(),
+                condition: Condition::None,
+            }],
+        };
+        let proposal = codec::encode_command(command, 1);
+        let command =
+            proto::Entry { term: 5, index: 11, meta: proposal.meta, values: proposal.values };
+        let committed = Some(proto::LogId { term: 3, index: 9 });
+        let entries = vec![blank(3, 10), command];
+        proto::AppendRequest { committed, ..request(Some((3, 9)), entries) }
+    }
 
-        #[test]
-        fn no_numbers_make_the_append_decoder_panic(
-            term: u64, node_id: u64, committed: bool,
-            previous: Option<(u64, u64)>,
-            entries in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<Vec<u8>>()), 0..4),
-        ) {
-            let entries = entries.into_iter();
-            let _ = from_other(proto::AppendRequest {
-                envelope: None,
-                vote: Some(proto::Vote { term, node_id, committed }),
-                previous: previous.map(|(term, index)| proto::LogId { term, index }),
-                entries: entries
-                    .map(|(term, index, meta)| proto::Entry { term, index, meta: meta.into(), values: vec![] })
-                    .collect(),
-                committed: None,
-                ack_mode_number: 0,
-                ack_fast: false,
-            matched: None,
-            });
-        }
-
-        #[test]
-        fn no_bytes_make_the_snapshot_decoder_panic(bytes: Vec<u8>) {
-            if let Ok(message) = proto::SnapshotMeta::decode(&bytes[..]) {
-                let _ = snapshot_meta_from_proto(Some(message));
+    #[test]
+    fn any_bytes_decode_to_an_append_or_to_an_error() {
+        cairn_fuzz::target!(
+            "heartbeat" => request(Some((3, 9)), vec![]).encode_to_vec(),
+            "first" => request(None, vec![blank(5, 0)]).encode_to_vec(),
+            "append" => append_with_a_command().encode_to_vec(),
+        )
+        .for_each(|bytes| {
+            let most = 256 * bytes.len() + 4096;
+            let decode = || proto::AppendRequest::decode(bytes);
+            let Ok(message) = cairn_fuzz::within(most, decode) else { return };
+            let (ack_mode, meant) = (ack_mode_from_proto(&message), message.clone());
+            let taken = cairn_fuzz::within(most, || from_other(message));
+            let Ok(request) = taken else { return };
+            assert!(request.vote.is_committed());
+            let led = request.vote.leader_id().term();
+            let before = request.prev_log_id.iter();
+            let ids: Vec<_> =
+                before.chain(request.entries.iter().map(|entry| &entry.log_id)).collect();
+            assert!(ids.first().is_none_or(|id| request.prev_log_id.is_some() || id.index() == 0));
+            for pair in ids.windows(2) {
+                assert_eq!(pair[0].index() + 1, pair[1].index());
+                assert!(pair[0].committed_leader_id() <= pair[1].committed_leader_id());
             }
-        }
+            assert!(ids.last().is_none_or(|id| id.committed_leader_id().term <= led));
+            let again = append_to_proto(request.clone(), meant.envelope, ack_mode);
+            assert_eq!(again.entries.len(), meant.entries.len());
+            let again = from_other(again).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{request:?}"));
+            assert_eq!(again.entries, request.entries);
+        });
+    }
+
+    #[test]
+    fn any_bytes_decode_to_a_snapshots_name_or_to_an_error() {
+        let id = NodeId::new(1, 7).as_u64();
+        let address = String::from("a:1");
+        let node = proto::MemberNode { node_id: id, peer_address: address, ..Default::default() };
+        let voters = proto::VoterSet { node_ids: vec![id] };
+        let membership = proto::Membership { configurations: vec![voters], members: vec![node] };
+        let log_id = Some(proto::LogId { term: 5, index: 9 });
+        let meta = proto::SnapshotMeta {
+            last_log_id: log_id,
+            membership_log_id: log_id,
+            membership: Some(membership),
+        };
+        cairn_fuzz::target!("meta" => meta.encode_to_vec()).for_each(|bytes| {
+            let most = 256 * bytes.len() + (16 << 10);
+            let decode = || snapshot_meta_from_proto(proto::SnapshotMeta::decode(bytes).ok());
+            let Ok((last, meta)) = cairn_fuzz::within(most, decode) else { return };
+            assert_eq!(meta.last_log_id, Some(RaftLogId::new_term_index(last.term, last.index)));
+            let again = snapshot_meta_from_proto(Some(snapshot_meta_to_proto(&meta)));
+            assert_eq!(again, Ok((last, meta)));
+        });
     }
 }

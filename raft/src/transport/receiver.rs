@@ -244,12 +244,44 @@ mod tests {
     use super::*;
     use crate::storage::tests::engine;
     use futures::FutureExt;
+    use prost::Message;
     use xxhash_rust::xxh3::xxh3_128;
 
     fn item(key: &'static str, value: Vec<u8>) -> proto::SnapshotItem {
         let (length, hash) = (value.len() as u32, xxh3_128(&value).to_le_bytes().to_vec());
         let (key, value) = (key.into(), Some(value.into()));
         proto::SnapshotItem { key, term: 1, index: 1, value, hash: hash.into(), length }
+    }
+
+    /// Besides the input as it is, the same with the hashes and lengths of its values put right.
+    #[test]
+    fn any_bytes_decode_to_the_keys_of_a_piece_or_to_an_error() {
+        let mut held = item("b", vec![2; 9]);
+        held.value = None;
+        let items = vec![item("a", vec![1; 9]), held, item("c", vec![])];
+        let piece = proto::SnapshotChunkRequest { items, ..Default::default() };
+        cairn_fuzz::target!("piece" => piece.encode_to_vec()).for_each(|bytes| {
+            let most = 256 * bytes.len() + 4096;
+            let decode = || proto::SnapshotChunkRequest::decode(bytes);
+            let Ok(piece) = cairn_fuzz::within(most, decode) else { return };
+            let mut right = piece.items.clone();
+            for item in &mut right {
+                if let Some(value) = &item.value {
+                    item.length = value.len() as u32;
+                    item.hash = xxh3_128(value).to_le_bytes().to_vec().into();
+                }
+            }
+            let last_key = Bytes::from_static(b"A");
+            for items in [piece.items, right] {
+                let keys = cairn_fuzz::within(most, || checked(&last_key, items.clone()));
+                let Ok(keys) = keys else { continue };
+                assert!(keys.iter().map(SnapshotKey::key).eq(items.iter().map(|item| &item.key)));
+                let all: Vec<_> =
+                    [&last_key].into_iter().chain(keys.iter().map(SnapshotKey::key)).collect();
+                assert!(all.is_sorted_by(|before, after| before < after));
+                assert!(all.iter().all(|key| codec::is_key(key)));
+            }
+        });
     }
 
     /// The story: a leader waited ten seconds for the answer to one piece, and no longer. The

@@ -1,4 +1,5 @@
-//! Every refusal carries its reason, limit and actual size; everything else passes.
+//! Every refusal carries its reason, limit and actual size; everything else passes. What passes is
+//! within the limits, whatever bytes it came from.
 
 use super::*;
 use crate::config::NodeConfig;
@@ -129,4 +130,112 @@ fn a_session_without_sixteen_bytes_or_with_a_wrong_sequence_is_refused() {
     ] {
         assert_eq!(write(&limits(), with(bad)).expect_err("refused").code(), Code::InvalidArgument);
     }
+}
+
+/// Low limits, so that short inputs reach them.
+fn low_limits() -> Limits {
+    Limits {
+        max_key_bytes: 8,
+        max_value_bytes: 16,
+        max_batch_operations: 4,
+        max_request_bytes: 40,
+        ..limits()
+    }
+}
+
+/// A request of every kind of operation and condition.
+fn example() -> proto::WriteRequest {
+    let condition = |kind| Some(proto::Condition { kind: Some(kind) });
+    let put = proto::Put {
+        key: "a".into(),
+        value: "value".into(),
+        condition: condition(ConditionKind::Version(3)),
+    };
+    let absent = condition(ConditionKind::Absent(true));
+    let exists = condition(ConditionKind::Absent(false));
+    let kinds = [
+        OperationKind::Put(put),
+        OperationKind::Delete(proto::Delete { key: "b".into(), condition: exists }),
+        OperationKind::Check(proto::Check { key: "c".into(), condition: absent }),
+    ];
+    let client_id = vec![1; 16].into();
+    let session = proto::Session { client_id, sequence: 2, lowest_pending: 1, base_index: 0 };
+    let operations = kinds.map(|kind| proto::Operation { kind: Some(kind) });
+    proto::WriteRequest { session: Some(session), operations: operations.into(), synced: true }
+}
+
+/// The request that the command was made of. A condition without content is none.
+fn restored(command: &Command) -> proto::WriteRequest {
+    let condition = |condition| {
+        let kind = match condition {
+            Condition::None => return None,
+            Condition::Absent => ConditionKind::Absent(true),
+            Condition::Exists => ConditionKind::Absent(false),
+            Condition::Version(version) => ConditionKind::Version(version),
+        };
+        Some(proto::Condition { kind: Some(kind) })
+    };
+    let operations = command.operations.iter().cloned().map(|operation| {
+        let kind = match operation {
+            Operation::Put { key, value, condition: held } => {
+                OperationKind::Put(proto::Put { key, value, condition: condition(held) })
+            }
+            Operation::Delete { key, condition: held } => {
+                OperationKind::Delete(proto::Delete { key, condition: condition(held) })
+            }
+            Operation::Check { key, condition: held } => {
+                OperationKind::Check(proto::Check { key, condition: condition(held) })
+            }
+        };
+        proto::Operation { kind: Some(kind) }
+    });
+    let session = command.session.map(|session| proto::Session {
+        client_id: session.client_id.to_be_bytes().to_vec().into(),
+        sequence: session.sequence,
+        lowest_pending: session.lowest_pending,
+        base_index: session.base_index,
+    });
+    proto::WriteRequest { session, operations: operations.collect(), synced: command.synced }
+}
+
+#[test]
+fn any_bytes_are_a_write_within_the_limits_or_are_refused() {
+    let many = request((0..5).map(|_| put("k", "v")).collect());
+    cairn_fuzz::target!(
+        "write" => example().encode_to_vec(),
+        "many" => many.encode_to_vec(),
+        "long_key" => request(vec![put("123456789", "v")]).encode_to_vec(),
+        "long_value" => request(vec![put("k", vec![7; 17])]).encode_to_vec(),
+        "long" => request(vec![put("a", vec![7; 14]); 3]).encode_to_vec(),
+    )
+    .for_each(|bytes| {
+        let limits = low_limits();
+        let most = 256 * bytes.len() + 4096;
+        let decode = || proto::WriteRequest::decode(bytes);
+        let Ok(request) = cairn_fuzz::within(most, decode) else { return };
+        let meant = request.clone();
+        let checked = match cairn_fuzz::within(most, || write(&limits, request)) {
+            Ok(checked) => checked,
+            Err(status) => return assert_eq!(status.code(), Code::InvalidArgument),
+        };
+        let command = checked.command;
+        assert!((1..=limits.max_batch_operations).contains(&command.operations.len()));
+        assert!(checked.bytes <= limits.max_request_bytes);
+        assert_eq!(checked.bytes as u64, command.bytes());
+        for operation in &command.operations {
+            assert!((1..=KEY_BYTES_MAX as usize).contains(&operation.key().len()));
+            if let Some(value) = operation.value() {
+                assert!(operation.key().len() <= limits.max_key_bytes);
+                assert!(value.len() <= limits.max_value_bytes);
+            }
+        }
+        if let Some(session) = command.session {
+            assert!(session.sequence > 0 && session.lowest_pending <= session.sequence);
+        }
+        // The command says what the request said. That raft keeps what a command says is a
+        // property of its own codec.
+        assert_eq!(write(&limits, restored(&command)).expect("within").command, command);
+        let kinds = |request: &proto::WriteRequest| request.operations.len();
+        assert_eq!(kinds(&restored(&command)), kinds(&meant));
+    });
 }

@@ -313,6 +313,9 @@ fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
         if shift == 63 && part > 1 {
             return Err(Malformed("a number that does not fit"));
         }
+        if shift > 0 && byte == 0 {
+            return Err(Malformed("a number that is longer than it needs to be"));
+        }
         number |= part << shift;
         if byte & 0x80 == 0 {
             return Ok(number);

@@ -105,3 +105,60 @@ fn epoch_to_proto((member, epoch): (&NodeId, &BootEpoch)) -> proto::MemberEpoch 
         boot_nonce: epoch.nonce,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    /// A message with something in every field.
+    fn example() -> proto::MachineImage {
+        let (node_id, index) = (NodeId::new(1, 7).as_u64(), 4);
+        let log_id = Some(proto::LogId { term: 2, index });
+        let member =
+            proto::MemberNode { node_id, peer_address: "p:1".into(), client_address: "c:2".into() };
+        let voters = proto::VoterSet { node_ids: vec![node_id] };
+        let operation = proto::OperationResult { condition_held: true, existed: true, version: 3 };
+        let result = |sequence| proto::SessionResult {
+            sequence,
+            term: 2,
+            index,
+            applied: true,
+            operations: vec![operation; 2],
+        };
+        let session = |id| proto::SessionImage {
+            client_id: Bytes::copy_from_slice(&[id; 16]),
+            last_used: index,
+            lowest_pending: 1,
+            results: vec![result(1), result(2)],
+        };
+        proto::MachineImage {
+            membership_log_id: log_id,
+            membership: Some(proto::Membership {
+                configurations: vec![voters],
+                members: vec![member],
+            }),
+            evicted_through: 1,
+            sessions: vec![session(1), session(2)],
+            unsafe_recoveries: 1,
+            last_unsafe_recovery_index: 3,
+            last_unsafe_recovery_term: 2,
+            removed: vec![5, 6],
+            boot_epochs: vec![proto::MemberEpoch { node_id, boot_epoch: 3, boot_nonce: 9 }],
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_to_an_image_or_to_an_error() {
+        cairn_fuzz::target!("image" => example().encode_to_vec()).for_each(|bytes| {
+            let most = 256 * bytes.len() + (16 << 10);
+            let Ok(image) = cairn_fuzz::within(most, || Image::decode(bytes)) else { return };
+            let again = image.encode();
+            assert_eq!(Image::decode(&again).as_ref(), Ok(&image));
+            // The bound leaves room for the membership of any cluster, but not for an invented one.
+            let membership = convert::membership_to_proto(image.membership.membership());
+            let rest = again.len().saturating_sub(membership.encoded_len()) as u64;
+            assert!(rest <= image.encoded_bytes());
+        });
+    }
+}
