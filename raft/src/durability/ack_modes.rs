@@ -28,7 +28,7 @@ use openraft::vote::RaftLeaderId;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a leader checks its followers.
@@ -84,16 +84,16 @@ impl AckModes {
         self.recovering.lock().insert(member, Recovering { epoch, caught_up: None });
     }
 
-    /// Chooses the ack mode while this member leads. Runs until the replica is dropped or the
-    /// member stops.
-    pub(crate) async fn run(ack_modes: Weak<AckModes>, member: Arc<LocalMember>) {
+    /// Chooses the ack mode while this member leads. Runs until the member stops.
+    pub(crate) async fn run(member: Arc<LocalMember>) {
         let timeout = Duration::from_millis(member.config.election_min_ms);
+        let ack_modes = &member.ack_modes;
         let mut enough = 0;
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            let Some(ack_modes) = ack_modes.upgrade().filter(|_| !member.stops()) else {
+            if member.stops() {
                 return;
-            };
+            }
             let leading = with_metrics(&member.raft, |metrics| {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });

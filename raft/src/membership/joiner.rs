@@ -7,7 +7,6 @@ use crate::core::runtime;
 use crate::durability::LocalMember;
 use crate::transport::{self, PendingJoin};
 use openraft::ServerState;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const NO_LEADER_AFTER: Duration = Duration::from_secs(5);
 
 /// The task of a member that may have to join.
-pub(crate) struct Joiner {
-    pub(crate) member: Arc<LocalMember>,
-    /// Why this identity is no longer a member.
-    pub(crate) removed_reason: Arc<Mutex<Option<String>>>,
-}
+pub(crate) struct Joiner(pub(crate) Arc<LocalMember>);
 
 /// Whether this member votes, as far as it knows.
 enum VoteStatus {
@@ -38,10 +33,10 @@ impl Joiner {
     pub(crate) async fn run(self) {
         let began = runtime::now();
         let mut logged = BTreeMap::new();
-        while !self.member.stops() {
+        while !self.0.stops() {
             runtime::sleep(POLL_INTERVAL).await;
             match self.vote_status() {
-                VoteStatus::Votes => *self.removed_reason.lock() = None,
+                VoteStatus::Votes => *self.0.removed_reason.lock() = None,
                 VoteStatus::NoLeader if runtime::now() - began > NO_LEADER_AFTER => {
                     self.ask_all(false, &mut logged).await
                 }
@@ -52,7 +47,7 @@ impl Joiner {
     }
 
     fn vote_status(&self) -> VoteStatus {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        let metrics = with_metrics(&self.0.raft, Clone::clone);
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return VoteStatus::Joins;
         }
@@ -61,7 +56,7 @@ impl Joiner {
         let now = runtime::now();
         let leads = metrics.state == ServerState::Leader
             && metrics.last_quorum_acked.is_some_and(|at| now - *at < NO_LEADER_AFTER);
-        match leads || self.member.gate.leader_contact_within(NO_LEADER_AFTER) {
+        match leads || self.0.gate.leader_contact_within(NO_LEADER_AFTER) {
             true => VoteStatus::Votes,
             false => VoteStatus::NoLeader,
         }
@@ -69,22 +64,22 @@ impl Joiner {
 
     /// Asks all members that answer, and with `join` asks the leader to add this one.
     async fn ask_all(&self, join: bool, logged: &mut BTreeMap<u16, String>) {
-        let (node, members) = (self.member.identity.id(), &self.member.config.initial_members);
+        let (node, members) = (self.0.identity.id(), &self.0.config.initial_members);
         let Some(own) = members.get(&node.slot()) else { return };
         for (slot, address) in members.iter().filter(|(slot, _)| **slot != node.slot()) {
-            let answer = match transport::hello(&self.member.identity, *slot, &address.peer).await {
+            let answer = match transport::hello(&self.0.identity, *slot, &address.peer).await {
                 Ok(answer) if answer.uninitialized || !join => continue,
                 Ok(answer) => self.ask(answer.id, address, own).await,
                 Err(status) => Err(status),
             };
             match answer {
                 Ok(_) => {
-                    *self.removed_reason.lock() = None;
+                    *self.0.removed_reason.lock() = None;
                     return;
                 }
                 Err(status) if status.code() == transport::REFUSED_IDENTITY => {
                     let reason = status.message().to_string();
-                    if self.removed_reason.lock().replace(reason.clone()).is_none() {
+                    if self.0.removed_reason.lock().replace(reason.clone()).is_none() {
                         tracing::warn!(%node, reason, "this identity is no longer a member of the cluster");
                     }
                     return;
@@ -110,9 +105,9 @@ impl Joiner {
         address: &MemberAddress,
         own: &MemberAddress,
     ) -> Result<bool, Status> {
-        let LocalMember { identity, gate, .. } = &*self.member;
+        let LocalMember { identity, gate, .. } = &*self.0;
         let pending_join =
             PendingJoin { id: identity.id(), address: own.clone(), active: gate.is_open() };
-        transport::ask_to_join(identity, leader, &address.peer, &pending_join).await
+        transport::ask_to_join(identity, leader, &address.peer, pending_join).await
     }
 }

@@ -13,8 +13,8 @@ use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -151,30 +151,28 @@ impl Reconciler {
         answer.await.ok()?.ok().map(drop)
     }
 
-    /// Reconciles the membership until the replica is dropped or the member stops.
-    pub(crate) async fn run(reconciler: Weak<Reconciler>) {
+    /// Reconciles the membership until the member stops.
+    pub(crate) async fn run(self: Arc<Self>) {
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            let Some(reconciler) =
-                reconciler.upgrade().filter(|reconciler| !reconciler.member.stops())
-            else {
+            if self.member.stops() {
                 return;
-            };
-            let leading = with_metrics(&reconciler.member.raft, |metrics| {
+            }
+            let leading = with_metrics(&self.member.raft, |metrics| {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
-                *reconciler.leads.lock() = None;
+                *self.leads.lock() = None;
                 continue;
             };
-            reconciler.log_epochs(&metrics);
-            reconciler.propose_synced_entry(metrics.current_term);
+            self.log_epochs(&metrics);
+            self.propose_synced_entry(metrics.current_term);
             // Every step but `Finish` needs a leader that can judge which members are silent.
-            let can_judge = reconciler.has_led(metrics.current_term);
+            let can_judge = self.has_led(metrics.current_term);
             if let Some(step) =
-                reconciler.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
+                self.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
             {
-                reconciler.take(step, &metrics.membership_config).await;
+                self.take(step, &metrics.membership_config).await;
             }
         }
     }

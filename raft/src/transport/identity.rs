@@ -9,7 +9,7 @@
 
 use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
-use crate::core::proto::Envelope;
+use crate::core::proto::{self, Envelope};
 use crate::storage::state_machine::boot_epochs::BootEpochs;
 use crate::storage::state_machine::removed::Removed;
 use cairn_engine::{BootEpoch, Engine, FencingHistory};
@@ -28,6 +28,26 @@ pub(crate) struct PeerIdentity {
     terms: Terms,
 }
 
+/// An answer, which names its sender and receiver.
+pub(crate) trait Enveloped {
+    fn envelope(&self) -> Option<&Envelope>;
+}
+
+macro_rules! enveloped {
+    ($($message:ident)+) => {$(
+        impl Enveloped for proto::$message {
+            fn envelope(&self) -> Option<&Envelope> {
+                self.envelope.as_ref()
+            }
+        }
+    )+};
+}
+
+enveloped! {
+    HelloResponse AppendResponse VoteResponse SnapshotOffsetResponse SnapshotChunkResponse
+    SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
+}
+
 /// The version of the protocol between members that this release speaks.
 pub(crate) const PROTOCOL: u32 = 1;
 
@@ -38,13 +58,11 @@ impl PeerIdentity {
     /// The identity of the member that this engine holds.
     pub(crate) fn of(engine: &Engine, boot_epochs: BootEpochs, removed: Removed) -> PeerIdentity {
         let own = engine.identity();
-        let id = NodeId::new(own.slot, own.incarnation);
-        let (cluster, fencing_history) = (own.cluster.as_str().into(), engine.fencing_history());
         PeerIdentity {
-            cluster,
-            id,
+            cluster: own.cluster.as_str().into(),
+            id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
-            fencing_history,
+            fencing_history: engine.fencing_history(),
             boot_epochs,
             removed,
             terms: Terms::of(engine),
@@ -53,17 +71,14 @@ impl PeerIdentity {
 
     /// For a node without a data directory, which only asks.
     pub(crate) fn without_identity(cluster: &str, id: NodeId) -> PeerIdentity {
-        let epoch = BootEpoch { number: 0, nonce: 0 };
-        let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
-        let (fencing_history, terms) = (FencingHistory::default(), Terms::default());
         PeerIdentity {
             cluster: cluster.into(),
             id,
-            epoch,
-            fencing_history,
-            boot_epochs,
-            removed,
-            terms,
+            epoch: BootEpoch { number: 0, nonce: 0 },
+            fencing_history: FencingHistory::default(),
+            boot_epochs: BootEpochs::default(),
+            removed: Removed::default(),
+            terms: Terms::default(),
         }
     }
 
@@ -126,13 +141,9 @@ impl PeerIdentity {
     }
 
     /// Checks that an answer comes from the member that was asked.
-    pub(crate) fn check_answer(
-        &self,
-        envelope: Option<&Envelope>,
-        from: NodeId,
-    ) -> Result<(), Status> {
-        let sender = self.sender_in_cluster(envelope)?;
-        let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
+    pub(crate) fn check_answer(&self, answer: &impl Enveloped, from: NodeId) -> Result<(), Status> {
+        let sender = self.sender_in_cluster(answer.envelope())?;
+        let receiver = NodeId::from_u64(answer.envelope().map_or(0, |envelope| envelope.receiver));
         match sender == from && receiver == self.id {
             true => Ok(()),
             false => Err(refused(format!(
@@ -172,20 +183,10 @@ impl PeerIdentity {
                 self.id
             )));
         }
-        self.fence(sender, epoch_of(envelope), &envelope.fencing_history)?;
-        Ok(sender)
-    }
-
-    /// Refuses a boot epoch of a member that is earlier than one already known, or another boot of
-    /// the same number.
-    fn fence(
-        &self,
-        sender: NodeId,
-        epoch: BootEpoch,
-        fencing_history: &[u64],
-    ) -> Result<(), Status> {
-        match self.boot_epochs.observe(sender, epoch, fencing_history) {
-            Ok(()) => Ok(()),
+        // A boot epoch that is earlier than one already known, or another boot of the same number.
+        let epoch = epoch_of(Some(envelope));
+        match self.boot_epochs.observe(sender, epoch, &envelope.fencing_history) {
+            Ok(()) => Ok(sender),
             Err(known) => {
                 let reason = format!(
                     "member {sender} sends from boot epoch {} ({:016x}), and its boot epoch {} ({:016x}) is known: a late \
@@ -199,8 +200,11 @@ impl PeerIdentity {
 }
 
 /// The sender's boot epoch.
-pub(crate) fn epoch_of(envelope: &Envelope) -> BootEpoch {
-    BootEpoch { number: envelope.boot_epoch, nonce: envelope.boot_nonce }
+pub(crate) fn epoch_of(envelope: Option<&Envelope>) -> BootEpoch {
+    envelope.map_or(BootEpoch { number: 0, nonce: 0 }, |envelope| BootEpoch {
+        number: envelope.boot_epoch,
+        nonce: envelope.boot_nonce,
+    })
 }
 
 fn refused(reason: String) -> Status {
@@ -231,6 +235,10 @@ mod tests {
             fencing_history: vec![],
             protocol: PROTOCOL,
         }
+    }
+
+    fn answer(envelope: Envelope) -> proto::JoinResponse {
+        proto::JoinResponse { envelope: Some(envelope), voter: false }
     }
 
     fn member(removed: Removed) -> PeerIdentity {
@@ -276,7 +284,7 @@ mod tests {
         removed.set(&Arc::new([old].into()));
         assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
-        assert!(here.check_answer(Some(&message), old).is_err());
+        assert!(here.check_answer(&answer(message), old).is_err());
         here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11))))
             .unwrap();
     }
@@ -316,7 +324,7 @@ mod tests {
             assert_eq!(status.code(), tonic::Code::FailedPrecondition);
             let named = format!("version {other} of the protocol between members");
             assert!(status.message().contains(&named), "{}", status.message());
-            assert!(here.check_answer(Some(&later), NodeId::new(2, 22)).is_err());
+            assert!(here.check_answer(&answer(later), NodeId::new(2, 22)).is_err());
         }
         here.sender_of_request(Some(&message(PROTOCOL))).unwrap();
     }
@@ -334,8 +342,8 @@ mod tests {
 
     #[test]
     fn an_answer_by_another_incarnation_is_refused() {
-        let answer = envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11));
-        assert!(here().check_answer(Some(&answer), NodeId::new(2, 22)).is_err());
-        assert!(here().check_answer(Some(&answer), NodeId::new(2, 23)).is_ok());
+        let answer = answer(envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)));
+        assert!(here().check_answer(&answer, NodeId::new(2, 22)).is_err());
+        assert!(here().check_answer(&answer, NodeId::new(2, 23)).is_ok());
     }
 }

@@ -51,7 +51,6 @@ const VERSION: u8 = 3;
 /// A command as the state machine applies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCommand {
-    pub(crate) synced: bool,
     pub(crate) session: Option<StoredSession>,
     pub(crate) operations: Vec<StoredOperation>,
 }
@@ -167,7 +166,7 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let session = parse_command(meta, |kind, key, condition| {
         operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
     })?;
-    Ok(StoredCommand { synced: is_synced(meta), session, operations })
+    Ok(StoredCommand { session, operations })
 }
 
 /// Whether every replica must sync the entry before it acknowledges it.
