@@ -44,12 +44,6 @@ impl NodeId {
     }
 }
 
-impl From<u64> for NodeId {
-    fn from(id: u64) -> NodeId {
-        NodeId::from_u64(id)
-    }
-}
-
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:x}", self.slot(), self.incarnation())
@@ -63,12 +57,6 @@ pub struct MemberAddress {
     pub peer: String,
     /// For clients.
     pub client: String,
-}
-
-impl fmt::Display for MemberAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.peer)
-    }
 }
 
 #[cfg(test)]

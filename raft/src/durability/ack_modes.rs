@@ -55,8 +55,7 @@ struct Recovering {
 impl AckModes {
     pub(crate) fn new(engine: Engine) -> AckModes {
         engine.set_safe_acks(true);
-        let ack_mode = AckMode { term: 0, number: 0, fast: false };
-        AckModes { engine, ack_mode: Mutex::new(ack_mode), recovering: Mutex::default() }
+        AckModes { engine, ack_mode: Mutex::default(), recovering: Mutex::default() }
     }
 
     /// The ack mode that an append in the leader's term carries: safe and numbered 0 if the mode in
@@ -85,9 +84,8 @@ impl AckModes {
     }
 
     /// Chooses the ack mode while this member leads. Runs until the member stops.
-    pub(crate) async fn run(member: Arc<LocalMember>) {
+    pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
         let timeout = Duration::from_millis(member.config.election_min_ms);
-        let ack_modes = &member.ack_modes;
         let mut enough = 0;
         loop {
             runtime::sleep(POLL_INTERVAL).await;
@@ -99,15 +97,15 @@ impl AckModes {
             });
             let Some(metrics) = leading else {
                 enough = 0;
-                ack_modes.recovering.lock().clear();
+                self.recovering.lock().clear();
                 continue;
             };
-            let healthy = ack_modes.healthy(&metrics, &member.progress, timeout);
+            let healthy = self.healthy(&metrics, &member.progress, timeout);
             enough = match spare(&metrics, &healthy) {
                 true => enough + 1,
                 false => 0,
             };
-            ack_modes.lead(metrics.current_term, enough >= STABLE_ROUNDS);
+            self.lead(metrics.current_term, enough >= STABLE_ROUNDS);
         }
     }
 

@@ -1,6 +1,6 @@
 //! This member, as the tasks beside openraft see it.
 
-use super::{AckModes, EpochRecords, Gate};
+use super::{EpochRecords, Gate};
 use crate::core::config::ReplicaConfig;
 use crate::storage::Raft;
 use crate::storage::progress::Progress;
@@ -24,7 +24,6 @@ pub(crate) struct LocalMember {
     pub(crate) pinned: PinnedSnapshot,
     pub(crate) repairer: Arc<Repairer>,
     pub(crate) receiver: SnapshotReceiver,
-    pub(crate) ack_modes: Arc<AckModes>,
     /// Why this identity is no longer a member.
     pub(crate) removed_reason: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,

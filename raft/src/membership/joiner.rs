@@ -64,12 +64,19 @@ impl Joiner {
 
     /// Asks all members that answer, and with `join` asks the leader to add this one.
     async fn ask_all(&self, join: bool, logged: &mut BTreeMap<u16, String>) {
-        let (node, members) = (self.0.identity.id(), &self.0.config.initial_members);
+        let (identity, members) = (&self.0.identity, &self.0.config.initial_members);
+        let node = identity.id();
         let Some(own) = members.get(&node.slot()) else { return };
-        for (slot, address) in members.iter().filter(|(slot, _)| **slot != node.slot()) {
-            let answer = match transport::hello(&self.0.identity, *slot, &address.peer).await {
+        for (slot, MemberAddress { peer, .. }) in
+            members.iter().filter(|(slot, _)| **slot != node.slot())
+        {
+            let answer = match transport::hello(identity, *slot, peer).await {
                 Ok(answer) if answer.uninitialized || !join => continue,
-                Ok(answer) => self.ask(answer.id, address, own).await,
+                Ok(answer) => {
+                    let (address, active) = (own.clone(), self.0.gate.is_open());
+                    let pending_join = PendingJoin { id: node, address, active };
+                    transport::ask_to_join(identity, answer.id, peer, pending_join).await
+                }
                 Err(status) => Err(status),
             };
             match answer {
@@ -97,17 +104,5 @@ impl Joiner {
                 }
             }
         }
-    }
-
-    async fn ask(
-        &self,
-        leader: NodeId,
-        address: &MemberAddress,
-        own: &MemberAddress,
-    ) -> Result<bool, Status> {
-        let LocalMember { identity, gate, .. } = &*self.0;
-        let pending_join =
-            PendingJoin { id: identity.id(), address: own.clone(), active: gate.is_open() };
-        transport::ask_to_join(identity, leader, &address.peer, pending_join).await
     }
 }

@@ -192,12 +192,12 @@ impl Reconciler {
 
     /// Logs the members' boot epochs that the log lacks.
     fn log_epochs(&self, metrics: &RaftMetrics<TypeConfig>) {
-        let (boot_epochs, own) =
-            (self.member.identity.boot_epochs(), self.member.engine.boot_epoch());
+        let known = &self.member.identity.identities;
+        let own = self.member.engine.boot_epoch();
         for (member, _) in metrics.membership_config.nodes() {
             let unlogged = match *member == metrics.id {
-                true => Some(own).filter(|epoch| !boot_epochs.has_logged(*member, *epoch)),
-                false => boot_epochs.unlogged(*member),
+                true => Some(own).filter(|epoch| !known.has_logged(*member, *epoch)),
+                false => known.unlogged(*member),
             };
             if let Some(epoch) = unlogged {
                 self.member.records.propose(metrics.vote, *member, epoch, false);
@@ -282,16 +282,7 @@ fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result
     let Some(voters) = membership.get_joint_config().last() else {
         return Err("the cluster is not formed".into());
     };
-    let alive = alive(metrics);
-    let (caught_up, pending_joins) = (BTreeSet::new(), BTreeMap::new());
-    let seen = View {
-        own: metrics.id,
-        membership,
-        alive: &alive,
-        caught_up: &caught_up,
-        pending_joins: &pending_joins,
-    };
-    step::voter_to_replace(&seen, voters, joiner)
+    step::voter_to_replace(metrics.id, membership, &alive(metrics), voters, joiner)
 }
 
 /// The members with which the leader had contact lately, the leader included.

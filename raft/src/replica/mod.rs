@@ -206,7 +206,7 @@ impl Replica {
     /// Whether the log, as far as it is applied here, has this boot epoch of a member or a later
     /// one: from then on every member refuses an older copy of its disk.
     pub fn knows_epoch(&self, member: NodeId, epoch: BootEpoch) -> bool {
-        self.inner.member.identity.boot_epochs().has_logged(member, epoch)
+        self.inner.member.identity.identities.has_logged(member, epoch)
     }
 
     /// Why this identity is no longer a member, if another member said so.

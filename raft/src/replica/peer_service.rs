@@ -11,7 +11,7 @@ use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
 use crate::core::{convert, proto, runtime};
-use crate::durability::LocalMember;
+use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
 use crate::transport::identity;
 use crate::transport::receiver;
@@ -33,6 +33,7 @@ use tonic::{Request, Response, Status, Streaming};
 #[derive(Clone)]
 pub struct PeerService {
     pub(super) member: Arc<LocalMember>,
+    pub(super) ack_modes: Arc<AckModes>,
     pub(super) reconciler: Arc<Reconciler>,
     pub(super) append_capacity: Arc<AppendCapacity>,
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is
@@ -162,7 +163,7 @@ impl PeerService {
         self.check_recovery_leader(sender, &request.vote)?;
         self.check_acked_entry(sender, &request.vote, matched)?;
         self.refuse_contradiction(&request)?;
-        self.member.ack_modes.follow(ack_mode);
+        self.ack_modes.follow(ack_mode);
         for entry in &mut request.entries {
             entry.held.clone_from(&held);
         }
@@ -447,7 +448,7 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
         let epoch = identity::epoch_of(request.envelope.as_ref());
-        let LocalMember { identity, raft, records, ack_modes, .. } = &*self.member;
+        let LocalMember { identity, raft, records, .. } = &*self.member;
         let (vote, leads) = with_metrics(raft, |metrics| {
             (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
         });
@@ -456,7 +457,7 @@ impl Peer for PeerService {
         }
         let allowed = raft.trigger().allow_next_revert(&sender, true).await.map_err(stopped)?;
         allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        ack_modes.recovering(sender, epoch);
+        self.ack_modes.recovering(sender, epoch);
         records.propose(vote, sender, epoch, request.unsafe_recovery);
         tracing::info!(node = %identity.id(), member = %sender, "helping a member recover; its boot-epoch record will be proposed");
         Ok(Response::new(proto::RecoverResponse {

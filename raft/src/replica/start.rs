@@ -19,8 +19,7 @@ use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
-use crate::storage::state_machine::boot_epochs::BootEpochs;
-use crate::storage::state_machine::removed::Removed;
+use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
 use crate::transport::{Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
 use cairn_engine::{Engine, MemberState, Mode};
@@ -41,9 +40,10 @@ impl Replica {
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
         let blank = is_uninitialized(&engine) && engine.member_state() == MemberState::Active;
-        let member = build(bounded(config, &engine), engine).await?;
+        let ack_modes = Arc::new(AckModes::new(engine.clone()));
+        let member = build(bounded(config, &engine), engine, &ack_modes).await?;
         begin(&member).await?;
-        Ok(Replica { inner: Arc::new(background(Arc::new(member), blank)) })
+        Ok(Replica { inner: Arc::new(background(Arc::new(member), ack_modes, blank)) })
     }
 }
 
@@ -62,13 +62,16 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
 
 /// Builds openraft, which re-applies what was applied before the last restart, and the parts that
 /// it uses.
-async fn build(config: ReplicaConfig, engine: Engine) -> Result<LocalMember, Error> {
-    let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
-    let identity = PeerIdentity::of(&engine, boot_epochs.clone(), removed.clone());
+async fn build(
+    config: ReplicaConfig,
+    engine: Engine,
+    ack_modes: &Arc<AckModes>,
+) -> Result<LocalMember, Error> {
+    let identities = Identities::default();
+    let identity = PeerIdentity::of(&engine, identities.clone());
     let (id, metrics) = (identity.id(), LateMetrics::default());
     let gate = Arc::new(Gate::new(engine.member_state()));
-    let ack_modes = Arc::new(AckModes::new(engine.clone()));
-    let progress = Arc::new(Progress::new(removed, boot_epochs));
+    let progress = Arc::new(Progress::new(identities));
     let pinned = PinnedSnapshot::default();
     let configured = config.initial_members.clone();
     let peers = Peers { identity: identity.clone(), configured, metrics: metrics.clone() };
@@ -101,7 +104,6 @@ async fn build(config: ReplicaConfig, engine: Engine) -> Result<LocalMember, Err
         progress,
         pinned,
         repairer,
-        ack_modes,
         removed_reason: Mutex::default(),
         stopping: AtomicBool::new(false),
     })
@@ -127,10 +129,10 @@ async fn begin(LocalMember { raft, gate, config, .. }: &LocalMember) -> Result<(
 
 /// Starts the tasks beside openraft. `blank`: nothing was ever voted, logged or applied here, and
 /// nothing was lost.
-fn background(member: Arc<LocalMember>, blank: bool) -> Inner {
+fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -> Inner {
     runtime::spawn(Maintenance::new(member.clone()).run());
     if member.config.mode == Mode::Replicated {
-        runtime::spawn(AckModes::run(member.clone()));
+        runtime::spawn(ack_modes.clone().run(member.clone()));
     }
     let reconciler = Arc::new(Reconciler::new(member.clone()));
     runtime::spawn(reconciler.clone().run());
@@ -148,6 +150,12 @@ fn background(member: Arc<LocalMember>, blank: bool) -> Inner {
     let barrier = ReadBarrier::start(member.raft.clone(), member.progress.clone(), timeout);
     let append_capacity = AppendCapacity::new(member.engine.clone());
     let contradicted = Arc::default();
-    let service = PeerService { member: member.clone(), reconciler, append_capacity, contradicted };
+    let service = PeerService {
+        member: member.clone(),
+        ack_modes,
+        reconciler,
+        append_capacity,
+        contradicted,
+    };
     Inner { member, service, barrier, scrubber }
 }

@@ -175,7 +175,9 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         let request = match &mut self.requests {
             Some((requests, _)) if self.unanswered.len() < WINDOW => requests.next(),
             _ => {
-                return waited(self.link.answer_timeout, self.since, answer).await.map(Step::Answer);
+                return waited(self.link.answer_timeout, self.since, answer)
+                    .await
+                    .map(Step::Answer);
             }
         };
         let either = async {

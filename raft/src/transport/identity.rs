@@ -10,8 +10,7 @@
 use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
 use crate::core::proto::{self, Envelope};
-use crate::storage::state_machine::boot_epochs::BootEpochs;
-use crate::storage::state_machine::removed::Removed;
+use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory};
 use std::sync::Arc;
 use tonic::{Code, Status};
@@ -23,8 +22,7 @@ pub(crate) struct PeerIdentity {
     id: NodeId,
     epoch: BootEpoch,
     fencing_history: FencingHistory,
-    boot_epochs: BootEpochs,
-    removed: Removed,
+    pub(crate) identities: Identities,
     terms: Terms,
 }
 
@@ -56,15 +54,14 @@ pub(crate) const REFUSED_IDENTITY: Code = Code::PermissionDenied;
 
 impl PeerIdentity {
     /// The identity of the member that this engine holds.
-    pub(crate) fn of(engine: &Engine, boot_epochs: BootEpochs, removed: Removed) -> PeerIdentity {
+    pub(crate) fn of(engine: &Engine, identities: Identities) -> PeerIdentity {
         let own = engine.identity();
         PeerIdentity {
             cluster: own.cluster.as_str().into(),
             id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
             fencing_history: engine.fencing_history(),
-            boot_epochs,
-            removed,
+            identities,
             terms: Terms::of(engine),
         }
     }
@@ -76,14 +73,9 @@ impl PeerIdentity {
             id,
             epoch: BootEpoch { number: 0, nonce: 0 },
             fencing_history: FencingHistory::default(),
-            boot_epochs: BootEpochs::default(),
-            removed: Removed::default(),
+            identities: Identities::default(),
             terms: Terms::default(),
         }
-    }
-
-    pub(crate) fn boot_epochs(&self) -> &BootEpochs {
-        &self.boot_epochs
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -170,7 +162,7 @@ impl PeerIdentity {
                 envelope.protocol, self.id
             )));
         }
-        if self.removed.contains(sender) {
+        if self.identities.is_removed(sender) {
             let reason = format!(
                 "member {sender} is removed, another one took its slot; give it an empty data directory, so that it joins \
                  under a new identity"
@@ -185,7 +177,7 @@ impl PeerIdentity {
         }
         // A boot epoch that is earlier than one already known, or another boot of the same number.
         let epoch = epoch_of(Some(envelope));
-        match self.boot_epochs.observe(sender, epoch, &envelope.fencing_history) {
+        match self.identities.observe(sender, epoch, &envelope.fencing_history) {
             Ok(()) => Ok(sender),
             Err(known) => {
                 let reason = format!(
@@ -241,20 +233,19 @@ mod tests {
         proto::JoinResponse { envelope: Some(envelope), voter: false }
     }
 
-    fn member(removed: Removed) -> PeerIdentity {
+    fn member(identities: Identities) -> PeerIdentity {
         PeerIdentity {
             cluster: "blue".into(),
             id: NodeId::new(1, 11),
             epoch: BootEpoch { number: 1, nonce: 9 },
             fencing_history: FencingHistory::default(),
-            boot_epochs: BootEpochs::default(),
-            removed,
+            identities,
             terms: Terms::default(),
         }
     }
 
     fn here() -> PeerIdentity {
-        member(Removed::default())
+        member(Identities::default())
     }
 
     #[test]
@@ -276,12 +267,12 @@ mod tests {
 
     #[test]
     fn a_message_of_a_removed_identity_is_refused_in_requests_and_answers() {
-        let removed = Removed::default();
-        let here = member(removed.clone());
+        let identities = Identities::default();
+        let here = member(identities.clone());
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(Some(&message)).unwrap();
-        removed.set(&Arc::new([old].into()));
+        identities.set_logged(&Arc::default(), &Arc::new([old].into()));
         assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
         assert!(here.check_answer(&answer(message), old).is_err());

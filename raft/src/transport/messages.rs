@@ -15,7 +15,7 @@ use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
 
 /// The ack mode, with the term and number of its latest change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckMode {
     /// The leader's term.
     pub(crate) term: u64,

@@ -10,7 +10,7 @@ use super::link::Link;
 use super::messages;
 use crate::core::types::{TypeConfig, Vote};
 use crate::core::{proto, runtime};
-use crate::storage::state_machine::{Item, KeyRange, Outgoing};
+use crate::storage::state_machine::{Item, Outgoing};
 use bytes::Bytes;
 use cairn_engine::LogId;
 use openraft::errors::{NetworkError, StreamingError, Unreachable};
@@ -71,7 +71,15 @@ impl Transfer {
                     false => Some(self.outgoing.next_keys(Some(last_key), held).await),
                 }
             };
-            let sending = self.send_range(meta.last_log_id, &mut chunk, &range);
+            let sending = async {
+                for piece in range.pieces() {
+                    if let Some(vote) = self.send_piece(chunk, piece).await? {
+                        return Sent::Ok(Some(vote));
+                    }
+                    chunk += 1;
+                }
+                Ok(None)
+            };
             let (higher, following) = futures::join!(sending, following);
             if let Some(vote) = higher? {
                 return Ok(vote);
@@ -89,33 +97,12 @@ impl Transfer {
         Unreachable::from_string(error).into()
     }
 
-    /// Sends the pieces of a range as chunks from `chunk` on. `Some`: the receiver's higher vote.
-    async fn send_range(
-        &self,
-        last: Option<proto::LogId>,
-        chunk: &mut u64,
-        range: &KeyRange,
-    ) -> Sent<Option<Vote>> {
-        for piece in range.pieces() {
-            if let Some(vote) = self.send_piece(last, *chunk, piece).await? {
-                return Ok(Some(vote));
-            }
-            *chunk += 1;
-        }
-        Ok(None)
-    }
-
     /// Sends a piece, and once more with the values that the receiver lacks. `Some`: the receiver's
     /// higher vote.
-    async fn send_piece(
-        &self,
-        last: Option<proto::LogId>,
-        chunk: u64,
-        piece: &[Item],
-    ) -> Sent<Option<Vote>> {
+    async fn send_piece(&self, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
         let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
         for _ in 0..2 {
-            let answer = self.send_chunk(last, chunk, piece, values).await?;
+            let answer = self.send_chunk(chunk, piece, values).await?;
             let vote = self.receivers_vote(answer.vote)?;
             if vote > self.vote {
                 return Ok(Some(vote));
@@ -138,7 +125,6 @@ impl Transfer {
 
     async fn send_chunk(
         &self,
-        last_log_id: Option<proto::LogId>,
         chunk: u64,
         piece: &[Item],
         values: Vec<Option<Bytes>>,
@@ -154,7 +140,7 @@ impl Transfer {
         let request = proto::SnapshotChunkRequest {
             envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
-            last_log_id,
+            last_log_id: self.outgoing.applied().map(Into::into),
             chunk,
             items: items.collect(),
         };

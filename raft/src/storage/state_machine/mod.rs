@@ -5,9 +5,8 @@
 //! made the effect visible; a snapshot is an O(1) view.
 
 mod apply;
-pub(crate) mod boot_epochs;
+pub(crate) mod identities;
 mod image;
-pub(crate) mod removed;
 pub(crate) mod sessions;
 mod snapshot;
 

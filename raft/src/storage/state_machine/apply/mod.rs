@@ -3,9 +3,8 @@
 //! What holds here: an entry sees the state after the entries before it, though a batch of entries
 //! reaches the engine at once; all operations of a command see the state before the command.
 
-use super::boot_epochs::log_epoch;
-use super::image::Image;
-use super::removed::add_dropped;
+use super::identities::{add_dropped, log_epoch};
+use super::image::{Image, UnsafeRecoveries};
 use super::sessions::SessionCheck;
 use crate::core::codec::{self, StoredCommand, StoredKind};
 use crate::core::command::{OperationResult, Version, WriteOutcome};
@@ -67,10 +66,13 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             Payload::Normal(proposal) if codec::is_unsafe_recovery(&proposal.meta) => {
                 // An unsafe recovery elects a leader for one term; each member that used the grant
                 // may ask for a record.
-                if id.term != self.image.last_unsafe_recovery_term {
-                    self.image.unsafe_recoveries += 1;
-                    self.image.last_unsafe_recovery_index = id.index;
-                    self.image.last_unsafe_recovery_term = id.term;
+                let UnsafeRecoveries { count, last_term, .. } = self.image.unsafe_recoveries;
+                if id.term != last_term {
+                    self.image.unsafe_recoveries = UnsafeRecoveries {
+                        count: count + 1,
+                        last_index: id.index,
+                        last_term: id.term,
+                    };
                 }
                 (Vec::new(), Answer::Nothing)
             }
