@@ -44,6 +44,12 @@ impl NodeId {
     }
 }
 
+impl From<u64> for NodeId {
+    fn from(id: u64) -> NodeId {
+        NodeId::from_u64(id)
+    }
+}
+
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:x}", self.slot(), self.incarnation())

@@ -1,7 +1,7 @@
 //! The joining node's side: it asks the leader to add it until it votes. A voter without a leader
 //! finds out whether it was removed.
 
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::MemberAddress;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
@@ -10,7 +10,6 @@ use openraft::ServerState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::Status;
 
 /// Between two rounds of asking; less than the time for which a leader keeps a join request.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -17,6 +17,7 @@ use crate::transport::identity;
 use crate::transport::receiver;
 use crate::transport::{PendingJoin, messages};
 use cairn_engine::{BootEpoch, Engine, LogId};
+use futures::future::ready;
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::errors::Fatal;
@@ -275,28 +276,20 @@ impl Peer for PeerService {
         let sender = Arc::new(Mutex::new(None::<NodeId>));
         let requests = {
             let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
-            messages.scan(None, move |known, message| {
+            messages.scan((), move |_, message| {
                 let taken = message.and_then(|message| {
-                    let from = match *known {
+                    let known = *sender.lock();
+                    let from = match known {
                         Some(from) => from,
                         None => {
                             service.member.identity.sender_of_request(message.envelope.as_ref())?
                         }
                     };
-                    *known = Some(from);
-                    Ok((from, service.append_request(from, message)?))
+                    let request = service.append_request(from, message)?;
+                    *sender.lock() = Some(from);
+                    Ok(request)
                 });
-                let taken = match taken {
-                    Ok((from, request)) => {
-                        sender.lock().get_or_insert(from);
-                        Some(request)
-                    }
-                    Err(status) => {
-                        *refusal.lock() = Some(status);
-                        None
-                    }
-                };
-                futures::future::ready(taken)
+                ready(taken.map_err(|status| *refusal.lock() = Some(status)).ok())
             })
         };
         let service = self.clone();
@@ -309,7 +302,7 @@ impl Peer for PeerService {
                 )
             });
         let ending = futures::stream::once(async move { refusal.lock().take() });
-        let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
+        let ending = ending.filter_map(|status| ready(status.map(Err)));
         Ok(Response::new(Box::pin(answers.chain(ending))))
     }
 
@@ -320,7 +313,7 @@ impl Peer for PeerService {
         let message = request.into_inner();
         let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
-        let one = futures::stream::once(futures::future::ready(request));
+        let one = futures::stream::once(ready(request));
         let mut answers = Box::pin(self.member.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
         append_response(answer, self.member.identity.to(sender)).map(Response::new)

@@ -30,8 +30,9 @@ pub(crate) async fn hello(
     slot: u16,
     address: &str,
 ) -> Result<Answer, Status> {
-    let request =
-        proto::HelloRequest { envelope: identity.to_anyone(), receiver_slot: u32::from(slot) };
+    // The receiver's identity is not known yet.
+    let envelope = identity.to(NodeId::from_u64(0));
+    let request = proto::HelloRequest { envelope, receiver_slot: u32::from(slot) };
     let hello = call_at(address, |mut client| async move { client.hello(request).await });
     let answer = hello.await?;
     // The answering node may be a removed one. That says nothing about this one, so do not pass on

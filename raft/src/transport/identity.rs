@@ -100,11 +100,6 @@ impl PeerIdentity {
         })
     }
 
-    /// The envelope of a message whose receiver is not known yet.
-    pub(crate) fn to_anyone(&self) -> Option<Envelope> {
-        self.to(NodeId::from_u64(0))
-    }
-
     /// The sender of a request to this member.
     pub(crate) fn sender_of_request(&self, envelope: Option<&Envelope>) -> Result<NodeId, Status> {
         let sender = self.sender_in_cluster(envelope)?;
