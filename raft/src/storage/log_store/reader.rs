@@ -84,6 +84,28 @@ impl LogReader {
         metas.into_iter().map(|(id, meta)| entry(id, meta, Vec::new())).collect()
     }
 
+    /// The first index from `start` on that the log holds, since its beginning may be purged;
+    /// `start` if it holds none.
+    fn first_from(&self, start: u64) -> u64 {
+        let missing = |index| self.engine.log_id_at(GROUP, index).is_none();
+        let Some(last) =
+            self.engine.log_bounds(GROUP).last.filter(|last| start < last.index && missing(start))
+        else {
+            return start;
+        };
+        // `absent` is not in the log, and the log has no holes; `present` is, unless the log is
+        // empty.
+        let (mut absent, mut present) = (start, last.index);
+        while present - absent > 1 {
+            let middle = absent + (present - absent) / 2;
+            match missing(middle) {
+                true => absent = middle,
+                false => present = middle,
+            }
+        }
+        present
+    }
+
     fn log_id_at(&self, index: u64) -> Result<LogId, io::Error> {
         let missing = || io::Error::other(format!("the log has no entry {index}"));
         self.engine.log_id_at(GROUP, index).ok_or_else(missing)
@@ -117,10 +139,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
         range: R,
     ) -> Result<Vec<Entry>, io::Error> {
         let range = half_open(&range);
-        // The beginning may be purged.
-        let purged = self.engine.log_bounds(GROUP).purged;
-        let first = purged.map_or(0, |purged| purged.index.saturating_add(1));
-        self.metas(range.start.max(first)..range.end, usize::MAX)
+        self.metas(self.first_from(range.start)..range.end, usize::MAX)
     }
 
     /// With values, to be sent. Repairs damaged ones. An unrepairable entry must not return an
