@@ -212,7 +212,7 @@ mod tests {
                     (Ok(Err(status)), Some(Some(answer::Kind::Failed(failed)))) => {
                         assert_eq!(status.code(), Code::from(failed.code));
                         assert_eq!(status.message(), failed.message);
-                        let kept = crate::convert::error_detail(&status);
+                        let kept = proto::ErrorDetail::of(&status);
                         assert_eq!(kept, failed.detail);
                         Failure::of(&status);
                     }

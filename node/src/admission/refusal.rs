@@ -110,13 +110,11 @@ pub(crate) fn read_late(waited_ms: u128) -> Status {
     ))
 }
 
-fn not_leader(config: &NodeConfig, leader: Option<(NodeId, MemberAddress)>) -> Status {
-    let leader = leader.map(|(id, logged)| (id, config.address_of(id, &logged).clone()));
-    let message = match &leader {
-        Some((id, address)) => format!("node {id} at {} is the leader; ask it", address.client),
-        None => "another node is the leader; ask any other member".to_string(),
-    };
-    let detail = ErrorDetail { leader: leader.map(leader_message), ..detail(Reason::NotLeader) };
+fn not_leader(config: &NodeConfig, (id, logged): (NodeId, MemberAddress)) -> Status {
+    let address = config.address_of(id, &logged).clone();
+    let message = format!("node {id} at {} is the leader; ask it", address.client);
+    let leader = Some(leader_message((id, address)));
+    let detail = ErrorDetail { leader, ..detail(Reason::NotLeader) };
     detail.into_status(Code::FailedPrecondition, message)
 }
 

@@ -4,9 +4,9 @@
 //! condition holds, the changes are applied in order, all of them, with the entry's index as
 //! version; else none.
 
+pub use super::proto::OperationResult;
 use bytes::Bytes;
 use cairn_engine::LogId;
-use serde::{Deserialize, Serialize};
 
 /// The version of a key: the index of the entry that last put it.
 pub type Version = u64;
@@ -88,15 +88,6 @@ impl Operation {
         }
     }
 
-    /// What must hold before.
-    pub fn condition(&self) -> Condition {
-        match self {
-            Operation::Put { condition, .. }
-            | Operation::Delete { condition, .. }
-            | Operation::Check { condition, .. } => *condition,
-        }
-    }
-
     /// The value of a put.
     pub fn value(&self) -> Option<&Bytes> {
         match self {
@@ -132,7 +123,7 @@ impl Condition {
     }
 }
 
-/// What became of a command that was replicated.
+/// What became of a command when it was first applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteOutcome {
     /// Where the command is in the log; its index is the version of every key that it put.
@@ -141,15 +132,4 @@ pub struct WriteOutcome {
     pub applied: bool,
     /// One per operation.
     pub results: Vec<OperationResult>,
-}
-
-/// What an operation found before the command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperationResult {
-    /// Whether its condition held.
-    pub condition_held: bool,
-    /// Whether the key existed.
-    pub existed: bool,
-    /// The key's version, 0 if it did not exist.
-    pub version: Version,
 }

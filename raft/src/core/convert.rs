@@ -6,14 +6,28 @@
 use super::error::Malformed;
 use super::ids::{MemberAddress, NodeId};
 use super::proto;
-use super::types::{Membership, RaftLogId};
+use super::types::{Membership, RaftLogId, engine_log_id};
+use cairn_engine::LogId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// No cluster ever reaches a term or an index as large as this.
 pub(crate) const BOUND: u64 = 1 << 62;
 
+impl From<LogId> for proto::LogId {
+    fn from(LogId { term, index }: LogId) -> proto::LogId {
+        proto::LogId { term, index }
+    }
+}
+
+/// Unchecked: to be compared, not to be stored.
+impl From<proto::LogId> for LogId {
+    fn from(proto::LogId { term, index }: proto::LogId) -> LogId {
+        LogId { term, index }
+    }
+}
+
 pub(crate) fn log_id_to_proto(id: &RaftLogId) -> proto::LogId {
-    proto::LogId { term: id.committed_leader_id().term, index: id.index() }
+    engine_log_id(id).into()
 }
 
 pub(crate) fn log_id_from_proto(id: proto::LogId) -> Result<RaftLogId, Malformed> {

@@ -26,10 +26,10 @@ pub enum Error {
 #[non_exhaustive]
 pub enum WriteError {
     /// Another member leads. Nothing was proposed.
-    #[error("this member does not lead{}", hint(leader))]
+    #[error("this member does not lead; {} at {} does", leader.0, leader.1.client)]
     NotLeader {
-        /// Who leads, if known.
-        leader: Option<(NodeId, MemberAddress)>,
+        /// Who leads.
+        leader: (NodeId, MemberAddress),
     },
     /// No member is known to lead. Nothing was proposed.
     #[error("no member leads at the moment")]
@@ -57,10 +57,10 @@ pub enum WriteError {
 #[non_exhaustive]
 pub enum ReadError {
     /// Another member leads.
-    #[error("this member does not lead{}", hint(leader))]
+    #[error("this member does not lead; {} at {} does", leader.0, leader.1.client)]
     NotLeader {
-        /// Who leads, if known.
-        leader: Option<(NodeId, MemberAddress)>,
+        /// Who leads.
+        leader: (NodeId, MemberAddress),
     },
     /// No member is known to lead, or a quorum does not answer.
     #[error("no member leads at the moment")]
@@ -68,12 +68,6 @@ pub enum ReadError {
     /// This member has stopped serving.
     #[error("this member has stopped: {0}")]
     Stopped(String),
-}
-
-fn hint(leader: &Option<(NodeId, MemberAddress)>) -> String {
-    leader
-        .as_ref()
-        .map_or_else(String::new, |(id, address)| format!("; {id} at {} does", address.client))
 }
 
 /// Bytes that are not a valid entry.

@@ -1,7 +1,6 @@
 //! A member's identity, and where it can be reached.
 
 use cairn_engine::GroupId;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The group of the engine that a replica uses: the only one, for now.
@@ -15,10 +14,7 @@ const INCARNATION_MASK: u64 = (1 << INCARNATION_BITS) - 1;
 ///
 /// A member votes and acknowledges under it. A member that may have lost either for good gets a new
 /// incarnation, so the others do not take the new one for the old.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u64);
 
 impl NodeId {
@@ -61,18 +57,12 @@ impl fmt::Display for NodeId {
 }
 
 /// Where a member listens, `host:port` each.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberAddress {
     /// For the other members.
     pub peer: String,
     /// For clients.
     pub client: String,
-}
-
-impl fmt::Display for MemberAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.peer)
-    }
 }
 
 #[cfg(test)]

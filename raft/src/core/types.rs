@@ -1,13 +1,12 @@
 //! openraft's types, chosen once. Crate-private.
 
-use super::command::OperationResult;
+use super::command::WriteOutcome;
 use super::ids::{MemberAddress, NodeId};
 use super::runtime::Runtime;
 use bytes::Bytes;
 use openraft::alias::{CommittedLeaderIdOf, LogIdOf};
 use openraft::entry::RaftEntry;
 use openraft::impls::leader_id_std;
-use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -58,7 +57,7 @@ pub(crate) fn engine_log_id(id: &RaftLogId) -> cairn_engine::LogId {
 }
 
 /// A command in the form in which it is stored and sent: the leader encodes it once.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Proposal {
     /// Everything but the values, as [`crate::core::codec`] encodes it.
     pub(crate) meta: Bytes,
@@ -87,13 +86,12 @@ impl fmt::Display for Proposal {
 }
 
 /// A log entry on its way through openraft.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) log_id: RaftLogId,
     pub(crate) payload: Payload,
     /// The capacity that is reserved for an entry that a leader sent, until the entry has its
     /// extents or is dropped.
-    #[serde(skip)]
     pub(crate) held: Option<Held>,
 }
 
@@ -143,21 +141,12 @@ impl RaftEntry for Entry {
 }
 
 /// The result of applying an entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A blank or a membership entry.
     Nothing,
     /// A command's outcome, now or when it was first applied.
-    Outcome {
-        /// The entry that applied it.
-        term: u64,
-        /// The entry that applied it.
-        index: u64,
-        /// Whether every condition held.
-        applied: bool,
-        /// One per operation.
-        results: Vec<OperationResult>,
-    },
+    Outcome(WriteOutcome),
     /// The command's session is no longer known; it was not applied.
     SessionExpired,
 }

@@ -28,7 +28,7 @@ use openraft::vote::RaftLeaderId;
 use openraft::{RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a leader checks its followers.
@@ -55,8 +55,7 @@ struct Recovering {
 impl AckModes {
     pub(crate) fn new(engine: Engine) -> AckModes {
         engine.set_safe_acks(true);
-        let ack_mode = AckMode { term: 0, number: 0, fast: false };
-        AckModes { engine, ack_mode: Mutex::new(ack_mode), recovering: Mutex::default() }
+        AckModes { engine, ack_mode: Mutex::default(), recovering: Mutex::default() }
     }
 
     /// The ack mode that an append in the leader's term carries: safe and numbered 0 if the mode in
@@ -84,30 +83,29 @@ impl AckModes {
         self.recovering.lock().insert(member, Recovering { epoch, caught_up: None });
     }
 
-    /// Chooses the ack mode while this member leads. Runs until the replica is dropped or the
-    /// member stops.
-    pub(crate) async fn run(ack_modes: Weak<AckModes>, member: Arc<LocalMember>) {
+    /// Chooses the ack mode while this member leads. Runs until the member stops.
+    pub(crate) async fn run(self: Arc<Self>, member: Arc<LocalMember>) {
         let timeout = Duration::from_millis(member.config.election_min_ms);
         let mut enough = 0;
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            let Some(ack_modes) = ack_modes.upgrade().filter(|_| !member.stops()) else {
+            if member.stops() {
                 return;
-            };
+            }
             let leading = with_metrics(&member.raft, |metrics| {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
                 enough = 0;
-                ack_modes.recovering.lock().clear();
+                self.recovering.lock().clear();
                 continue;
             };
-            let healthy = ack_modes.healthy(&metrics, &member.progress, timeout);
+            let healthy = self.healthy(&metrics, &member.progress, timeout);
             enough = match spare(&metrics, &healthy) {
                 true => enough + 1,
                 false => 0,
             };
-            ack_modes.lead(metrics.current_term, enough >= STABLE_ROUNDS);
+            self.lead(metrics.current_term, enough >= STABLE_ROUNDS);
         }
     }
 

@@ -89,26 +89,20 @@ impl Gate {
 
     /// Whether this member may ask for votes.
     pub(crate) fn may_campaign(&self, member: NodeId) -> bool {
-        self.is_open()
-            || self
-                .unsafe_recovery()
-                .is_some_and(|unsafe_recovery| unsafe_recovery.candidate == member)
+        self.is_open() || self.unsafe_recovery().is_some_and(|grant| grant.candidate == member)
     }
 
     pub(crate) fn unsafe_recovery(&self) -> Option<UnsafeRecovery> {
         let given = self.closed.lock().unsafe_recovery;
         given
             .filter(|(_, at)| runtime::now() - *at < UnsafeRecovery::LIFETIME)
-            .map(|(unsafe_recovery, _)| unsafe_recovery)
+            .map(|(grant, _)| grant)
     }
 
     /// Whether an unsafe-recovery grant chose this member, even if it has expired: this says how an
     /// election was won, not whether to vote.
     pub(crate) fn was_chosen(&self, member: NodeId) -> bool {
-        self.closed
-            .lock()
-            .unsafe_recovery
-            .is_some_and(|(unsafe_recovery, _)| unsafe_recovery.candidate == member)
+        self.closed.lock().unsafe_recovery.is_some_and(|(grant, _)| grant.candidate == member)
     }
 
     /// Whether a leader sent a message within this time.

@@ -4,8 +4,11 @@ use super::{EpochRecords, Gate};
 use crate::core::config::ReplicaConfig;
 use crate::storage::Raft;
 use crate::storage::progress::Progress;
-use crate::transport::PeerIdentity;
+use crate::storage::repair::Repairer;
+use crate::storage::state_machine::PinnedSnapshot;
+use crate::transport::{PeerIdentity, SnapshotReceiver};
 use cairn_engine::Engine;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +21,11 @@ pub(crate) struct LocalMember {
     pub(crate) gate: Arc<Gate>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) records: Arc<EpochRecords>,
+    pub(crate) pinned: PinnedSnapshot,
+    pub(crate) repairer: Arc<Repairer>,
+    pub(crate) receiver: SnapshotReceiver,
+    /// Why this identity is no longer a member.
+    pub(crate) removed_reason: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,
 }
 

@@ -8,7 +8,7 @@
 use super::LocalMember;
 use crate::core::ids::GROUP;
 use crate::core::raft_metrics::with_metrics;
-use crate::transport::{self, addresses};
+use crate::transport::{self, others};
 
 /// Asks every voter once, all at the same time. A voter that does not answer under its own identity
 /// does not count.
@@ -16,22 +16,15 @@ use crate::transport::{self, addresses};
 /// # Errors
 /// Names a voter whose log is more up-to-date.
 pub(crate) async fn is_most_up_to_date(member: &LocalMember) -> Result<(), String> {
-    let voters: Vec<_> = with_metrics(&member.raft, |metrics| {
-        let others = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
-        let with_addresses = |voter| {
-            let logged = metrics.membership_config.get_node(&voter)?;
-            let all = addresses(&member.config.initial_members, voter, logged)
-                .into_iter()
-                .map(str::to_owned);
-            Some((voter, all.collect::<Vec<_>>()))
-        };
-        others.filter_map(with_addresses).collect()
+    let voters = with_metrics(&member.raft, |metrics| {
+        let mut others = others(metrics, &member.config.initial_members);
+        let votes = |id| metrics.membership_config.voter_ids().any(|voter| voter == id);
+        others.retain(|(id, _)| votes(*id));
+        others
     });
-    let asked =
-        voters.iter().flat_map(|(voter, all)| all.iter().map(move |address| (*voter, address)));
-    let asked = asked.map(|(voter, address)| async move {
+    let asked = voters.iter().map(|(voter, address)| async move {
         let answer = transport::hello(&member.identity, voter.slot(), address).await.ok()?;
-        (answer.id == voter).then_some((voter, answer.last_log_id))
+        (answer.id == *voter).then_some((voter, answer.last_log_id))
     });
     let own = member.engine.log_bounds(GROUP).last;
     for (voter, last) in futures::future::join_all(asked).await.into_iter().flatten() {

@@ -167,10 +167,7 @@ impl LocalMember {
     /// vote for this leadership. The leadership of another member, or one that was elected without
     /// this member's vote after the grant had expired, discards nothing.
     pub(crate) fn is_unsafe_leadership(&self, leader: NodeId, vote: &Vote) -> bool {
-        let in_force = self
-            .gate
-            .unsafe_recovery()
-            .is_some_and(|unsafe_recovery| unsafe_recovery.candidate == leader);
+        let in_force = self.gate.unsafe_recovery().is_some_and(|grant| grant.candidate == leader);
         let voted = || {
             let own = log_store::stored_vote(&self.engine).ok().flatten();
             own.is_some_and(|own| own.leader_id == vote.leader_id)

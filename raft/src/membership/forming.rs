@@ -30,16 +30,12 @@ pub(crate) fn is_mine(member: &LocalMember) -> bool {
 /// Asks until every member has answered, then forms the cluster.
 pub(crate) async fn run(member: Arc<LocalMember>) {
     let node = member.identity.id();
-    let mut known = BTreeMap::from([(node.slot(), node)]);
     for round in 0.. {
         if member.stops() || joined(&member) {
             return;
         }
-        match ask(&member, &mut known).await {
-            Ok(()) if known.len() == member.config.initial_members.len() => {
-                return form(&member, &known).await;
-            }
-            Ok(()) => {}
+        match ask(&member).await {
+            Ok(members) => return form(&member, members).await,
             Err(reason) if round % ROUNDS_PER_LINE == 0 => {
                 tracing::info!(%node, reason, "the cluster is not formed yet");
             }
@@ -56,17 +52,19 @@ fn joined(member: &LocalMember) -> bool {
     })
 }
 
-async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<(), String> {
-    let mut missing = Err(String::new());
-    // Ask all of them again each round: a member that was wiped since has another identity.
-    known.retain(|slot, _| *slot == member.identity.id().slot());
+/// The first membership, if every member answers and is uninitialized. Asks all of them again each
+/// time: a member that was wiped since has another identity.
+async fn ask(member: &LocalMember) -> Result<BTreeMap<NodeId, MemberAddress>, String> {
+    let own = member.identity.id();
+    let (mut members, mut missing) = (BTreeMap::new(), None);
     for (slot, address) in &member.config.initial_members {
-        if *slot == member.identity.id().slot() {
+        if *slot == own.slot() {
+            members.insert(own, address.clone());
             continue;
         }
         match hello(&member.identity, *slot, &address.peer).await {
             Ok(answer) if answer.uninitialized => {
-                known.insert(*slot, answer.id);
+                members.insert(answer.id, address.clone());
             }
             Ok(answer) => {
                 return Err(format!(
@@ -76,23 +74,14 @@ async fn ask(member: &LocalMember, known: &mut BTreeMap<u16, NodeId>) -> Result<
                 ));
             }
             Err(status) => {
-                missing = Err(format!("slot {slot} at {}: {}", address.peer, status.message()))
+                missing = Some(format!("slot {slot} at {}: {}", address.peer, status.message()))
             }
         }
     }
-    match known.len() == member.config.initial_members.len() {
-        true => Ok(()),
-        false => missing,
-    }
+    missing.map_or(Ok(members), Err)
 }
 
-async fn form(member: &LocalMember, known: &BTreeMap<u16, NodeId>) {
-    let members: BTreeMap<NodeId, MemberAddress> = known
-        .iter()
-        .filter_map(|(slot, id)| {
-            member.config.initial_members.get(slot).map(|address| (*id, address.clone()))
-        })
-        .collect();
+async fn form(member: &LocalMember, members: BTreeMap<NodeId, MemberAddress>) {
     let names: Vec<String> = members.keys().map(NodeId::to_string).collect();
     let node = member.identity.id();
     match member.raft.initialize(members).await {

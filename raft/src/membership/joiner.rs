@@ -1,17 +1,15 @@
 //! The joining node's side: it asks the leader to add it until it votes. A voter without a leader
 //! finds out whether it was removed.
 
-use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::ids::MemberAddress;
 use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::durability::LocalMember;
 use crate::transport::{self, PendingJoin};
 use openraft::ServerState;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::Status;
 
 /// Between two rounds of asking; less than the time for which a leader keeps a join request.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -19,11 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const NO_LEADER_AFTER: Duration = Duration::from_secs(5);
 
 /// The task of a member that may have to join.
-pub(crate) struct Joiner {
-    pub(crate) member: Arc<LocalMember>,
-    /// Why this identity is no longer a member.
-    pub(crate) removed_reason: Arc<Mutex<Option<String>>>,
-}
+pub(crate) struct Joiner(pub(crate) Arc<LocalMember>);
 
 /// Whether this member votes, as far as it knows.
 enum VoteStatus {
@@ -38,10 +32,10 @@ impl Joiner {
     pub(crate) async fn run(self) {
         let began = runtime::now();
         let mut logged = BTreeMap::new();
-        while !self.member.stops() {
+        while !self.0.stops() {
             runtime::sleep(POLL_INTERVAL).await;
             match self.vote_status() {
-                VoteStatus::Votes => *self.removed_reason.lock() = None,
+                VoteStatus::Votes => *self.0.removed_reason.lock() = None,
                 VoteStatus::NoLeader if runtime::now() - began > NO_LEADER_AFTER => {
                     self.ask_all(false, &mut logged).await
                 }
@@ -52,7 +46,7 @@ impl Joiner {
     }
 
     fn vote_status(&self) -> VoteStatus {
-        let metrics = with_metrics(&self.member.raft, Clone::clone);
+        let metrics = with_metrics(&self.0.raft, Clone::clone);
         if !metrics.membership_config.voter_ids().any(|voter| voter == metrics.id) {
             return VoteStatus::Joins;
         }
@@ -61,7 +55,7 @@ impl Joiner {
         let now = runtime::now();
         let leads = metrics.state == ServerState::Leader
             && metrics.last_quorum_acked.is_some_and(|at| now - *at < NO_LEADER_AFTER);
-        match leads || self.member.gate.leader_contact_within(NO_LEADER_AFTER) {
+        match leads || self.0.gate.leader_contact_within(NO_LEADER_AFTER) {
             true => VoteStatus::Votes,
             false => VoteStatus::NoLeader,
         }
@@ -69,22 +63,29 @@ impl Joiner {
 
     /// Asks all members that answer, and with `join` asks the leader to add this one.
     async fn ask_all(&self, join: bool, logged: &mut BTreeMap<u16, String>) {
-        let (node, members) = (self.member.identity.id(), &self.member.config.initial_members);
+        let (identity, members) = (&self.0.identity, &self.0.config.initial_members);
+        let node = identity.id();
         let Some(own) = members.get(&node.slot()) else { return };
-        for (slot, address) in members.iter().filter(|(slot, _)| **slot != node.slot()) {
-            let answer = match transport::hello(&self.member.identity, *slot, &address.peer).await {
+        for (slot, MemberAddress { peer, .. }) in
+            members.iter().filter(|(slot, _)| **slot != node.slot())
+        {
+            let answer = match transport::hello(identity, *slot, peer).await {
                 Ok(answer) if answer.uninitialized || !join => continue,
-                Ok(answer) => self.ask(answer.id, address, own).await,
+                Ok(answer) => {
+                    let (address, active) = (own.clone(), self.0.gate.is_open());
+                    let pending_join = PendingJoin { id: node, address, active };
+                    transport::ask_to_join(identity, answer.id, peer, pending_join).await
+                }
                 Err(status) => Err(status),
             };
             match answer {
                 Ok(_) => {
-                    *self.removed_reason.lock() = None;
+                    *self.0.removed_reason.lock() = None;
                     return;
                 }
                 Err(status) if status.code() == transport::REFUSED_IDENTITY => {
                     let reason = status.message().to_string();
-                    if self.removed_reason.lock().replace(reason.clone()).is_none() {
+                    if self.0.removed_reason.lock().replace(reason.clone()).is_none() {
                         tracing::warn!(%node, reason, "this identity is no longer a member of the cluster");
                     }
                     return;
@@ -102,17 +103,5 @@ impl Joiner {
                 }
             }
         }
-    }
-
-    async fn ask(
-        &self,
-        leader: NodeId,
-        address: &MemberAddress,
-        own: &MemberAddress,
-    ) -> Result<bool, Status> {
-        let LocalMember { identity, gate, .. } = &*self.member;
-        let pending_join =
-            PendingJoin { id: identity.id(), address: own.clone(), active: gate.is_open() };
-        transport::ask_to_join(identity, leader, &address.peer, &pending_join).await
     }
 }

@@ -13,8 +13,8 @@ use openraft::raft::Precondition;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -151,30 +151,28 @@ impl Reconciler {
         answer.await.ok()?.ok().map(drop)
     }
 
-    /// Reconciles the membership until the replica is dropped or the member stops.
-    pub(crate) async fn run(reconciler: Weak<Reconciler>) {
+    /// Reconciles the membership until the member stops.
+    pub(crate) async fn run(self: Arc<Self>) {
         loop {
             runtime::sleep(POLL_INTERVAL).await;
-            let Some(reconciler) =
-                reconciler.upgrade().filter(|reconciler| !reconciler.member.stops())
-            else {
+            if self.member.stops() {
                 return;
-            };
-            let leading = with_metrics(&reconciler.member.raft, |metrics| {
+            }
+            let leading = with_metrics(&self.member.raft, |metrics| {
                 (metrics.state == ServerState::Leader).then(|| metrics.clone())
             });
             let Some(metrics) = leading else {
-                *reconciler.leads.lock() = None;
+                *self.leads.lock() = None;
                 continue;
             };
-            reconciler.log_epochs(&metrics);
-            reconciler.propose_synced_entry(metrics.current_term);
+            self.log_epochs(&metrics);
+            self.propose_synced_entry(metrics.current_term);
             // Every step but `Finish` needs a leader that can judge which members are silent.
-            let can_judge = reconciler.has_led(metrics.current_term);
+            let can_judge = self.has_led(metrics.current_term);
             if let Some(step) =
-                reconciler.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
+                self.next(&metrics).filter(|step| can_judge || *step == Step::Finish)
             {
-                reconciler.take(step, &metrics.membership_config).await;
+                self.take(step, &metrics.membership_config).await;
             }
         }
     }
@@ -194,12 +192,12 @@ impl Reconciler {
 
     /// Logs the members' boot epochs that the log lacks.
     fn log_epochs(&self, metrics: &RaftMetrics<TypeConfig>) {
-        let (boot_epochs, own) =
-            (self.member.identity.boot_epochs(), self.member.engine.boot_epoch());
+        let known = &self.member.identity.identities;
+        let own = self.member.engine.boot_epoch();
         for (member, _) in metrics.membership_config.nodes() {
             let unlogged = match *member == metrics.id {
-                true => Some(own).filter(|epoch| !boot_epochs.has_logged(*member, *epoch)),
-                false => boot_epochs.unlogged(*member),
+                true => Some(own).filter(|epoch| !known.has_logged(*member, *epoch)),
+                false => known.unlogged(*member),
             };
             if let Some(epoch) = unlogged {
                 self.member.records.propose(metrics.vote, *member, epoch, false);
@@ -284,16 +282,7 @@ fn voter_to_replace(metrics: &RaftMetrics<TypeConfig>, joiner: NodeId) -> Result
     let Some(voters) = membership.get_joint_config().last() else {
         return Err("the cluster is not formed".into());
     };
-    let alive = alive(metrics);
-    let (caught_up, pending_joins) = (BTreeSet::new(), BTreeMap::new());
-    let seen = View {
-        own: metrics.id,
-        membership,
-        alive: &alive,
-        caught_up: &caught_up,
-        pending_joins: &pending_joins,
-    };
-    step::voter_to_replace(&seen, voters, joiner)
+    step::voter_to_replace(metrics.id, membership, &alive(metrics), voters, joiner)
 }
 
 /// The members with which the leader had contact lately, the leader included.

@@ -49,7 +49,7 @@ fn step_for(
     pending_join: &PendingJoin,
 ) -> Option<Step> {
     let slot = pending_join.id.slot();
-    let old = voter_to_replace(view, voters, pending_join.id)
+    let old = voter_to_replace(view.own, view.membership, view.alive, voters, pending_join.id)
         .ok()
         .filter(|old| *old != pending_join.id)?;
     if view.membership.get_node(&pending_join.id).is_none() {
@@ -70,7 +70,9 @@ fn step_for(
 /// # Errors
 /// Why the node cannot be added now.
 pub(super) fn voter_to_replace(
-    view: &View<'_>,
+    own: NodeId,
+    membership: &Membership,
+    alive: &BTreeSet<NodeId>,
     voters: &BTreeSet<NodeId>,
     joiner: NodeId,
 ) -> Result<NodeId, String> {
@@ -81,11 +83,11 @@ pub(super) fn voter_to_replace(
     if *old == joiner {
         return Ok(joiner);
     }
-    if *old == view.own || view.alive.contains(old) {
+    if *old == own || alive.contains(old) {
         return Err(format!("slot {slot} is held by member {old}, which is alive; stop it first"));
     }
-    let mut rivals = view.membership.nodes().map(|(id, _)| id);
-    match rivals.find(|id| id.slot() == slot && **id != joiner && view.alive.contains(id)) {
+    let mut rivals = membership.nodes().map(|(id, _)| id);
+    match rivals.find(|id| id.slot() == slot && **id != joiner && alive.contains(id)) {
         Some(rival) => {
             Err(format!("slot {slot} already has another joining node, {rival}, which is alive"))
         }

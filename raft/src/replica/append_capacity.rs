@@ -15,7 +15,7 @@ use crate::core::proto;
 use crate::core::types::Held;
 use cairn_engine::{Engine, Need};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::Status;
@@ -39,12 +39,11 @@ struct Reserved {
     bytes: u64,
     /// Bytes in a checkpoint.
     index_bytes: u64,
-    requests: VecDeque<Request>,
+    requests: BTreeMap<u64, Request>,
     next: u64,
 }
 
 struct Request {
-    number: u64,
     bytes: u64,
     index_bytes: u64,
     lengths: Vec<u64>,
@@ -116,7 +115,7 @@ impl AppendCapacity {
         let all = || {
             reserved
                 .requests
-                .iter()
+                .values()
                 .flat_map(|request| &request.lengths)
                 .chain(&lengths)
                 .copied()
@@ -132,24 +131,18 @@ impl AppendCapacity {
         reserved.next += 1;
         reserved.bytes += bytes;
         reserved.index_bytes += index_bytes;
-        reserved.requests.push_back(Request { number, bytes, index_bytes, lengths });
+        reserved.requests.insert(number, Request { bytes, index_bytes, lengths });
         Ok(number)
-    }
-
-    fn release(&self, number: u64) {
-        let mut reserved = self.reserved.lock();
-        if let Some(at) = reserved.requests.iter().position(|request| request.number == number)
-            && let Some(request) = reserved.requests.remove(at)
-        {
-            reserved.bytes -= request.bytes;
-            reserved.index_bytes -= request.index_bytes;
-        }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.append_capacity.release(self.number);
+        let mut reserved = self.append_capacity.reserved.lock();
+        if let Some(request) = reserved.requests.remove(&self.number) {
+            reserved.bytes -= request.bytes;
+            reserved.index_bytes -= request.index_bytes;
+        }
     }
 }
 

@@ -11,21 +11,10 @@ use crate::core::raft_metrics::with_metrics;
 use crate::core::runtime;
 use crate::core::types::engine_log_id;
 use crate::durability::{LocalMember, leadership};
-use crate::storage::repair::Repairer;
-use crate::storage::state_machine::PinnedSnapshot;
-use crate::transport::SnapshotReceiver;
 use cairn_engine::{EngineStatus, LogBounds, LogId};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// What maintenance needs. It ends when the replica does.
-pub(crate) struct Maintained {
-    pub(crate) member: Arc<LocalMember>,
-    pub(crate) pinned: PinnedSnapshot,
-    pub(crate) receiver: Arc<SnapshotReceiver>,
-    pub(crate) repairer: Arc<Repairer>,
-}
 
 /// A follower whose log grew within this time is catching up: keep what it needs next.
 const CATCHING_UP: Duration = Duration::from_secs(10);
@@ -37,50 +26,51 @@ const SPACE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// was full.
 const INDEX_CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// When a checkpoint was last taken to free the data area, and a checkpoint area; and how many
-/// refusals for a full checkpoint area are already dealt with.
-struct Relieved {
-    data: runtime::Instant,
-    index: runtime::Instant,
+/// Maintains one member.
+pub(super) struct Maintenance {
+    member: Arc<LocalMember>,
+    followers: Followers,
+    /// When a checkpoint was last taken to free the data area, and a checkpoint area.
+    data_relieved: runtime::Instant,
+    index_relieved: runtime::Instant,
+    /// How many refusals for a full checkpoint area are already dealt with.
     refusals: u64,
 }
 
 /// Each follower's position, and when it last advanced.
 type Followers = BTreeMap<NodeId, (Option<LogId>, runtime::Instant)>;
 
-/// Maintains the replica until it is dropped or its member stops.
-pub(crate) async fn run(maintained: Weak<Maintained>) {
-    let mut followers = Followers::new();
-    let now = runtime::now();
-    let mut relieved = Relieved { data: now, index: now, refusals: 0 };
-    loop {
-        let Some(pause) =
-            maintained.upgrade().map(|it| Duration::from_millis(it.member.config.maintenance_ms))
-        else {
-            return;
-        };
-        runtime::sleep(pause).await;
-        let Some(maintained) = maintained.upgrade().filter(|it| !it.member.stops()) else {
-            return;
-        };
-        if let Some(reason) = maintained.member.engine.status().failed {
-            // The engine has logged it.
-            tracing::info!(node = %maintained.member.raft.node_id(), reason, "storage failed; replication stops");
-            maintained.member.raft.shutdown().await.ok();
-            return;
-        }
-        maintained.receiver.expire();
-        maintained.hand_over_if_unfit().await;
-        if maintained.run_once(&mut followers, &mut relieved).await.is_err() {
-            return;
+impl Maintenance {
+    pub(super) fn new(member: Arc<LocalMember>) -> Maintenance {
+        let (followers, now) = (Followers::new(), runtime::now());
+        Maintenance { member, followers, data_relieved: now, index_relieved: now, refusals: 0 }
+    }
+
+    /// Runs until the member stops.
+    pub(super) async fn run(mut self) {
+        let member = self.member.clone();
+        loop {
+            runtime::sleep(Duration::from_millis(member.config.maintenance_ms)).await;
+            if member.stops() {
+                return;
+            }
+            if let Some(reason) = member.engine.status().failed {
+                // The engine has logged it.
+                tracing::info!(node = %member.raft.node_id(), reason, "storage failed; replication stops");
+                member.raft.shutdown().await.ok();
+                return;
+            }
+            member.receiver.expire();
+            self.hand_over_if_unfit().await;
+            if self.run_once().await.is_err() {
+                return;
+            }
         }
     }
-}
 
-impl Maintained {
-    async fn run_once(&self, followers: &mut Followers, relieved: &mut Relieved) -> Result<(), ()> {
-        self.observe(followers);
-        let LocalMember { raft, config, engine, progress, .. } = &*self.member;
+    async fn run_once(&mut self) -> Result<(), ()> {
+        self.observe();
+        let LocalMember { raft, config, engine, progress, repairer, .. } = &*self.member;
         let checkpointed = progress.last_checkpointed();
         let bounds = engine.log_bounds(GROUP);
         let status = engine.status();
@@ -88,7 +78,7 @@ impl Maintained {
         // Small values take whole blocks, so a log within its byte limit may still fill the data
         // area. A write that was refused because a checkpoint area was full may fit once the log is
         // purged.
-        let refused = status.index_refusals > relieved.refusals;
+        let refused = status.index_refusals > self.refusals;
         let tight = status.free_bytes < status.data_bytes / 4
             || status.index_log_bytes > status.index_capacity_bytes / 4
             || refused;
@@ -98,14 +88,15 @@ impl Maintained {
             false => limits.purge_target(&bounds, engine.log_bytes(GROUP), status.index_log_bytes),
         };
         let due = engine.purge_due(GROUP);
-        let purgeable_entry = self.repairer.purgeable_through();
-        let purgeable_entry = purgeable_entry
+        let purgeable_entry = repairer
+            .purgeable_through()
             .filter(|index| bounds.purged.is_none_or(|purged| purged.index < *index));
         let (now, applied) = (runtime::now(), engine.applied(GROUP));
         let relief =
-            full && relieved.data + SPACE_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
-        let index_relief =
-            refused && relieved.index + INDEX_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
+            full && self.data_relieved + SPACE_CHECKPOINT_INTERVAL <= now && applied > checkpointed;
+        let index_relief = refused
+            && self.index_relieved + INDEX_CHECKPOINT_INTERVAL <= now
+            && applied > checkpointed;
         if !progress.is_building()
             && (relief
                 || index_relief
@@ -115,14 +106,14 @@ impl Maintained {
                 || self.wants_checkpoint(&status, &limits, checkpointed, &bounds))
         {
             if relief {
-                relieved.data = now;
+                self.data_relieved = now;
             }
             if index_relief {
-                relieved.index = now;
+                self.index_relieved = now;
             }
             raft.trigger().snapshot().await.map_err(drop)?;
         }
-        let held = self.held(followers).filter(|_| !tight).unwrap_or(u64::MAX);
+        let held = self.held().filter(|_| !tight).unwrap_or(u64::MAX);
         // A due purge does not wait for followers: what it removes was freed, and may be
         // unreadable.
         let target = purgeable
@@ -137,7 +128,7 @@ impl Maintained {
                 return Ok(());
             }
             // Purged, or nothing more can be: a later refusal counts again.
-            relieved.refusals = status.index_refusals;
+            self.refusals = status.index_refusals;
         }
         Ok(())
     }
@@ -146,22 +137,22 @@ impl Maintained {
     /// it should send, or its disk stalls. In the second case it takes no writes, and the engine's
     /// timeout ends it only later.
     async fn hand_over_if_unfit(&self) {
-        let LocalMember { raft, config, engine, .. } = &*self.member;
+        let LocalMember { raft, config, engine, repairer, .. } = &*self.member;
         let limit = Duration::from_millis(config.election_min_ms);
         let leads = with_metrics(raft, |metrics| leadership::transferee(metrics).is_some());
         if leads && engine.status().stalled {
             tracing::warn!(node = %raft.node_id(), "the disk stalls; handing leadership over");
             leadership::hand_over(raft, limit).await;
         }
-        if self.repairer.take_unreadable_for_long() {
+        if repairer.take_unreadable_for_long() {
             tracing::warn!(node = %raft.node_id(), "an entry cannot be read, and no member has it; handing leadership over");
             leadership::hand_over(raft, limit).await;
         }
     }
 
     /// While this member leads, records which followers advance.
-    fn observe(&self, followers: &mut Followers) {
-        let now = runtime::now();
+    fn observe(&mut self) {
+        let (followers, now) = (&mut self.followers, runtime::now());
         with_metrics(&self.member.raft, |metrics| match &metrics.replication {
             None => followers.clear(),
             Some(replication) => {
@@ -179,11 +170,11 @@ impl Maintained {
 
     /// The log after this index is needed by a follower that is catching up, or by a snapshot's
     /// receiver.
-    fn held(&self, followers: &Followers) -> Option<u64> {
+    fn held(&self) -> Option<u64> {
         let now = runtime::now();
-        let live = followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
+        let live = self.followers.values().filter(|(_, advanced)| now - *advanced < CATCHING_UP);
         let matched = live.filter_map(|(matched, _)| matched.map(|id| id.index));
-        matched.chain(self.pinned.holds_log_after().map(|id| id.index)).min()
+        matched.chain(self.member.pinned.holds_log_after().map(|id| id.index)).min()
     }
 
     /// A checkpoint is due after a number of bytes, when the journal fills up, or when the log is

@@ -27,11 +27,9 @@ use crate::durability::{LocalMember, UnsafeRecovery, is_most_up_to_date, leaders
 use crate::storage::state_machine::{UnsafeRecoveries, sessions};
 use bytes::Bytes;
 use cairn_engine::{BootEpoch, Engine, KeyEntry, ListItem, LogId, MemberState, Need, View};
-use maintenance::Maintained;
 use openraft::ServerState;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
-use parking_lot::Mutex;
 use read_barrier::ReadBarrier;
 use scrub::Scrubber;
 use std::sync::Arc;
@@ -52,11 +50,8 @@ pub struct Replica {
 struct Inner {
     member: Arc<LocalMember>,
     service: PeerService,
-    maintained: Arc<Maintained>,
     barrier: ReadBarrier,
     scrubber: Scrubber,
-    /// Why this identity is no longer a member.
-    removed_reason: Arc<Mutex<Option<String>>>,
 }
 
 impl Drop for Inner {
@@ -155,7 +150,7 @@ impl Replica {
     /// # Errors
     /// Those of [`Engine::get`]; `Corrupt` only if no member that answers has the value.
     pub async fn get(&self, key: &[u8]) -> cairn_engine::Result<Option<(KeyEntry, Bytes)>> {
-        self.inner.maintained.repairer.get(key).await
+        self.inner.member.repairer.get(key).await
     }
 
     /// The value of a listed key. Repairs a damaged value as [`Replica::get`] does.
@@ -163,7 +158,7 @@ impl Replica {
     /// # Errors
     /// Those of [`View::read`]; `Corrupt` only if no member that answers has the value.
     pub async fn read(&self, view: &View, item: &ListItem) -> cairn_engine::Result<Bytes> {
-        self.inner.maintained.repairer.read(view, &item.key, &item.entry).await
+        self.inner.member.repairer.read(view, &item.key, &item.entry).await
     }
 
     /// Begins a scrub of everything now, even if the scrubber was paused. Runs in the background.
@@ -211,12 +206,12 @@ impl Replica {
     /// Whether the log, as far as it is applied here, has this boot epoch of a member or a later
     /// one: from then on every member refuses an older copy of its disk.
     pub fn knows_epoch(&self, member: NodeId, epoch: BootEpoch) -> bool {
-        self.inner.member.identity.boot_epochs().has_logged(member, epoch)
+        self.inner.member.identity.identities.has_logged(member, epoch)
     }
 
     /// Why this identity is no longer a member, if another member said so.
     pub fn removed_reason(&self) -> Option<String> {
-        self.inner.removed_reason.lock().clone()
+        self.inner.member.removed_reason.lock().clone()
     }
 
     /// The unsafe recoveries so far: each one discarded what no member held any more.
@@ -345,19 +340,15 @@ fn outcome(result: ClientWriteResult<TypeConfig>) -> Result<WriteOutcome, WriteE
     let response = match result {
         Ok(response) => response,
         Err(ClientWriteError::ForwardToLeader(forward)) => {
-            return Err(match read_barrier::leader(forward) {
-                Some(leader) => WriteError::NotLeader { leader: Some(leader) },
-                None => WriteError::NoLeader,
-            });
+            return Err(read_barrier::leader(forward)
+                .map_or(WriteError::NoLeader, |leader| WriteError::NotLeader { leader }));
         }
         // Another leader's entries replaced it in this member's log. Other members may still hold
         // it.
         Err(error) => return Err(WriteError::OutcomeUnknown(error.to_string())),
     };
     match response.data {
-        Answer::Outcome { term, index, applied, results } => {
-            Ok(WriteOutcome { log_id: LogId { term, index }, applied, results })
-        }
+        Answer::Outcome(outcome) => Ok(outcome),
         Answer::SessionExpired => Err(WriteError::SessionExpired),
         Answer::Nothing => {
             Err(WriteError::OutcomeUnknown("the entry was applied as another kind".into()))

@@ -9,14 +9,15 @@ use crate::core::ids::{GROUP, MemberAddress, NodeId};
 use crate::core::proto::append_response::Kind;
 use crate::core::proto::peer_server::Peer;
 use crate::core::raft_metrics::with_metrics;
-use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id, raft_log_id};
+use crate::core::types::{AppendRequest, TypeConfig, Vote, engine_log_id};
 use crate::core::{convert, proto, runtime};
 use crate::durability::{AckModes, LocalMember};
 use crate::membership::Reconciler;
 use crate::transport::identity;
-use crate::transport::receiver::{self, SnapshotReceiver, Taken, TransferState};
+use crate::transport::receiver;
 use crate::transport::{PendingJoin, messages};
 use cairn_engine::{BootEpoch, Engine, LogId};
+use futures::future::ready;
 use futures::{Stream, StreamExt};
 use openraft::ServerState;
 use openraft::errors::Fatal;
@@ -34,7 +35,6 @@ use tonic::{Request, Response, Status, Streaming};
 pub struct PeerService {
     pub(super) member: Arc<LocalMember>,
     pub(super) ack_modes: Arc<AckModes>,
-    pub(super) receiver: Arc<SnapshotReceiver>,
     pub(super) reconciler: Arc<Reconciler>,
     pub(super) append_capacity: Arc<AppendCapacity>,
     /// A leader sent entries that contradict what was applied here. Set once, so that one line is
@@ -121,15 +121,12 @@ impl PeerService {
         let Some(applied) = self.member.engine.applied(GROUP) else { return Ok(()) };
         let sent =
             request.prev_log_id.iter().chain(request.entries.iter().map(|entry| &entry.log_id));
-        let known = |id: &cairn_engine::LogId| id.index <= applied.index;
+        let known = |id: &LogId| id.index <= applied.index;
         for id in sent.map(engine_log_id).take_while(known) {
             let held = self.member.engine.log_id_at(GROUP, id.index);
             let purged = || {
-                self.member
-                    .engine
-                    .log_bounds(GROUP)
-                    .purged
-                    .filter(|purged| purged.index == id.index)
+                let purged = self.member.engine.log_bounds(GROUP).purged;
+                purged.filter(|purged| purged.index == id.index)
             };
             // Terms never fall along a log: no entry before an applied one has a later term, purged
             // or not.
@@ -157,7 +154,7 @@ impl PeerService {
         message: proto::AppendRequest,
     ) -> Result<AppendRequest, Status> {
         let ack_mode = messages::ack_mode_from_proto(&message);
-        let matched = messages::matched_from_proto(&message);
+        let matched = message.matched.map(LogId::from);
         let held = self.append_capacity.reserve_append(&message)?;
         let mut request =
             messages::append_from_proto(message, self.member.identity.votes_of(sender))?;
@@ -174,28 +171,6 @@ impl PeerService {
         Ok(request)
     }
 
-    /// Leader only: lets a recovering member's log revert, and proposes its boot-epoch record.
-    async fn help_recover(
-        &self,
-        member: NodeId,
-        epoch: BootEpoch,
-        unsafe_recovery: bool,
-    ) -> Result<Vote, Status> {
-        let (vote, leads) = with_metrics(&self.member.raft, |metrics| {
-            (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
-        });
-        if !leads {
-            return Err(Status::failed_precondition("this member does not lead"));
-        }
-        let allowed =
-            self.member.raft.trigger().allow_next_revert(&member, true).await.map_err(stopped)?;
-        allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
-        self.ack_modes.recovering(member, epoch);
-        self.member.records.propose(vote, member, epoch, unsafe_recovery);
-        tracing::info!(node = %self.member.identity.id(), %member, "helping a member recover; its boot-epoch record will be proposed");
-        Ok(vote)
-    }
-
     /// Called before a vote is given and again before it is answered: the gate may close in
     /// between.
     fn may_vote_for(&self, candidate: NodeId, epoch: BootEpoch) -> Result<(), Status> {
@@ -205,35 +180,35 @@ impl PeerService {
         }
     }
 
-    fn vote_request(
+    /// Answers a request for a vote, or for a pre-vote, which changes nothing here.
+    async fn answer_vote(
         &self,
         request: proto::VoteRequest,
-    ) -> Result<(NodeId, BootEpoch, VoteRequest<TypeConfig>), Status> {
-        let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let epoch =
-            request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
+        pre: bool,
+    ) -> Answered<proto::VoteResponse> {
+        let LocalMember { identity, raft, .. } = &*self.member;
+        let sender = identity.sender_of_request(request.envelope.as_ref())?;
+        let epoch = identity::epoch_of(request.envelope.as_ref());
         self.may_vote_for(sender, epoch)?;
-        let vote = messages::vote_from_proto(request.vote, self.member.identity.votes_of(sender))?;
+        let vote = messages::vote_from_proto(request.vote, identity.votes_of(sender))?;
         if vote.leader_id.voted_for != sender || vote.is_committed() {
             return Err(Malformed("a vote for a node other than its sender").into());
         }
         let last = request.last_log_id.map(convert::log_id_from_proto).transpose()?;
         let mut rpc = VoteRequest::new(vote, last);
         rpc.leadership_transfer = request.leadership_transfer;
-        Ok((sender, epoch, rpc))
-    }
-
-    fn vote_response(
-        &self,
-        sender: NodeId,
-        answer: openraft::raft::VoteResponse<TypeConfig>,
-    ) -> Response<proto::VoteResponse> {
-        Response::new(proto::VoteResponse {
-            envelope: self.member.identity.to(sender),
+        let answer = match pre {
+            true => raft.pre_vote(rpc).await,
+            false => raft.vote(rpc).await,
+        };
+        let answer = answer.map_err(stopped)?;
+        self.may_vote_for(sender, epoch)?;
+        Ok(Response::new(proto::VoteResponse {
+            envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&answer.vote)),
             granted: answer.vote_granted,
             last_log_id: answer.last_log_id.as_ref().map(convert::log_id_to_proto),
-        })
+        }))
     }
 
     /// The sender and vote of a snapshot message.
@@ -279,8 +254,7 @@ impl Peer for PeerService {
         let sender = identity.sender_of_hello(request.envelope.as_ref(), request.receiver_slot)?;
         let uninitialized = is_uninitialized(&self.member.engine) && self.member.gate.is_open();
         let replaceable_voter = self.reconciler.replaceable_voter(sender).map_or(0, NodeId::as_u64);
-        let last = self.member.engine.log_bounds(GROUP).last;
-        let last_log_id = last.map(|last| proto::LogId { term: last.term, index: last.index });
+        let last_log_id = self.member.engine.log_bounds(GROUP).last.map(proto::LogId::from);
         Ok(Response::new(proto::HelloResponse {
             envelope: identity.to(sender),
             uninitialized,
@@ -302,28 +276,20 @@ impl Peer for PeerService {
         let sender = Arc::new(Mutex::new(None::<NodeId>));
         let requests = {
             let (service, refusal, sender) = (self.clone(), refusal.clone(), sender.clone());
-            messages.scan(None, move |known, message| {
+            messages.scan((), move |_, message| {
                 let taken = message.and_then(|message| {
-                    let from = match *known {
+                    let known = *sender.lock();
+                    let from = match known {
                         Some(from) => from,
                         None => {
                             service.member.identity.sender_of_request(message.envelope.as_ref())?
                         }
                     };
-                    *known = Some(from);
-                    Ok((from, service.append_request(from, message)?))
+                    let request = service.append_request(from, message)?;
+                    *sender.lock() = Some(from);
+                    Ok(request)
                 });
-                let taken = match taken {
-                    Ok((from, request)) => {
-                        sender.lock().get_or_insert(from);
-                        Some(request)
-                    }
-                    Err(status) => {
-                        *refusal.lock() = Some(status);
-                        None
-                    }
-                };
-                futures::future::ready(taken)
+                ready(taken.map_err(|status| *refusal.lock() = Some(status)).ok())
             })
         };
         let service = self.clone();
@@ -336,7 +302,7 @@ impl Peer for PeerService {
                 )
             });
         let ending = futures::stream::once(async move { refusal.lock().take() });
-        let ending = ending.filter_map(|status| futures::future::ready(status.map(Err)));
+        let ending = ending.filter_map(|status| ready(status.map(Err)));
         Ok(Response::new(Box::pin(answers.chain(ending))))
     }
 
@@ -347,27 +313,21 @@ impl Peer for PeerService {
         let message = request.into_inner();
         let sender = self.member.identity.sender_of_request(message.envelope.as_ref())?;
         let request = self.append_request(sender, message)?;
-        let one = futures::stream::once(futures::future::ready(request));
+        let one = futures::stream::once(ready(request));
         let mut answers = Box::pin(self.member.raft.stream_append(one));
         let answer = answers.next().await.ok_or_else(|| stopped("no answer to an append"))?;
         append_response(answer, self.member.identity.to(sender)).map(Response::new)
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Answered<proto::VoteResponse> {
-        let (sender, epoch, rpc) = self.vote_request(request.into_inner())?;
-        let answer = self.member.raft.vote(rpc).await.map_err(stopped)?;
-        self.may_vote_for(sender, epoch)?;
-        Ok(self.vote_response(sender, answer))
+        self.answer_vote(request.into_inner(), false).await
     }
 
     async fn pre_vote(
         &self,
         request: Request<proto::VoteRequest>,
     ) -> Answered<proto::VoteResponse> {
-        let (sender, epoch, rpc) = self.vote_request(request.into_inner())?;
-        let answer = self.member.raft.pre_vote(rpc).await.map_err(stopped)?;
-        self.may_vote_for(sender, epoch)?;
-        Ok(self.vote_response(sender, answer))
+        self.answer_vote(request.into_inner(), true).await
     }
 
     async fn snapshot_offset(
@@ -384,14 +344,11 @@ impl Peer for PeerService {
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match self.receiver.offset(last).await? {
-                    TransferState::AlreadyApplied => answer.already_applied = true,
-                    TransferState::Expects(chunk, key) => {
-                        (answer.next_chunk, answer.last_key) = (chunk, key)
-                    }
+                match self.member.receiver.offset(last).await? {
+                    None => answer.already_applied = true,
+                    Some(expected) => (answer.next_chunk, answer.last_key) = expected,
                 }
-                let applied = self.member.engine.applied(GROUP).map(raft_log_id);
-                answer.applied = applied.as_ref().map(convert::log_id_to_proto);
+                answer.applied = self.member.engine.applied(GROUP).map(proto::LogId::from);
                 vote
             }
         };
@@ -405,17 +362,16 @@ impl Peer for PeerService {
     ) -> Answered<proto::SnapshotChunkResponse> {
         let request = request.into_inner();
         let (sender, vote) = self.snapshot_sender(request.envelope.as_ref(), request.vote)?;
-        let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?;
-        let last = LogId { term: last.term, index: last.index };
-        let (own, taken) = match self.overtaken(&vote) {
-            Some(higher) => (higher, Taken { next_chunk: 0, missing: Vec::new() }),
-            None => (vote, self.receiver.chunk(last, request.chunk, request.items).await?),
+        let last = request.last_log_id.ok_or(Malformed("no snapshot named"))?.into();
+        let (own, (next_chunk, missing)) = match self.overtaken(&vote) {
+            Some(higher) => (higher, Default::default()),
+            None => (vote, self.member.receiver.chunk(last, request.chunk, request.items).await?),
         };
         Ok(Response::new(proto::SnapshotChunkResponse {
             envelope: self.member.identity.to(sender),
             vote: Some(messages::vote_to_proto(&own)),
-            next_chunk: taken.next_chunk,
-            missing: taken.missing,
+            next_chunk,
+            missing,
         }))
     }
 
@@ -429,16 +385,17 @@ impl Peer for PeerService {
         let own = match self.overtaken(&vote) {
             Some(higher) => higher,
             None => {
-                match self.receiver.finish(last, meta, request.chunks, request.machine).await? {
+                match self
+                    .member
+                    .receiver
+                    .finish(last, meta, request.chunks, request.machine)
+                    .await?
+                {
                     None => vote,
                     Some(snapshot) => {
                         tracing::info!(node = %self.member.identity.id(), %last, from = %sender, "installing a snapshot");
-                        self.member
-                            .raft
-                            .install_full_snapshot(vote, snapshot)
-                            .await
-                            .map_err(stopped)?
-                            .vote
+                        let installed = self.member.raft.install_full_snapshot(vote, snapshot);
+                        installed.await.map_err(stopped)?.vote
                     }
                 }
             }
@@ -476,18 +433,28 @@ impl Peer for PeerService {
         Ok(Response::new(answer))
     }
 
+    /// Leader only: lets the sender's log revert, and proposes its boot-epoch record.
     async fn recover(
         &self,
         request: Request<proto::RecoverRequest>,
     ) -> Answered<proto::RecoverResponse> {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let unsafe_recovery = request.unsafe_recovery;
-        let epoch =
-            request.envelope.as_ref().map_or(BootEpoch { number: 0, nonce: 0 }, identity::epoch_of);
-        let vote = self.help_recover(sender, epoch, unsafe_recovery).await?;
+        let epoch = identity::epoch_of(request.envelope.as_ref());
+        let LocalMember { identity, raft, records, .. } = &*self.member;
+        let (vote, leads) = with_metrics(raft, |metrics| {
+            (metrics.vote, metrics.state == ServerState::Leader && metrics.vote.is_committed())
+        });
+        if !leads {
+            return Err(Status::failed_precondition("this member does not lead"));
+        }
+        let allowed = raft.trigger().allow_next_revert(&sender, true).await.map_err(stopped)?;
+        allowed.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        self.ack_modes.recovering(sender, epoch);
+        records.propose(vote, sender, epoch, request.unsafe_recovery);
+        tracing::info!(node = %identity.id(), member = %sender, "helping a member recover; its boot-epoch record will be proposed");
         Ok(Response::new(proto::RecoverResponse {
-            envelope: self.member.identity.to(sender),
+            envelope: identity.to(sender),
             vote: Some(messages::vote_to_proto(&vote)),
         }))
     }
@@ -512,8 +479,7 @@ impl Peer for PeerService {
     ) -> Answered<proto::FetchValueResponse> {
         let request = request.into_inner();
         let sender = self.member.identity.sender_of_request(request.envelope.as_ref())?;
-        let log_id = request.log_id.ok_or(Malformed("no entry named"))?;
-        let log_id = LogId { term: log_id.term, index: log_id.index };
+        let log_id = request.log_id.ok_or(Malformed("no entry named"))?.into();
         let hash: Option<[u8; 16]> = request.hash.as_ref().try_into().ok();
         let hash = hash.map(u128::from_le_bytes).ok_or(Malformed("not a hash"))?;
         let value =

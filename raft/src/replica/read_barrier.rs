@@ -6,6 +6,7 @@
 //! must see. No leases: a restart forgets them, and they depend on clocks.
 
 use crate::core::error::ReadError;
+use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::runtime;
 use crate::core::types::TypeConfig;
 use crate::storage::Raft;
@@ -84,10 +85,7 @@ impl Rounds {
 fn read_error(error: RaftError<TypeConfig, LinearizableReadError<TypeConfig>>) -> ReadError {
     match error {
         RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)) => {
-            match leader(forward) {
-                Some(leader) => ReadError::NotLeader { leader: Some(leader) },
-                None => ReadError::NoLeader,
-            }
+            leader(forward).map_or(ReadError::NoLeader, |leader| ReadError::NotLeader { leader })
         }
         RaftError::APIError(_) => ReadError::NoLeader,
         RaftError::Fatal(fatal) => ReadError::Stopped(fatal.to_string()),
@@ -95,9 +93,7 @@ fn read_error(error: RaftError<TypeConfig, LinearizableReadError<TypeConfig>>) -
 }
 
 /// The leader that openraft reports: another member that it knows.
-pub(crate) fn leader(
-    forward: ForwardToLeader<TypeConfig>,
-) -> Option<(crate::core::ids::NodeId, crate::core::ids::MemberAddress)> {
+pub(crate) fn leader(forward: ForwardToLeader<TypeConfig>) -> Option<(NodeId, MemberAddress)> {
     match forward.reason {
         ForwardReason::LeaseExpired => None,
         ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {

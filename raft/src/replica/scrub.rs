@@ -12,7 +12,6 @@ use super::pacer::Pacer;
 use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::durability::LocalMember;
-use crate::storage::repair::Repairer;
 use cairn_engine::io::{BLOCK, IoFuture};
 use cairn_engine::{Extent, ScrubProgress};
 use parking_lot::Mutex;
@@ -66,7 +65,6 @@ pub struct ScrubStatus {
 #[derive(Clone)]
 pub(crate) struct Scrubber {
     member: Arc<LocalMember>,
-    repairer: Arc<Repairer>,
     pacer: Arc<Pacer>,
     control: Arc<Mutex<ScrubControl>>,
 }
@@ -83,9 +81,9 @@ struct ScrubControl {
 }
 
 impl Scrubber {
-    pub(crate) fn new(member: Arc<LocalMember>, repairer: Arc<Repairer>) -> Scrubber {
+    pub(crate) fn new(member: Arc<LocalMember>) -> Scrubber {
         let pacer = Arc::new(Pacer::new(member.config.scrub_rate_bytes));
-        Scrubber { member, repairer, pacer, control: Arc::default() }
+        Scrubber { member, pacer, control: Arc::default() }
     }
 
     /// Begins a cycle now, paused or not.
@@ -106,7 +104,7 @@ impl Scrubber {
     }
 
     pub(crate) fn status(&self) -> ScrubStatus {
-        let (repaired, unrepairable) = self.repairer.counts();
+        let (repaired, unrepairable) = self.member.repairer.counts();
         let control = self.control.lock();
         ScrubStatus {
             repaired: repaired + control.repaired,
@@ -286,7 +284,7 @@ impl Cycle<'_> {
             if let Err(error) = scrubber.member.engine.read_extent(GROUP, &extent).await {
                 tracing::warn!(%error, "scrub: a value is damaged");
                 scrubber.count(|status| status.damaged += 1);
-                scrubber.repairer.repair(&extent).await;
+                scrubber.member.repairer.repair(&extent).await;
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Starting a replica: the parts that openraft uses, openraft itself, and the tasks beside it.
 //!
 //! What holds here: no task begins before openraft runs; the tasks begin in a fixed order, so that
-//! a simulation repeats. A task that must end with the last handle holds weak references only.
+//! a simulation repeats. All of them end once the member stops, which the last handle's drop causes.
 
 use super::append_capacity::AppendCapacity;
-use super::maintenance::{self, Maintained};
+use super::maintenance::Maintenance;
 use super::peer_service::{PeerService, is_uninitialized};
 use super::read_barrier::ReadBarrier;
 use super::scrub::Scrubber;
@@ -19,11 +19,11 @@ use crate::storage::Raft;
 use crate::storage::log_store::LogStore;
 use crate::storage::progress::Progress;
 use crate::storage::repair::Repairer;
-use crate::storage::state_machine::boot_epochs::BootEpochs;
-use crate::storage::state_machine::removed::Removed;
+use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine, sessions};
 use crate::transport::{Connections, PeerIdentity, Peers, SnapshotReceiver, terms};
 use cairn_engine::{Engine, MemberState, Mode};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -39,12 +39,11 @@ impl Replica {
     /// # Errors
     /// `Config`, `Engine`, `State`.
     pub async fn start(config: ReplicaConfig, engine: Engine) -> Result<Replica, Error> {
-        let parts = Parts::of(bounded(config, &engine), engine);
-        let blank =
-            is_uninitialized(&parts.engine) && parts.engine.member_state() == MemberState::Active;
-        let raft = parts.build_raft().await?;
-        parts.begin(&raft).await?;
-        Ok(Replica { inner: Arc::new(parts.background(raft, blank)) })
+        let blank = is_uninitialized(&engine) && engine.member_state() == MemberState::Active;
+        let ack_modes = Arc::new(AckModes::new(engine.clone()));
+        let member = build(bounded(config, &engine), engine, &ack_modes).await?;
+        begin(&member).await?;
+        Ok(Replica { inner: Arc::new(background(Arc::new(member), ack_modes, blank)) })
     }
 }
 
@@ -61,134 +60,102 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::State(error.to_string())
 }
 
-/// The parts that openraft uses, and what shares them.
-struct Parts {
+/// Builds openraft, which re-applies what was applied before the last restart, and the parts that
+/// it uses.
+async fn build(
     config: ReplicaConfig,
     engine: Engine,
-    identity: PeerIdentity,
-    metrics: LateMetrics,
-    progress: Arc<Progress>,
-    pinned: PinnedSnapshot,
-    repairer: Arc<Repairer>,
-    ack_modes: Arc<AckModes>,
-    gate: Arc<Gate>,
+    ack_modes: &Arc<AckModes>,
+) -> Result<LocalMember, Error> {
+    let identities = Identities::default();
+    let identity = PeerIdentity::of(&engine, identities.clone());
+    let (id, metrics) = (identity.id(), LateMetrics::default());
+    let gate = Arc::new(Gate::new(engine.member_state()));
+    let progress = Arc::new(Progress::new(identities));
+    let pinned = PinnedSnapshot::default();
+    let configured = config.initial_members.clone();
+    let peers = Peers { identity: identity.clone(), configured, metrics: metrics.clone() };
+    let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(peers)));
+    let settings = Arc::new(config.for_openraft(&engine.identity().cluster, id)?);
+    terms::warn_if_misled(&engine, id);
+    let machine =
+        StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
+            .map_err(unreadable)?;
+    let policy =
+        Policy { gate: gate.clone(), ack_modes: ack_modes.clone(), metrics: metrics.clone() };
+    let connections = Connections::new(
+        identity.clone(),
+        Arc::new(policy),
+        pinned.clone(),
+        config.initial_members.clone(),
+        answer_timeout(&config),
+    );
+    let log = LogStore::new(engine.clone(), repairer.clone());
+    let raft = Raft::build(id, settings, connections, log, machine).await.map_err(unreadable)?;
+    metrics.set(raft.metrics());
+    Ok(LocalMember {
+        identity,
+        records: Arc::new(EpochRecords::new(raft.clone())),
+        receiver: SnapshotReceiver::new(engine.clone()),
+        engine,
+        raft,
+        config,
+        gate,
+        progress,
+        pinned,
+        repairer,
+        removed_reason: Mutex::default(),
+        stopping: AtomicBool::new(false),
+    })
 }
 
-impl Parts {
-    fn of(config: ReplicaConfig, engine: Engine) -> Parts {
-        let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
-        let identity = PeerIdentity::of(&engine, boot_epochs.clone(), removed.clone());
-        let configured = config.initial_members.clone();
-        let metrics = LateMetrics::default();
-        let peers = Peers { identity: identity.clone(), configured, metrics: metrics.clone() };
-        Parts {
-            identity,
-            metrics,
-            progress: Arc::new(Progress::new(removed, boot_epochs)),
-            pinned: PinnedSnapshot::default(),
-            repairer: Arc::new(Repairer::new(engine.clone(), Arc::new(peers))),
-            ack_modes: Arc::new(AckModes::new(engine.clone())),
-            gate: Arc::new(Gate::new(engine.member_state())),
-            config,
-            engine,
-        }
-    }
+/// The time limit for a follower's answer, and for a round of reads.
+fn answer_timeout(config: &ReplicaConfig) -> Duration {
+    Duration::from_millis(config.election_max_ms.max(1000))
+}
 
-    /// The time limit for a follower's answer, and for a round of reads.
-    fn answer_timeout(&self) -> Duration {
-        Duration::from_millis(self.config.election_max_ms.max(1000))
+/// Lets openraft run, unless the settings do not fit the cluster.
+async fn begin(LocalMember { raft, gate, config, .. }: &LocalMember) -> Result<(), Error> {
+    raft.runtime_config().elect(gate.is_open());
+    raft.run();
+    let voters =
+        raft.with_raft_state(|state| state.membership_state.effective().voter_ids().count()).await;
+    let fits = voters.map_err(unreadable).and_then(|voters| config.fits(voters));
+    if fits.is_err() {
+        raft.shutdown().await.ok();
     }
+    fits
+}
 
-    /// Builds openraft, which re-applies what was applied before the last restart.
-    async fn build_raft(&self) -> Result<Raft, Error> {
-        let (engine, id) = (&self.engine, self.identity.id());
-        let config = Arc::new(self.config.for_openraft(&engine.identity().cluster, id)?);
-        terms::warn_if_misled(engine, id);
-        let (progress, pinned, repairer) = (&self.progress, &self.pinned, &self.repairer);
-        let machine =
-            StateMachine::new(engine.clone(), progress.clone(), pinned.clone(), repairer.clone())
-                .map_err(unreadable)?;
-        let (gate, ack_modes) = (self.gate.clone(), self.ack_modes.clone());
-        let policy = Arc::new(Policy { gate, ack_modes, metrics: self.metrics.clone() });
-        let (identity, members) =
-            (self.identity.clone(), Arc::new(self.config.initial_members.clone()));
-        let connections =
-            Connections::new(identity, policy, pinned.clone(), members, self.answer_timeout());
-        let log = LogStore::new(engine.clone(), repairer.clone());
-        let raft = Raft::build(id, config, connections, log, machine).await.map_err(unreadable)?;
-        self.metrics.set(raft.metrics());
-        Ok(raft)
+/// Starts the tasks beside openraft. `blank`: nothing was ever voted, logged or applied here, and
+/// nothing was lost.
+fn background(member: Arc<LocalMember>, ack_modes: Arc<AckModes>, blank: bool) -> Inner {
+    runtime::spawn(Maintenance::new(member.clone()).run());
+    if member.config.mode == Mode::Replicated {
+        runtime::spawn(ack_modes.clone().run(member.clone()));
     }
-
-    /// Lets openraft run, unless the settings do not fit the cluster.
-    async fn begin(&self, raft: &Raft) -> Result<(), Error> {
-        raft.runtime_config().elect(self.gate.is_open());
-        raft.run();
-        let voters = raft
-            .with_raft_state(|state| state.membership_state.effective().voter_ids().count())
-            .await;
-        let fits = voters.map_err(unreadable).and_then(|voters| self.config.fits(voters));
-        if fits.is_err() {
-            raft.shutdown().await.ok();
-        }
-        fits
+    let reconciler = Arc::new(Reconciler::new(member.clone()));
+    runtime::spawn(reconciler.clone().run());
+    if member.config.initial_members.len() > 1 {
+        runtime::spawn(Joiner(member.clone()).run());
     }
-
-    /// Starts the tasks beside openraft. `blank`: nothing was ever voted, logged or applied here,
-    /// and nothing was lost.
-    fn background(self, raft: Raft, blank: bool) -> Inner {
-        let timeout = self.answer_timeout();
-        let Parts { config, engine, identity, progress, pinned, repairer, ack_modes, gate, .. } =
-            self;
-        let (receiver, append_capacity) =
-            (Arc::new(SnapshotReceiver::new(engine.clone())), AppendCapacity::new(engine.clone()));
-        let (records, stopping) =
-            (Arc::new(EpochRecords::new(raft.clone())), AtomicBool::new(false));
-        let member = Arc::new(LocalMember {
-            identity,
-            engine,
-            raft,
-            config,
-            gate,
-            progress,
-            records,
-            stopping,
-        });
-        let maintained = Arc::new(Maintained {
-            member: member.clone(),
-            pinned,
-            receiver: receiver.clone(),
-            repairer: repairer.clone(),
-        });
-        runtime::spawn(maintenance::run(Arc::downgrade(&maintained)));
-        if member.config.mode == Mode::Replicated {
-            runtime::spawn(AckModes::run(Arc::downgrade(&ack_modes), member.clone()));
-        }
-        let reconciler = Arc::new(Reconciler::new(member.clone()));
-        runtime::spawn(Reconciler::run(Arc::downgrade(&reconciler)));
-        let removed_reason = Arc::default();
-        if member.config.initial_members.len() > 1 {
-            let joiner =
-                Joiner { member: member.clone(), removed_reason: Arc::clone(&removed_reason) };
-            runtime::spawn(joiner.run());
-        }
-        if blank && forming::is_mine(&member) {
-            runtime::spawn(forming::run(member.clone()));
-        } else if !member.gate.is_open() {
-            runtime::spawn(member.clone().recover());
-        }
-        let scrubber = Scrubber::new(member.clone(), repairer);
-        runtime::spawn(scrubber.clone().run());
-        let barrier = ReadBarrier::start(member.raft.clone(), member.progress.clone(), timeout);
-        let contradicted = Arc::default();
-        let service = PeerService {
-            member: member.clone(),
-            ack_modes,
-            receiver,
-            reconciler,
-            append_capacity,
-            contradicted,
-        };
-        Inner { member, service, maintained, barrier, scrubber, removed_reason }
+    if blank && forming::is_mine(&member) {
+        runtime::spawn(forming::run(member.clone()));
+    } else if !member.gate.is_open() {
+        runtime::spawn(member.clone().recover());
     }
+    let scrubber = Scrubber::new(member.clone());
+    runtime::spawn(scrubber.clone().run());
+    let timeout = answer_timeout(&member.config);
+    let barrier = ReadBarrier::start(member.raft.clone(), member.progress.clone(), timeout);
+    let append_capacity = AppendCapacity::new(member.engine.clone());
+    let contradicted = Arc::default();
+    let service = PeerService {
+        member: member.clone(),
+        ack_modes,
+        reconciler,
+        append_capacity,
+        contradicted,
+    };
+    Inner { member, service, barrier, scrubber }
 }

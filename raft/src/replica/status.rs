@@ -6,7 +6,6 @@ use crate::durability::leadership;
 use cairn_engine::{Engine, LogId, MemberState};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +33,6 @@ impl Role {
             Role::Learner => "learner",
             Role::Stopped => "stopped",
         }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The state machine's progress: for readers that wait for it, and for maintenance.
 
-use super::state_machine::boot_epochs::BootEpochs;
-use super::state_machine::removed::Removed;
+use super::state_machine::identities::Identities;
 use super::state_machine::{Image, UnsafeRecoveries};
 use crate::core::ids::NodeId;
 use crate::core::runtime::{self, WatchReceiver, WatchSender};
@@ -20,10 +19,8 @@ pub(crate) struct Progress {
     checkpointed: Mutex<(Option<LogId>, u64)>,
     /// Checkpoints under way.
     building: AtomicUsize,
-    /// The unsafe recoveries, and the term of the latest.
-    unsafe_recoveries: Mutex<(UnsafeRecoveries, u64)>,
-    removed: Removed,
-    boot_epochs: BootEpochs,
+    unsafe_recoveries: Mutex<UnsafeRecoveries>,
+    identities: Identities,
 }
 
 /// A checkpoint under way. Dropping the guard ends it, done or not.
@@ -46,9 +43,8 @@ impl Drop for CheckpointGuard {
 }
 
 impl Progress {
-    /// The state machine keeps `removed` and `boot_epochs` up to date through
-    /// [`Progress::publish_image`].
-    pub(crate) fn new(removed: Removed, boot_epochs: BootEpochs) -> Progress {
+    /// The state machine keeps `identities` up to date through [`Progress::publish_image`].
+    pub(crate) fn new(identities: Identities) -> Progress {
         let (applied, watch) = runtime::watch(None);
         Progress {
             applied,
@@ -56,8 +52,7 @@ impl Progress {
             checkpointed: Mutex::new((None, 0)),
             building: AtomicUsize::new(0),
             unsafe_recoveries: Mutex::default(),
-            removed,
-            boot_epochs,
+            identities,
         }
     }
 
@@ -68,25 +63,23 @@ impl Progress {
 
     /// Publishes the image's unsafe recoveries, removed identities and boot epochs.
     pub(crate) fn publish_image(&self, image: &Image) {
-        self.removed.set(&image.removed);
-        self.boot_epochs.set_logged(&image.boot_epochs);
-        *self.unsafe_recoveries.lock() =
-            (image.unsafe_recoveries(), image.last_unsafe_recovery_term);
+        self.identities.set_logged(&image.boot_epochs, &image.removed);
+        *self.unsafe_recoveries.lock() = image.unsafe_recoveries;
     }
 
     pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {
-        self.unsafe_recoveries.lock().0
+        *self.unsafe_recoveries.lock()
     }
 
     /// Whether the log has an unsafe-recovery record of this term or a later one.
     pub(crate) fn unsafely_recovered_since(&self, term: u64) -> bool {
-        let (unsafe_recoveries, last) = *self.unsafe_recoveries.lock();
-        unsafe_recoveries.count > 0 && last >= term
+        let known = self.unsafe_recoveries();
+        known.count > 0 && known.last_term >= term
     }
 
     /// Whether the record of this boot epoch is the member's latest that is applied.
     pub(crate) fn has_epoch(&self, member: NodeId, epoch: BootEpoch) -> bool {
-        self.boot_epochs.is_latest(member, epoch)
+        self.identities.is_latest(member, epoch)
     }
 
     /// A snapshot was installed; it ended with a checkpoint.

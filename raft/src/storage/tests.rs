@@ -4,8 +4,7 @@ use crate::core::types::TypeConfig;
 use crate::storage::log_store::LogStore;
 use crate::storage::progress::Progress;
 use crate::storage::repair::{NoPeers, Repairer};
-use crate::storage::state_machine::boot_epochs::BootEpochs;
-use crate::storage::state_machine::removed::Removed;
+use crate::storage::state_machine::identities::Identities;
 use crate::storage::state_machine::{PinnedSnapshot, StateMachine};
 use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
@@ -21,10 +20,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
         let folder = tempfile::tempdir().unwrap();
         let engine = engine(&folder).await;
         let repairer = Arc::new(Repairer::new(engine.clone(), Arc::new(NoPeers)));
-        let (progress, pinned) = (
-            Arc::new(Progress::new(Removed::default(), BootEpochs::default())),
-            PinnedSnapshot::default(),
-        );
+        let (progress, pinned) =
+            (Arc::new(Progress::new(Identities::default())), PinnedSnapshot::default());
         let machine = StateMachine::new(engine.clone(), progress, pinned, repairer.clone());
         Ok((folder, LogStore::new(engine, repairer), machine.unwrap()))
     }

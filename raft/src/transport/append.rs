@@ -7,15 +7,12 @@
 //!
 //! [`InFlightAppends`] decides which answers openraft may see.
 
-use super::connection::Client;
-use super::duplicate::deliver_duplicate;
-use super::identity::PeerIdentity;
+use super::connection::{Client, deliver_duplicate};
+use super::link::Link;
 use super::messages;
 use super::peer::Snapshots;
-use super::policy::SendPolicy;
 use super::terms::Sender;
 use crate::core::error::Malformed;
-use crate::core::ids::NodeId;
 use crate::core::proto::append_response::Kind;
 use crate::core::types::{AppendRequest, TypeConfig};
 use crate::core::{convert, proto, runtime};
@@ -119,18 +116,12 @@ impl InFlightAppends {
 
 /// A running stream.
 pub(super) struct Session<S> {
-    pub(super) identity: PeerIdentity,
+    pub(super) link: Arc<Link>,
     pub(super) client: Client,
-    pub(super) policy: Arc<dyn SendPolicy>,
-    pub(super) target: NodeId,
-    pub(super) timeout: Duration,
-    /// Requests from openraft; `None` when there are no more.
-    pub(super) requests: Option<S>,
-    /// The channel to tonic; `None` when there are no more requests.
-    pub(super) outlet: Option<mpsc::Sender<proto::AppendRequest>>,
+    /// Requests from openraft, and the channel to tonic; `None` when there are no more.
+    pub(super) requests: Option<(S, mpsc::Sender<proto::AppendRequest>)>,
     pub(super) answers: Streaming<proto::AppendResponse>,
     pub(super) unanswered: InFlightAppends,
-    pub(super) snapshots: Snapshots,
     pub(super) first_sent: bool,
     pub(super) first_answered: bool,
     /// When the oldest unanswered request was sent, or the last answer came.
@@ -160,10 +151,7 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
                 Err(status) => return Some(Err(status)),
             };
             match step {
-                Step::Request(None) => {
-                    self.requests = None;
-                    self.outlet = None;
-                }
+                Step::Request(None) => self.requests = None,
                 Step::Request(Some(request)) => {
                     self.empty = if request.entries.is_empty() { self.empty + 1 } else { 0 };
                     if self.empty > EMPTY_MAX {
@@ -185,8 +173,12 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
     async fn step(&mut self) -> Result<Step, Status> {
         let answer = self.answers.next();
         let request = match &mut self.requests {
-            Some(requests) if self.unanswered.len() < WINDOW => requests.next(),
-            _ => return waited(self.timeout, self.since, answer).await.map(Step::Answer),
+            Some((requests, _)) if self.unanswered.len() < WINDOW => requests.next(),
+            _ => {
+                return waited(self.link.answer_timeout, self.since, answer)
+                    .await
+                    .map(Step::Answer);
+            }
         };
         let either = async {
             match select(answer, request).await {
@@ -196,37 +188,25 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         };
         match self.unanswered.is_empty() {
             true => Ok(either.await),
-            false => waited(self.timeout, self.since, either).await,
+            false => waited(self.link.answer_timeout, self.since, either).await,
         }
     }
 
     fn send(&mut self, request: AppendRequest) {
-        let (envelope, matched) = match self.first_sent {
-            true => (None, None),
-            false => (
-                self.identity.to(self.target),
-                self.policy.acknowledged(self.target, &request.vote),
-            ),
-        };
-        let matched = matched.as_ref().map(convert::log_id_to_proto);
-        self.first_sent = true;
         if self.unanswered.is_empty() {
             self.since = runtime::now();
         }
-        self.unanswered.sent(request.entries.is_empty(), &self.snapshots);
+        self.unanswered.sent(request.entries.is_empty(), &self.link.peer.snapshots);
+        let message = self.link.append(request, self.first_sent);
+        self.first_sent = true;
         // The window is as large as the channel; if it is closed, the answers end.
-        if let Some(outlet) = &self.outlet {
-            let ack_mode = self.policy.ack_mode(&request.vote);
-            let message = messages::append_to_proto(request, envelope, ack_mode);
-            let alone = || proto::AppendRequest {
-                envelope: self.identity.to(self.target),
-                matched,
-                ..message.clone()
-            };
+        if let Some((_, outlet)) = &self.requests {
+            let alone =
+                || proto::AppendRequest { envelope: self.link.envelope(), ..message.clone() };
             deliver_duplicate(&self.client, alone, |mut client, message| async move {
                 client.append_one(message).await
             });
-            outlet.try_send(proto::AppendRequest { matched, ..message }).ok();
+            outlet.try_send(message).ok();
         }
     }
 
@@ -238,14 +218,14 @@ impl<S: Stream<Item = AppendRequest> + Send + Unpin> Session<S> {
         let answer =
             answer.unwrap_or_else(|| Err(Status::unavailable("the follower ended the stream")))?;
         if !self.first_answered {
-            self.identity.check_answer(answer.envelope.as_ref(), self.target)?;
+            self.link.identity.check_answer(&answer, self.link.target)?;
             self.first_answered = true;
         }
-        let meaning = self.unanswered.answered(&self.snapshots);
+        let meaning = self.unanswered.answered(&self.link.peer.snapshots);
         let meaning = meaning.ok_or_else(|| Status::internal("an answer without a request"))?;
         self.since = runtime::now();
         // A retry would get the same answer, so let openraft back off.
-        let outcome = outcome(answer, self.identity.votes_of(self.target));
+        let outcome = outcome(answer, self.link.votes());
         let outcome = outcome.map_err(|error| Status::failed_precondition(error.to_string()))?;
         if meaning.void && matches!(outcome, Err(StreamAppendError::Conflict(_))) {
             return Err(Status::unavailable("a snapshot overtook the request"));
@@ -269,6 +249,7 @@ async fn waited<F: Future + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::NodeId;
     use crate::core::types::RaftLogId;
     use crate::transport::terms::Terms;
     use prost::Message;

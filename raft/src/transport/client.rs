@@ -2,11 +2,10 @@
 
 use super::append::{self, InFlightAppends, Session};
 use super::connection::{Client, rpc_error};
-use super::duplicate::deliver_duplicate;
-use super::identity::PeerIdentity;
+use super::identity::{Enveloped, PeerIdentity};
+use super::link::Link;
 use super::peer::{Peer, addresses};
 use super::policy::SendPolicy;
-use super::terms::Sender;
 use super::{messages, sender};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::{AppendRequest, TypeConfig, Vote};
@@ -22,8 +21,7 @@ use openraft::raft::{
     AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
-use parking_lot::Mutex;
+use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory, RaftNetworkV2};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,16 +32,15 @@ use tonic::Status;
 const REOPEN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connections to the other members, made on first use and shared by all that call the same member.
-#[derive(Clone)]
 pub(crate) struct Connections {
     identity: PeerIdentity,
     policy: Arc<dyn SendPolicy>,
     pinned: PinnedSnapshot,
     /// The configured address of each slot's member.
-    configured: Arc<BTreeMap<u16, MemberAddress>>,
+    configured: BTreeMap<u16, MemberAddress>,
     /// The time limit for a follower's answer to an append.
     answer_timeout: Duration,
-    peers: Arc<Mutex<BTreeMap<NodeId, (MemberAddress, Peer)>>>,
+    peers: BTreeMap<NodeId, (MemberAddress, Peer)>,
 }
 
 impl Connections {
@@ -51,29 +48,28 @@ impl Connections {
         identity: PeerIdentity,
         policy: Arc<dyn SendPolicy>,
         pinned: PinnedSnapshot,
-        configured: Arc<BTreeMap<u16, MemberAddress>>,
+        configured: BTreeMap<u16, MemberAddress>,
         answer_timeout: Duration,
     ) -> Connections {
-        Connections { identity, policy, pinned, configured, answer_timeout, peers: Arc::default() }
+        Connections { identity, policy, pinned, configured, answer_timeout, peers: BTreeMap::new() }
     }
 
-    fn network(&self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
+    fn network(&mut self, target: NodeId, address: &MemberAddress, pipelined: bool) -> PeerNetwork {
         let connect = || Peer::at(&addresses(&self.configured, target, address));
-        let mut peers = self.peers.lock();
-        let (known, peer) = peers.entry(target).or_insert_with(|| (address.clone(), connect()));
+        let (known, peer) =
+            self.peers.entry(target).or_insert_with(|| (address.clone(), connect()));
         if known != address {
             (*known, *peer) = (address.clone(), connect());
         }
-        PeerNetwork {
+        let link = Link {
             identity: self.identity.clone(),
             policy: self.policy.clone(),
+            pinned: self.pinned.clone(),
             target,
             peer: peer.clone(),
-            pipelined,
-            not_before: None,
             answer_timeout: self.answer_timeout,
-            pinned: self.pinned.clone(),
-        }
+        };
+        PeerNetwork { link: Arc::new(link), pipelined, not_before: None }
     }
 }
 
@@ -95,70 +91,47 @@ impl RaftNetworkFactory<TypeConfig> for Connections {
 
 /// One user's connection to one member.
 pub(crate) struct PeerNetwork {
-    identity: PeerIdentity,
-    policy: Arc<dyn SendPolicy>,
-    target: NodeId,
-    peer: Peer,
+    link: Arc<Link>,
     /// Appends go through a stream; a heartbeat is a separate call.
     pipelined: bool,
     /// After a failure the next stream is not opened before this time.
     not_before: Option<runtime::Instant>,
-    answer_timeout: Duration,
-    pinned: PinnedSnapshot,
 }
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 impl PeerNetwork {
-    fn votes(&self) -> Sender<'_> {
-        self.identity.votes_of(self.target)
-    }
-
-    fn control(&self) -> Rpc<(usize, Client)> {
-        self.peer.client(|route| &route.control)
-    }
-
     fn bulk(&self) -> Rpc<(usize, Client)> {
-        self.peer.client(|route| &route.bulk)
+        self.link.peer.client(|route| &route.bulk)
     }
 
     /// A unary call with a time limit; checks the identity of the member that answers.
-    async fn call<T>(
+    async fn call<Q, A: Enveloped, F>(
         &self,
-        action: openraft::RPCTypes,
-        within: Duration,
-        route: usize,
-        call: impl Future<Output = Result<tonic::Response<T>, Status>> + Send,
-        envelope: impl Fn(&T) -> Option<&proto::Envelope>,
-    ) -> Rpc<T> {
-        let answer = self.answer(action, within, call, envelope).await;
+        action: RPCTypes,
+        option: RPCOption,
+        request: Q,
+        send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
+    ) -> Rpc<A>
+    where
+        Q: Clone + Send + 'static,
+        F: Future<Output = Result<tonic::Response<A>, Status>> + Send,
+    {
+        let Link { identity, target, peer, .. } = &*self.link;
+        let (route, client) = peer.client(|route| &route.control)?;
+        let timeout = option.hard_ttl();
+        let answer = runtime::timeout(timeout, self.link.ask(client, request, send)).await;
+        let late = || Timeout { action, id: identity.id(), target: *target, timeout }.into();
+        let answer = answer.map_or_else(|| Err(late()), |answer| answer.map_err(rpc_error));
         if answer.is_err() {
-            self.peer.failed(route);
+            peer.failed(route);
         }
         answer
     }
 
-    async fn answer<T>(
-        &self,
-        action: openraft::RPCTypes,
-        within: Duration,
-        call: impl Future<Output = Result<tonic::Response<T>, Status>> + Send,
-        envelope: impl Fn(&T) -> Option<&proto::Envelope>,
-    ) -> Rpc<T> {
-        let Some(answer) = runtime::timeout(within, call).await else {
-            let (id, target) = (self.identity.id(), self.target);
-            return Err(Timeout { action, id, target, timeout: within }.into());
-        };
-        let answer = answer.map_err(|status| rpc_error(&status))?.into_inner();
-        self.identity
-            .check_answer(envelope(&answer), self.target)
-            .map_err(|status| rpc_error(&status))?;
-        Ok(answer)
-    }
-
     /// A recovering member asks for no votes, except by an unsafe-recovery grant.
     fn may_campaign(&self) -> Rpc<()> {
-        match self.policy.may_campaign(self.identity.id()) {
+        match self.link.policy.may_campaign(self.link.identity.id()) {
             true => Ok(()),
             false => {
                 Err(Unreachable::from_string("this member is recovering, and asks for no votes")
@@ -174,43 +147,24 @@ impl PeerNetwork {
         option: RPCOption,
     ) -> Rpc<VoteResponse<TypeConfig>> {
         self.may_campaign()?;
-        let (route, mut client) = self.control()?;
         let request = proto::VoteRequest {
-            envelope: self.identity.to(self.target),
+            envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&rpc.vote)),
             last_log_id: rpc.last_log_id.as_ref().map(convert::log_id_to_proto),
             leadership_transfer: rpc.leadership_transfer,
         };
-        deliver_duplicate(
-            &client,
-            || request.clone(),
-            move |mut client, request| async move {
-                match pre {
-                    true => client.pre_vote(request).await,
-                    false => client.vote(request).await,
-                }
-            },
-        );
-        let call = async {
+        let vote = move |mut client: Client, request| async move {
             match pre {
                 true => client.pre_vote(request).await,
                 false => client.vote(request).await,
             }
         };
-        let answer = self
-            .call(
-                openraft::RPCTypes::Vote,
-                option.hard_ttl(),
-                route,
-                call,
-                |answer: &proto::VoteResponse| answer.envelope.as_ref(),
-            )
-            .await?;
+        let answer = self.call(RPCTypes::Vote, option, request, vote).await?;
         // Check again: the gate may have closed meanwhile, and openraft counts the votes that it
         // gets.
         self.may_campaign()?;
         Ok(VoteResponse::new(
-            messages::vote_from_proto(answer.vote, self.votes())?,
+            messages::vote_from_proto(answer.vote, self.link.votes())?,
             answer.last_log_id.map(convert::log_id_from_proto).transpose()?,
             answer.granted,
         ))
@@ -229,11 +183,9 @@ impl PeerNetwork {
         if opened.is_err() {
             self.not_before = Some(runtime::now() + REOPEN_INTERVAL);
         }
-        let (before, node, target) = (
-            self.peer.reachable.swap(opened.is_ok(), Ordering::Relaxed),
-            self.identity.id(),
-            self.target,
-        );
+        let Link { identity, target, peer, .. } = &*self.link;
+        let (before, node) =
+            (peer.reachable.swap(opened.is_ok(), Ordering::Relaxed), identity.id());
         match &opened {
             Ok(_) if !before => tracing::info!(%node, %target, "a member is reachable again"),
             Err(error) if before => {
@@ -247,23 +199,18 @@ impl PeerNetwork {
     async fn try_open<S>(&self, requests: S) -> Rpc<(usize, Session<S>)> {
         let (route, mut client) = self.bulk()?;
         let (outlet, stream) = append::outlet();
-        let opened = runtime::timeout(self.answer_timeout, client.append(stream)).await;
+        let opened = runtime::timeout(self.link.answer_timeout, client.append(stream)).await;
         let answers = opened
             .unwrap_or_else(|| Err(Status::deadline_exceeded("the follower does not answer")))
-            .inspect_err(|_| self.peer.failed(route))
-            .map_err(|status| rpc_error(&status))?
+            .inspect_err(|_| self.link.peer.failed(route))
+            .map_err(rpc_error)?
             .into_inner();
         let session = Session {
+            link: self.link.clone(),
             client,
-            identity: self.identity.clone(),
-            policy: self.policy.clone(),
-            target: self.target,
-            timeout: self.answer_timeout,
-            requests: Some(requests),
-            outlet: Some(outlet),
+            requests: Some((requests, outlet)),
             answers,
             unanswered: InFlightAppends::default(),
-            snapshots: self.peer.snapshots.clone(),
             empty: 0,
             first_sent: false,
             first_answered: false,
@@ -282,28 +229,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         option: RPCOption,
     ) -> Rpc<AppendEntriesResponse<TypeConfig>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
-        let (route, mut client) = self.control()?;
-        let ack_mode = self.policy.ack_mode(&rpc.vote);
-        let matched = self.policy.acknowledged(self.target, &rpc.vote);
-        let message = messages::append_to_proto(rpc, self.identity.to(self.target), ack_mode);
-        let matched = matched.as_ref().map(convert::log_id_to_proto);
-        let request = proto::AppendRequest { matched, ..message };
-        deliver_duplicate(
-            &client,
-            || request.clone(),
-            |mut client, request| async move { client.append_one(request).await },
-        );
-        let call = client.append_one(request);
-        let answer = self
-            .call(
-                openraft::RPCTypes::AppendEntries,
-                option.hard_ttl(),
-                route,
-                call,
-                |answer: &proto::AppendResponse| answer.envelope.as_ref(),
-            )
-            .await?;
-        Ok(match append::outcome(answer, self.votes())? {
+        let request = self.link.append(rpc, false);
+        let append = |mut client: Client, request| async move { client.append_one(request).await };
+        let answer = self.call(RPCTypes::AppendEntries, option, request, append).await?;
+        Ok(match append::outcome(answer, self.link.votes())? {
             Ok(matched) if matched == last => AppendEntriesResponse::Success,
             Ok(matched) => AppendEntriesResponse::PartialSuccess(matched),
             // This answer may come after the follower has got more on its stream, and openraft
@@ -331,10 +260,10 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         }
         Box::pin(async move {
             let (route, session) = self.open(input).await?;
-            let peer = &self.peer;
+            let peer = &self.link.peer;
             let answers = futures::stream::unfold(Some(session), move |session| async move {
                 let mut session = session?;
-                let answer = session.next().await?.map_err(|status| rpc_error(&status));
+                let answer = session.next().await?.map_err(rpc_error);
                 if answer.is_err() && !session.first_answered {
                     // Another node may listen there.
                     peer.failed(route);
@@ -375,15 +304,9 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
                 NetworkError::from_string("only a snapshot of this member can be sent").into()
             );
         };
-        let transfer = sender::Transfer {
-            client: self.bulk()?.1,
-            identity: self.identity.clone(),
-            target: self.target,
-            vote,
-            pinned: self.pinned.clone(),
-            outgoing,
-        };
-        let _sending = self.peer.snapshots.begin();
+        let client = self.bulk()?.1;
+        let transfer = sender::Transfer { link: self.link.clone(), client, vote, outgoing };
+        let _sending = self.link.peer.snapshots.begin();
         let (sent, cancelled) = (std::pin::pin!(transfer.run()), std::pin::pin!(cancel));
         match futures::future::select(sent, cancelled).await {
             futures::future::Either::Left((sent, _)) => sent,
@@ -396,30 +319,17 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         rpc: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
-        let (route, mut client) = self.control()?;
         let request = proto::TransferLeaderRequest {
-            envelope: self.identity.to(self.target),
+            envelope: self.link.envelope(),
             from: Some(messages::vote_to_proto(rpc.from_leader())),
             to: rpc.to_node_id().as_u64(),
             last_log_id: rpc.last_log_id().map(convert::log_id_to_proto),
         };
-        deliver_duplicate(
-            &client,
-            || request.clone(),
-            |mut client, request| async move { client.transfer_leader(request).await },
-        );
-        let call = client.transfer_leader(request);
-        let answer = self
-            .call(
-                openraft::RPCTypes::TransferLeader,
-                option.hard_ttl(),
-                route,
-                call,
-                |answer: &proto::TransferLeaderResponse| answer.envelope.as_ref(),
-            )
-            .await?;
+        let transfer =
+            |mut client: Client, request| async move { client.transfer_leader(request).await };
+        let answer = self.call(RPCTypes::TransferLeader, option, request, transfer).await?;
         if let Some(actual) = answer.vote_changed {
-            let actual = messages::vote_from_proto(Some(actual), self.votes())?;
+            let actual = messages::vote_from_proto(Some(actual), self.link.votes())?;
             return Ok(Err(TransferLeaderError::VoteChanged {
                 expected: *rpc.from_leader(),
                 actual,

@@ -1,15 +1,24 @@
-//! One connection to a member, and how to report its failures to openraft.
+//! One connection to a member, calls over it, and how to report their failures to openraft.
+//!
+//! A connection delivers a request once. But a sender that gets no answer sends it again on another
+//! connection, while the first request may still be on its way: a received request may have been
+//! received before, and long ago. So each request contains all that the receiver needs to refuse it
+//! or to treat it correctly, whatever happened since. A simulation that asks for it delivers
+//! requests a second time, late.
 
 use crate::core::error::Malformed;
 use crate::core::proto::MAX_MESSAGE_BYTES;
 use crate::core::proto::peer_client::PeerClient;
+use crate::core::runtime;
 use crate::core::types::TypeConfig;
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit for an answer outside of openraft.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -32,9 +41,54 @@ pub(super) fn connect(address: &str) -> Result<Client, String> {
         .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }
 
+/// Sends a request, and perhaps a second time, later.
+pub(super) async fn call<Q, A, F>(
+    client: Client,
+    request: Q,
+    send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
+) -> Result<Response<A>, Status>
+where
+    Q: Clone + Send + 'static,
+    F: Future<Output = Result<Response<A>, Status>> + Send,
+{
+    deliver_duplicate(&client, || request.clone(), send);
+    send(client, request).await
+}
+
+/// Sends the message a second time, later, through `client`, if the simulation asks for it. The
+/// answer is dropped.
+pub(super) fn deliver_duplicate<M, F>(
+    client: &Client,
+    message: impl FnOnce() -> M,
+    send: impl FnOnce(Client, M) -> F + Send + 'static,
+) where
+    M: Send + 'static,
+    F: Future + Send,
+{
+    let Some(later) = runtime::duplicate_after() else { return };
+    let (client, message) = (client.clone(), message());
+    runtime::spawn(async move {
+        runtime::sleep(later).await;
+        drop(send(client, message).await);
+    });
+}
+
+/// Connects to `address` for one call with a time limit.
+pub(super) async fn call_at<A, F>(
+    address: &str,
+    call: impl FnOnce(Client) -> F,
+) -> Result<A, Status>
+where
+    F: Future<Output = Result<Response<A>, Status>> + Send,
+{
+    let client = connect(address).map_err(Status::invalid_argument)?;
+    let answer = runtime::timeout(ANSWER_TIMEOUT, call(client)).await;
+    Ok(answer.ok_or_else(|| Status::deadline_exceeded("no answer"))??.into_inner())
+}
+
 /// The error for openraft of a failed call: `Unreachable`, which makes it back off, if an immediate
 /// retry is of no use.
-pub(super) fn rpc_error(status: &Status) -> RPCError<TypeConfig> {
+pub(super) fn rpc_error(status: Status) -> RPCError<TypeConfig> {
     match status.code() {
         Code::Unavailable
         | Code::FailedPrecondition

@@ -1,23 +1,17 @@
 //! Asking the other members for the bytes of a value.
 
-use super::connection::connect;
+use super::connection::call_at;
 use super::identity::PeerIdentity;
-use super::peer::addresses;
+use super::peer::others;
 use crate::core::ids::{MemberAddress, NodeId};
+use crate::core::proto;
 use crate::core::raft_metrics::LateMetrics;
-use crate::core::types::TypeConfig;
-use crate::core::{proto, runtime};
 use crate::storage::repair::PeerValues;
 use bytes::Bytes;
 use cairn_engine::Extent;
 use futures::future::BoxFuture;
-use openraft::RaftMetrics;
 use std::collections::BTreeMap;
-use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
-
-/// The time limit for one member's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The other members, from which the bytes of a value can be fetched.
 pub(crate) struct Peers {
@@ -53,20 +47,6 @@ impl PeerValues for Peers {
     }
 }
 
-/// The other members of the present membership, with the addresses of each.
-fn others(
-    metrics: &RaftMetrics<TypeConfig>,
-    configured: &BTreeMap<u16, MemberAddress>,
-) -> Vec<(NodeId, String)> {
-    let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
-    let with_addresses = |(id, logged): (&NodeId, &MemberAddress)| {
-        let id = *id;
-        let addresses = addresses(configured, id, logged).into_iter().map(str::to_owned);
-        addresses.map(move |address| (id, address)).collect::<Vec<_>>()
-    };
-    nodes.flat_map(with_addresses).collect()
-}
-
 /// Asks `peer`, expected at `address`, for the bytes of an extent; `key` is the key whose value it
 /// is, or empty. `None` if the peer lacks them.
 async fn fetch_value(
@@ -76,20 +56,20 @@ async fn fetch_value(
     extent: &Extent,
     key: &[u8],
 ) -> Result<Option<Bytes>, String> {
-    let mut client = connect(address)?;
     let request = proto::FetchValueRequest {
         envelope: identity.to(peer),
-        log_id: Some(proto::LogId { term: extent.log_id.term, index: extent.log_id.index }),
+        log_id: Some(extent.log_id.into()),
         hash: Bytes::copy_from_slice(&extent.at.hash.to_le_bytes()),
         length: extent.at.len,
         key: Bytes::copy_from_slice(key),
     };
     let answer =
-        runtime::timeout(ANSWER_TIMEOUT, client.fetch_value(request)).await.ok_or("no answer")?;
-    let answer = answer.map_err(|status| status.message().to_string())?.into_inner();
-    identity
-        .check_answer(answer.envelope.as_ref(), peer)
-        .map_err(|status| status.message().to_string())?;
+        call_at(address, |mut client| async move { client.fetch_value(request).await }).await;
+    let answer = answer.and_then(|answer| {
+        identity.check_answer(&answer, peer)?;
+        Ok(answer)
+    });
+    let answer = answer.map_err(|status| status.message().to_string())?;
     if !answer.found {
         return Ok(None);
     }

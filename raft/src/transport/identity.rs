@@ -9,9 +9,8 @@
 
 use super::terms::{Sender, Terms};
 use crate::core::ids::NodeId;
-use crate::core::proto::Envelope;
-use crate::storage::state_machine::boot_epochs::BootEpochs;
-use crate::storage::state_machine::removed::Removed;
+use crate::core::proto::{self, Envelope};
+use crate::storage::state_machine::identities::Identities;
 use cairn_engine::{BootEpoch, Engine, FencingHistory};
 use std::sync::Arc;
 use tonic::{Code, Status};
@@ -23,9 +22,28 @@ pub(crate) struct PeerIdentity {
     id: NodeId,
     epoch: BootEpoch,
     fencing_history: FencingHistory,
-    boot_epochs: BootEpochs,
-    removed: Removed,
+    pub(crate) identities: Identities,
     terms: Terms,
+}
+
+/// An answer, which names its sender and receiver.
+pub(crate) trait Enveloped {
+    fn envelope(&self) -> Option<&Envelope>;
+}
+
+macro_rules! enveloped {
+    ($($message:ident)+) => {$(
+        impl Enveloped for proto::$message {
+            fn envelope(&self) -> Option<&Envelope> {
+                self.envelope.as_ref()
+            }
+        }
+    )+};
+}
+
+enveloped! {
+    HelloResponse AppendResponse VoteResponse SnapshotOffsetResponse SnapshotChunkResponse
+    SnapshotFinishResponse TransferLeaderResponse RecoverResponse JoinResponse FetchValueResponse
 }
 
 /// The version of the protocol between members that this release speaks.
@@ -36,39 +54,28 @@ pub(crate) const REFUSED_IDENTITY: Code = Code::PermissionDenied;
 
 impl PeerIdentity {
     /// The identity of the member that this engine holds.
-    pub(crate) fn of(engine: &Engine, boot_epochs: BootEpochs, removed: Removed) -> PeerIdentity {
+    pub(crate) fn of(engine: &Engine, identities: Identities) -> PeerIdentity {
         let own = engine.identity();
-        let id = NodeId::new(own.slot, own.incarnation);
-        let (cluster, fencing_history) = (own.cluster.as_str().into(), engine.fencing_history());
         PeerIdentity {
-            cluster,
-            id,
+            cluster: own.cluster.as_str().into(),
+            id: NodeId::new(own.slot, own.incarnation),
             epoch: engine.boot_epoch(),
-            fencing_history,
-            boot_epochs,
-            removed,
+            fencing_history: engine.fencing_history(),
+            identities,
             terms: Terms::of(engine),
         }
     }
 
     /// For a node without a data directory, which only asks.
     pub(crate) fn without_identity(cluster: &str, id: NodeId) -> PeerIdentity {
-        let epoch = BootEpoch { number: 0, nonce: 0 };
-        let (boot_epochs, removed) = (BootEpochs::default(), Removed::default());
-        let (fencing_history, terms) = (FencingHistory::default(), Terms::default());
         PeerIdentity {
             cluster: cluster.into(),
             id,
-            epoch,
-            fencing_history,
-            boot_epochs,
-            removed,
-            terms,
+            epoch: BootEpoch { number: 0, nonce: 0 },
+            fencing_history: FencingHistory::default(),
+            identities: Identities::default(),
+            terms: Terms::default(),
         }
-    }
-
-    pub(crate) fn boot_epochs(&self) -> &BootEpochs {
-        &self.boot_epochs
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -91,11 +98,6 @@ impl PeerIdentity {
             fencing_history: self.fencing_history.to_vec(),
             protocol: PROTOCOL,
         })
-    }
-
-    /// The envelope of a message whose receiver is not known yet.
-    pub(crate) fn to_anyone(&self) -> Option<Envelope> {
-        self.to(NodeId::from_u64(0))
     }
 
     /// The sender of a request to this member.
@@ -126,13 +128,9 @@ impl PeerIdentity {
     }
 
     /// Checks that an answer comes from the member that was asked.
-    pub(crate) fn check_answer(
-        &self,
-        envelope: Option<&Envelope>,
-        from: NodeId,
-    ) -> Result<(), Status> {
-        let sender = self.sender_in_cluster(envelope)?;
-        let receiver = NodeId::from_u64(envelope.map_or(0, |envelope| envelope.receiver));
+    pub(crate) fn check_answer(&self, answer: &impl Enveloped, from: NodeId) -> Result<(), Status> {
+        let sender = self.sender_in_cluster(answer.envelope())?;
+        let receiver = NodeId::from_u64(answer.envelope().map_or(0, |envelope| envelope.receiver));
         match sender == from && receiver == self.id {
             true => Ok(()),
             false => Err(refused(format!(
@@ -159,7 +157,7 @@ impl PeerIdentity {
                 envelope.protocol, self.id
             )));
         }
-        if self.removed.contains(sender) {
+        if self.identities.is_removed(sender) {
             let reason = format!(
                 "member {sender} is removed, another one took its slot; give it an empty data directory, so that it joins \
                  under a new identity"
@@ -172,20 +170,10 @@ impl PeerIdentity {
                 self.id
             )));
         }
-        self.fence(sender, epoch_of(envelope), &envelope.fencing_history)?;
-        Ok(sender)
-    }
-
-    /// Refuses a boot epoch of a member that is earlier than one already known, or another boot of
-    /// the same number.
-    fn fence(
-        &self,
-        sender: NodeId,
-        epoch: BootEpoch,
-        fencing_history: &[u64],
-    ) -> Result<(), Status> {
-        match self.boot_epochs.observe(sender, epoch, fencing_history) {
-            Ok(()) => Ok(()),
+        // A boot epoch that is earlier than one already known, or another boot of the same number.
+        let epoch = epoch_of(Some(envelope));
+        match self.identities.observe(sender, epoch, &envelope.fencing_history) {
+            Ok(()) => Ok(sender),
             Err(known) => {
                 let reason = format!(
                     "member {sender} sends from boot epoch {} ({:016x}), and its boot epoch {} ({:016x}) is known: a late \
@@ -199,8 +187,11 @@ impl PeerIdentity {
 }
 
 /// The sender's boot epoch.
-pub(crate) fn epoch_of(envelope: &Envelope) -> BootEpoch {
-    BootEpoch { number: envelope.boot_epoch, nonce: envelope.boot_nonce }
+pub(crate) fn epoch_of(envelope: Option<&Envelope>) -> BootEpoch {
+    envelope.map_or(BootEpoch { number: 0, nonce: 0 }, |envelope| BootEpoch {
+        number: envelope.boot_epoch,
+        nonce: envelope.boot_nonce,
+    })
 }
 
 fn refused(reason: String) -> Status {
@@ -235,20 +226,23 @@ mod tests {
         }
     }
 
-    fn member(removed: Removed) -> PeerIdentity {
+    fn answer(envelope: Envelope) -> proto::JoinResponse {
+        proto::JoinResponse { envelope: Some(envelope), voter: false }
+    }
+
+    fn member(identities: Identities) -> PeerIdentity {
         PeerIdentity {
             cluster: "blue".into(),
             id: NodeId::new(1, 11),
             epoch: BootEpoch { number: 1, nonce: 9 },
             fencing_history: FencingHistory::default(),
-            boot_epochs: BootEpochs::default(),
-            removed,
+            identities,
             terms: Terms::default(),
         }
     }
 
     fn here() -> PeerIdentity {
-        member(Removed::default())
+        member(Identities::default())
     }
 
     #[test]
@@ -270,15 +264,15 @@ mod tests {
 
     #[test]
     fn a_message_of_a_removed_identity_is_refused_in_requests_and_answers() {
-        let removed = Removed::default();
-        let here = member(removed.clone());
+        let identities = Identities::default();
+        let here = member(identities.clone());
         let old = NodeId::new(2, 22);
         let message = envelope("blue", old, NodeId::new(1, 11));
         here.sender_of_request(Some(&message)).unwrap();
-        removed.set(&Arc::new([old].into()));
+        identities.set_logged(&Arc::default(), &Arc::new([old].into()));
         assert!(here.sender_of_request(Some(&message)).unwrap_err().code() == REFUSED_IDENTITY);
         assert!(here.sender_of_hello(Some(&message), 1).is_err());
-        assert!(here.check_answer(Some(&message), old).is_err());
+        assert!(here.check_answer(&answer(message), old).is_err());
         here.sender_of_request(Some(&envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11))))
             .unwrap();
     }
@@ -318,7 +312,7 @@ mod tests {
             assert_eq!(status.code(), tonic::Code::FailedPrecondition);
             let named = format!("version {other} of the protocol between members");
             assert!(status.message().contains(&named), "{}", status.message());
-            assert!(here.check_answer(Some(&later), NodeId::new(2, 22)).is_err());
+            assert!(here.check_answer(&answer(later), NodeId::new(2, 22)).is_err());
         }
         here.sender_of_request(Some(&message(PROTOCOL))).unwrap();
     }
@@ -336,9 +330,9 @@ mod tests {
 
     #[test]
     fn an_answer_by_another_incarnation_is_refused() {
-        let answer = envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11));
-        assert!(here().check_answer(Some(&answer), NodeId::new(2, 22)).is_err());
-        assert!(here().check_answer(Some(&answer), NodeId::new(2, 23)).is_ok());
+        let answer = answer(envelope("blue", NodeId::new(2, 23), NodeId::new(1, 11)));
+        assert!(here().check_answer(&answer, NodeId::new(2, 22)).is_err());
+        assert!(here().check_answer(&answer, NodeId::new(2, 23)).is_ok());
     }
 
     /// The input is a HelloRequest, with which a stranger's first bytes arrive.
@@ -371,7 +365,9 @@ mod tests {
             assert!(sender == own || sender.slot() != own.slot());
             assert_eq!(slot.is_ok(), message.receiver_slot == 1);
             assert_eq!(request.is_ok(), sent.receiver == own.as_u64());
-            assert_eq!(here.check_answer(Some(sent), sender).is_ok(), request.is_ok());
+            let answer =
+                proto::HelloResponse { envelope: Some(sent.clone()), ..Default::default() };
+            assert_eq!(here.check_answer(&answer, sender).is_ok(), request.is_ok());
             // From now on the same number with another nonce is another copy of the disk.
             let copy = Envelope { boot_nonce: !sent.boot_nonce, ..sent.clone() };
             assert!(here.sender_in_cluster(Some(&copy)).is_err());

@@ -15,7 +15,7 @@ use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
 
 /// The ack mode, with the term and number of its latest change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckMode {
     /// The leader's term.
     pub(crate) term: u64,
@@ -58,27 +58,23 @@ fn entry_from_proto(entry: proto::Entry) -> Result<Entry, Malformed> {
     Ok(Entry::new(RaftLogId::new_term_index(entry.term, entry.index), payload))
 }
 
-/// The request as a message, with `envelope`.
+/// The request as a message, with `envelope`. `matched`: what the receiver acknowledged.
 pub(crate) fn append_to_proto(
     request: AppendRequest,
     envelope: Option<proto::Envelope>,
+    matched: Option<RaftLogId>,
     ack_mode: AckMode,
 ) -> proto::AppendRequest {
     proto::AppendRequest {
         envelope,
         ack_mode_number: ack_mode.number,
         ack_fast: ack_mode.fast,
-        matched: None,
+        matched: matched.as_ref().map(log_id_to_proto),
         vote: Some(vote_to_proto(&request.vote)),
         previous: request.prev_log_id.as_ref().map(log_id_to_proto),
         entries: request.entries.into_iter().map(entry_to_proto).collect(),
         committed: request.leader_commit.as_ref().map(log_id_to_proto),
     }
-}
-
-/// The entry that the receiver acknowledged, as the leader sends it in an append.
-pub(crate) fn matched_from_proto(message: &proto::AppendRequest) -> Option<cairn_engine::LogId> {
-    message.matched.map(|id| cairn_engine::LogId { term: id.term, index: id.index })
 }
 
 /// The ack mode that an append carries.
@@ -142,7 +138,7 @@ pub(crate) fn snapshot_meta_from_proto(
         last_log_id: Some(log_id_from_proto(last)?),
         last_membership: StoredMembership::new(membership_log_id, membership),
     };
-    Ok((cairn_engine::LogId { term: last.term, index: last.index }, named))
+    Ok((last.into(), named))
 }
 
 #[cfg(test)]
@@ -257,9 +253,13 @@ mod tests {
             ],
             leader_commit: Some(RaftLogId::new_term_index(4, 8)),
         };
-        let bytes =
-            append_to_proto(request.clone(), None, AckMode { term: 5, number: 2, fast: true })
-                .encode_to_vec();
+        let bytes = append_to_proto(
+            request.clone(),
+            None,
+            None,
+            AckMode { term: 5, number: 2, fast: true },
+        )
+        .encode_to_vec();
         let back = from_other(proto::AppendRequest::decode(&bytes[..]).unwrap()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{request:?}"));
         assert_eq!(back.entries, request.entries);
@@ -308,7 +308,7 @@ mod tests {
                 assert!(pair[0].committed_leader_id() <= pair[1].committed_leader_id());
             }
             assert!(ids.last().is_none_or(|id| id.committed_leader_id().term <= led));
-            let again = append_to_proto(request.clone(), meant.envelope, ack_mode);
+            let again = append_to_proto(request.clone(), meant.envelope, None, ack_mode);
             assert_eq!(again.entries.len(), meant.entries.len());
             let again = from_other(again).unwrap();
             assert_eq!(format!("{again:?}"), format!("{request:?}"));

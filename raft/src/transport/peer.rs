@@ -6,6 +6,7 @@
 use super::connection::{Client, connect};
 use crate::core::ids::{MemberAddress, NodeId};
 use crate::core::types::TypeConfig;
+use openraft::RaftMetrics;
 use openraft::errors::{RPCError, Unreachable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,13 +101,26 @@ impl Peer {
 /// A member's addresses: the configured one, since an operator who moves the member changes it
 /// there; and the one in the log, which may name a member that took the slot elsewhere. The caller
 /// checks the identity of the member that answers.
-pub(crate) fn addresses<'a>(
+pub(super) fn addresses<'a>(
     configured: &'a BTreeMap<u16, MemberAddress>,
     target: NodeId,
     logged: &'a MemberAddress,
 ) -> Vec<&'a str> {
     let configured = configured.get(&target.slot()).filter(|address| address.peer != logged.peer);
     configured.into_iter().chain([logged]).map(|address| address.peer.as_str()).collect()
+}
+
+/// The other members of the present membership, with the addresses of each.
+pub(crate) fn others(
+    metrics: &RaftMetrics<TypeConfig>,
+    configured: &BTreeMap<u16, MemberAddress>,
+) -> Vec<(NodeId, String)> {
+    let nodes = metrics.membership_config.nodes().filter(|(id, _)| **id != metrics.id);
+    let with_addresses = |(id, logged): (&NodeId, _)| {
+        let addresses = addresses(configured, *id, logged).into_iter().map(str::to_owned);
+        addresses.map(|address| (*id, address)).collect::<Vec<_>>()
+    };
+    nodes.flat_map(with_addresses).collect()
 }
 
 #[cfg(test)]

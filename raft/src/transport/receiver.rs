@@ -57,22 +57,6 @@ impl Partial {
     }
 }
 
-/// The state of a transfer.
-pub(crate) enum TransferState {
-    /// The log already holds the snapshot's last entry.
-    AlreadyApplied,
-    /// The number of the next piece, and the last key before it.
-    Expects(u64, Bytes),
-}
-
-/// The result of a piece.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) next_chunk: u64,
-    /// Keys whose values this member lacks; the piece is expected again, with those.
-    pub(crate) missing: Vec<Bytes>,
-}
-
 fn engine_status(error: cairn_engine::Error) -> Status {
     match error {
         cairn_engine::Error::Full { .. } | cairn_engine::Error::IndexFull { .. } => {
@@ -106,16 +90,17 @@ impl SnapshotReceiver {
         }
     }
 
-    /// Resumes a transfer, or begins it.
-    pub(crate) async fn offset(&self, last: LogId) -> Result<TransferState, Status> {
+    /// Resumes a transfer, or begins it. Returns the number of the next piece, and the last key
+    /// before it. `None`: the log already holds the snapshot's last entry.
+    pub(crate) async fn offset(&self, last: LogId) -> Result<Option<(u64, Bytes)>, Status> {
         if self.already_applied(last) {
-            return Ok(TransferState::AlreadyApplied);
+            return Ok(None);
         }
         self.refuse_contradiction(last)?;
         let mut partial = self.partial.lock().await;
         if let Some(partial) = partial.as_mut().filter(|partial| partial.last_log_id == last) {
             partial.used = runtime::now();
-            return Ok(TransferState::Expects(partial.next_chunk, partial.last_key.clone()));
+            return Ok(Some((partial.next_chunk, partial.last_key.clone())));
         }
         // Drop the old transfer first, so that the new one can use its space.
         *partial = None;
@@ -126,40 +111,34 @@ impl SnapshotReceiver {
             last_key: Bytes::new(),
             used: runtime::now(),
         });
-        Ok(TransferState::Expects(0, Bytes::new()))
+        Ok(Some((0, Bytes::new())))
     }
 
-    /// Takes a piece. May be cancelled: a piece that was begun is still taken, and a call of
+    /// Takes a piece. Returns the number of the next one, and the keys whose values this member
+    /// lacks: if there are any, the piece is expected again, with those. May be cancelled: a piece that was begun is still taken, and a call of
     /// `offset` waits for that.
     pub(crate) async fn chunk(
         &self,
         last: LogId,
         chunk: u64,
         items: Vec<proto::SnapshotItem>,
-    ) -> Result<Taken, Status> {
+    ) -> Result<(u64, Vec<Bytes>), Status> {
         let mut slot = self.partial.clone().lock_owned().await;
-        let next_chunk = match slot.as_ref().filter(|partial| partial.last_log_id == last) {
-            None => {
-                return Err(Status::aborted(
-                    "no such snapshot is being received; ask for the offset",
-                ));
-            }
-            Some(partial) => partial.next_chunk,
-        };
+        let gone = || Status::aborted("no such snapshot is being received; ask for the offset");
+        let partial = slot.as_ref().filter(|partial| partial.last_log_id == last);
+        let next_chunk = partial.ok_or_else(gone)?.next_chunk;
         if chunk != next_chunk {
-            return Ok(Taken { next_chunk, missing: Vec::new() });
+            return Ok((next_chunk, Vec::new()));
         }
         // After an error a part of the piece may be stored, so the transfer is gone and must begin
         // again.
-        let Some(partial) = slot.take() else {
-            return Err(Status::aborted("no snapshot is being received"));
-        };
+        let partial = slot.take().ok_or_else(gone)?;
         let (done, taken) = oneshot::channel();
         runtime::spawn(async move {
-            let took = partial.take(items).await.map(|(partial, missing)| {
-                let next_chunk = slot.insert(partial).next_chunk;
-                Taken { next_chunk, missing }
-            });
+            let took = partial
+                .take(items)
+                .await
+                .map(|(partial, missing)| (slot.insert(partial).next_chunk, missing));
             drop(slot);
             done.send(took).ok();
         });
@@ -292,20 +271,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let receiver = SnapshotReceiver::new(engine(&folder).await);
         let last = LogId { term: 1, index: 9 };
-        assert!(matches!(receiver.offset(last).await, Ok(TransferState::Expects(0, _))));
+        assert!(matches!(receiver.offset(last).await, Ok(Some((0, _)))));
         let first = receiver.chunk(last, 0, vec![item("a", vec![1; 100])]).await.unwrap();
-        assert_eq!(first, Taken { next_chunk: 1, missing: vec![] });
+        assert_eq!(first, (1, vec![]));
         // Polled once, and dropped.
         drop(receiver.chunk(last, 1, vec![item("b", vec![2; 600_000])]).now_or_never());
         let taken = async {
             loop {
                 match receiver.offset(last).await.unwrap() {
-                    TransferState::Expects(2, key) => return assert_eq!(key, "b"),
-                    TransferState::Expects(1, _) => tokio::task::yield_now().await,
-                    TransferState::Expects(next, _) => {
+                    Some((2, key)) => return assert_eq!(key, "b"),
+                    Some((1, _)) => tokio::task::yield_now().await,
+                    Some((next, _)) => {
                         panic!("chunk {next} is expected: the pieces were dropped")
                     }
-                    TransferState::AlreadyApplied => panic!("already applied"),
+                    None => panic!("already applied"),
                 }
             }
         };

@@ -5,13 +5,12 @@
 //! range of keys is sent, piece by piece, the next range is read, and no more.
 
 use super::connection::{Client, rpc_error};
-use super::duplicate::deliver_duplicate;
-use super::identity::PeerIdentity;
+use super::identity::Enveloped;
+use super::link::Link;
 use super::messages;
-use crate::core::ids::NodeId;
 use crate::core::types::{TypeConfig, Vote};
 use crate::core::{proto, runtime};
-use crate::storage::state_machine::{Item, KeyRange, Outgoing, PinnedSnapshot};
+use crate::storage::state_machine::{Item, Outgoing};
 use bytes::Bytes;
 use cairn_engine::LogId;
 use openraft::errors::{NetworkError, StreamingError, Unreachable};
@@ -27,11 +26,9 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) struct Transfer {
+    pub(super) link: Arc<Link>,
     pub(super) client: Client,
-    pub(super) identity: PeerIdentity,
-    pub(super) target: NodeId,
     pub(super) vote: Vote,
-    pub(super) pinned: PinnedSnapshot,
     pub(super) outgoing: Arc<Outgoing>,
 }
 
@@ -40,43 +37,30 @@ type Sent<T> = Result<T, StreamingError<TypeConfig>>;
 impl Transfer {
     /// Sends the snapshot and has it installed. The answer carries the receiver's vote; openraft
     /// checks whether it is higher.
-    pub(super) async fn run(mut self) -> Sent<SnapshotResponse<TypeConfig>> {
+    pub(super) async fn run(self) -> Sent<SnapshotResponse<TypeConfig>> {
         let vote = self.send().await?;
-        self.pinned.release(&self.outgoing);
+        self.link.pinned.release(&self.outgoing);
         Ok(SnapshotResponse::new(vote))
     }
 
-    async fn send(&mut self) -> Sent<Vote> {
+    async fn send(&self) -> Sent<Vote> {
         let meta = messages::snapshot_meta_to_proto(self.outgoing.meta());
         let offset = proto::SnapshotOffsetRequest {
-            envelope: self.identity.to(self.target),
+            envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta.clone()),
         };
-        deliver_duplicate(
-            &self.client,
-            || offset.clone(),
-            |mut client, offset| async move { client.snapshot_offset(offset).await },
-        );
-        let call = self.client.snapshot_offset(offset);
-        let offset = checked(
-            &self.identity,
-            self.target,
-            PIECE_TIMEOUT,
-            call,
-            |answer| answer.envelope.as_ref(),
-            || {},
-        )
-        .await?;
+        let ask = |mut client: Client, offset| async move { client.snapshot_offset(offset).await };
+        let offset = self.ask(PIECE_TIMEOUT, offset, ask).await.map_err(rpc_error)?;
         let vote = self.receivers_vote(offset.vote)?;
         if offset.already_applied || vote > self.vote {
             return Ok(vote);
         }
-        self.pinned.pin(&self.outgoing);
-        let held = offset.applied.map(|id| LogId { term: id.term, index: id.index });
+        self.link.pinned.pin(&self.outgoing);
+        let held = offset.applied.map(LogId::from);
         let after = Some(offset.last_key).filter(|key| !key.is_empty());
         let mut chunk = offset.next_chunk;
-        tracing::info!(target = %self.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");
+        tracing::info!(target = %self.link.target, snapshot = ?self.outgoing.applied(), chunk, "sending a snapshot");
         let mut next = Some(self.outgoing.next_keys(after, held).await);
         while let Some(range) = next {
             let range = range.map_err(|error| self.unreadable(error))?;
@@ -87,7 +71,15 @@ impl Transfer {
                     false => Some(self.outgoing.next_keys(Some(last_key), held).await),
                 }
             };
-            let sending = self.send_range(meta.last_log_id, &mut chunk, &range);
+            let sending = async {
+                for piece in range.pieces() {
+                    if let Some(vote) = self.send_piece(chunk, piece).await? {
+                        return Sent::Ok(Some(vote));
+                    }
+                    chunk += 1;
+                }
+                Ok(None)
+            };
             let (higher, following) = futures::join!(sending, following);
             if let Some(vote) = higher? {
                 return Ok(vote);
@@ -99,44 +91,23 @@ impl Transfer {
 
     /// A value that cannot be read here must not stop this member.
     fn unreadable(&self, error: cairn_engine::Error) -> StreamingError<TypeConfig> {
-        tracing::warn!(target = %self.target, %error, "cannot read the snapshot; retrying");
+        tracing::warn!(target = %self.link.target, %error, "cannot read the snapshot; retrying");
         // A later snapshot may no longer need the unreadable value.
-        self.pinned.forget(&self.outgoing);
+        self.link.pinned.forget(&self.outgoing);
         Unreachable::from_string(error).into()
-    }
-
-    /// Sends the pieces of a range as chunks from `chunk` on. `Some`: the receiver's higher vote.
-    async fn send_range(
-        &self,
-        last: Option<proto::LogId>,
-        chunk: &mut u64,
-        range: &KeyRange,
-    ) -> Sent<Option<Vote>> {
-        for piece in range.pieces() {
-            if let Some(vote) = self.send_piece(last, *chunk, piece).await? {
-                return Ok(Some(vote));
-            }
-            *chunk += 1;
-        }
-        Ok(None)
     }
 
     /// Sends a piece, and once more with the values that the receiver lacks. `Some`: the receiver's
     /// higher vote.
-    async fn send_piece(
-        &self,
-        last: Option<proto::LogId>,
-        chunk: u64,
-        piece: &[Item],
-    ) -> Sent<Option<Vote>> {
+    async fn send_piece(&self, chunk: u64, piece: &[Item]) -> Sent<Option<Vote>> {
         let mut values: Vec<Option<Bytes>> = piece.iter().map(|item| item.value.clone()).collect();
         for _ in 0..2 {
-            let answer = self.send_chunk(last, chunk, piece, values).await?;
+            let answer = self.send_chunk(chunk, piece, values).await?;
             let vote = self.receivers_vote(answer.vote)?;
             if vote > self.vote {
                 return Ok(Some(vote));
             }
-            self.pinned.pin(&self.outgoing);
+            self.link.pinned.pin(&self.outgoing);
             if answer.next_chunk == chunk + 1 {
                 return Ok(None);
             }
@@ -154,7 +125,6 @@ impl Transfer {
 
     async fn send_chunk(
         &self,
-        last_log_id: Option<proto::LogId>,
         chunk: u64,
         piece: &[Item],
         values: Vec<Option<Bytes>>,
@@ -168,87 +138,58 @@ impl Transfer {
             length: item.entry.value.len,
         });
         let request = proto::SnapshotChunkRequest {
-            envelope: self.identity.to(self.target),
+            envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
-            last_log_id,
+            last_log_id: self.outgoing.applied().map(Into::into),
             chunk,
             items: items.collect(),
         };
-        deliver_duplicate(
-            &self.client,
-            || request.clone(),
-            |mut client, request| async move { client.snapshot_chunk(request).await },
-        );
-        let mut client = self.client.clone();
-        let call = client.snapshot_chunk(request);
-        // A newer snapshot may need less space.
-        let out_of_space = || self.pinned.forget(&self.outgoing);
-        checked(
-            &self.identity,
-            self.target,
-            PIECE_TIMEOUT,
-            call,
-            |answer| answer.envelope.as_ref(),
-            out_of_space,
-        )
-        .await
+        let send =
+            |mut client: Client, request| async move { client.snapshot_chunk(request).await };
+        self.ask(PIECE_TIMEOUT, request, send).await.map_err(|status| self.refused(status))
     }
 
-    async fn finish(&mut self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {
+    async fn finish(&self, meta: proto::SnapshotMeta, chunks: u64) -> Sent<Vote> {
         let request = proto::SnapshotFinishRequest {
-            envelope: self.identity.to(self.target),
+            envelope: self.link.envelope(),
             vote: Some(messages::vote_to_proto(&self.vote)),
             meta: Some(meta),
             chunks,
             machine: self.outgoing.machine().into(),
         };
-        deliver_duplicate(
-            &self.client,
-            || request.clone(),
-            |mut client, request| async move { client.snapshot_finish(request).await },
-        );
-        let call = self.client.snapshot_finish(request);
-        let answer = checked(
-            &self.identity,
-            self.target,
-            FINISH_TIMEOUT,
-            call,
-            |answer| answer.envelope.as_ref(),
-            || {
-                self.pinned.forget(&self.outgoing);
-            },
-        )
-        .await?;
+        let send =
+            |mut client: Client, request| async move { client.snapshot_finish(request).await };
+        let answer = self.ask(FINISH_TIMEOUT, request, send).await;
+        let answer = answer.map_err(|status| self.refused(status))?;
         self.receivers_vote(answer.vote)
     }
 
     fn receivers_vote(&self, vote: Option<proto::Vote>) -> Sent<Vote> {
-        let from = self.identity.votes_of(self.target);
-        messages::vote_from_proto(vote, from)
+        messages::vote_from_proto(vote, self.link.votes())
             .map_err(|error| Unreachable::from_string(error).into())
     }
-}
 
-async fn checked<T>(
-    identity: &PeerIdentity,
-    target: NodeId,
-    within: Duration,
-    call: impl Future<Output = Result<Response<T>, Status>> + Send,
-    envelope: impl Fn(&T) -> Option<&proto::Envelope>,
-    out_of_space: impl FnOnce(),
-) -> Sent<T> {
-    let late =
-        || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
-    let answer = runtime::timeout(within, call).await.unwrap_or_else(late);
-    let answer = match answer {
-        Ok(answer) => answer.into_inner(),
-        Err(status) => {
-            if status.code() == Code::ResourceExhausted {
-                out_of_space();
-            }
-            return Err(rpc_error(&status).into());
+    async fn ask<Q, A: Enveloped, F>(
+        &self,
+        within: Duration,
+        request: Q,
+        send: impl Fn(Client, Q) -> F + Copy + Send + 'static,
+    ) -> Result<A, Status>
+    where
+        Q: Clone + Send + 'static,
+        F: Future<Output = Result<Response<A>, Status>> + Send,
+    {
+        let late =
+            || Err(Status::deadline_exceeded(format!("no answer for {} ms", within.as_millis())));
+        let asked = self.link.ask(self.client.clone(), request, send);
+        runtime::timeout(within, asked).await.unwrap_or_else(late)
+    }
+
+    /// If the receiver lacks space, a retry sends another snapshot: a newer one may need less.
+    fn refused(&self, status: Status) -> StreamingError<TypeConfig> {
+        if status.code() == Code::ResourceExhausted {
+            self.link.pinned.forget(&self.outgoing);
         }
-    };
-    identity.check_answer(envelope(&answer), target).map_err(|status| rpc_error(&status))?;
-    Ok(answer)
+        rpc_error(status).into()
+    }
 }

@@ -26,8 +26,8 @@ async fn a_follower_names_the_leader_and_takes_neither_writes_nor_reads() {
     let cluster = Cluster::started(3, |_| ()).await;
     let leader = cluster.leader().await;
     let follower = cluster.replicas().find(|r| r.status().role == Role::Follower).unwrap();
-    let expected = leader.leader();
-    assert_eq!(expected.as_ref().unwrap().0, leader.node_id());
+    let expected = leader.leader().unwrap();
+    assert_eq!(expected.0, leader.node_id());
     assert_eq!(
         follower.write(put("a", "1")).await,
         Err(WriteError::NotLeader { leader: expected.clone() })

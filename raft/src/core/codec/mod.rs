@@ -51,7 +51,6 @@ const VERSION: u8 = 3;
 /// A command as the state machine applies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCommand {
-    pub(crate) synced: bool,
     pub(crate) session: Option<StoredSession>,
     pub(crate) operations: Vec<StoredOperation>,
 }
@@ -126,9 +125,13 @@ pub(crate) fn encode_command(command: Command, max_sessions: usize) -> Proposal 
 /// The unsafe-recovery record: an operator let this member lead, and so discarded what no member
 /// held any more.
 pub(crate) fn encode_unsafe_recovery(member: NodeId) -> Proposal {
-    let mut meta = BytesMut::with_capacity(UNSAFE_RECOVERY_BYTES);
-    meta.put_u8(UNSAFE_RECOVERY);
-    meta.put_u64_le(member.as_u64());
+    record(UNSAFE_RECOVERY, &[member.as_u64()])
+}
+
+fn record(kind: u8, numbers: &[u64]) -> Proposal {
+    let mut meta = BytesMut::with_capacity(1 + size_of_val(numbers));
+    meta.put_u8(kind);
+    numbers.iter().for_each(|number| meta.put_u64_le(*number));
     Proposal { meta: meta.freeze(), values: Vec::new() }
 }
 
@@ -139,12 +142,7 @@ pub(crate) fn is_unsafe_recovery(meta: &[u8]) -> bool {
 
 /// The boot-epoch record: a member began this boot.
 pub(crate) fn encode_epoch(member: NodeId, epoch: BootEpoch) -> Proposal {
-    let mut meta = BytesMut::with_capacity(EPOCH_BYTES);
-    meta.put_u8(EPOCH);
-    meta.put_u64_le(member.as_u64());
-    meta.put_u64_le(epoch.number);
-    meta.put_u64_le(epoch.nonce);
-    Proposal { meta: meta.freeze(), values: Vec::new() }
+    record(EPOCH, &[member.as_u64(), epoch.number, epoch.nonce])
 }
 
 /// The member and boot epoch of a boot-epoch record; `None` for another kind of entry.
@@ -167,7 +165,7 @@ pub(crate) fn decode_command(meta: &Bytes) -> Result<StoredCommand, Malformed> {
     let session = parse_command(meta, |kind, key, condition| {
         operations.push(StoredOperation { kind, key: meta.slice_ref(key), condition });
     })?;
-    Ok(StoredCommand { synced: is_synced(meta), session, operations })
+    Ok(StoredCommand { session, operations })
 }
 
 /// Whether every replica must sync the entry before it acknowledges it.

@@ -57,8 +57,8 @@ pub(crate) fn command() -> impl Strategy<Value = Command> {
 }
 
 /// Rebuilds the command that was encoded from what is stored.
-fn restored(stored: StoredCommand, values: &[Bytes]) -> Command {
-    let mut values = values.iter().cloned();
+fn restored(stored: StoredCommand, proposal: &Proposal) -> Command {
+    let mut values = proposal.values.iter().cloned();
     let operations = stored.operations.into_iter().map(|operation| {
         let StoredOperation { kind, key, condition } = operation;
         match kind {
@@ -68,7 +68,7 @@ fn restored(stored: StoredCommand, values: &[Bytes]) -> Command {
         }
     });
     Command {
-        synced: stored.synced,
+        synced: is_synced(&proposal.meta),
         operations: operations.collect(),
         session: stored.session.map(|stored| stored.session),
     }
@@ -226,7 +226,8 @@ fn any_bytes_decode_to_an_entry_or_to_an_error() {
         assert_eq!(validate(again, values.clone()), Ok(payload));
         if let Ok(stored) = stored {
             let bound = stored.session.map_or(0, |stored| stored.max_sessions as usize);
-            assert_eq!(encode_command(restored(stored, &values), bound).meta, meta);
+            let proposal = Proposal { meta, values };
+            assert_eq!(encode_command(restored(stored, &proposal), bound).meta, proposal.meta);
         }
     });
 }
@@ -241,7 +242,7 @@ proptest! {
         if let Some(session) = &stored.session {
             prop_assert_eq!(session.max_sessions, u64::from(bound));
         }
-        prop_assert_eq!(restored(stored, &proposal.values), command);
+        prop_assert_eq!(restored(stored, &proposal), command);
     }
 
     #[test]

@@ -49,10 +49,6 @@ mod chosen {
 #[cfg(madsim)]
 mod chosen {
     pub(crate) use super::simulated::SimulatedRuntime as Runtime;
-    pub use super::simulated::{
-        cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
-        set_clock_rate,
-    };
     pub(crate) use super::simulated::{duplicate_after, note_flushed, piece_bytes};
 
     /// Encodes and decodes a message of a stream; `None` if it is larger than the limit.
@@ -74,7 +70,7 @@ mod chosen {
 /// What the simulation uses of this module.
 pub(crate) mod exports {
     #[cfg(madsim)]
-    pub use super::chosen::{
+    pub use super::simulated::{
         cut_snapshots, flushed, forget_earlier_run, messages_repeated, repeat_messages,
         set_clock_rate,
     };
@@ -316,14 +312,9 @@ mod simulated {
     }
 
     /// A timeout elapsed.
-    #[derive(Debug)]
+    #[derive(Debug, thiserror::Error)]
+    #[error("the time was up")]
     pub struct Elapsed;
-
-    impl std::fmt::Display for Elapsed {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("the time was up")
-        }
-    }
 
     /// A future with a timeout.
     pub struct Timeout<F> {

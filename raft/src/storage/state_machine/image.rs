@@ -1,8 +1,7 @@
 //! The machine image: the part of the state that is not keys. Each checkpoint and snapshot contains
 //! it.
 
-use super::boot_epochs::BootEpochsImage;
-use super::removed::RemovedImage;
+use super::identities::{BootEpochsImage, RemovedImage};
 use super::sessions::Sessions;
 use crate::core::error::Malformed;
 use crate::core::ids::NodeId;
@@ -20,6 +19,8 @@ pub struct UnsafeRecoveries {
     /// The index of the latest record. Versions up to this one may belong to a history that lacks
     /// acknowledged writes.
     pub last_index: u64,
+    /// The term of the latest record.
+    pub last_term: u64,
 }
 
 /// Membership, sessions and boot epochs after some entry. A copy is O(1).
@@ -27,11 +28,7 @@ pub struct UnsafeRecoveries {
 pub(crate) struct Image {
     pub(crate) membership: Arc<StoredMembership>,
     pub(crate) sessions: Sessions,
-    /// The number of unsafe recoveries, and the entry of the latest record.
-    pub(crate) unsafe_recoveries: u64,
-    pub(crate) last_unsafe_recovery_index: u64,
-    pub(crate) last_unsafe_recovery_term: u64,
-    /// The removed identities: once members, and no longer.
+    pub(crate) unsafe_recoveries: UnsafeRecoveries,
     pub(crate) removed: RemovedImage,
     /// The latest logged boot epoch of each member. In the image because a snapshot may skip the
     /// entry.
@@ -39,13 +36,6 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    pub(crate) fn unsafe_recoveries(&self) -> UnsafeRecoveries {
-        UnsafeRecoveries {
-            count: self.unsafe_recoveries,
-            last_index: self.last_unsafe_recovery_index,
-        }
-    }
-
     /// Equal images have equal bytes. Empty bytes are the image before the first entry.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Image, Malformed> {
         let message =
@@ -53,9 +43,11 @@ impl Image {
         let membership = convert::membership_from_proto(message.membership.unwrap_or_default())?;
         let log_id = message.membership_log_id.map(convert::log_id_from_proto).transpose()?;
         Ok(Image {
-            unsafe_recoveries: message.unsafe_recoveries,
-            last_unsafe_recovery_index: message.last_unsafe_recovery_index,
-            last_unsafe_recovery_term: message.last_unsafe_recovery_term,
+            unsafe_recoveries: UnsafeRecoveries {
+                count: message.unsafe_recoveries,
+                last_index: message.last_unsafe_recovery_index,
+                last_term: message.last_unsafe_recovery_term,
+            },
             removed: Arc::new(message.removed.into_iter().map(NodeId::from_u64).collect()),
             boot_epochs: Arc::new(message.boot_epochs.iter().map(epoch_from_proto).collect()),
             membership: Arc::new(StoredMembership::new(log_id, membership)),
@@ -76,9 +68,9 @@ impl MachineImage for Image {
             membership: Some(convert::membership_to_proto(self.membership.membership())),
             evicted_through,
             sessions,
-            unsafe_recoveries: self.unsafe_recoveries,
-            last_unsafe_recovery_index: self.last_unsafe_recovery_index,
-            last_unsafe_recovery_term: self.last_unsafe_recovery_term,
+            unsafe_recoveries: self.unsafe_recoveries.count,
+            last_unsafe_recovery_index: self.unsafe_recoveries.last_index,
+            last_unsafe_recovery_term: self.unsafe_recoveries.last_term,
             removed: self.removed.iter().map(|id| id.as_u64()).collect(),
             boot_epochs: self.boot_epochs.iter().map(epoch_to_proto).collect(),
         };

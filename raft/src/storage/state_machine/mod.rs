@@ -5,15 +5,14 @@
 //! made the effect visible; a snapshot is an O(1) view.
 
 mod apply;
-pub(crate) mod boot_epochs;
+pub(crate) mod identities;
 mod image;
-pub(crate) mod removed;
 pub(crate) mod sessions;
 mod snapshot;
 
 pub(crate) use image::Image;
 pub use image::UnsafeRecoveries;
-pub(crate) use snapshot::{Incoming, Item, KeyRange, Outgoing, PinnedSnapshot, SnapshotData};
+pub(crate) use snapshot::{Incoming, Item, Outgoing, PinnedSnapshot, SnapshotData};
 
 use super::progress::{CheckpointGuard, Progress};
 use super::repair::Repairer;
@@ -92,10 +91,6 @@ impl StateMachine {
         }
         Ok(())
     }
-
-    fn applied(&self) -> Option<RaftLogId> {
-        self.engine.applied(GROUP).map(raft_log_id)
-    }
 }
 
 impl RaftStateMachine<TypeConfig> for StateMachine {
@@ -103,7 +98,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, StoredMembership), io::Error> {
-        Ok((self.applied(), self.image.membership.as_ref().clone()))
+        let applied = self.engine.applied(GROUP).map(raft_log_id);
+        Ok((applied, self.image.membership.as_ref().clone()))
     }
 
     async fn apply<S>(&mut self, entries: S) -> Result<(), io::Error>

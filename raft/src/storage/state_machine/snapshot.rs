@@ -266,20 +266,18 @@ impl PinnedSnapshot {
 
     /// The pinned snapshot, if the log still continues where it ends.
     pub(super) fn get(&self, purged: Option<LogId>) -> Option<Arc<Outgoing>> {
-        self.live(|outgoing| outgoing.clone()).filter(|outgoing| outgoing.applied() >= purged)
+        self.live().filter(|outgoing| outgoing.applied() >= purged)
     }
 
     /// The log after this entry must be kept for the transfer under way.
     pub(crate) fn holds_log_after(&self) -> Option<LogId> {
-        self.live(|outgoing| outgoing.applied()).flatten()
+        self.live()?.applied()
     }
 
-    fn live<T>(&self, get: impl FnOnce(&Arc<Outgoing>) -> T) -> Option<T> {
+    fn live(&self) -> Option<Arc<Outgoing>> {
         let mut pin = self.0.lock();
-        if pin.as_ref().is_some_and(|pin| pin.until < runtime::now()) {
-            *pin = None;
-        }
-        pin.as_ref().map(|pin| get(&pin.outgoing))
+        pin.take_if(|pin| pin.until < runtime::now());
+        pin.as_ref().map(|pin| pin.outgoing.clone())
     }
 }
 

@@ -3,12 +3,11 @@
 //! What holds here: an entry sees the state after the entries before it, though a batch of entries
 //! reaches the engine at once; all operations of a command see the state before the command.
 
-use super::boot_epochs::log_epoch;
-use super::image::Image;
-use super::removed::add_dropped;
-use super::sessions::{Recorded, SessionCheck};
+use super::identities::{add_dropped, log_epoch};
+use super::image::{Image, UnsafeRecoveries};
+use super::sessions::SessionCheck;
 use crate::core::codec::{self, StoredCommand, StoredKind};
-use crate::core::command::{OperationResult, Version};
+use crate::core::command::{OperationResult, Version, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::ids::{GROUP, NodeId};
 use crate::core::types::{Answer, Entry, Payload, StoredMembership, engine_log_id};
@@ -67,10 +66,13 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             Payload::Normal(proposal) if codec::is_unsafe_recovery(&proposal.meta) => {
                 // An unsafe recovery elects a leader for one term; each member that used the grant
                 // may ask for a record.
-                if id.term != self.image.last_unsafe_recovery_term {
-                    self.image.unsafe_recoveries += 1;
-                    self.image.last_unsafe_recovery_index = id.index;
-                    self.image.last_unsafe_recovery_term = id.term;
+                let UnsafeRecoveries { count, last_term, .. } = self.image.unsafe_recoveries;
+                if id.term != last_term {
+                    self.image.unsafe_recoveries = UnsafeRecoveries {
+                        count: count + 1,
+                        last_index: id.index,
+                        last_term: id.term,
+                    };
                 }
                 (Vec::new(), Answer::Nothing)
             }
@@ -92,14 +94,16 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
         let command = codec::decode_command(meta)?;
         let Some(stored) = command.session else {
             let (changes, recorded) = self.run(id, command);
-            return Ok((changes, answer(recorded)));
+            return Ok((changes, Answer::Outcome(recorded)));
         };
         match self.image.sessions.check(id.index, &stored) {
             SessionCheck::Expired => Ok((Vec::new(), Answer::SessionExpired)),
-            SessionCheck::Repeated(recorded) => Ok((Vec::new(), recorded.answer())),
+            SessionCheck::Repeated(recorded) => {
+                Ok((Vec::new(), Answer::Outcome(recorded.as_ref().clone())))
+            }
             SessionCheck::New => {
                 let (changes, recorded) = self.run(id, command);
-                let answer = recorded.answer();
+                let answer = Answer::Outcome(recorded.clone());
                 self.image.sessions.record(&stored, Arc::new(recorded));
                 Ok((changes, answer))
             }
@@ -113,7 +117,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
         }
     }
 
-    fn run(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, Recorded) {
+    fn run(&mut self, id: LogId, command: StoredCommand) -> (Vec<Change>, WriteOutcome) {
         let mut applied = true;
         let results: Vec<OperationResult> = command
             .operations
@@ -129,7 +133,7 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
                 }
             })
             .collect();
-        let recorded = Recorded { id, applied, results };
+        let recorded = WriteOutcome { log_id: id, applied, results };
         if !applied {
             return (Vec::new(), recorded);
         }
@@ -148,15 +152,6 @@ impl<'k, K: Keys> ApplyBatch<'k, K> {
             changes.push(change);
         }
         (changes, recorded)
-    }
-}
-
-fn answer(recorded: Recorded) -> Answer {
-    Answer::Outcome {
-        term: recorded.id.term,
-        index: recorded.id.index,
-        applied: recorded.applied,
-        results: recorded.results,
     }
 }
 

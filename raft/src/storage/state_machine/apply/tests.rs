@@ -77,10 +77,14 @@ fn check(key: &'static str, condition: Condition) -> Operation {
 }
 
 fn parts(answer: &Answer) -> (u64, bool, Vec<(bool, bool, u64)>) {
-    let Answer::Outcome { index, applied, results, .. } = answer else {
+    let Answer::Outcome(WriteOutcome { log_id, applied, results }) = answer else {
         panic!("no outcome: {answer:?}");
     };
-    (*index, *applied, results.iter().map(|r| (r.condition_held, r.existed, r.version)).collect())
+    (
+        log_id.index,
+        *applied,
+        results.iter().map(|r| (r.condition_held, r.existed, r.version)).collect(),
+    )
 }
 
 #[test]

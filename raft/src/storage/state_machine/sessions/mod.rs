@@ -18,10 +18,9 @@
 //! so that it fits into a message and a checkpoint; a copy is O(1).
 
 use crate::core::codec::StoredSession;
-use crate::core::command::{OperationResult, Session};
+use crate::core::command::{Session, WriteOutcome};
 use crate::core::error::Malformed;
 use crate::core::proto;
-use crate::core::types::Answer;
 use bytes::Bytes;
 use cairn_engine::LogId;
 use imbl::OrdMap;
@@ -56,30 +55,11 @@ struct Client {
     last_used: u64,
     lowest_pending: u64,
     /// By ascending sequence number.
-    results: VecDeque<(u64, Arc<Recorded>)>,
+    results: VecDeque<(u64, Arc<WriteOutcome>)>,
 }
 
-/// The result of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
-    pub(crate) id: LogId,
-    pub(crate) applied: bool,
-    pub(crate) results: Vec<OperationResult>,
-}
-
-impl Recorded {
-    fn bytes(&self) -> u64 {
-        RESULT_BYTES + OPERATION_BYTES * self.results.len() as u64
-    }
-
-    pub(crate) fn answer(&self) -> Answer {
-        Answer::Outcome {
-            term: self.id.term,
-            index: self.id.index,
-            applied: self.applied,
-            results: self.results.clone(),
-        }
-    }
+fn result_bytes(outcome: &WriteOutcome) -> u64 {
+    RESULT_BYTES + OPERATION_BYTES * outcome.results.len() as u64
 }
 
 /// What to do with a command.
@@ -88,7 +68,7 @@ pub(crate) enum SessionCheck {
     /// It is new: apply it, then [`Sessions::record`] it.
     New,
     /// It was applied before.
-    Repeated(Arc<Recorded>),
+    Repeated(Arc<WriteOutcome>),
     /// It may have been applied before, and the table no longer knows. Or its base cannot tell,
     /// since it lies in a discarded history.
     Expired,
@@ -126,19 +106,19 @@ impl Sessions {
     }
 
     /// Keeps the result of a new command.
-    pub(crate) fn record(&mut self, stored: &StoredSession, recorded: Arc<Recorded>) {
+    pub(crate) fn record(&mut self, stored: &StoredSession, recorded: Arc<WriteOutcome>) {
         let session = &stored.session;
         let Some(client) = self.clients.get_mut(&session.client_id) else {
             return;
         };
         let client = Arc::make_mut(client);
         if let Err(position) = client.find(session.sequence) {
-            self.bytes += recorded.bytes();
+            self.bytes += result_bytes(&recorded);
             client.results.insert(position, (session.sequence, recorded));
         }
         while client.results.len() > MAX_RESULTS {
             if let Some((sequence, dropped)) = client.results.pop_front() {
-                self.bytes -= dropped.bytes();
+                self.bytes -= result_bytes(&dropped);
                 client.lowest_pending = client.lowest_pending.max(sequence.saturating_add(1));
             }
         }
@@ -212,7 +192,7 @@ impl Sessions {
 }
 
 impl Client {
-    fn find(&self, sequence: u64) -> Result<Arc<Recorded>, usize> {
+    fn find(&self, sequence: u64) -> Result<Arc<WriteOutcome>, usize> {
         match self.results.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
             Ok(position) => {
                 self.results.get(position).map(|(_, recorded)| recorded.clone()).ok_or(position)
@@ -231,22 +211,22 @@ impl Client {
         while let Some((_, dropped)) =
             self.results.pop_front_if(|(sequence, _)| *sequence < lowest_pending)
         {
-            bytes += dropped.bytes();
+            bytes += result_bytes(&dropped);
         }
         bytes
     }
 
     fn bytes(&self) -> u64 {
-        CLIENT_BYTES + self.results.iter().map(|(_, recorded)| recorded.bytes()).sum::<u64>()
+        CLIENT_BYTES + self.results.iter().map(|(_, recorded)| result_bytes(recorded)).sum::<u64>()
     }
 
     fn to_proto(&self, id: u128) -> proto::SessionImage {
         let results = self.results.iter().map(|(sequence, recorded)| proto::SessionResult {
             sequence: *sequence,
-            term: recorded.id.term,
-            index: recorded.id.index,
+            term: recorded.log_id.term,
+            index: recorded.log_id.index,
             applied: recorded.applied,
-            operations: recorded.results.iter().map(result_to_proto).collect(),
+            operations: recorded.results.clone(),
         });
         proto::SessionImage {
             client_id: Bytes::copy_from_slice(&id.to_be_bytes()),
@@ -266,30 +246,14 @@ impl Client {
             if client.results.back().is_some_and(|(last, _)| *last >= result.sequence) {
                 return Err(Malformed("a session's results out of order"));
             }
-            let recorded = Recorded {
-                id: LogId { term: result.term, index: result.index },
+            let recorded = WriteOutcome {
+                log_id: LogId { term: result.term, index: result.index },
                 applied: result.applied,
-                results: result.operations.into_iter().map(result_from_proto).collect(),
+                results: result.operations,
             };
             client.results.push_back((result.sequence, Arc::new(recorded)));
         }
         Ok(client)
-    }
-}
-
-fn result_to_proto(result: &OperationResult) -> proto::OperationResult {
-    proto::OperationResult {
-        condition_held: result.condition_held,
-        existed: result.existed,
-        version: result.version,
-    }
-}
-
-fn result_from_proto(result: proto::OperationResult) -> OperationResult {
-    OperationResult {
-        condition_held: result.condition_held,
-        existed: result.existed,
-        version: result.version,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::super::image::Image;
 use super::*;
+use crate::core::command::OperationResult;
 use cairn_engine::MachineImage;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -20,13 +21,13 @@ fn stored(
     }
 }
 
-fn recorded(index: u64) -> Arc<Recorded> {
+fn recorded(index: u64) -> Arc<WriteOutcome> {
     let results = vec![OperationResult {
         condition_held: true,
         existed: index.is_multiple_of(2),
         version: index,
     }];
-    Arc::new(Recorded { id: LogId { term: 1, index }, applied: true, results })
+    Arc::new(WriteOutcome { log_id: LogId { term: 1, index }, applied: true, results })
 }
 
 /// Checks a command, and records it if it is new, as apply does.
@@ -83,8 +84,8 @@ fn a_result_below_lowest_pending_is_dropped_and_its_write_is_never_applied_again
 fn the_table_is_bounded_in_bytes_and_evicts_the_least_recently_used() {
     let many = |index| {
         let result = OperationResult { condition_held: true, existed: true, version: u64::MAX };
-        Arc::new(Recorded {
-            id: LogId { term: u64::MAX, index },
+        Arc::new(WriteOutcome {
+            log_id: LogId { term: u64::MAX, index },
             applied: true,
             results: vec![result; 128],
         })
@@ -221,7 +222,7 @@ proptest! {
                     prop_assert_eq!(first.insert((attempt.client, sequence), index), None, "applied twice");
                 }
                 SessionCheck::Repeated(before) => {
-                    prop_assert_eq!(first.get(&(attempt.client, sequence)), Some(&before.id.index));
+                    prop_assert_eq!(first.get(&(attempt.client, sequence)), Some(&before.log_id.index));
                 }
                 SessionCheck::Expired => {}
             }

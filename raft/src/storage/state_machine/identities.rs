@@ -1,13 +1,15 @@
-//! The latest boot epoch of each member: from its messages, and from the log.
+//! What this member knows of identities: the latest boot epoch of each member, from its messages and
+//! from the log, and which identities are removed.
 //!
 //! The story behind it: an older copy of a member's disk is put in its place, or started beside it.
 //! The copy knows nothing of what the member promised since. What this member observed in messages
 //! would be lost at its restart, so a leader logs each boot epoch that it observes.
 
 use crate::core::ids::NodeId;
+use crate::core::types::Membership;
 use cairn_engine::BootEpoch;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// More members than any cluster has: invented identities must not take all memory.
@@ -20,17 +22,22 @@ const GAP_MAX: u64 = 1 << 20;
 /// The logged boot epochs in the state machine. A copy is O(1).
 pub(crate) type BootEpochsImage = Arc<BTreeMap<NodeId, BootEpoch>>;
 
-/// The latest boot epoch of each member, as far as this member knows. Clones share it.
+/// The removed identities in the state machine: once members, and no longer. A copy is O(1).
+pub(crate) type RemovedImage = Arc<BTreeSet<NodeId>>;
+
+/// What this member has observed, and what the log says as far as it is applied here. Clones share
+/// it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BootEpochs(Arc<Mutex<Known>>);
+pub(crate) struct Identities(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
     observed: BTreeMap<NodeId, BootEpoch>,
     logged: BootEpochsImage,
+    removed: RemovedImage,
 }
 
-impl BootEpochs {
+impl Identities {
     /// Observes a message of a member from this boot epoch, with its fencing history.
     ///
     /// # Errors
@@ -58,12 +65,15 @@ impl BootEpochs {
         if *observed == epoch { Ok(()) } else { Err(*observed) }
     }
 
-    /// Sets the boot epochs that the log has by now.
-    pub(crate) fn set_logged(&self, logged: &BootEpochsImage) {
+    /// Sets what the log says by now.
+    pub(crate) fn set_logged(&self, boot_epochs: &BootEpochsImage, removed: &RemovedImage) {
         let mut known = self.0.lock();
-        if !Arc::ptr_eq(&known.logged, logged) {
-            known.logged = logged.clone();
-        }
+        (known.logged, known.removed) = (boot_epochs.clone(), removed.clone());
+    }
+
+    /// Whether the identity was once a member, and is no longer.
+    pub(crate) fn is_removed(&self, id: NodeId) -> bool {
+        self.0.lock().removed.contains(&id)
     }
 
     /// Whether the log has this boot epoch of a member, or a later one.
@@ -124,9 +134,19 @@ pub(crate) fn log_epoch(
     boot_epochs.insert(member, epoch);
 }
 
+/// Adds the identities that a membership drops.
+pub(crate) fn add_dropped(removed: &mut RemovedImage, before: &Membership, after: &Membership) {
+    let dropped: Vec<NodeId> =
+        before.nodes().map(|(id, _)| *id).filter(|id| after.get_node(id).is_none()).collect();
+    if !dropped.is_empty() {
+        Arc::make_mut(removed).extend(dropped);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::MemberAddress;
 
     const MEMBER: NodeId = NodeId::new(2, 22);
 
@@ -140,41 +160,41 @@ mod tests {
         log_epoch(&mut image, MEMBER, epoch(5, 50), |_| true);
         log_epoch(&mut image, MEMBER, epoch(5, 51), |_| true);
         log_epoch(&mut image, MEMBER, epoch(4, 40), |_| true);
-        let boot_epochs = BootEpochs::default();
-        boot_epochs.set_logged(&image);
+        let identities = Identities::default();
+        identities.set_logged(&image, &RemovedImage::default());
         assert_eq!(
-            boot_epochs.observe(MEMBER, epoch(5, 51), &[40]),
+            identities.observe(MEMBER, epoch(5, 51), &[40]),
             Err(epoch(5, 50)),
             "another copy"
         );
         assert_eq!(
-            boot_epochs.observe(MEMBER, epoch(4, 40), &[30]),
+            identities.observe(MEMBER, epoch(4, 40), &[30]),
             Err(epoch(5, 50)),
             "an older copy"
         );
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(5, 50), &[40]), Ok(()));
-        assert_eq!(boot_epochs.unlogged(MEMBER), None);
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(6, 60), &[50, 40]), Ok(()));
-        assert_eq!(boot_epochs.unlogged(MEMBER), Some(epoch(6, 60)));
+        assert_eq!(identities.observe(MEMBER, epoch(5, 50), &[40]), Ok(()));
+        assert_eq!(identities.unlogged(MEMBER), None);
+        assert_eq!(identities.observe(MEMBER, epoch(6, 60), &[50, 40]), Ok(()));
+        assert_eq!(identities.unlogged(MEMBER), Some(epoch(6, 60)));
         assert!(
-            boot_epochs.has_logged(MEMBER, epoch(5, 50))
-                && !boot_epochs.has_logged(MEMBER, epoch(6, 60))
+            identities.has_logged(MEMBER, epoch(5, 50))
+                && !identities.has_logged(MEMBER, epoch(6, 60))
         );
     }
 
     /// A copy that is started often counts further than the disk itself.
     #[test]
     fn a_copy_is_refused_however_often_it_boots() {
-        let boot_epochs = BootEpochs::default();
-        boot_epochs.observe(MEMBER, epoch(5, 50), &[40]).unwrap();
+        let identities = Identities::default();
+        identities.observe(MEMBER, epoch(5, 50), &[40]).unwrap();
         // Copied during boot 4.
-        assert!(boot_epochs.observe(MEMBER, epoch(5, 55), &[40]).is_err());
-        assert!(boot_epochs.observe(MEMBER, epoch(6, 66), &[55, 40]).is_err());
-        assert!(boot_epochs.observe(MEMBER, epoch(7, 77), &[66, 55, 40]).is_err());
+        assert!(identities.observe(MEMBER, epoch(5, 55), &[40]).is_err());
+        assert!(identities.observe(MEMBER, epoch(6, 66), &[55, 40]).is_err());
+        assert!(identities.observe(MEMBER, epoch(7, 77), &[66, 55, 40]).is_err());
         // The disk itself was booted twice unobserved.
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(8, 80), &[70, 60, 50, 40]), Ok(()));
+        assert_eq!(identities.observe(MEMBER, epoch(8, 80), &[70, 60, 50, 40]), Ok(()));
         assert_eq!(
-            boot_epochs.observe(MEMBER, epoch(8 + GAP_MAX + 1, 1), &[]),
+            identities.observe(MEMBER, epoch(8 + GAP_MAX + 1, 1), &[]),
             Err(epoch(8, 80)),
             "an invented number"
         );
@@ -182,14 +202,14 @@ mod tests {
 
     #[test]
     fn the_log_decides_between_two_copies_of_a_disk() {
-        let boot_epochs = BootEpochs::default();
-        boot_epochs.observe(MEMBER, epoch(5, 51), &[40]).unwrap();
-        assert!(boot_epochs.observe(MEMBER, epoch(5, 50), &[40]).is_err());
+        let identities = Identities::default();
+        identities.observe(MEMBER, epoch(5, 51), &[40]).unwrap();
+        assert!(identities.observe(MEMBER, epoch(5, 50), &[40]).is_err());
         let mut image = BootEpochsImage::default();
         log_epoch(&mut image, MEMBER, epoch(5, 50), |_| true);
-        boot_epochs.set_logged(&image);
-        assert_eq!(boot_epochs.observe(MEMBER, epoch(5, 50), &[40]), Ok(()));
-        assert!(boot_epochs.observe(MEMBER, epoch(5, 51), &[40]).is_err());
+        identities.set_logged(&image, &RemovedImage::default());
+        assert_eq!(identities.observe(MEMBER, epoch(5, 50), &[40]), Ok(()));
+        assert!(identities.observe(MEMBER, epoch(5, 51), &[40]).is_err());
     }
 
     #[test]
@@ -198,5 +218,25 @@ mod tests {
         log_epoch(&mut image, MEMBER, epoch(5, 50), |_| true);
         log_epoch(&mut image, NodeId::new(2, 23), epoch(1, 10), |id| id != MEMBER);
         assert_eq!(image.keys().copied().collect::<Vec<_>>(), [NodeId::new(2, 23)]);
+    }
+
+    fn membership(ids: &[NodeId]) -> Membership {
+        let nodes: BTreeMap<NodeId, MemberAddress> =
+            ids.iter().map(|id| (*id, MemberAddress::default())).collect();
+        Membership::new(vec![ids.iter().copied().collect()], nodes).unwrap()
+    }
+
+    #[test]
+    fn a_dropped_identity_is_removed_for_good() {
+        let (one, old, new) = (NodeId::new(1, 1), NodeId::new(2, 2), NodeId::new(2, 3));
+        let mut image = RemovedImage::default();
+        add_dropped(&mut image, &membership(&[one, old]), &membership(&[one, old, new]));
+        assert!(image.is_empty());
+        add_dropped(&mut image, &membership(&[one, old, new]), &membership(&[one, new]));
+        add_dropped(&mut image, &membership(&[one, new]), &membership(&[one, new]));
+        let identities = Identities::default();
+        identities.set_logged(&BootEpochsImage::default(), &image);
+        assert!(identities.is_removed(old));
+        assert!(!identities.is_removed(new) && !identities.is_removed(one));
     }
 }
