@@ -40,6 +40,7 @@ const IDENTITY_RETRY: Duration = Duration::from_secs(5);
 pub struct Node {
     config: NodeConfig,
     replica: Replica,
+    metrics: Arc<Metrics>,
     election_blocked_state: ElectionBlockedState,
     running: Mutex<Option<Running>>,
 }
@@ -83,6 +84,14 @@ impl Node {
     /// The configuration it was started with.
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// Its metrics in the OpenMetrics text format, as `/metrics` serves them.
+    ///
+    /// # Errors
+    /// None that its own metrics cause.
+    pub fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.metrics.render()
     }
 
     /// The sentence about a blocked election, if it is blocked as far as this member can learn.
@@ -239,7 +248,7 @@ async fn assemble(
     info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %client_address,
           peer = %peer_address, "serving");
     let running = Mutex::new(Some(Running { stop, clients, others }));
-    Ok(Node { config, replica, election_blocked_state, running })
+    Ok(Node { config, replica, metrics, election_blocked_state, running })
 }
 
 /// The task that reports a blocked election, and starts an unsafe recovery if the configuration
