@@ -38,7 +38,7 @@ pub(super) fn status(inner: &Inner) -> proto::StatusResponse {
         node_id: status.node_id.as_u64(),
         slot: u32::from(status.node_id.slot()),
         server_version: env!("CARGO_PKG_VERSION").to_string(),
-        role: status.role.name().to_string(),
+        role: status.role.to_string(),
         term: status.term,
         last_log_index: index(status.last_log),
         committed_index: index(status.committed),

@@ -6,6 +6,7 @@ use crate::durability::leadership;
 use cairn_engine::{Engine, LogId, MemberState};
 use openraft::{RaftMetrics, ServerState};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// The role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +24,15 @@ pub enum Role {
     Stopped,
 }
 
-impl Role {
-    /// Its name in status and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Role::Leader => "leader",
             Role::Follower => "follower",
             Role::Candidate => "candidate",
             Role::Learner => "learner",
             Role::Stopped => "stopped",
-        }
+        })
     }
 }
 
