@@ -38,7 +38,10 @@ fn read(src: &Path, folder: &Path, modules: &mut Modules) {
             path.strip_prefix(src).unwrap().with_extension("").to_string_lossy().replace('/', "::");
         if path.is_dir() {
             read(src, &path, modules);
-        } else if !name.ends_with("tests") && !name.contains("tests::") {
+        } else if path.extension().is_some_and(|kind| kind == "rs")
+            && !name.ends_with("tests")
+            && !name.contains("tests::")
+        {
             let source = fs::read_to_string(&path).unwrap();
             let code = source.split("\n#[cfg(test)]\nmod tests").next().unwrap_or("");
             let module =

@@ -1,7 +1,7 @@
 //! The state machine's progress: for readers that wait for it, and for maintenance.
 
 use super::state_machine::identities::Identities;
-use super::state_machine::{Image, UnsafeRecoveries};
+use super::state_machine::image::{Image, UnsafeRecoveries};
 use crate::core::ids::NodeId;
 use crate::core::runtime::{self, WatchReceiver, WatchSender};
 use cairn_engine::{BootEpoch, LogId};

@@ -6,7 +6,7 @@
 
 mod apply;
 pub(crate) mod identities;
-mod image;
+pub(crate) mod image;
 pub(crate) mod sessions;
 mod snapshot;
 
