@@ -163,9 +163,15 @@ impl Client {
         let (boot_epoch, boot_nonce) = boot_epoch;
         let request = proto::UnsafeRecoveryRequest { candidate, boot_epoch, boot_nonce };
         let call = |mut stub: Stub, timeout| async move {
-            stub.unary.unsafe_recovery(within(request, timeout)).await
+            match stub.unary.unsafe_recovery(within(request, timeout)).await {
+                Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                    Ok(Err(status.message().to_owned()))
+                }
+                answer => answer.map(|_| Ok(())),
+            }
         };
-        self.ask_one(endpoint, call).await.map(drop)
+        let refused = |reason| Error::InvalidRequest(format!("{endpoint}: {reason}"));
+        self.ask_one(endpoint, call).await?.map_err(refused)
     }
 
     /// Asks one node once.
@@ -185,12 +191,8 @@ impl Client {
             None => std::sync::Arc::new(Node::new(address.clone(), &pool.options)?),
         };
         let timeout = self.deadline.min(pool.options.attempt_timeout);
-        let failed = |status: tonic::Status| match status.code() {
-            tonic::Code::FailedPrecondition => {
-                Error::InvalidRequest(format!("{endpoint}: {}", status.message()))
-            }
-            _ => Error::unavailable(endpoint, convert::describe(&status)),
-        };
+        let failed =
+            |status: tonic::Status| Error::unavailable(endpoint, convert::describe(&status));
         let ask = async { call(pool.connect(&node).await?.stub(), timeout).await.map_err(failed) };
         let late = || Err(Error::unavailable(&address, format!("no answer within {timeout:?}")));
         tokio::time::timeout(timeout, ask).await.unwrap_or_else(|_| late())

@@ -147,7 +147,7 @@ impl Error {
     }
 
     /// Whether the directory's identity, and with it its votes, cannot be read. The member can then
-    /// only come back under a new identity.
+    /// only come back under a new identity: damage of the superblock's file means nothing else.
     pub fn is_identity_lost(&self) -> bool {
         matches!(self, Error::Corrupt(Corruption { file: FileKind::Superblock, .. }))
     }

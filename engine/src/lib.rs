@@ -35,7 +35,7 @@
 //! # Floors
 //!
 //! A module uses modules on lower floors and on its own floor, without a cycle. The handle
-//! [`Engine`] is defined in `state`; the floors above add its methods.
+//! [`Engine`] is defined in `state`; that floor and those above add its methods.
 //!
 //! ```text
 //! engine        the methods of the handle: log, keys, state of the engine

@@ -1,14 +1,15 @@
 //! What the fuzz targets of the other crates have in common.
 //!
 //! A target is a unit test beside its decoder. `cargo test` runs it on the seeds in `__fuzz__`
-//! beside its file, and on some random inputs. `./test fuzz` runs it under libFuzzer.
+//! beside its file, on these with a bit flipped, and on random bytes. `./test fuzz` runs it under libFuzzer.
 //!
 //! What holds here: this crate replaces the allocator of each program that uses it, in order to
 //! measure memory. It is a dependency of unit tests only.
 #![forbid(unsafe_code)]
 
 use bolero::TargetLocation;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
 
 #[doc(hidden)]
 pub use bolero;
@@ -31,17 +32,52 @@ macro_rules! target {
         if !location.should_run() {
             return;
         }
-        $crate::check_seeds(&location, &[$(($name, ::std::vec::Vec::<u8>::from($seed))),*]);
-        $crate::bolero::test(location)
-            .with_iterations(500)
-            .with_test_time(::std::time::Duration::from_secs(1))
+        $crate::Target::new(location, vec![$(($name, ::std::vec::Vec::<u8>::from($seed))),*])
     }};
+}
+
+/// A fuzz target and its seeds.
+pub struct Target {
+    location: TargetLocation,
+    seeds: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Target {
+    #[doc(hidden)]
+    pub fn new(location: TargetLocation, seeds: Vec<(&'static str, Vec<u8>)>) -> Target {
+        check_seeds(&location, &seeds);
+        Target { location, seeds }
+    }
+
+    /// Runs the test: under libFuzzer on what that makes of the seeds, else on the seeds, on the
+    /// seeds with one bit flipped, and on random bytes, which seldom get far.
+    pub fn for_each(self, mut test: impl FnMut(&[u8]) + RefUnwindSafe) {
+        if std::env::var_os("BOLERO_LIBFUZZER_ARGS").is_none() {
+            for (_, seed) in &self.seeds {
+                flipped(seed).for_each(|input| test(&input));
+            }
+        }
+        let random = bolero::test(self.location).with_iterations(500);
+        random.with_test_time(Duration::from_secs(1)).for_each(test);
+    }
+}
+
+/// The seed with one bit flipped, for some 500 of its bits.
+fn flipped(seed: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let bits = seed.len() * 8;
+    // An odd step meets each bit of a byte.
+    (0..bits).step_by((bits / 500) | 1).map(|bit| {
+        let mut input = seed.to_vec();
+        if let Some(byte) = input.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        input
+    })
 }
 
 /// Compares the seeds with their files, which libFuzzer reads. With `CAIRN_SEEDS` set, writes the
 /// files first.
-#[doc(hidden)]
-pub fn check_seeds(location: &TargetLocation, seeds: &[(&str, Vec<u8>)]) {
+fn check_seeds(location: &TargetLocation, seeds: &[(&str, Vec<u8>)]) {
     let folder = location.work_dir().unwrap_or_default().join("corpus");
     let write = std::env::var_os("CAIRN_SEEDS").is_some();
     for (name, seed) in seeds {

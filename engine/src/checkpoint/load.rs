@@ -249,6 +249,22 @@ mod tests {
         Groups::from([(GroupId(0), group)])
     }
 
+    /// The story: the sessions of many clients make an image longer than a chunk, and the group has
+    /// neither entries nor keys, as after an install into an empty cluster. All of it became one
+    /// chunk with one hash, and the checkpoint was unreadable.
+    #[test]
+    fn a_state_of_nothing_but_a_long_image_is_read_back() {
+        let fixed = save(&Groups::from([(GroupId(0), Group::default())])).len();
+        for body in [CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 100] {
+            let image = vec![7; body - fixed];
+            let group = Group { image: Some(Arc::new(image.clone())), ..Group::default() };
+            let saved = save(&Groups::from([(GroupId(0), group)]));
+            assert_eq!(saved.len(), body);
+            let groups = load_body(&saved).unwrap();
+            assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
+        }
+    }
+
     #[test]
     fn any_bytes_decode_to_a_state_or_to_the_reason_why_not() {
         let empty =

@@ -25,6 +25,7 @@ pub(crate) async fn write(
     for group in &capture.groups {
         write_group(&mut body, group).await?;
     }
+    body.drain().await?;
     if !body.buffer.is_empty() {
         body.chunk().await?;
     }
@@ -84,6 +85,7 @@ impl BodyWriter<'_> {
     }
 
     async fn chunk(&mut self) -> Result<()> {
+        assert!(self.buffer.len() <= CHUNK_BYTES, "a chunk has a hash of its own");
         let len = (self.buffer.len() as u64).next_multiple_of(BLOCK as u64);
         let capacity = self.file.size();
         if self.at + len > capacity {

@@ -1,4 +1,4 @@
-//! The methods of an engine, and the rules for each request.
+//! The methods of an open engine, and the rules for each request.
 
 use crate::error::{Error, Result};
 use crate::io::FileKind;

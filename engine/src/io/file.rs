@@ -19,7 +19,8 @@ impl OpenFile {
         self.device.size()
     }
 
-    /// Reads the blocks that hold the `bytes` bytes from `offset` on.
+    /// Reads the blocks that hold the `bytes` bytes from `offset` on. The read begins at the first
+    /// poll.
     pub(crate) async fn read(&self, offset: u64, bytes: usize) -> io::Result<AlignedBuf> {
         let (result, buf) = self.device.read(offset, AlignedBuf::zeroed(bytes)).await;
         result.map(|()| buf)

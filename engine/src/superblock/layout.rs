@@ -17,9 +17,10 @@ const VOTES_AT: usize = 256;
 /// Votes that one superblock holds, each for one group.
 pub(crate) const MAX_VOTES: usize = 14;
 const FENCING_HISTORY_AT: usize = VOTES_AT + MAX_VOTES * (8 + MAX_VOTE_BYTES);
-/// Each at the number that stands for it.
+/// Each mode at the number that stands for it.
 const MODES: [Option<Mode>; 4] =
     [None, Some(Mode::Device), Some(Mode::Replicated), Some(Mode::Sync)];
+/// Each member state at the number that stands for it.
 const MEMBER_STATES: [MemberState; 2] = [MemberState::Active, MemberState::Recovering];
 /// The longest vote, in bytes.
 pub(crate) const MAX_VOTE_BYTES: usize = 248;
@@ -223,7 +224,9 @@ impl Superblock {
 
 /// The number of a value in its table.
 fn number<T: PartialEq>(table: &[T], value: T) -> u32 {
-    table.iter().take_while(|other| **other != value).count() as u32
+    let at = table.iter().take_while(|other| **other != value).count();
+    assert!(at < table.len(), "each value has a number");
+    at as u32
 }
 
 #[cfg(test)]

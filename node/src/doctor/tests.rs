@@ -477,3 +477,37 @@ fn a_denied_probe_proves_nothing_and_any_other_failure_refuses_the_location() {
     assert!(verdict(true).of(Mode::Replicated).warnings.contains(&Reason::Untried));
     assert_eq!(verdict(false).mode, None);
 }
+
+#[test]
+fn of_several_layers_the_one_that_matters_most_decides() {
+    let media = [
+        Medium::Drive,
+        Medium::Virtual,
+        Medium::Bridged,
+        Medium::Layered,
+        Medium::Memory,
+        Medium::Unknown,
+        Medium::Network,
+    ];
+    assert!(media.is_sorted_by(|less, more| less < more));
+    let caches =
+        [Cache::None, Cache::Unknown, Cache::Volatile, Cache::Unprotected, Cache::Unsyncable];
+    assert!(caches.is_sorted_by(|less, more| less < more));
+    let atomicities = [Atomicity::Whole, Atomicity::Unknown, Atomicity::Torn];
+    assert!(atomicities.is_sorted_by(|less, more| less < more));
+}
+
+#[test]
+fn words_for_programs_stay() {
+    let states =
+        [State::Formatted, State::Unfinished, State::Empty, State::Missing, State::Foreign];
+    let states = serde_json::to_value(states).expect("JSON");
+    assert_eq!(
+        states,
+        serde_json::json!(["formatted", "unfinished", "empty", "missing", "foreign"])
+    );
+    let grades = serde_json::to_value([Grade::Good, Grade::Neutral, Grade::Bad]).expect("JSON");
+    assert_eq!(grades, serde_json::json!(["good", "neutral", "bad"]));
+    let contracts = serde_json::to_value([Contract::Shown, Contract::Asserted]).expect("JSON");
+    assert_eq!(contracts, serde_json::json!(["shown", "asserted"]));
+}

@@ -1,7 +1,8 @@
 //! Starting a replica: the parts that openraft uses, openraft itself, and the tasks beside it.
 //!
 //! What holds here: no task begins before openraft runs; the tasks begin in a fixed order, so that
-//! a simulation repeats. All of them end once the member stops, which the last handle's drop causes.
+//! a simulation repeats. All of them end once the member stops, which the last handle's drop
+//! causes; the read barrier's ends with its last handle.
 
 use super::append_capacity::AppendCapacity;
 use super::maintenance::Maintenance;

@@ -115,8 +115,8 @@ impl SnapshotReceiver {
     }
 
     /// Takes a piece. Returns the number of the next one, and the keys whose values this member
-    /// lacks: if there are any, the piece is expected again, with those. May be cancelled: a piece that was begun is still taken, and a call of
-    /// `offset` waits for that.
+    /// lacks: if there are any, the piece is expected again, with those. May be cancelled: a piece
+    /// that was begun is still taken, and a call of `offset` waits for that.
     pub(crate) async fn chunk(
         &self,
         last: LogId,

@@ -108,8 +108,8 @@ async fn serve(
 ) -> anyhow::Result<Exit> {
     cluster.wait_ready().await?;
     let endpoints = cluster.endpoints();
-    home.remember(&endpoints)?;
     let answers = Client::connect(endpoints.clone()).await?.statuses().await;
+    home.remember(&endpoints)?;
     output.either(
         || serde_json::json!({ "endpoints": endpoints, "directory": home.path }),
         || announcement(&endpoints, home, &promises(&answers).join("\n")),

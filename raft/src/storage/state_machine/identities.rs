@@ -1,5 +1,5 @@
-//! What this member knows of identities: the latest boot epoch of each member, from its messages and
-//! from the log, and which identities are removed.
+//! What this member knows of identities: the latest boot epoch of each member, from its messages
+//! and from the log, and which identities are removed.
 //!
 //! The story behind it: an older copy of a member's disk is put in its place, or started beside it.
 //! The copy knows nothing of what the member promised since. What this member observed in messages
