@@ -85,7 +85,7 @@ pub(crate) mod sealed {
     #[cfg(test)]
     pub(crate) fn forge(head: &[u8], bytes: &[u8], offset: usize) -> Vec<u8> {
         let mut block = bytes.to_vec();
-        block.resize(crate::io::BLOCK, 0);
+        block.resize(4096, 0);
         block.splice(..head.len(), head.iter().copied());
         seal(&mut block, offset);
         block
