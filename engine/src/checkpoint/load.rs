@@ -213,8 +213,8 @@ mod tests {
         cairn_fuzz::within(most, || load(&area, &header).now_or_never().unwrap())
     }
 
-    /// The body of the checkpoint of this state.
-    fn save(groups: &Groups) -> Vec<u8> {
+    /// The checkpoint of this state, as it is written.
+    fn area_with(groups: &Groups) -> (Arc<Memory>, Header) {
         let area = Arc::new(Memory(Mutex::new(vec![0; 1 << 20])));
         let groups = groups.iter().map(CapturedGroup::of).collect();
         let capture = Capture { replaces: false, groups };
@@ -223,8 +223,14 @@ mod tests {
         let file = file(&area);
         let written = write(&file, &capture, header, synced_first);
         written.now_or_never().unwrap().unwrap();
+        let header = Header::decode(&area.0.lock()[..BLOCK], 1 << 20).unwrap();
+        (area, header)
+    }
+
+    /// The body of the checkpoint of this state.
+    fn save(groups: &Groups) -> Vec<u8> {
+        let (area, header) = area_with(groups);
         let bytes = area.0.lock();
-        let header = Header::decode(&bytes[..BLOCK], 1 << 20).unwrap();
         bytes[BODY_AT as usize..][..header.body_bytes as usize].to_vec()
     }
 
@@ -258,9 +264,9 @@ mod tests {
         for body in [CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 100] {
             let image = vec![7; body - fixed];
             let group = Group { image: Some(Arc::new(image.clone())), ..Group::default() };
-            let saved = save(&Groups::from([(GroupId(0), group)]));
-            assert_eq!(saved.len(), body);
-            let groups = load_body(&saved).unwrap();
+            let (area, header) = area_with(&Groups::from([(GroupId(0), group)]));
+            assert_eq!(header.body_bytes, body as u64);
+            let groups = load(&file(&area), &header).now_or_never().unwrap().unwrap();
             assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
         }
     }
