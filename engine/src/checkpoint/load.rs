@@ -157,7 +157,7 @@ mod tests {
     use crate::io::{AlignedBuf, Device, FileKind, IoFuture};
     use crate::types::ValueRef;
     use bytes::BufMut;
-    use futures::FutureExt;
+    use futures::executor::block_on;
     use futures::future::ready;
     use parking_lot::Mutex;
     use std::io;
@@ -210,7 +210,7 @@ mod tests {
         let (area, header) = area_of(body);
         // Each list of a group is at least a few kilobytes long in memory.
         let most = 128 * body.len() + (64 << 10);
-        cairn_fuzz::within(most, || load(&area, &header).now_or_never().unwrap())
+        cairn_fuzz::within(most, || block_on(load(&area, &header)))
     }
 
     /// The checkpoint of this state, as it is written.
@@ -221,8 +221,7 @@ mod tests {
         let header = Header { number: 1, sequence: 1, ..Header::default() };
         let synced_first = ready(Ok(()));
         let file = file(&area);
-        let written = write(&file, &capture, header, synced_first);
-        written.now_or_never().unwrap().unwrap();
+        block_on(write(&file, &capture, header, synced_first)).unwrap();
         let header = Header::decode(&area.0.lock()[..BLOCK], 1 << 20).unwrap();
         (area, header)
     }
@@ -266,7 +265,7 @@ mod tests {
             let group = Group { image: Some(Arc::new(image.clone())), ..Group::default() };
             let (area, header) = area_with(&Groups::from([(GroupId(0), group)]));
             assert_eq!(header.body_bytes, body as u64);
-            let groups = load(&file(&area), &header).now_or_never().unwrap().unwrap();
+            let groups = block_on(load(&file(&area), &header)).unwrap();
             assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
         }
     }
