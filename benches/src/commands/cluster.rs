@@ -11,9 +11,11 @@ use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::etcd::{self, EtcdCluster};
-use crate::systems::process::find_strace;
+use crate::systems::process::run_to_end;
 use crate::target::DiskArguments;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -50,9 +52,9 @@ pub struct Arguments {
     /// nodes down.
     #[arg(long)]
     costs: bool,
-    /// Make each fdatasync of Cairn's nodes last this many microseconds longer, by strace, to see
-    /// what a slower disk makes of the modes. The nodes then reach their disk by threads, since
-    /// strace does not see io_uring.
+    /// Make each fdatasync of Cairn's nodes last this many microseconds longer, to see what a
+    /// slower disk makes of the modes. The nodes then reach their disk by threads: a sync through
+    /// io_uring calls no function that could be replaced.
     #[arg(long, requires = "without_etcd")]
     slower_syncs_us: Option<u64>,
     /// Measure only Cairn.
@@ -67,9 +69,6 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> Result<Report> {
     if !arguments.without_etcd {
         etcd::program()?;
-    }
-    if arguments.slower_syncs_us.is_some() {
-        find_strace()?;
     }
     let payloads = Payloads::new(arguments.keys, 1);
     let limit = Limit::Time {
@@ -161,19 +160,25 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 }
 
 /// Nodes whose every fdatasync lasts longer.
-fn slower_syncs(us: u64) -> ClusterOptions {
-    let strace = move || {
-        let mut command = Command::new("strace");
-        let inject = format!("inject=fdatasync:delay_enter={us}");
-        command.args(["-f", "-q", "--seccomp-bpf", "-o", "/dev/null"]);
-        command.args(["-e", "trace=fdatasync", "-e", &inject]);
-        command
+async fn slower_syncs(folder: &Path, us: u64) -> Result<ClusterOptions> {
+    let source = folder.join("slower_syncs.rs");
+    let library = folder.join("slower_syncs.so");
+    std::fs::write(&source, include_str!("../../preload/slower_syncs.rs")).context("a library")?;
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let arguments = ["--edition=2024", "--crate-type=cdylib", "-O", "-o"].map(OsStr::new);
+    let files = [library.as_os_str(), source.as_os_str()];
+    run_to_end(&compiler, &[&arguments[..], &files].concat()).await?;
+    let wrapper = move |_: &Path, _| {
+        let mut command = Command::new("env");
+        command.arg(format!("LD_PRELOAD={}", library.display()));
+        command.arg(format!("SLOWER_SYNCS_US={us}"));
+        Some(command)
     };
-    ClusterOptions {
+    Ok(ClusterOptions {
         backend: "threads",
-        wrapper: Box::new(move |_, _| Some(strace())),
+        wrapper: Box::new(wrapper),
         ..ClusterOptions::default()
-    }
+    })
 }
 
 /// Cairn in one durability mode.
@@ -202,10 +207,14 @@ impl Side {
     ) -> Result<(String, f64)> {
         let Arguments { clients, connections, value_bytes, .. } = *arguments;
         let scratch = arguments.disk.scratch()?;
+        let options = match arguments.slower_syncs_us {
+            Some(us) => slower_syncs(scratch.path(), us).await?,
+            None => ClusterOptions::default(),
+        };
         let options = ClusterOptions {
             size_bytes: arguments.size_mib << 20,
             mode: self.mode.clone(),
-            ..arguments.slower_syncs_us.map_or_else(ClusterOptions::default, slower_syncs)
+            ..options
         };
         let mut cluster = CairnCluster::start(scratch.path(), &options).await?;
         let fast = self.mode == "replicated" && !self.degraded;

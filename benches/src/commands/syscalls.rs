@@ -11,7 +11,7 @@ use crate::payload::Payloads;
 use crate::progress::Step;
 use crate::report::{Line, Report};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
-use crate::systems::process::find_strace;
+use crate::systems::process::find_program;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -51,7 +51,9 @@ pub struct Arguments {
 
 /// Runs the cluster under strace, once through io_uring and once through threads.
 pub async fn run(arguments: Arguments) -> Result<Report> {
-    find_strace()?;
+    find_program("strace").context(
+        "strace is not on the search path; install it (Debian, Ubuntu: `apt-get install strace`)",
+    )?;
     let mut report = Report::new("syscalls");
     report.set("puts", arguments.puts);
     report.set("value bytes", arguments.value_bytes);

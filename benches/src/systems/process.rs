@@ -126,13 +126,6 @@ pub async fn run_to_end(program: &OsStr, arguments: &[&OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that strace is there.
-pub fn find_strace() -> Result<()> {
-    find_program("strace").map(drop).context(
-        "strace is not on the search path; install it (Debian, Ubuntu: `apt-get install strace`)",
-    )
-}
-
 /// The first file with this name on the search path.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
