@@ -113,15 +113,7 @@ impl Nemesis {
             (roles.forgetful, *first) = (*first, new);
         }
         self.end_forgetful(&roles);
-        let absence = self.make_absent(&roles);
-        self.links.heal();
-        self.links.cut_between(
-            &self.hosts(&roles.absent),
-            &self.hosts(&[&roles.stale[..], &[roles.forgetful]].concat()),
-        );
-        self.bring_back(roles.forgetful).await;
-        self.pause_between(1_500, 4_000).await;
-        self.restore(&roles, absence).await;
+        self.ask_the_forgetful(&roles).await;
     }
 
     /// A member loses acknowledged entries and comes back under a leader that has committed few
@@ -170,7 +162,13 @@ impl Nemesis {
             }
             _ => {}
         }
-        let absence = self.make_absent(&roles);
+        self.ask_the_forgetful(&roles).await;
+    }
+
+    /// The absent members go, and the stale ones need the forgetful one, which comes back, for a
+    /// majority. Afterwards all are there again.
+    pub(super) async fn ask_the_forgetful(&mut self, roles: &Roles) {
+        let absence = self.make_absent(roles);
         self.links.heal();
         self.links.cut_between(
             &self.hosts(&roles.absent),
@@ -178,7 +176,7 @@ impl Nemesis {
         );
         self.bring_back(roles.forgetful).await;
         self.pause_between(1_500, 4_000).await;
-        self.restore(&roles, absence).await;
+        self.restore(roles, absence).await;
     }
 
     /// In mode `replicated` mostly waits until all members acknowledge before they sync, since only

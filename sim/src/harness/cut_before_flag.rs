@@ -44,15 +44,7 @@ impl Nemesis {
         self.pause_between(20, 500).await;
         self.end_forgetful(&roles);
         disk.stall(Duration::ZERO, None);
-        let absence = self.make_absent(&roles);
-        self.links.heal();
-        self.links.cut_between(
-            &self.hosts(&roles.absent),
-            &self.hosts(&[&roles.stale[..], &[roles.forgetful]].concat()),
-        );
-        self.bring_back(roles.forgetful).await;
-        self.pause_between(1_500, 4_000).await;
-        self.restore(&roles, absence).await;
+        self.ask_the_forgetful(&roles).await;
     }
 
     async fn until_flag_cleared(&self, member: usize) {
