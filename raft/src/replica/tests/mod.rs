@@ -8,11 +8,12 @@ use crate::core::proto::{
 };
 use crate::storage::tests::engine;
 use crate::transport::PROTOCOL;
-use crate::transport::terms;
 use cairn_engine::Mode;
 use std::collections::BTreeMap;
 use tempfile::TempDir;
 use tonic::{Code, Request};
+
+mod terms;
 
 /// Member 1.1 of a cluster of two; this test plays the other member, 2.2.
 pub(crate) async fn replica() -> (TempDir, Replica, PeerService) {
@@ -441,137 +442,4 @@ async fn requests_in_openraft_keep_their_reservation_after_their_sender_is_gone(
     }
     assert!(service.append_one(append(1, 60)).await.is_err(), "the first one has its extents");
     service.append_one(append(1, 25)).await.expect("the reservation has ended");
-}
-
-/// The story: a member accepted one message with the greatest term, which ended the cluster: no
-/// next term was left for an election, not even after all members restarted.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_term_that_elections_cannot_have_reached_is_refused_in_every_message() {
-    let (_folder, replica, service) = replica().await;
-    let far = (1 << 32) + 2;
-    assert!(
-        service.vote(Request::new(candidacy(far))).await.is_err(),
-        "not even by one that never voted"
-    );
-    assert!(service.vote(Request::new(candidacy(1))).await.unwrap().into_inner().granted);
-    for term in [far, (1 << 62) - 1, 1 << 62, u64::MAX] {
-        let leads = || Some(Vote { term, node_id: other().as_u64(), committed: true });
-        let snapshot = proto::SnapshotMeta {
-            last_log_id: Some(proto::LogId { term: 1, index: 5 }),
-            ..Default::default()
-        };
-        let append = AppendRequest { envelope: envelope(), vote: leads(), ..Default::default() };
-        let offset = proto::SnapshotOffsetRequest {
-            envelope: envelope(),
-            vote: leads(),
-            meta: Some(snapshot.clone()),
-        };
-        let chunk = proto::SnapshotChunkRequest {
-            envelope: envelope(),
-            vote: leads(),
-            last_log_id: snapshot.last_log_id,
-            ..Default::default()
-        };
-        let finish = proto::SnapshotFinishRequest {
-            envelope: envelope(),
-            vote: leads(),
-            meta: Some(snapshot),
-            ..Default::default()
-        };
-        let transfer = TransferLeaderRequest {
-            envelope: envelope(),
-            from: leads(),
-            to: NodeId::new(1, 1).as_u64(),
-            last_log_id: None,
-        };
-        let refused = [
-            ("vote", service.vote(Request::new(candidacy(term))).await.err()),
-            ("pre-vote", service.pre_vote(Request::new(candidacy(term))).await.err()),
-            ("append", service.append_one(Request::new(append)).await.err()),
-            ("offset", service.snapshot_offset(Request::new(offset)).await.err()),
-            ("chunk", service.snapshot_chunk(Request::new(chunk)).await.err()),
-            ("finish", service.snapshot_finish(Request::new(finish)).await.err()),
-            ("transfer", service.transfer_leader(Request::new(transfer)).await.err()),
-        ];
-        for (message, status) in refused {
-            let status = status.unwrap_or_else(|| panic!("{message} of term {term}"));
-            assert_eq!(status.code(), Code::InvalidArgument, "{message} of term {term}: {status}");
-        }
-    }
-    let answer = service.vote(Request::new(candidacy(2))).await.unwrap().into_inner();
-    assert!(answer.granted, "the cluster continues: {answer:?}");
-    assert_eq!(replica.engine().vote(GROUP).unwrap()[1..9], 2u64.to_le_bytes());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_empty_member_takes_its_first_term_from_its_leader_and_later_ones_within_the_jump() {
-    let (_folder, _replica, service) = replica().await;
-    let append = |term| {
-        let vote = Some(Vote { term, node_id: other().as_u64(), committed: true });
-        Request::new(AppendRequest { envelope: envelope(), vote, ..Default::default() })
-    };
-    let first = 1 << 40;
-    service.append_one(append(first)).await.unwrap();
-    service.append_one(append(first + (1 << 32))).await.unwrap();
-    assert!(service.append_one(append(first + (2 << 32) + 1)).await.is_err());
-}
-
-/// Answers of followers and voters are checked like requests.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_with_a_term_that_elections_cannot_have_reached_is_refused() {
-    let (_folder, replica, service) = replica().await;
-    service.vote(Request::new(candidacy(1))).await.unwrap();
-    let identity = &replica.inner.member.identity;
-    let vote = |term| {
-        crate::transport::messages::vote_from_proto(
-            Some(Vote { term, node_id: other().as_u64(), committed: true }),
-            identity.votes_of(other()),
-        )
-    };
-    assert!(vote(1 + (1 << 32)).is_ok());
-    assert!(vote(2 + (1 << 32)).is_err(), "even if it claims to lead");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_misled_member_logs_how_to_replace_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let engine = engine(&folder).await;
-    let logged = |engine: &Engine| {
-        let log = Log::default();
-        let subscriber =
-            tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-        tracing::subscriber::with_default(subscriber, || terms::warn_if_misled(engine, other()));
-        String::from_utf8(std::mem::take(&mut *log.0.lock())).unwrap()
-    };
-    assert_eq!(logged(&engine), "");
-    let vote =
-        |term: u64| [&[1][..], &term.to_le_bytes(), &other().as_u64().to_le_bytes(), &[0]].concat();
-    engine.save_vote(GROUP, &vote(1 << 32)).await.unwrap();
-    assert_eq!(logged(&engine), "");
-    engine.save_vote(GROUP, &vote((1 << 62) - 1)).await.unwrap();
-    let logged = logged(&engine);
-    assert!(logged.contains("ERROR") && logged.contains("cairn format"), "{logged}");
-}
-
-/// Collects the log lines.
-#[derive(Clone, Default)]
-struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
-    type Writer = Log;
-
-    fn make_writer(&'a self) -> Log {
-        self.clone()
-    }
 }
