@@ -20,5 +20,6 @@ mod lost_identity;
 mod misreads;
 mod reuse;
 mod salvage;
+mod snapshots;
 mod space;
 mod support;

@@ -5,7 +5,8 @@
 //! cut. Locks are left to the kernel, which ties them to the open file description as on any local
 //! filesystem. Renaming, links and extended attributes are missing, since the product uses none.
 
-use super::store::{Disk, open_image};
+use super::file::open_image;
+use super::store::Disk;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
