@@ -68,7 +68,7 @@ impl Group {
         self.explain(&self.records, read).map_or_else(
             |found| found,
             |open| {
-                self.begin_next_piece(read, open);
+                self.begin_next_piece(read, open, |_| true);
                 Vec::new()
             },
         )
@@ -86,7 +86,10 @@ impl Group {
         if !before.is_empty() {
             return Err(before);
         }
-        if self.compare(read).is_empty() {
+        // Even if nothing is missing: a lost write may have left no trace.
+        let stays_assigned = |index: Version| Some(index) <= safe;
+        if let Ok(open) = self.explain(&self.records, read) {
+            self.begin_next_piece(read, open, stays_assigned);
             return Ok(0);
         }
         let may_be_lost = |record: &Record| {
@@ -118,9 +121,7 @@ impl Group {
         let discarded = |found: Violation| Violation::new(NEWEST_ONLY, found.to_string());
         let wrong = || unexplained.into_iter().flatten().map(discarded).collect::<Vec<_>>();
         let lost = lost.ok_or_else(wrong)?;
-        // The indexes of lost writes are assigned again.
-        self.records.clear();
-        self.begin_next_piece(read, widest(open));
+        self.begin_next_piece(read, widest(open), stays_assigned);
         Ok(lost)
     }
 
@@ -151,8 +152,13 @@ impl Group {
     }
 
     /// Begins the group's next piece with the result of this read, and drops what is not needed any
-    /// more.
-    fn begin_next_piece(&mut self, read: &Record, open: Vec<Vec<Record>>) {
+    /// more. An index that does not stay assigned may be that of a lost write.
+    fn begin_next_piece(
+        &mut self,
+        read: &Record,
+        open: Vec<Vec<Record>>,
+        stays_assigned: impl Fn(Version) -> bool,
+    ) {
         let mut writes = BTreeMap::<Version, Vec<(WriteOperation, Option<Version>)>>::new();
         let operation = |key, change| WriteOperation { key, change, condition: Condition::None };
         for Item { key, value, version } in listed(read) {
@@ -165,7 +171,7 @@ impl Group {
             |record: &Record| record.seen().into_iter().map(|(_, _, version)| version).max();
         let known =
             self.base.iter().chain(&self.records).map(|record| record.index().max(shown(record)));
-        let newest = known.max().flatten();
+        let newest = known.flatten().filter(|index| stays_assigned(*index)).max();
         if let Some(newest) = newest.filter(|newest| writes.keys().all(|version| version < newest))
         {
             let first = listed(read).iter().find(|item| item.key == 0).map(|item| item.version);

@@ -252,6 +252,17 @@ fn what_is_lost_stays_lost_and_its_indexes_are_assigned_again() {
     right(&mut ledger, &[BEFORE[0], (1, 0, 4, 7)]);
 }
 
+/// The story: a key that was put and deleted was lost with both writes, so the listing showed no
+/// loss. The next write got the delete's index, and that counted as a fault.
+#[test]
+fn indexes_of_lost_writes_that_left_no_trace_are_assigned_again() {
+    let delete = write(0, &[(1, Change::Delete)], applied(8, Some(7)));
+    let (mut ledger, since) = lossy([put(0, 1, 3, 7, None), delete]);
+    assert_eq!(after_unsafe_recovery(&mut ledger, since, &BEFORE), Some(0));
+    answered(&mut ledger, [put(0, 2, 4, 7, None), put(0, 3, 5, 8, None)]);
+    right(&mut ledger, &[BEFORE[0], (0, 2, 4, 7), (0, 3, 5, 8), BEFORE[1]]);
+}
+
 #[test]
 fn a_write_that_asked_for_a_sync_and_all_before_it_in_the_log_may_not_be_lost() {
     let synced = |record| Record { synced: true, ..record };
