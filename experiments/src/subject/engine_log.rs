@@ -5,8 +5,7 @@
 //! that a node does to its own disk. Entries are purged as on a node, so the numbers contain
 //! checkpoints and the reuse of space.
 
-use crate::load::Worker;
-use crate::payload::Payloads;
+use crate::measure::{Payloads, Worker};
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, GroupId, LogId, NewEntry, Promise, Transition};

@@ -1,0 +1,41 @@
+//! What `fsync` costs on a disk, and what it costs to change filesystem metadata: five public
+//! experiments, made again in a directory of the disk in question.
+//!
+//! ```text
+//! run          the plan: what to measure, its bounds in space and time; the whole run
+//! experiment   the five experiments, one file or folder each; the sentences at the end
+//! subject      what is measured: files with and without syncs, raw writes, the shipped engine
+//! place        the folder on the disk: made, locked, checked, and removed again
+//! measure      closed-loop load, latencies, rounds, medians with their spread
+//! report       tables, plots, checks and sentences; as JSON, Markdown and SVG
+//! ```
+//!
+//! A module uses modules below it and beside it.
+//!
+//! What holds here:
+//! - Everything is made inside one folder, `cairn-bench-disk`, in the directory that the user
+//!   names. It is removed at the end, whatever the end is. A killed run's folder is removed by the
+//!   next run.
+//! - The most bytes that this folder holds and the longest time of each experiment are known before
+//!   it begins.
+//! - Values are random bytes. A warm-up is not counted. The rows of a table are measured in
+//!   alternating rounds, with the same number of requests under way.
+//! - A figure that could not be measured is missing, with the reason in its place. None is guessed.
+//! - Rows of Cairn run the shipped engine through its public interface.
+#![forbid(unsafe_code)]
+
+mod experiment;
+mod measure;
+mod place;
+mod report;
+mod run;
+mod subject;
+
+pub use experiment::{Bounds, Observer, Settings, run_child};
+pub use measure::{Limit, Payloads, Samples, Stop, Stopped, Worker, drive};
+pub use place::{FOLDER, Refused};
+pub use report::{
+    Check, Column, Experiment, Figure, Outcome, Plot, PlotData, Report, Row, Table, markdown, svg,
+};
+pub use run::{Name, Plan, run};
+pub use subject::{EngineLog, Putter, RawWriter, Zeroed, make_engine, make_raw_device};

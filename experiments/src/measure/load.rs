@@ -1,0 +1,338 @@
+//! Closed-loop load: one worker for each request under way. A worker sends its next request when
+//! its last one was answered.
+//!
+//! A request counts if it was answered inside the measured window. The first error ends the run,
+//! since a rate that hides failures means nothing.
+
+use super::stop::Stop;
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// The loop body of one client that waits as a task.
+pub trait Worker: Send + 'static {
+    /// Sends one request and waits for its answer.
+    fn step(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The loop body of one client that waits inside system calls, on a thread of its own.
+pub(crate) trait BlockingWorker: Send + 'static {
+    /// Does one operation.
+    fn step(&mut self) -> Result<()>;
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// Measure for `measured` after `warm_up`.
+    Time {
+        /// Answers in this time are not counted.
+        warm_up: Duration,
+        /// Answers in this time are counted.
+        measured: Duration,
+    },
+    /// Measure this many requests, from the start to the last answer.
+    Operations(u64),
+}
+
+/// What a run measured.
+#[derive(Clone)]
+pub struct Samples {
+    /// All answered requests, also those of the warm-up.
+    pub answered: u64,
+    /// Latencies in nanoseconds.
+    pub latencies: Histogram<u64>,
+    /// The measured time.
+    pub elapsed: Duration,
+}
+
+impl Samples {
+    /// Empty samples.
+    ///
+    /// # Errors
+    /// None in practice: the histogram's bounds are fixed.
+    pub fn new() -> Result<Samples> {
+        Ok(Samples { answered: 0, latencies: histogram()?, elapsed: Duration::ZERO })
+    }
+
+    /// Adds another round of the same load.
+    ///
+    /// # Errors
+    /// None in practice: all histograms have the same bounds.
+    pub fn add(&mut self, other: &Samples) -> Result<()> {
+        self.latencies.add(&other.latencies).context("histogram")?;
+        self.elapsed += other.elapsed;
+        self.answered += other.answered;
+        Ok(())
+    }
+
+    /// Answers per second.
+    pub fn rate(&self) -> f64 {
+        self.latencies.len() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// The mean latency in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        if self.latencies.is_empty() { f64::NAN } else { self.latencies.mean() / 1e3 }
+    }
+
+    /// A quantile of the latency in microseconds.
+    pub fn quantile_us(&self, quantile: f64) -> f64 {
+        if self.latencies.is_empty() {
+            return f64::NAN;
+        }
+        self.latencies.value_at_quantile(quantile) as f64 / 1e3
+    }
+
+    /// Rate × mean latency. In a closed loop it is the number of requests under way (Little's law).
+    pub fn under_way(&self) -> f64 {
+        self.rate() * self.mean_us() / 1e6
+    }
+}
+
+/// A histogram from a nanosecond to ten minutes, with three digits.
+fn histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 600_000_000_000, 3).context("histogram")
+}
+
+/// Which answers count, and when the clients end.
+struct Window {
+    from: Instant,
+    until: Option<Instant>,
+    budget: u64,
+    started: AtomicU64,
+    stop: Stop,
+}
+
+impl Window {
+    fn open(limit: Limit, stop: &Stop) -> Arc<Window> {
+        let begin = Instant::now();
+        let (from, until, budget) = match limit {
+            Limit::Time { warm_up, measured } => {
+                (begin + warm_up, Some(begin + warm_up + measured), u64::MAX)
+            }
+            Limit::Operations(count) => (begin, None, count),
+        };
+        Arc::new(Window { from, until, budget, started: AtomicU64::new(0), stop: stop.clone() })
+    }
+
+    /// Whether a client sends one more request.
+    fn next(&self) -> bool {
+        !self.stop.is_set() && self.started.fetch_add(1, Ordering::Relaxed) < self.budget
+    }
+
+    /// Ends all clients.
+    fn fail(&self) {
+        self.started.store(u64::MAX / 2, Ordering::Relaxed);
+    }
+}
+
+/// What one client measured.
+struct Recorder {
+    latencies: Histogram<u64>,
+    answered: u64,
+}
+
+impl Recorder {
+    fn new() -> Result<Recorder> {
+        Ok(Recorder { latencies: histogram()?, answered: 0 })
+    }
+
+    /// Counts an answer. False once the window is over.
+    fn answered(&mut self, window: &Window, sent: Instant) -> bool {
+        let now = Instant::now();
+        self.answered += 1;
+        if window.until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        if now >= window.from {
+            let latency_ns = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
+            self.latencies.saturating_record(latency_ns.max(1));
+        }
+        true
+    }
+}
+
+/// Adds up the clients. The first error counts before all others.
+fn merge(window: &Window, clients: Vec<Result<Recorder>>) -> Result<Samples> {
+    let ended = Instant::now();
+    let mut samples = Samples::new()?;
+    for client in clients {
+        let client = client?;
+        samples.latencies.add(&client.latencies).context("histogram")?;
+        samples.answered += client.answered;
+    }
+    window.stop.check()?;
+    samples.elapsed = window.until.unwrap_or(ended) - window.from;
+    Ok(samples)
+}
+
+/// Runs all workers until the limit and merges their samples. Dropping the future ends them.
+///
+/// # Errors
+/// The first error of a worker.
+pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> {
+    drive_until(workers, limit, &Stop::default()).await
+}
+
+/// The same, ended early by `stop`.
+///
+/// # Errors
+/// The first error of a worker; [`Stopped`](super::Stopped).
+pub(crate) async fn drive_until<W: Worker>(
+    workers: Vec<W>,
+    limit: Limit,
+    stop: &Stop,
+) -> Result<Samples> {
+    let window = Window::open(limit, stop);
+    let mut tasks: JoinSet<Result<Recorder>> = JoinSet::new();
+    for mut worker in workers {
+        let window = Arc::clone(&window);
+        tasks.spawn(async move {
+            let mut recorder = Recorder::new()?;
+            while window.next() {
+                let sent = Instant::now();
+                worker.step().await.inspect_err(|_| window.fail())?;
+                if !recorder.answered(&window, sent) {
+                    break;
+                }
+            }
+            Ok(recorder)
+        });
+    }
+    let mut clients = Vec::new();
+    while let Some(ended) = tasks.join_next().await {
+        clients.push(ended.context("a client's task ended early")?);
+    }
+    merge(&window, clients)
+}
+
+/// Runs each worker on a thread of its own until the limit, or until `stop`.
+///
+/// # Errors
+/// The first error of a worker; [`Stopped`](super::Stopped).
+pub(crate) async fn drive_blocking<W: BlockingWorker>(
+    workers: Vec<W>,
+    limit: Limit,
+    stop: &Stop,
+) -> Result<Samples> {
+    let stop = stop.clone();
+    let run = move || {
+        std::thread::scope(|scope| {
+            let window = Window::open(limit, &stop);
+            let threads: Vec<_> = workers
+                .into_iter()
+                .map(|mut worker| {
+                    let window = Arc::clone(&window);
+                    scope.spawn(move || {
+                        let mut recorder = Recorder::new()?;
+                        while window.next() {
+                            let sent = Instant::now();
+                            worker.step().inspect_err(|_| window.fail())?;
+                            if !recorder.answered(&window, sent) {
+                                break;
+                            }
+                        }
+                        Ok(recorder)
+                    })
+                })
+                .collect();
+            let clients = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a client's thread panicked")))
+            });
+            let clients = clients.collect();
+            merge(&window, clients)
+        })
+    };
+    tokio::task::spawn_blocking(run).await.context("the load ended early")?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Stopped;
+    use super::*;
+
+    struct Counting(Arc<AtomicU64>);
+
+    impl Worker for Counting {
+        async fn step(&mut self) -> Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Ok(())
+        }
+    }
+
+    impl BlockingWorker for Counting {
+        fn step(&mut self) -> Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    fn seven(sent: &Arc<AtomicU64>) -> Vec<Counting> {
+        (0..7).map(|_| Counting(Arc::clone(sent))).collect()
+    }
+
+    #[tokio::test]
+    async fn a_counted_run_sends_exactly_as_many_requests_as_asked() {
+        let (limit, stop) = (Limit::Operations(1000), Stop::default());
+        let sent = Arc::new(AtomicU64::new(0));
+        for samples in [
+            drive(seven(&sent), limit).await.unwrap(),
+            drive_blocking(seven(&sent), limit, &stop).await.unwrap(),
+        ] {
+            assert_eq!(samples.latencies.len(), 1000);
+            assert!(samples.mean_us() > 0.0);
+        }
+        assert_eq!(sent.load(Ordering::Relaxed), 2000);
+    }
+
+    struct Failing;
+
+    impl Worker for Failing {
+        async fn step(&mut self) -> Result<()> {
+            anyhow::bail!("refused")
+        }
+    }
+
+    impl BlockingWorker for Failing {
+        fn step(&mut self) -> Result<()> {
+            anyhow::bail!("refused")
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_error_ends_the_run() {
+        let (limit, stop) = (Limit::Operations(10), Stop::default());
+        for ended in [
+            drive(vec![Failing, Failing], limit).await,
+            drive_blocking(vec![Failing, Failing], limit, &stop).await,
+        ] {
+            assert_eq!(ended.map(|_| ()).unwrap_err().to_string(), "refused");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_a_run_that_would_last_for_an_hour() {
+        let measured = Duration::from_secs(3600);
+        let (limit, stop) = (Limit::Time { warm_up: measured, measured }, Stop::default());
+        let sent = Arc::new(AtomicU64::new(0));
+        stop.set();
+        for ended in [
+            drive_until(seven(&sent), limit, &stop).await,
+            drive_blocking(seven(&sent), limit, &stop).await,
+        ] {
+            assert!(ended.map(|_| ()).unwrap_err().is::<Stopped>());
+        }
+    }
+
+    #[test]
+    fn a_window_without_an_answer_has_no_latency() {
+        let samples = Samples::new().unwrap();
+        assert!(samples.mean_us().is_nan() && samples.quantile_us(0.5).is_nan());
+    }
+}

@@ -1,0 +1,115 @@
+//! A whole run: the chosen experiments, one after the other, in one folder.
+
+use crate::experiment::{ALL, Bounds, Context, Definition, Observer, Settings, conclusion};
+use crate::measure::Stop;
+use crate::place::Place;
+use crate::report::{Report, SCHEMA};
+use anyhow::{Context as _, Result};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The name of an experiment on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name(usize);
+
+impl Name {
+    /// All names, in the order in which the experiments run.
+    pub fn all() -> impl Iterator<Item = Name> {
+        (0..ALL.len()).map(Name)
+    }
+
+    fn definition(self) -> Option<&'static Definition> {
+        ALL.get(self.0).copied()
+    }
+
+    /// The name.
+    pub fn text(self) -> &'static str {
+        self.definition().map_or("", |definition| definition.name)
+    }
+
+    /// What the experiment asks.
+    pub fn question(self) -> &'static str {
+        self.definition().map_or("", |definition| definition.question)
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Name, String> {
+        Name::all().find(|name| name.text() == text).ok_or_else(|| {
+            let names: Vec<&str> = Name::all().map(Name::text).collect();
+            format!("no experiment `{text}`; one of {}", names.join(", "))
+        })
+    }
+}
+
+/// What to run, and where.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// A directory of the disk in question.
+    pub directory: PathBuf,
+    /// The experiments.
+    pub names: Vec<Name>,
+    /// What the user chose and what the machine allows.
+    pub settings: Settings,
+    /// What `cairn doctor` found, for the report.
+    pub machine: serde_json::Value,
+}
+
+impl Plan {
+    /// What the run takes at most: the space of the largest experiment, the time of all.
+    pub fn bounds(&self) -> Bounds {
+        let each = self.definitions().map(|definition| (definition.bounds)(&self.settings));
+        each.fold(Bounds { bytes: 0, time: Duration::ZERO }, |sum, one| Bounds {
+            bytes: sum.bytes.max(one.bytes),
+            time: sum.time + one.time,
+        })
+    }
+
+    fn definitions(&self) -> impl Iterator<Item = &'static Definition> {
+        ALL.into_iter()
+            .enumerate()
+            .filter_map(|(at, definition)| self.names.contains(&Name(at)).then_some(definition))
+    }
+}
+
+/// Runs the plan. The folder is removed when this returns, and when the future is dropped.
+///
+/// # Errors
+/// [`Refused`](crate::Refused) before anything is measured; [`Stopped`](crate::Stopped); else the
+/// first failure, such as a full disk, with the experiment's name.
+pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Report> {
+    let place = Place::make(&plan.directory, plan.bounds().bytes)?;
+    let began = Instant::now();
+    let of = plan.definitions().count();
+    let mut experiments = Vec::with_capacity(of);
+    for (at, definition) in plan.definitions().enumerate() {
+        stop.check()?;
+        observer.experiment(definition.name, at + 1, of);
+        let from = Instant::now();
+        let context =
+            Context { settings: &plan.settings, place: &place, observer, stop: stop.clone() };
+        let ended = (definition.run)(&context).await;
+        let mut experiment = ended.with_context(|| definition.name)?;
+        definition.name.clone_into(&mut experiment.name);
+        definition.question.clone_into(&mut experiment.question);
+        definition.source.clone_into(&mut experiment.source);
+        experiment.seconds = from.elapsed().as_secs_f64();
+        experiments.push(experiment);
+    }
+    drop(place);
+    let mut report = Report {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        directory: plan.directory.display().to_string(),
+        quick: plan.settings.quick,
+        size_bytes: plan.settings.size_bytes,
+        seconds: began.elapsed().as_secs_f64(),
+        machine: plan.machine.clone(),
+        experiments,
+        conclusion: Vec::new(),
+    };
+    report.conclusion = conclusion(&report);
+    Ok(report)
+}

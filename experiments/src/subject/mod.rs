@@ -1,0 +1,69 @@
+//! What is measured: small files, raw writes, the shipped engine.
+
+mod engine_log;
+mod files;
+mod raw;
+
+pub use engine_log::{EngineLog, Putter};
+pub(crate) use files::{FileStore, FileSync};
+pub(crate) use raw::make_engine_with;
+pub use raw::{RawWriter, Zeroed, make_engine, make_raw_device};
+
+use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};
+use anyhow::Result;
+use cairn_engine::io::Device;
+use futures::future::BoxFuture;
+use std::sync::Arc;
+
+/// The load of one round.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    /// Requests under way.
+    pub depth: usize,
+    /// When the round ends.
+    pub limit: Limit,
+    /// Of the random numbers.
+    pub seed: u64,
+    /// Ends it early.
+    pub stop: Stop,
+}
+
+/// What a row measures.
+pub(crate) trait Subject: Send {
+    /// One round of load.
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>>;
+
+    /// Ends what runs in the background.
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Puts of random values under random keys into the shipped engine.
+pub(crate) struct EnginePuts {
+    pub log: EngineLog,
+    pub payloads: Payloads,
+    pub value_bytes: usize,
+}
+
+impl Subject for EnginePuts {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        let (log, payloads) = (&self.log, &self.payloads);
+        let putters = Putter::many(log, payloads, self.value_bytes, load.depth, load.seed);
+        Box::pin(drive_until(putters, load.limit, &load.stop))
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move { Ok(self.log.engine().close().await?) })
+    }
+}
+
+/// Random writes to a file that is already written at its full size.
+pub(crate) struct RawWrites(pub Arc<dyn Device>);
+
+impl Subject for RawWrites {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        let writers = RawWriter::many(&self.0, load.depth, load.seed);
+        Box::pin(drive_until(writers, load.limit, &load.stop))
+    }
+}

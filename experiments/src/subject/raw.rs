@@ -1,0 +1,109 @@
+//! Engines and raw files in a folder: both made at full size and filled with zeros before anything
+//! is measured.
+
+use crate::measure::Worker;
+use anyhow::{Context, Result};
+use cairn_engine::io::{AlignedBuf, BLOCK, Backend, Device, Directory, FileDirectory, FileKind};
+use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Called with the bytes that are zeroed so far, and with all bytes.
+pub type Zeroed<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Makes the five files of a data directory, filled with zeros, and opens them.
+fn make_directory(
+    path: &Path,
+    geometry: &Geometry,
+    backend: Backend,
+    zeroed: Zeroed<'_>,
+) -> Result<FileDirectory> {
+    FileDirectory::create(path, geometry, zeroed)?;
+    Ok(FileDirectory::open(path, backend)?)
+}
+
+/// A formatted, open engine in `path`, which does not exist yet.
+///
+/// # Errors
+/// The engine's, such as too little space or too small a size.
+pub async fn make_engine(
+    path: &Path,
+    total_bytes: u64,
+    mode: Mode,
+    backend: Backend,
+    zeroed: Zeroed<'_>,
+) -> Result<Engine> {
+    make_engine_with(path, total_bytes, backend, zeroed, |boot| Options::new(mode, boot, 1)).await
+}
+
+/// The same with options of one's own.
+pub(crate) async fn make_engine_with(
+    path: &Path,
+    total_bytes: u64,
+    backend: Backend,
+    zeroed: Zeroed<'_>,
+    options: impl FnOnce(KernelBootId) -> Options,
+) -> Result<Engine> {
+    let geometry = Geometry::for_total(total_bytes)?;
+    let directory = make_directory(path, &geometry, backend, zeroed)?;
+    let identity = Identity { cluster: "bench".to_owned(), slot: 1, incarnation: 1 };
+    Engine::format(&directory, geometry, &identity).await?;
+    let boot = cairn_engine::io::boot_id().context("boot id")?;
+    Ok(Engine::open(Arc::new(directory), None, options(boot)).await?)
+}
+
+/// A raw file of `bytes`, reached through the same code as the engine's files. Its name in `path` is
+/// that of the data area.
+///
+/// # Errors
+/// The engine's, such as too little space.
+pub fn make_raw_device(
+    path: &Path,
+    bytes: u64,
+    backend: Backend,
+    zeroed: Zeroed<'_>,
+) -> Result<Arc<dyn Device>> {
+    let small = Geometry::for_total(64 << 20)?;
+    let geometry = Geometry { data_bytes: bytes, ..small };
+    let directory = make_directory(path, &geometry, backend, zeroed)?;
+    directory.open(FileKind::Data).context("raw device")
+}
+
+/// One writer of a raw file: it writes 4 KiB at random offsets, over and over.
+pub struct RawWriter {
+    device: Arc<dyn Device>,
+    buf: Option<AlignedBuf>,
+    rng: StdRng,
+}
+
+impl RawWriter {
+    /// `depth` writers.
+    pub fn many(device: &Arc<dyn Device>, depth: usize, seed: u64) -> Vec<RawWriter> {
+        (0..depth as u64)
+            .map(|slot| {
+                let mut rng = StdRng::seed_from_u64(seed ^ (slot << 32));
+                let mut buf = AlignedBuf::zeroed(BLOCK);
+                rng.fill_bytes(&mut buf);
+                RawWriter { device: Arc::clone(device), buf: Some(buf), rng }
+            })
+            .collect()
+    }
+}
+
+impl Worker for RawWriter {
+    async fn step(&mut self) -> Result<()> {
+        let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
+        let mut buf = self.buf.take().context("the buffer was lost with a failed write")?;
+        // Eight new bytes make the content differ each time. More would cost the raw line processor
+        // time.
+        if let Some(stamp) = buf.get_mut(..8) {
+            stamp.copy_from_slice(&self.rng.next_u64().to_le_bytes());
+        }
+        let (outcome, buf) = self.device.write(block * BLOCK as u64, buf).await;
+        outcome.context("raw write")?;
+        self.buf = Some(buf);
+        Ok(())
+    }
+}
