@@ -6,9 +6,6 @@
 //! the number of clients (Little's law), and each line prints that product.
 
 mod commands;
-mod engine_log;
-mod load;
-mod payload;
 mod proc_io;
 mod progress;
 mod report;

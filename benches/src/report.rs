@@ -1,7 +1,7 @@
 //! The report of a run: lines, ratios with their rounds, and checks that decide the exit code.
 
-use crate::load::Samples;
 use anyhow::Result;
+use cairn_experiments::{Samples, median};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -52,18 +52,17 @@ pub struct Line {
 impl Line {
     /// Summarises the samples of a load with this many clients.
     pub fn new(name: impl Into<String>, samples: &Samples, clients: usize) -> Line {
-        let quantile_us = |quantile| samples.latencies.value_at_quantile(quantile) as f64 / 1e3;
-        let mean_us = samples.latencies.mean() / 1e3;
+        let quantile_us = |quantile| samples.quantile_us(quantile);
         Line {
             name: name.into(),
             operations: samples.latencies.len(),
             seconds: samples.elapsed.as_secs_f64(),
             per_second: samples.rate(),
-            mean_us,
+            mean_us: samples.mean_us(),
             p50_us: quantile_us(0.5),
             p99_us: quantile_us(0.99),
             p999_us: quantile_us(0.999),
-            little: samples.rate() * mean_us / 1e6,
+            little: samples.under_way(),
             clients,
         }
     }
@@ -97,17 +96,6 @@ impl Ratio {
     pub fn new(name: impl Into<String>, over: &[Samples], under: &[Samples]) -> Ratio {
         let rounds: Vec<f64> = over.iter().zip(under).map(|(a, b)| a.rate() / b.rate()).collect();
         Ratio { name: name.into(), value: median(&rounds), rounds }
-    }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => at(n / 2),
-        n => (at(n / 2 - 1) + at(n / 2)) / 2.0,
     }
 }
 
@@ -211,12 +199,6 @@ pub fn merged(rounds: &[Samples]) -> Result<Samples> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_median_of_an_even_number_lies_between_the_middle_two() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-    }
 
     #[test]
     fn one_failed_check_fails_the_report() {

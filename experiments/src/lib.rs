@@ -32,10 +32,11 @@ mod run;
 mod subject;
 
 pub use experiment::{Bounds, Observer, Settings, run_child};
-pub use measure::{Limit, Payloads, Samples, Stop, Stopped, Worker, drive};
+pub use measure::{Limit, Payloads, Samples, Stop, Stopped, Worker, drive, median};
 pub use place::{FOLDER, Refused};
 pub use report::{
-    Check, Column, Experiment, Figure, Outcome, Plot, PlotData, Report, Row, Table, markdown, svg,
+    Check, Column, Experiment, Figure, Outcome, Plot, PlotData, Report, Row, Table, cell, markdown,
+    number, svg,
 };
 pub use run::{Name, Plan, run};
 pub use subject::{EngineLog, Putter, RawWriter, Zeroed, make_engine, make_raw_device};

@@ -1,8 +1,5 @@
 //! Bytes written to the device per user byte, by the engine's count and by the kernel's.
 
-use crate::engine_log::{EngineLog, Putter};
-use crate::load::{Limit, drive};
-use crate::payload::Payloads;
 use crate::proc_io;
 use crate::progress::Step;
 use crate::report::Report;
@@ -10,6 +7,7 @@ use crate::systems::cairn::{self, CairnCluster};
 use crate::target::{BackendArgument, DiskArguments, make_engine};
 use anyhow::{Context, Result};
 use cairn_engine::Mode;
+use cairn_experiments::{EngineLog, Limit, Payloads, Putter, drive};
 use std::path::Path;
 use std::time::Duration;
 

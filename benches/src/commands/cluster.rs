@@ -4,8 +4,6 @@
 //! and connections, keys and values. Each round starts with empty data directories on the same
 //! disk. The system that is not measured does not run.
 
-use crate::load::{Limit, Samples, drive};
-use crate::payload::Payloads;
 use crate::proc_io::processor_us;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
@@ -14,6 +12,7 @@ use crate::systems::etcd::{self, EtcdCluster};
 use crate::systems::process::run_to_end;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result, bail};
+use cairn_experiments::{Limit, Payloads, Samples, drive};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;

@@ -3,15 +3,13 @@
 //! Both lines use the same device code on files of the same size on the same disk, in alternating
 //! rounds. If fio is installed, it then writes the raw file too, as an independent check.
 
-use crate::engine_log::{EngineLog, Putter};
-use crate::load::{Limit, Samples, drive};
-use crate::payload::Payloads;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
-use crate::target::{BackendArgument, DiskArguments, RawWriter, make_engine, make_raw_device};
+use crate::target::{BackendArgument, DiskArguments, make_engine, make_raw_device};
 use anyhow::{Context, Result};
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
+use cairn_experiments::{EngineLog, Limit, Payloads, Putter, RawWriter, Samples, drive};
 use std::path::Path;
 use std::time::Duration;
 use tokio::process::Command;

@@ -6,14 +6,13 @@
 //! system calls, so strace cannot see them. So the command runs with io_uring and with threads, and
 //! compares the engine's own count of syncs too.
 
-use crate::load::{Limit, drive};
-use crate::payload::Payloads;
 use crate::progress::Step;
 use crate::report::{Line, Report};
 use crate::systems::cairn::{CairnCluster, ClusterOptions};
 use crate::systems::process::find_program;
 use crate::target::DiskArguments;
 use anyhow::{Context, Result};
+use cairn_experiments::{Limit, Payloads, drive};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,13 +1,12 @@
 //! Three `cairn serve` processes from the release build.
 
 use super::process::{Server, run_to_end};
-use crate::load::{Limit, Worker, drive};
-use crate::payload::Payloads;
 use crate::progress::Step;
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_client::Client;
 use cairn_client::proto::kv_client::KvClient;
 use cairn_client::proto::{StatusRequest, StatusResponse, Storage};
+use cairn_experiments::{Limit, Payloads, Worker, drive};
 use cairn_ports::HeldPort;
 use rand::SeedableRng;
 use rand::rngs::StdRng;

@@ -4,10 +4,9 @@
 //! `benchmark put --target-leader --conns --clients`: the fastest way to drive etcd.
 
 use super::process::{Server, find_program};
-use crate::load::Worker;
-use crate::payload::Payloads;
 use crate::progress::Step;
 use anyhow::{Context, Result, bail};
+use cairn_experiments::{Payloads, Worker};
 use cairn_ports::HeldPort;
 use proto::kv_client::KvClient;
 use proto::maintenance_client::MaintenanceClient;

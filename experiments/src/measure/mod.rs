@@ -6,7 +6,8 @@ mod payload;
 mod stop;
 mod usage;
 
-pub(crate) use figures::{figure, median, spread};
+pub use figures::median;
+pub(crate) use figures::{figure, spread};
 pub(crate) use load::{BlockingWorker, drive_blocking, drive_until};
 pub use load::{Limit, Samples, Worker, drive};
 pub use payload::Payloads;

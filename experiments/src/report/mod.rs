@@ -8,6 +8,7 @@ mod svg;
 use serde::{Deserialize, Serialize};
 
 pub use markdown::markdown;
+pub use markdown::{cell, number};
 pub use svg::svg;
 
 /// The version of the JSON form. It changes when a field changes its meaning or goes.

@@ -4,6 +4,7 @@ mod bench;
 mod bytes_text;
 mod completions;
 mod config;
+mod confirm;
 mod connect;
 mod delete;
 mod dev;
@@ -80,7 +81,7 @@ enum Command {
     /// Recover a cluster in which too many machines lost power at once; may lose acknowledged
     /// writes
     UnsafeRecovery(unsafe_recovery::UnsafeRecoveryArgs),
-    /// Put load on a running cluster and measure it
+    /// Put load on a running cluster and measure it; or measure a disk
     Bench(bench::BenchArgs),
     /// Show the server's configuration
     Config(config::ConfigArgs),

@@ -2,6 +2,7 @@
 //! member can be elected.
 
 use super::ConnectOptions;
+use super::confirm::confirm;
 use super::exit::{Exit, UsageError};
 use super::output::{Output, table_with_notes};
 use anyhow::{Context, anyhow, bail};
@@ -11,7 +12,7 @@ use cairn_node::outage::{MemberSurvey, NotApplied, decide, survey};
 use cairn_raft::{NodeId, UnsafeRecovery};
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 /// How long one node may take to answer.
@@ -166,21 +167,11 @@ fn to_json(found: &MemberSurvey, chosen: &NodeStatus, done: bool) -> Value {
 
 /// Asks on the terminal.
 fn confirmed(found: &MemberSurvey, chosen: &NodeStatus) -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        return Err(UsageError(
-            "standard input is not a terminal, so nobody can confirm: add --yes".into(),
-        )
-        .into());
-    }
-    eprintln!("{}", text(found));
-    eprint!(
-        "Let node {} lead, and discard what no member holds? Type `yes`: ",
-        NodeId::from_u64(chosen.node_id)
-    );
-    io::stderr().flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(answer.trim() == "yes")
+    let mut err = io::stderr().lock();
+    writeln!(err, "{}", text(found))?;
+    drop(err);
+    let node = NodeId::from_u64(chosen.node_id);
+    confirm(&format!("Let node {node} lead, and discard what no member holds?"), "add --yes")
 }
 
 fn grants_expire() -> String {

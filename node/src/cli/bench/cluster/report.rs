@@ -1,6 +1,6 @@
 //! The result of a bench, for people and for programs.
 
-use super::super::output::table;
+use super::super::super::output::table;
 use super::load::{Bound, Kind, Measured, Plan};
 use cairn_node::config::format_size;
 use serde_json::{Value, json};
