@@ -11,6 +11,7 @@
 )]
 
 mod bad_input;
+mod bench_disk;
 mod command_line;
 mod damage;
 mod doctor;

@@ -5,6 +5,7 @@ pub mod raw;
 
 use cairn_client::{Client, NodeStatus, Options};
 use cairn_ports::HeldPort;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -21,6 +22,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
+    /// The exit code; for a process that a signal ended, the negative number of the signal.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
@@ -50,7 +52,25 @@ pub fn run<S: AsRef<std::ffi::OsStr>>(folder: &Path, arguments: &[S]) -> Ran {
 }
 
 /// Waits for the end of a command. One that does not end in time is killed and fails the test.
-pub fn finish(mut child: Child) -> Ran {
+pub fn finish(child: Child) -> Ran {
+    finish_within(WAIT_LIMIT, child)
+}
+
+/// Calls `each` with the process's number, over and over, until it has ended.
+pub fn watch(limit: Duration, child: Child, mut each: impl FnMut(u32)) -> Ran {
+    let pid = child.id();
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| finish_within(limit, child));
+        while !ran.is_finished() {
+            each(pid);
+            std::thread::sleep(POLL);
+        }
+        ran.join().expect("the command ended")
+    })
+}
+
+/// The same as [`finish`] with a limit of one's own.
+pub fn finish_within(limit: Duration, mut child: Child) -> Ran {
     let stdout = child.stdout.take().map(read_all);
     let stderr = child.stderr.take().map(read_all);
     let text = |reader: Option<JoinHandle<Vec<u8>>>| {
@@ -61,12 +81,12 @@ pub fn finish(mut child: Child) -> Ran {
     loop {
         if let Some(status) = child.try_wait().expect("our own child") {
             return Ran {
-                code: status.code().expect("no signal"),
+                code: status.code().or(status.signal().map(|signal| -signal)).expect("an end"),
                 stdout: text(stdout),
                 stderr: text(stderr),
             };
         }
-        if began.elapsed() > WAIT_LIMIT {
+        if began.elapsed() > limit {
             child.kill().expect("our own child");
             panic!("the command did not end: {}", text(stderr));
         }
