@@ -37,6 +37,8 @@ enum Command {
     Amplification(commands::amplification::Arguments),
     /// Three Cairn nodes against three etcd members.
     Cluster(commands::cluster::Arguments),
+    /// `cairn bench disk`, with fio beside its raw rows; writes docs/experiments.md.
+    Experiments(commands::experiments::Arguments),
     /// Sync-like system calls of each node during puts, counted by strace.
     Syscalls(commands::syscalls::Arguments),
 }
@@ -66,6 +68,7 @@ async fn run(command: Command) -> anyhow::Result<report::Report> {
         Command::Engine(arguments) => commands::engine::run(arguments).await,
         Command::Amplification(arguments) => commands::amplification::run(arguments).await,
         Command::Cluster(arguments) => commands::cluster::run(arguments).await,
+        Command::Experiments(arguments) => commands::experiments::run(arguments).await,
         Command::Syscalls(arguments) => commands::syscalls::run(arguments).await,
     }
 }

@@ -3,16 +3,15 @@
 //! Both lines use the same device code on files of the same size on the same disk, in alternating
 //! rounds. If fio is installed, it then writes the raw file too, as an independent check.
 
+use super::experiments::fio_rate;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::target::{BackendArgument, DiskArguments, make_engine, make_raw_device};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use cairn_engine::Mode;
 use cairn_engine::io::FileKind;
 use cairn_experiments::{EngineLog, Limit, Payloads, Putter, RawWriter, Samples, drive};
-use std::path::Path;
 use std::time::Duration;
-use tokio::process::Command;
 
 /// The command's arguments.
 #[derive(clap::Args)]
@@ -108,6 +107,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
         );
     }
     let raw_file = raw_path.join(FileKind::Data.name());
+    let _step = Step::new("fio");
     match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
         Ok(rate) => report.figure("fio: the same raw writes, io_uring", rate, "per s"),
         Err(reason) => report.notes.push(format!("not measured with fio: {reason:#}")),
@@ -118,23 +118,4 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
 fn push_line(report: &mut Report, name: &str, rounds: &[Samples], depth: usize) -> Result<()> {
     report.lines.push(Line::new(name, &merged(rounds)?, depth));
     Ok(())
-}
-
-/// The rate at which fio writes the same file.
-async fn fio_rate(file: &Path, depth: usize, seconds: u64) -> Result<f64> {
-    let _step = Step::new("fio");
-    let output = Command::new("fio")
-        .args(["--name=raw", "--ioengine=io_uring", "--direct=1", "--rw=randwrite", "--bs=4k"])
-        .args(["--randrepeat=0", "--norandommap", "--time_based", "--output-format=json"])
-        .arg(format!("--iodepth={depth}"))
-        .arg(format!("--runtime={seconds}"))
-        .arg(format!("--filename={}", file.display()))
-        .kill_on_drop(true)
-        .output()
-        .await
-        .context("fio is not installed")?;
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).context("fio's output")?;
-    json.pointer("/jobs/0/write/iops")
-        .and_then(serde_json::Value::as_f64)
-        .context("fio reported no rate")
 }

@@ -3,4 +3,5 @@
 pub mod amplification;
 pub mod cluster;
 pub mod engine;
+pub mod experiments;
 pub mod syscalls;

@@ -317,7 +317,7 @@ fn traced_child(pid: u32) -> Option<u32> {
 
 /// The program to measure: `CAIRN_BIN`, or else the release build of this source tree. It is built
 /// now, so that it is never out of date.
-async fn program() -> Result<PathBuf> {
+pub async fn program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CAIRN_BIN") {
         return Ok(PathBuf::from(program));
     }
