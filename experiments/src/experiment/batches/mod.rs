@@ -8,14 +8,15 @@ use super::{
     Bounds, Case, Context, Definition, LOAD_COLUMNS, Settings, alternate, close, little_check,
     little_checks, load_figures, words,
 };
-use crate::measure::{Limit, Payloads, Samples, median, spread};
+use crate::measure::{Limit, Payloads, Samples, Stopped, median, spread};
 use crate::report::{Check, Experiment, Table};
-use crate::subject::{EngineLog, EnginePuts};
+use crate::subject::{EngineLog, EnginePuts, Load, Subject};
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
 use cairn_engine::{Mode, Options};
 use futures::future::BoxFuture;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use writer::{Call, FileWrites, Manner, SyncTimes, fill};
 
@@ -117,6 +118,7 @@ fn clients(quick: bool) -> &'static [usize] {
 }
 
 /// What the rows are given.
+#[derive(Debug)]
 struct Sizes {
     file: u64,
     engine: u64,
@@ -131,9 +133,9 @@ fn sizes(settings: &Settings) -> Sizes {
     };
     if settings.quick {
         let (one_writer, group_commit) = (limit(15, 80), limit(50, 200));
-        return Sizes { file: 8 << 20, engine: 32 << 20, one_writer, group_commit };
+        return Sizes { file: 8 << 20, engine: 64 << 20, one_writer, group_commit };
     }
-    let engine = (settings.size_bytes / 8).clamp(32 << 20, 256 << 20) >> 20 << 20;
+    let engine = (settings.size_bytes / 8).clamp(64 << 20, 256 << 20) >> 20 << 20;
     let both = limit(200, 1000);
     Sizes { file: 64 << 20, engine, one_writer: both, group_commit: both }
 }
@@ -264,10 +266,13 @@ fn checks_of(cases: &[Case], depth: usize) -> Vec<Check> {
 
 async fn measure_group_commit(context: &Context<'_>, sizes: &Sizes) -> Result<(Table, Vec<Check>)> {
     let mut cases = Vec::new();
+    let mut failures: Vec<Failure> = Vec::new();
     // Half of what may live in the engine.
     let keys = sizes.engine / 8 / BLOCK as u64;
     let payloads = tokio::task::spawn_blocking(move || Payloads::new(keys, 1)).await?;
     for kind in Kind::ALL {
+        let failure = Failure::default();
+        failures.push(failure.clone());
         cases.push(match kind {
             Kind::Threads => {
                 let path = make_file(context, "batches-file", sizes.file, false).await?;
@@ -275,7 +280,9 @@ async fn measure_group_commit(context: &Context<'_>, sizes: &Sizes) -> Result<(T
                 let subject = FileWrites::open(&path, sizes.file, Manner { sync, ..PLAIN })?;
                 Case::new(kind.label(), kind.answered_by(), subject)
             }
-            Kind::Engine(mode) => engine_case(context, kind, mode, sizes.engine, &payloads).await?,
+            Kind::Engine(mode) => {
+                engine_case(context, mode, sizes.engine, &payloads, failure).await?
+            }
         });
     }
     let mut table = Table::new(GROUP_COMMIT, &LOAD_COLUMNS);
@@ -289,13 +296,17 @@ async fn measure_group_commit(context: &Context<'_>, sizes: &Sizes) -> Result<(T
         }
         let rounds = context.settings.rounds();
         alternate(context, made, rounds, clients, sizes.group_commit).await?;
-        for case in &*made {
-            match &case.subject {
-                Ok(_) => {
+        for (case, failure) in made.iter_mut().zip(&failures) {
+            let failed = failure.reason();
+            match failed.as_ref().or(case.subject.as_ref().err()) {
+                Some(reason) => {
+                    table.not_made(&*case.name, reason);
+                    case.rounds.clear();
+                }
+                None => {
                     let figures = load_figures(&case.rounds);
                     table.measured(&*case.name, &*case.answered_by, figures);
                 }
-                Err(reason) => table.not_made(&*case.name, reason),
             }
         }
         for kind in Kind::ALL.iter().skip(some).take(left_out.len()) {
@@ -319,11 +330,12 @@ fn engine_name(mode: Mode) -> String {
 
 async fn engine_case(
     context: &Context<'_>,
-    kind: Kind,
     mode: Mode,
     bytes: u64,
     payloads: &Payloads,
+    failure: Failure,
 ) -> Result<Case> {
+    let kind = Kind::Engine(mode);
     let justified = context.settings.modes.iter().find(|(found, _)| *found == mode);
     let reason = match justified {
         Some((_, None)) => None,
@@ -334,11 +346,55 @@ async fn engine_case(
     if let Some(reason) = reason.or(context.place.direct().err()) {
         return Ok(Case::not_made(kind.label(), reason));
     }
-    let options = |boot| Options::new(mode, boot, 1);
+    // The engine uses purged space again after a sync.
+    let options = |boot| Options { sync_bytes: bytes / 16, ..Options::new(mode, boot, 1) };
     let engine = context.engine(&engine_name(mode), bytes, options).await?;
-    let log = EngineLog::start(engine, bytes / 8);
-    let subject = EnginePuts { log, payloads: payloads.clone(), value_bytes: BLOCK };
-    Ok(Case::new(kind.label(), kind.answered_by(), subject))
+    let log = EngineLog::start(engine, bytes / 16);
+    let puts = EnginePuts { log, payloads: payloads.clone(), value_bytes: BLOCK };
+    Ok(Case::new(kind.label(), kind.answered_by(), MayFail { subject: puts, failure }))
+}
+
+/// Why a subject failed.
+#[derive(Clone, Default)]
+struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    fn reason(&self) -> Option<String> {
+        self.0.get().map(|error| format!("failed: {error}; a larger --size may help"))
+    }
+}
+
+/// A subject that loses its rows when it fails, not the run. A small engine is full if the disk
+/// takes writes much faster than a sync.
+struct MayFail<S> {
+    subject: S,
+    failure: Failure,
+}
+
+impl<S: Subject + 'static> Subject for MayFail<S> {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        Box::pin(async move {
+            if self.failure.0.get().is_some() {
+                return Samples::new();
+            }
+            match self.subject.round(load).await {
+                Err(error) if !error.is::<Stopped>() => {
+                    // Only the first failure counts.
+                    let _ = self.failure.0.set(format!("{error:#}"));
+                    Samples::new()
+                }
+                ended => ended,
+            }
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        let MayFail { subject, failure } = *self;
+        Box::pin(async move {
+            let closed = Box::new(subject).close().await;
+            if failure.0.get().is_some() { Ok(()) } else { closed }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -382,12 +438,33 @@ mod tests {
         let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
         let payloads = Payloads::new(1, 1);
         for (mode, expected) in [(Mode::Sync, "no"), (Mode::Device, "was not chosen")] {
-            let case = engine_case(&context, Kind::Engine(mode), mode, 32 << 20, &payloads);
+            let case = engine_case(&context, mode, 64 << 20, &payloads, Failure::default());
             let Case { subject: Err(reason), .. } = case.await.unwrap() else {
                 panic!("{mode} is measured")
             };
             assert!(reason.contains(expected), "{reason}");
         }
+    }
+
+    struct Fails;
+
+    impl Subject for Fails {
+        fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+            Box::pin(async { anyhow::bail!("full") })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_subject_has_a_reason_and_does_not_end_the_run() {
+        let failure = Failure::default();
+        let mut subject = MayFail { subject: Fails, failure: failure.clone() };
+        let limit = Limit::Operations(1);
+        let load = Load { depth: 1, limit, seed: 1, stop: crate::Stop::default() };
+        for _ in 0..2 {
+            assert!(subject.round(&load).await.unwrap().latencies.is_empty());
+        }
+        Box::new(subject).close().await.unwrap();
+        assert!(failure.reason().unwrap().starts_with("failed: full"));
     }
 
     #[test]

@@ -212,7 +212,7 @@ pub(super) fn notes(sizes: &Sizes) -> Vec<String> {
         "A sync also waits for the transfer of what was written since the last one, so it takes longer the more writes share it.".into(),
         "Rows that end with \"page cache\" lose acknowledged writes at a power cut; \"device\" may lose them, unless the device keeps completed writes.".into(),
         format!(
-            "A put into Cairn is more than a write: it goes through the log and the index of an engine of {} MiB and may be read afterwards. The threads that call fdatasync for themselves only write over blocks. Mode replicated is answered before a sync; a quorum of peers covers the time until then, and there are no peers here.",
+            "A put into Cairn is more than a write: it goes through the log and the index of an engine of {} MiB, which syncs in the background after each sixteenth of that, and may be read afterwards. The threads that call fdatasync for themselves only write over blocks. Mode replicated is answered before a sync; a quorum of peers covers the time until then, and there are no peers here.",
             sizes.engine >> 20
         ),
         "Filesystems share journal commits and devices share cache flushes between threads, so own fdatasync calls gain by number too.".into(),
