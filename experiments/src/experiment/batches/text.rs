@@ -2,7 +2,8 @@
 //! if one of them is missing.
 
 use super::super::words::{micros, ratio, rounded, thousands};
-use super::{FDATASYNC_GROWING, FSYNC, FSYNC_GROWING, GROUP_COMMIT, Kind, NO_SYNC, PER, Sizes};
+use super::group::{GROUP_COMMIT, Kind};
+use super::{FDATASYNC_GROWING, FSYNC, FSYNC_GROWING, NO_SYNC, PER, Sizes};
 use crate::report::{Plot, PlotData, Table};
 use cairn_engine::Mode;
 
@@ -210,7 +211,7 @@ pub(super) fn notes(sizes: &Sizes) -> Vec<String> {
         ),
         "\"Per write\" is the mean, with the write's share of the syncs; p50 and p99 of a row with a sync per 10 or more writes are of single writes, most of which end in the page cache. At the end of a round, writes since the last sync are counted and not yet synced.".into(),
         "A sync also waits for the transfer of what was written since the last one, so it takes longer the more writes share it.".into(),
-        "Rows that end with \"page cache\" lose acknowledged writes at a power cut; \"device\" may lose them, unless the device keeps completed writes.".into(),
+        "Rows that the page cache answers lose acknowledged writes at a power cut; those that the device answers may lose them, unless the device keeps completed writes.".into(),
         format!(
             "A put into Cairn is more than a write: it goes through the log and the index of an engine of {} MiB, which syncs in the background after each sixteenth of that, and may be read afterwards. The threads that call fdatasync for themselves only write over blocks. Mode replicated is answered before a sync; a quorum of peers covers the time until then, and there are no peers here.",
             sizes.engine >> 20

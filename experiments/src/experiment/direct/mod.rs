@@ -344,8 +344,7 @@ async fn zero(context: &Context<'_>, path: PathBuf, size: Size) -> Result<u64> {
     context.step("zeroing a file")?;
     let stop = context.stop.clone();
     let limit = zeroing(size);
-    let zeroed =
-        tokio::task::spawn_blocking(move || zero_file(&path, size.bytes, limit, &stop, &|_| {}));
+    let zeroed = tokio::task::spawn_blocking(move || zero_file(&path, size.bytes, limit, &stop));
     zeroed.await?
 }
 

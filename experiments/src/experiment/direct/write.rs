@@ -187,13 +187,7 @@ pub(super) fn write_file(folder: &Path, task: &Task, stop: &Stop) -> Result<Writ
 ///
 /// # Errors
 /// The system's; `Stopped`.
-pub(super) fn zero_file(
-    path: &Path,
-    bytes: u64,
-    limit: Duration,
-    stop: &Stop,
-    zeroed: &dyn Fn(u64),
-) -> Result<u64> {
+pub(super) fn zero_file(path: &Path, bytes: u64, limit: Duration, stop: &Stop) -> Result<u64> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_DIRECT);
     let file = options.open(path).with_context(|| path.display().to_string())?;
@@ -206,7 +200,6 @@ pub(super) fn zero_file(
         let part = chunk.get(..left.min(chunk.len())).context("chunk")?;
         file.write_all_at(part, at).context("zeroing a file")?;
         at += part.len() as u64;
-        zeroed(at);
     }
     file.sync_all().context("zeroing a file")?;
     Ok(at)
@@ -234,7 +227,7 @@ pub(super) mod tests {
             if how == How::Zeroed {
                 let stop = Stop::default();
                 let hour = Duration::from_secs(3600);
-                assert_eq!(zero_file(&path, bytes, hour, &stop, &|_| {}).unwrap(), bytes);
+                assert_eq!(zero_file(&path, bytes, hour, &stop).unwrap(), bytes);
             }
             let task = task(how, depth, bytes);
             let written = write_file(folder.path(), &task, &Stop::default()).unwrap();
