@@ -7,6 +7,7 @@ mod direct;
 mod intervals;
 mod objects;
 mod uploads;
+mod words;
 
 pub(crate) use conclusion::conclusion;
 pub use direct::run_child;

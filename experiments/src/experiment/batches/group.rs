@@ -1,0 +1,247 @@
+//! Group commit: many clients share a sync in the engine, and beside it threads that each sync for
+//! themselves.
+
+use super::writer::{Call, FileWrites};
+use super::{Manner, PLAIN, Sizes, make_file};
+use crate::experiment::{
+    Case, Context, LOAD_COLUMNS, alternate, close, little_checks, load_figures, words,
+};
+use crate::measure::{Payloads, Samples, Stopped};
+use crate::report::{Check, Table};
+use crate::subject::{EngineLog, EnginePuts, Load, Subject};
+use anyhow::Result;
+use cairn_engine::io::BLOCK;
+use cairn_engine::{Mode, Options};
+use futures::future::BoxFuture;
+use std::sync::{Arc, OnceLock};
+
+pub(super) const GROUP_COMMIT: &str = "Group commit: many clients share a sync";
+
+/// The lines of the second table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Engine(Mode),
+    Threads,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 3] =
+        [Kind::Engine(Mode::Sync), Kind::Engine(Mode::Replicated), Kind::Threads];
+
+    pub(super) fn label(self) -> String {
+        match self {
+            Kind::Engine(mode) => format!("Cairn, {mode}"),
+            Kind::Threads => "own fdatasync".to_owned(),
+        }
+    }
+
+    pub(super) fn row(self, clients: usize) -> String {
+        let who = match (self, clients) {
+            (Kind::Engine(_), 1) => "client",
+            (Kind::Engine(_), _) => "clients",
+            (Kind::Threads, 1) => "thread",
+            (Kind::Threads, _) => "threads",
+        };
+        format!("{}, {} {who}", self.label(), words::thousands(clients as f64))
+    }
+
+    fn answered_by(self) -> &'static str {
+        match self {
+            Kind::Engine(Mode::Sync) | Kind::Threads => "disk",
+            Kind::Engine(_) => "device",
+        }
+    }
+
+    /// The most clients: more threads would measure the scheduler.
+    pub(super) fn most_clients(self) -> usize {
+        if self == Kind::Threads { 100 } else { usize::MAX }
+    }
+}
+
+/// How many clients the second table has.
+pub(super) fn clients(quick: bool) -> &'static [usize] {
+    if quick { &[1, 10, 100] } else { &[1, 10, 100, 1000] }
+}
+
+/// Measures the second table.
+pub(super) async fn measure_group_commit(
+    context: &Context<'_>,
+    sizes: &Sizes,
+) -> Result<(Table, Vec<Check>)> {
+    let mut cases = Vec::new();
+    let mut failures: Vec<Failure> = Vec::new();
+    // Half of what may live in the engine.
+    let keys = sizes.engine / 8 / BLOCK as u64;
+    let payloads = tokio::task::spawn_blocking(move || Payloads::new(keys, 1)).await?;
+    for kind in Kind::ALL {
+        let failure = Failure::default();
+        failures.push(failure.clone());
+        cases.push(match kind {
+            Kind::Threads => {
+                let path = make_file(context, "batches-file", sizes.file, false).await?;
+                let sync = Some((Call::Fdatasync, 1));
+                let subject = FileWrites::open(&path, sizes.file, Manner { sync, ..PLAIN })?;
+                Case::new(kind.label(), kind.answered_by(), subject)
+            }
+            Kind::Engine(mode) => {
+                engine_case(context, mode, sizes.engine, &payloads, failure).await?
+            }
+        });
+    }
+    let mut table = Table::new(GROUP_COMMIT, &LOAD_COLUMNS);
+    let mut checks = Vec::new();
+    for clients in clients(context.settings.quick).iter().copied() {
+        let some = Kind::ALL.iter().take_while(|kind| clients <= kind.most_clients()).count();
+        let (made, left_out) = cases.split_at_mut(some.min(Kind::ALL.len()));
+        for (case, kind) in made.iter_mut().zip(Kind::ALL) {
+            case.name = kind.row(clients);
+            case.rounds.clear();
+        }
+        let rounds = context.settings.rounds();
+        alternate(context, made, rounds, clients, sizes.group_commit).await?;
+        for (case, failure) in made.iter_mut().zip(&failures) {
+            let failed = failure.reason();
+            match failed.as_ref().or(case.subject.as_ref().err()) {
+                Some(reason) => {
+                    table.not_made(&*case.name, reason);
+                    case.rounds.clear();
+                }
+                None => {
+                    let figures = load_figures(&case.rounds);
+                    table.measured(&*case.name, &*case.answered_by, figures);
+                }
+            }
+        }
+        for kind in Kind::ALL.iter().skip(some).take(left_out.len()) {
+            table.not_made(kind.row(clients), "so many threads would measure the scheduler");
+        }
+        checks.extend(little_checks(made, clients));
+    }
+    close(cases).await?;
+    for kind in Kind::ALL {
+        match kind {
+            Kind::Engine(mode) => context.place.remove(&engine_name(mode))?,
+            Kind::Threads => context.place.remove("batches-file")?,
+        }
+    }
+    Ok((table, checks))
+}
+
+fn engine_name(mode: Mode) -> String {
+    format!("batches-engine-{mode}")
+}
+
+async fn engine_case(
+    context: &Context<'_>,
+    mode: Mode,
+    bytes: u64,
+    payloads: &Payloads,
+    failure: Failure,
+) -> Result<Case> {
+    let kind = Kind::Engine(mode);
+    let justified = context.settings.modes.iter().find(|(found, _)| *found == mode);
+    let reason = match justified {
+        Some((_, None)) => None,
+        Some((_, Some(reason))) => Some(reason.clone()),
+        None => Some(format!("mode `{mode}` was not chosen")),
+    };
+    // Engines need O_DIRECT.
+    if let Some(reason) = reason.or(context.place.direct().err()) {
+        return Ok(Case::not_made(kind.label(), reason));
+    }
+    // The engine uses purged space again after a sync.
+    let options = |boot| Options { sync_bytes: bytes / 16, ..Options::new(mode, boot, 1) };
+    let engine = context.engine(&engine_name(mode), bytes, options).await?;
+    let log = EngineLog::start(engine, bytes / 16);
+    let puts = EnginePuts { log, payloads: payloads.clone(), value_bytes: BLOCK };
+    Ok(Case::new(kind.label(), kind.answered_by(), MayFail { subject: puts, failure }))
+}
+
+/// Why a subject failed.
+#[derive(Clone, Default)]
+struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    fn reason(&self) -> Option<String> {
+        self.0.get().map(|error| format!("failed: {error}; a larger --size may help"))
+    }
+}
+
+/// A subject that loses its rows when it fails, not the run. A small engine is full if the disk
+/// takes writes much faster than a sync.
+struct MayFail<S> {
+    subject: S,
+    failure: Failure,
+}
+
+impl<S: Subject + 'static> Subject for MayFail<S> {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        Box::pin(async move {
+            if self.failure.0.get().is_some() {
+                return Samples::new();
+            }
+            match self.subject.round(load).await {
+                Err(error) if !error.is::<Stopped>() => {
+                    // Only the first failure counts.
+                    let _ = self.failure.0.set(format!("{error:#}"));
+                    Samples::new()
+                }
+                ended => ended,
+            }
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        let MayFail { subject, failure } = *self;
+        Box::pin(async move {
+            let closed = Box::new(subject).close().await;
+            if failure.0.get().is_some() { Ok(()) } else { closed }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::tests::{Silent, settings};
+    use crate::measure::Limit;
+
+    #[tokio::test]
+    async fn a_mode_that_is_not_justified_has_a_row_with_the_reason() {
+        let mut settings = settings();
+        settings.modes = vec![(Mode::Sync, Some("no".into()))];
+        let directory = tempfile::tempdir().unwrap();
+        let place = crate::place::Place::make(directory.path(), 0).unwrap();
+        let stop = crate::Stop::default();
+        let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
+        let payloads = Payloads::new(1, 1);
+        for (mode, expected) in [(Mode::Sync, "no"), (Mode::Device, "was not chosen")] {
+            let case = engine_case(&context, mode, 64 << 20, &payloads, Failure::default());
+            let Case { subject: Err(reason), .. } = case.await.unwrap() else {
+                panic!("{mode} is measured")
+            };
+            assert!(reason.contains(expected), "{reason}");
+        }
+    }
+
+    struct Fails;
+
+    impl Subject for Fails {
+        fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+            Box::pin(async { anyhow::bail!("full") })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_subject_has_a_reason_and_does_not_end_the_run() {
+        let failure = Failure::default();
+        let mut subject = MayFail { subject: Fails, failure: failure.clone() };
+        let limit = Limit::Operations(1);
+        let load = Load { depth: 1, limit, seed: 1, stop: crate::Stop::default() };
+        for _ in 0..2 {
+            assert!(subject.round(&load).await.unwrap().latencies.is_empty());
+        }
+        Box::new(subject).close().await.unwrap();
+        assert!(failure.reason().unwrap().starts_with("failed: full"));
+    }
+}

@@ -1,0 +1,287 @@
+//! Writes of 4 KiB to one file, with a sync after every so many of them.
+//!
+//! What holds here: the file is written over in place, in order and round again; only a growing
+//! file is appended to. What a round leaves unsynced is synced after it, so that no row pays for
+//! the row before it.
+
+use crate::measure::{BlockingWorker, Limit, Samples, Stop, drive_blocking};
+use crate::subject::{Load, Subject};
+use anyhow::{Context, Result, anyhow};
+use cairn_engine::io::{AlignedBuf, BLOCK};
+use futures::future::BoxFuture;
+use nix::libc;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The unit in which a file is filled.
+const CHUNK: usize = 1 << 20;
+
+/// The system call after the writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Fdatasync,
+    Fsync,
+}
+
+/// How a row writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// `O_DIRECT`.
+    pub direct: bool,
+    /// `O_DSYNC`.
+    pub dsync: bool,
+    /// What is called after how many writes.
+    pub sync: Option<(Call, u64)>,
+    /// Whether each write makes the file longer.
+    pub growing: bool,
+}
+
+impl Manner {
+    fn open(self, path: &Path) -> Result<File> {
+        let mut flags = 0;
+        if self.direct {
+            flags |= libc::O_DIRECT;
+        }
+        if self.dsync {
+            flags |= libc::O_DSYNC;
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(flags).open(path);
+        file.with_context(|| path.display().to_string())
+    }
+}
+
+/// Makes a file of random bytes, on the disk when this returns.
+pub(super) fn fill(path: &Path, bytes: u64, direct: bool, stop: &Stop) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if direct {
+        options.custom_flags(libc::O_DIRECT);
+    }
+    let file = options.open(path).with_context(|| path.display().to_string())?;
+    let mut rng = StdRng::seed_from_u64(bytes);
+    let mut chunk = AlignedBuf::zeroed(CHUNK);
+    rng.fill_bytes(&mut chunk);
+    for at in (0..bytes).step_by(CHUNK) {
+        stop.check()?;
+        stamp(&mut chunk, &mut rng);
+        file.write_all_at(&chunk, at).context("filling a file")?;
+    }
+    file.sync_all().context("filling a file")
+}
+
+/// Changes each block of a random buffer. Fresh random bytes for all of it would cost the row
+/// processor time.
+pub(super) fn stamp(buf: &mut [u8], rng: &mut StdRng) {
+    for block in buf.chunks_mut(BLOCK) {
+        if let Some(head) = block.get_mut(..8) {
+            head.copy_from_slice(&rng.next_u64().to_le_bytes());
+        }
+    }
+}
+
+/// The latencies of the syncs in each round.
+#[derive(Clone, Default)]
+pub(super) struct SyncTimes(Arc<Mutex<Vec<Samples>>>);
+
+impl SyncTimes {
+    /// The median of each round; not a number for a round without a sync.
+    pub(super) fn p50_us(&self) -> Vec<f64> {
+        let rounds = self.0.lock().map(|rounds| rounds.clone()).unwrap_or_default();
+        rounds.iter().map(|round| round.quantile_us(0.5)).collect()
+    }
+
+    fn begin(&self) -> Result<()> {
+        self.0.lock().map_err(|_| anyhow!("a writer panicked"))?.push(Samples::new()?);
+        Ok(())
+    }
+
+    fn add(&self, time: Duration) -> Result<()> {
+        let mut rounds = self.0.lock().map_err(|_| anyhow!("a writer panicked"))?;
+        if let Some(round) = rounds.last_mut() {
+            let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            round.latencies.saturating_record(ns.max(1));
+        }
+        Ok(())
+    }
+}
+
+/// One file and how it is written.
+pub(super) struct FileWrites {
+    file: Arc<File>,
+    blocks: u64,
+    manner: Manner,
+    pub(super) syncs: SyncTimes,
+}
+
+impl FileWrites {
+    /// Opens a file of `bytes` that is there already. A growing file never exceeds `bytes`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn open(path: &Path, bytes: u64, manner: Manner) -> Result<FileWrites> {
+        let file = Arc::new(manner.open(path)?);
+        let syncs = SyncTimes::default();
+        Ok(FileWrites { file, blocks: bytes / BLOCK as u64, manner, syncs })
+    }
+
+    fn writers(&self, depth: usize, seed: u64, measured_from: Instant) -> Vec<Writer> {
+        let writer = |slot: u64| {
+            let mut rng = StdRng::seed_from_u64(seed ^ (slot << 32));
+            let mut buf = AlignedBuf::zeroed(BLOCK);
+            rng.fill_bytes(&mut buf);
+            Writer {
+                file: Arc::clone(&self.file),
+                blocks: self.blocks.max(1),
+                manner: self.manner,
+                syncs: self.syncs.clone(),
+                measured_from,
+                next: slot,
+                step: depth as u64,
+                unsynced: 0,
+                buf,
+                rng,
+            }
+        };
+        (0..depth as u64).map(writer).collect()
+    }
+}
+
+impl Subject for FileWrites {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        Box::pin(async move {
+            if self.manner.growing {
+                let file = Arc::clone(&self.file);
+                let emptied = move || file.set_len(0).and_then(|()| file.sync_all());
+                tokio::task::spawn_blocking(emptied).await?.context("emptying the file")?;
+            }
+            self.syncs.begin()?;
+            let warm_up = match load.limit {
+                Limit::Time { warm_up, .. } => warm_up,
+                _ => Duration::ZERO,
+            };
+            let writers = self.writers(load.depth, load.seed, Instant::now() + warm_up);
+            let samples = drive_blocking(writers, load.limit, &load.stop).await?;
+            let file = Arc::clone(&self.file);
+            let synced = tokio::task::spawn_blocking(move || file.sync_data());
+            synced.await?.context("fdatasync")?;
+            Ok(samples)
+        })
+    }
+}
+
+/// One thread that writes.
+struct Writer {
+    file: Arc<File>,
+    blocks: u64,
+    manner: Manner,
+    syncs: SyncTimes,
+    measured_from: Instant,
+    next: u64,
+    /// How far apart this writer's blocks are: there is one writer for each block between.
+    step: u64,
+    unsynced: u64,
+    buf: AlignedBuf,
+    rng: StdRng,
+}
+
+impl Writer {
+    fn sync(&mut self, call: Call) -> Result<()> {
+        self.unsynced = 0;
+        let began = Instant::now();
+        match call {
+            Call::Fdatasync => self.file.sync_data().context("fdatasync")?,
+            Call::Fsync => self.file.sync_all().context("fsync")?,
+        }
+        let ended = Instant::now();
+        if ended >= self.measured_from { self.syncs.add(ended - began) } else { Ok(()) }
+    }
+}
+
+impl BlockingWorker for Writer {
+    fn step(&mut self) -> Result<()> {
+        if self.next >= self.blocks {
+            self.next %= self.step;
+            if self.manner.growing {
+                self.file.set_len(0).context("emptying the file")?;
+            }
+        }
+        stamp(&mut self.buf, &mut self.rng);
+        self.file.write_all_at(&self.buf, self.next * BLOCK as u64).context("write")?;
+        self.next += self.step;
+        self.unsynced += 1;
+        match self.manner.sync {
+            Some((call, every)) if self.unsynced >= every => self.sync(call),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Manner = Manner { direct: false, dsync: false, sync: None, growing: false };
+
+    fn load(depth: usize, operations: u64) -> Load {
+        Load { depth, limit: Limit::Operations(operations), seed: 1, stop: Stop::default() }
+    }
+
+    #[tokio::test]
+    async fn a_sync_follows_every_so_many_writes_and_the_file_keeps_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fill(&path, 2 << 20, false, &Stop::default()).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let sync = Some((Call::Fdatasync, 10));
+        let mut subject = FileWrites::open(&path, 2 << 20, Manner { sync, ..PLAIN }).unwrap();
+        let samples = subject.round(&load(1, 1000)).await.unwrap();
+        assert_eq!(samples.latencies.len(), 1000);
+        assert_eq!(subject.syncs.0.lock().unwrap()[0].latencies.len(), 100);
+        assert!(subject.syncs.p50_us()[0] > 0.0);
+        let after = std::fs::read(&path).unwrap();
+        assert_eq!(after.len(), before.len());
+        let changed = before.chunks(BLOCK).zip(after.chunks(BLOCK)).filter(|(a, b)| a != b);
+        assert_eq!(changed.count(), 512, "1,000 writes go round all 512 blocks");
+    }
+
+    #[tokio::test]
+    async fn writers_share_the_file_and_each_syncs_for_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fill(&path, 1 << 20, false, &Stop::default()).unwrap();
+        let sync = Some((Call::Fsync, 1));
+        let mut subject = FileWrites::open(&path, 1 << 20, Manner { sync, ..PLAIN }).unwrap();
+        subject.round(&load(7, 70)).await.unwrap();
+        assert_eq!(subject.syncs.0.lock().unwrap()[0].latencies.len(), 70);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_growing_file_begins_empty_and_never_exceeds_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fill(&path, 1 << 20, false, &Stop::default()).unwrap();
+        let mut subject =
+            FileWrites::open(&path, 1 << 20, Manner { growing: true, ..PLAIN }).unwrap();
+        for (operations, blocks) in [(3, 3), (256, 256), (257, 1)] {
+            subject.round(&load(1, operations)).await.unwrap();
+            let length = std::fs::metadata(&path).unwrap().len();
+            assert_eq!(length, blocks * BLOCK as u64, "{operations} writes");
+        }
+        assert!(subject.syncs.p50_us().iter().all(|p50| p50.is_nan()));
+    }
+
+    #[test]
+    fn filling_ends_when_the_run_is_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = Stop::default();
+        stop.set();
+        assert!(fill(&folder.path().join("file"), 1 << 20, false, &stop).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! Numbers as sentences say them.
+
+/// A ratio with two digits.
+pub(super) fn ratio(value: f64) -> String {
+    if value < 9.95 { format!("{value:.1}") } else { rounded(value) }
+}
+
+/// A rate or a count, rounded to two digits, with commas between thousands.
+pub(super) fn rounded(value: f64) -> String {
+    let unit = 10f64.powf((value.abs().max(1.0).log10().floor() - 1.0).max(0.0));
+    thousands((value / unit).round() * unit)
+}
+
+/// A time in microseconds, as precise as two digits.
+pub(super) fn micros(value: f64) -> String {
+    if value < 9.95 { format!("{value:.1} µs") } else { format!("{} µs", rounded(value)) }
+}
+
+/// A whole number with commas between thousands.
+pub(super) fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_two_digits() {
+        assert_eq!(ratio(2.345), "2.3");
+        assert_eq!(ratio(9.97), "10");
+        assert_eq!(ratio(123.0), "120");
+        assert_eq!(rounded(1_234_567.0), "1,200,000");
+        assert_eq!(rounded(0.4), "0");
+        assert_eq!(micros(3.21), "3.2 µs");
+        assert_eq!(micros(4567.0), "4,600 µs");
+        assert_eq!(thousands(999.0), "999");
+    }
+}
