@@ -68,6 +68,11 @@ impl EngineLog {
         Ok(())
     }
 
+    /// The value of a key.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.engine.get(GROUP, key).await?.map(|(_, value)| value))
+    }
+
     /// The engine below.
     pub fn engine(&self) -> &Engine {
         &self.engine

@@ -119,14 +119,9 @@ pub(super) async fn run(
     script: &Arc<Script>,
 ) -> Result<Vec<Measured>> {
     let kinds = Kind::all(context.settings);
-    let none = |reason: &str| {
-        let rows = State::ALL.into_iter().flat_map(|state| {
-            kinds.iter().map(move |kind| Measured::not_made(kind.row(state), reason))
-        });
-        rows.collect()
-    };
     if !context.settings.root {
-        return Ok(none("a filesystem of its own is mounted by root, and this is not root"));
+        let reason = "a filesystem of its own is mounted by root, and this is not root";
+        return Ok(complete(Vec::new(), &kinds, reason));
     }
     let (steps, mut heard) = mpsc::unbounded_channel();
     let ending = Ending(Stop::default());
@@ -151,15 +146,25 @@ pub(super) async fn run(
     }
     let joined = tokio::task::spawn_blocking(move || thread.join()).await;
     let outcome = joined.context("the thread is lost")?;
-    let outcome = outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("the replay panicked")));
+    let panicked = |_| (Vec::new(), Err(anyhow::anyhow!("the replay panicked")));
+    let outcome = outcome.unwrap_or_else(panicked);
     context.place.remove(MOUNT)?;
     context.place.remove(IMAGE)?;
     context.stop.check()?;
+    let (rows, outcome) = outcome;
     match outcome {
-        Ok(rows) => Ok(rows),
         Err(error) if error.is::<Stopped>() => Err(error),
-        Err(error) => Ok(none(&reason(&error))),
+        Err(error) => Ok(complete(rows, &kinds, &reason(&error))),
+        Ok(()) => Ok(complete(rows, &kinds, "it was left out")),
     }
+}
+
+/// Adds the rows that are not there yet, with the reason.
+fn complete(mut rows: Vec<Measured>, kinds: &[Kind], reason: &str) -> Vec<Measured> {
+    let names = State::ALL.into_iter().flat_map(|state| kinds.iter().map(move |k| k.row(state)));
+    let missing = names.skip(rows.len()).map(|name| Measured::not_made(name, reason));
+    rows.extend(missing.collect::<Vec<_>>());
+    rows
 }
 
 /// The first line of an error.
@@ -168,7 +173,14 @@ fn reason(error: &anyhow::Error) -> String {
 }
 
 impl Job {
-    fn run(self) -> Result<Vec<Measured>> {
+    /// The rows that were measured, in order, and what ended it before all of them were.
+    fn run(self) -> (Vec<Measured>, Result<()>) {
+        let mut rows = Vec::new();
+        let outcome = self.measure(&mut rows);
+        (rows, outcome)
+    }
+
+    fn measure(&self, rows: &mut Vec<Measured>) -> Result<()> {
         isolate()?;
         // Threads that are started from here on have the same mounts.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -179,11 +191,10 @@ impl Job {
         runtime.block_on(async {
             self.step("writing the image of a filesystem")?;
             fill(&self.image, self.sizes.image, &self.script.payloads, &self.stop)?;
-            let mut rows = Vec::new();
             for state in State::ALL {
-                self.state(state, &mut rows).await?;
+                self.state(state, rows).await?;
             }
-            Ok(rows)
+            Ok(())
         })
     }
 
@@ -248,8 +259,7 @@ impl Job {
                 sync_filesystem(&self.mount).await?;
             }
         }
-        drop(mounted);
-        Ok(())
+        mounted.unmount().await
     }
 
     /// One row, batch after batch, with one sync at its end: a commit interval shows only where

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Gives the calling thread, and all threads and processes that it starts from now on, mounts of
 /// their own.
@@ -60,6 +61,7 @@ fn run_tool(mut command: Command) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct Mounted {
     path: PathBuf,
+    unmounted: bool,
     /// Whether the loop device writes the file with `O_DIRECT`.
     pub direct: bool,
 }
@@ -73,14 +75,24 @@ impl Mounted {
         let mut command = Command::new("mount");
         command.args(["-t", "ext4", "-o", "loop"]).arg(image).arg(path);
         run_tool(command)?;
-        let mut mounted = Mounted { path: path.to_path_buf(), direct: false };
+        let mut mounted = Mounted { path: path.to_path_buf(), unmounted: false, direct: false };
         mounted.direct = mounted.write_directly().unwrap_or(false);
         Ok(mounted)
     }
 
-    /// Where it is mounted.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Unmounts it. What still closes its files has [`UNMOUNT_TRIES`] × [`UNMOUNT_PAUSE`] to end.
+    ///
+    /// # Errors
+    /// If it is still in use. It goes once nothing uses it any more.
+    pub(super) async fn unmount(mut self) -> Result<()> {
+        for _ in 0..UNMOUNT_TRIES {
+            if umount2(&self.path, MntFlags::empty()).is_ok() {
+                self.unmounted = true;
+                return Ok(());
+            }
+            tokio::time::sleep(UNMOUNT_PAUSE).await;
+        }
+        bail!("the filesystem of its own is still in use after its rows")
     }
 
     /// Asks the loop device to bypass the page cache of the user's filesystem.
@@ -122,6 +134,9 @@ impl Mounted {
     }
 }
 
+const UNMOUNT_TRIES: u32 = 100;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(20);
+
 /// The interval of ext4 if none is set.
 const DEFAULT_COMMIT_S: &str = "5";
 
@@ -135,7 +150,8 @@ fn escaped(path: &Path) -> String {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // A busy mount goes once nothing uses it any more.
-        if umount2(&self.path, MntFlags::empty()).is_err()
+        if !self.unmounted
+            && umount2(&self.path, MntFlags::empty()).is_err()
             && let Err(error) = umount2(&self.path, MntFlags::MNT_DETACH)
         {
             eprintln!("unmounting {}: {error}", self.path.display());

@@ -8,16 +8,12 @@ use crate::measure::{Payloads, Stop};
 use crate::subject::{EngineLog, FileStore};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use cairn_engine::GroupId;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The group of [`EngineLog`].
-const GROUP: GroupId = GroupId(0);
 
 /// What all paths replay.
 pub(super) struct Script {
@@ -252,8 +248,8 @@ async fn replay_engine(
                 log.put(key(piece), value(script, piece, bytes)).await?;
             }
             Event::Download { piece, bytes } => {
-                let found = log.engine().get(GROUP, &key(piece)).await?;
-                check_length(piece, found.map(|(_, value)| value.len()), bytes)?;
+                let found = log.get(&key(piece)).await?;
+                check_length(piece, found.map(|value| value.len()), bytes)?;
             }
             Event::Delete { piece } => log.delete(key(piece)).await?,
         }
@@ -298,9 +294,9 @@ mod tests {
     async fn files_and_the_engine_replay_the_whole_log_and_keep_the_same_pieces() {
         let folder = tempfile::tempdir().unwrap();
         let engine_path = folder.path().join("engine");
-        let made =
-            make_engine(&engine_path, 16 << 20, Mode::Sync, Backend::Auto, &mut |_, _| {});
-        let log = EngineLog::start(made.await.unwrap(), 1 << 20);
+        let zeroed = &mut |_, _| {};
+        let made = make_engine(&engine_path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await;
+        let log = EngineLog::start(made.unwrap(), 1 << 20);
         let script = script(HOUR);
         assert_eq!(script.batches(), 5);
         for store in [files(&folder.path().join("files")), Store::Engine(log)] {
@@ -325,8 +321,8 @@ mod tests {
                     }
                     Store::Engine(log) => {
                         let key = format!("{piece:016x}");
-                        let found = log.engine().get(GROUP, key.as_bytes()).await.unwrap();
-                        found.map(|(_, value)| value.to_vec())
+                        let found = log.get(key.as_bytes()).await.unwrap();
+                        found.map(|value| value.to_vec())
                     }
                 };
                 let meant = bytes.map(|bytes| value(&script, piece, bytes).to_vec());
@@ -349,8 +345,7 @@ mod tests {
     async fn a_stop_ends_a_replay() {
         let (folder, stop) = (tempfile::tempdir().unwrap(), Stop::default());
         stop.set();
-        let mut client =
-            Client::new(files(&folder.path().join("files")), &script(HOUR), &stop);
+        let mut client = Client::new(files(&folder.path().join("files")), &script(HOUR), &stop);
         assert!(client.batch().await.unwrap_err().is::<crate::Stopped>());
     }
 
