@@ -35,7 +35,7 @@ pub(super) const DEFINITION: Definition = Definition {
     question: "What do uploads, downloads and deletes cost with and without fsync?",
     source: "Storj forum, \"On the impact of fsync in the storage node upload code path on ext4\"",
     bounds,
-    run: |context| -> BoxFuture<'_, _> { Box::pin(run(context)) },
+    run: |context| -> BoxFuture<'_, _> { Box::pin(run(context, Effort::new(context.settings))) },
 };
 
 /// The titles of the tables.
@@ -176,8 +176,8 @@ fn bounds(settings: &Settings) -> Bounds {
     bounds
 }
 
-async fn run(context: &Context<'_>) -> Result<Experiment> {
-    let (sizes, effort) = (Sizes::new(context.settings), Effort::new(context.settings));
+async fn run(context: &Context<'_>, effort: Effort) -> Result<Experiment> {
+    let sizes = Sizes::new(context.settings);
     context.step("writing the log of events")?;
     let payloads = Payloads::new(1, SEED);
     let script = |pieces, live, limit| Arc::new(effort.script(&payloads, pieces, live, limit));
@@ -185,13 +185,14 @@ async fn run(context: &Context<'_>) -> Result<Experiment> {
     let own = script(Pieces::Small, sizes.own_live, effort.own_limit);
     let here_rows = in_the_directory(context, &sizes, &here).await?;
     let own_rows = image::run(context, sizes, &own).await?;
-    let tables = vec![figures::table(HERE, &here_rows), figures::table(OWN, &own_rows)];
-    let [here_table, own_table] = tables.as_slice() else { return Ok(Experiment::default()) };
-    let mut sentences = figures::sentences(here_table);
-    sentences.extend(figures::own_sentences(own_table));
+    let (here_table, own_table) =
+        (figures::table(HERE, &here_rows), figures::table(OWN, &own_rows));
+    let mut sentences = figures::sentences(&here_table);
+    sentences.extend(figures::own_sentences(&own_table));
     let mut notes = figures::notes(context, &effort, &sizes, [&here, &own]);
     notes.extend(figures::cut_notes(&here_rows, here.batches()));
     notes.extend(figures::cut_notes(&own_rows, own.batches()));
+    let tables = vec![here_table, own_table];
     let plots = figures::plot(&here_rows).into_iter().collect();
     Ok(Experiment { tables, plots, sentences, notes, ..Experiment::default() })
 }
@@ -261,10 +262,19 @@ mod tests {
     use super::*;
     use crate::report::Outcome;
 
+    /// Few events: what is tested is not the speed.
+    fn few() -> Effort {
+        let ms = Duration::from_millis;
+        Effort { batch: 50, batches: 3, limit: ms(300), own_limit: ms(100) }
+    }
+
+    const SHORT: Definition =
+        Definition { run: |context| Box::pin(run(context, few())), ..DEFINITION };
+
     #[test]
     fn every_row_is_there_measured_or_with_its_reason() {
         let root = nix::unistd::Uid::effective().is_root();
-        let found = run_alone(&DEFINITION, &Settings { root, ..settings() });
+        let found = run_alone(&SHORT, &Settings { root, ..settings() });
         let here = found.table(HERE).unwrap();
         for sync in FILES {
             assert!(here.value(files_row(sync), figures::TIME).unwrap() > 0.0, "{sync:?}");
@@ -289,7 +299,7 @@ mod tests {
 
     #[test]
     fn without_root_the_second_table_says_so() {
-        let found = run_alone(&DEFINITION, &Settings { modes: Vec::new(), ..settings() });
+        let found = run_alone(&SHORT, &Settings { modes: Vec::new(), ..settings() });
         let own = found.table(OWN).unwrap();
         let refused = |outcome: &Outcome| matches!(outcome, Outcome::NotMade(reason) if reason.contains("not root"));
         assert!(own.rows.len() == 10 && own.rows.iter().all(|row| refused(&row.outcome)));
