@@ -301,9 +301,9 @@ pub(super) fn notes(
     };
     let mut notes = vec![
         format!(
-            "One client replays the same log of events through each path: {here}. Pieces have 2 KiB \
-             to 256 KiB, and at most {} MiB of them live at a time. An upload is a temporary file \
-             and a rename, or a put. Before the first batch, {} events are not counted.",
+            "One client replays the same log of events through each path: {here}. Pieces have \
+             2 KiB to 256 KiB, and at most {} MiB of them live at a time. An upload is a temporary \
+             file and a rename, or a put. Before the first batch, {} events are not counted.",
             sizes.live / MIB,
             effort.batch / 5
         ),

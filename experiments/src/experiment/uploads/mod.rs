@@ -301,8 +301,11 @@ mod tests {
     fn without_root_the_second_table_says_so() {
         let found = run_alone(&SHORT, &Settings { modes: Vec::new(), ..settings() });
         let own = found.table(OWN).unwrap();
-        let refused = |outcome: &Outcome| matches!(outcome, Outcome::NotMade(reason) if reason.contains("not root"));
-        assert!(own.rows.len() == 10 && own.rows.iter().all(|row| refused(&row.outcome)));
+        assert_eq!(own.rows.len(), 10);
+        for row in &own.rows {
+            let Outcome::NotMade(reason) = &row.outcome else { panic!("{row:?}") };
+            assert!(reason.contains("not root"), "{reason}");
+        }
     }
 
     #[test]
