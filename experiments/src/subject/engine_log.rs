@@ -19,9 +19,10 @@ const TERM: u64 = 1;
 /// The most entries of one append.
 const BATCH: usize = 64;
 
+/// A change of one key: a put with a value, else a delete.
 struct Put {
     key: Bytes,
-    value: Bytes,
+    value: Option<Bytes>,
     answer: Answer,
 }
 
@@ -29,7 +30,7 @@ type Answer = oneshot::Sender<Result<(), Error>>;
 
 /// The entries of one append, in order.
 struct Written {
-    entries: Vec<(LogId, Bytes, Answer)>,
+    entries: Vec<(LogId, Change, Answer)>,
     outcome: Result<(), Error>,
 }
 
@@ -52,10 +53,24 @@ impl EngineLog {
 
     /// Writes and applies one put.
     pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.change(key, Some(value)).await
+    }
+
+    /// Writes and applies one delete: an entry without values.
+    pub async fn delete(&self, key: Bytes) -> Result<()> {
+        self.change(key, None).await
+    }
+
+    async fn change(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
         let (answer, answered) = oneshot::channel();
         self.puts.send(Put { key, value, answer }).map_err(|_| anyhow!("the log has ended"))?;
         answered.await.map_err(|_| anyhow!("the engine dropped a put"))??;
         Ok(())
+    }
+
+    /// The value of a key.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.engine.get(GROUP, key).await?.map(|(_, value)| value))
     }
 
     /// The engine below.
@@ -78,8 +93,12 @@ async fn append(
         for Put { key, value, answer } in batch.drain(..) {
             let id = LogId { term: TERM, index: next };
             next += 1;
-            new_entries.push(NewEntry { id, meta: key.clone(), values: vec![value] });
-            entries.push((id, key, answer));
+            let change = match &value {
+                Some(_) => Change::Put { key: key.clone(), value: 0 },
+                None => Change::Delete { key: key.clone() },
+            };
+            new_entries.push(NewEntry { id, meta: key, values: Vec::from_iter(value) });
+            entries.push((id, change, answer));
         }
         let written = written.clone();
         let done = move |outcome| {
@@ -98,10 +117,9 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
-            let put = |key: &Bytes| vec![Change::Put { key: key.clone(), value: 0 }];
             let transitions = entries
                 .iter()
-                .map(|(id, key, _)| Transition { applied: *id, changes: put(key) })
+                .map(|(id, change, _)| Transition { applied: *id, changes: vec![change.clone()] })
                 .collect();
             engine.apply(GROUP, transitions, Arc::new(Vec::new()))
         });

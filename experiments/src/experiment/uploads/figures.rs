@@ -1,0 +1,452 @@
+//! Batches as rows, sentences and a plot.
+
+use super::events::shares;
+use super::image::{Kind, State};
+use super::replay::{Replayed, Script};
+use super::{Effort, FILES, MIB, Sizes, engine_row, files_row};
+use crate::experiment::Context;
+use crate::measure::{figure, spread};
+use crate::report::{Figure, Plot, PlotData, Table};
+use crate::subject::FileSync;
+use cairn_engine::Mode;
+
+/// The column that paths are compared by.
+pub(super) const TIME: &str = "time per 10,000 events";
+const DEVIATION: &str = "deviation";
+const COLUMNS: [(&str, &str); 6] = [
+    ("events", "/s"),
+    (TIME, "s"),
+    (DEVIATION, "s"),
+    ("first batch", "s"),
+    ("last batch", "s"),
+    ("sync afterwards", "s"),
+];
+/// Times whose ratio is below this count as equal.
+const EQUAL: f64 = 1.1;
+
+/// A row: what a path did, or why it is not there.
+pub(super) struct Measured {
+    name: String,
+    answered_by: String,
+    replayed: Result<Replayed, String>,
+}
+
+impl Measured {
+    pub(super) fn new(
+        name: impl Into<String>,
+        answered_by: impl Into<String>,
+        replayed: Replayed,
+    ) -> Measured {
+        let (name, answered_by) = (name.into(), answered_by.into());
+        Measured { name, answered_by, replayed: Ok(replayed) }
+    }
+
+    pub(super) fn not_made(name: impl Into<String>, reason: impl Into<String>) -> Measured {
+        let (name, answered_by) = (name.into(), String::new());
+        Measured { name, answered_by, replayed: Err(reason.into()) }
+    }
+
+    /// Seconds of each batch per 10,000 events.
+    fn seconds(&self) -> Vec<f64> {
+        let replayed = self.replayed.iter();
+        replayed.flat_map(|one| one.counted()).map(|batch| batch.seconds()).collect()
+    }
+}
+
+/// The mean in place of the median.
+fn mean_figure(values: &[f64]) -> Option<Figure> {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    spread(values).map(|figure| Figure { median: mean, ..figure })
+}
+
+/// The standard deviation of a sample. None for less than two values.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean_figure(values)?.median;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| (squares / (values.len() - 1) as f64).sqrt())
+}
+
+/// A table with one row for each path.
+pub(super) fn table(title: &str, rows: &[Measured]) -> Table {
+    let mut table = Table::new(title, &COLUMNS);
+    for row in rows {
+        match &row.replayed {
+            Ok(replayed) => {
+                let seconds = row.seconds();
+                let rates: Vec<f64> = seconds.iter().map(|seconds| 10_000.0 / seconds).collect();
+                let syncs: Vec<f64> =
+                    replayed.syncs.iter().map(|sync| sync.as_secs_f64()).collect();
+                let figures = vec![
+                    spread(&rates),
+                    mean_figure(&seconds),
+                    deviation(&seconds).and_then(figure),
+                    seconds.first().copied().and_then(figure),
+                    seconds.get(1..).and_then(<[f64]>::last).copied().and_then(figure),
+                    mean_figure(&syncs),
+                ];
+                table.measured(&*row.name, &*row.answered_by, figures);
+            }
+            Err(reason) => table.not_made(&*row.name, reason),
+        }
+    }
+    table
+}
+
+/// A number with two digits.
+fn two_digits(number: f64) -> String {
+    let decimals = if number >= 10.0 {
+        0
+    } else if number >= 1.0 {
+        1
+    } else {
+        2
+    };
+    if number < 0.1 { format!("{number:.3}") } else { format!("{number:.decimals$}") }
+}
+
+/// The figures of two rows that a sentence compares: how many times as long the first one takes.
+fn times(table: &Table, one: &str, other: &str) -> Option<(f64, f64, f64)> {
+    let (one, other) = (table.value(one, TIME)?, table.value(other, TIME)?);
+    (one > 0.0 && other > 0.0).then(|| (one, other, one / other))
+}
+
+/// Whether the means of two rows differ by 10 % and by more than their batches deviate. A row of
+/// one batch has no deviation, so it says nothing about a small difference.
+fn differ(table: &Table, one: &str, other: &str) -> Option<bool> {
+    let (_, _, ratio) = times(table, one, other)?;
+    let (mean, other_mean) = (table.value(one, TIME)?, table.value(other, TIME)?);
+    let deviations = table.value(one, DEVIATION)? + table.value(other, DEVIATION)?;
+    Some(ratio.max(1.0 / ratio) >= EQUAL && (mean - other_mean).abs() > deviations)
+}
+
+/// What the first table shows.
+pub(super) fn sentences(table: &Table) -> Vec<String> {
+    let [without, _, synced] = FILES.map(files_row);
+    let cost = times(table, synced, without).map(|(with, without, ratio)| {
+        let (with, without) = (two_digits(with), two_digits(without));
+        let figures = format!(
+            "Files take {without} s per 10,000 events without fsync, and {with} s with fsync of \
+             file and folder"
+        );
+        match ratio {
+            EQUAL.. => format!("{figures}: {} times as long.", two_digits(ratio)),
+            _ if ratio * EQUAL > 1.0 => format!("{figures}: they differ by less than 10 %."),
+            _ => format!("{figures}: fsync does not slow them here."),
+        }
+    });
+    let engine = |mode: Mode, with: &str, meaning: &str| {
+        times(table, with, engine_row(mode)).map(|(files, engine, ratio)| {
+            let (files, engine) = (two_digits(files), two_digits(engine));
+            let figures =
+                format!("{with} take {files} s and {} takes {engine} s", engine_row(mode));
+            let found = match ratio {
+                EQUAL.. => format!("the engine is {} times as fast", two_digits(ratio)),
+                _ if ratio * EQUAL > 1.0 => "they differ by less than 10 %".to_owned(),
+                _ => format!("the engine is {} times as slow", two_digits(1.0 / ratio)),
+            };
+            format!("{meaning}, {figures} per 10,000 events: {found}.")
+        })
+    };
+    let durable = engine(Mode::Sync, synced, "At equal durability");
+    let fast = engine(Mode::Replicated, without, "Without a sync before the answer");
+    [cost, durable, fast].into_iter().flatten().collect()
+}
+
+/// What the second table shows.
+pub(super) fn own_sentences(table: &Table) -> Vec<String> {
+    [commit_sentence(table), fullness_sentence(table)].into_iter().flatten().collect()
+}
+
+/// Whether ext4's commit interval shows.
+fn commit_sentence(table: &Table) -> Option<String> {
+    let row = |commit: u32| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
+    let measured = || {
+        let times = [1, 5, 30].map(|commit| (commit, table.value(&row(commit), TIME)));
+        times.into_iter().filter_map(|(commit, time)| Some((commit, time?)))
+    };
+    let by_time = |one: &(u32, f64), other: &(u32, f64)| one.1.total_cmp(&other.1);
+    let (fast, least) = measured().min_by(by_time)?;
+    let (slow, most) = measured().max_by(by_time)?;
+    if fast == slow {
+        return None;
+    }
+    let (least, most) = (two_digits(least), two_digits(most));
+    let figures = format!(
+        "Files without fsync on the empty filesystem of its own take between {least} s \
+         (commit={fast}) and {most} s (commit={slow}) per 10,000 events"
+    );
+    Some(match differ(table, &row(slow), &row(fast)) {
+        Some(true) => format!("{figures}: the commit interval matters here."),
+        Some(false) => {
+            format!("{figures}: below 10 % or within what single batches deviate by, no effect.")
+        }
+        None => format!("{figures}, with too few batches to call it an effect."),
+    })
+}
+
+/// Whether a full filesystem shows.
+fn fullness_sentence(table: &Table) -> Option<String> {
+    let pairs = table.rows.iter().filter_map(|row| {
+        let name = row.name.strip_suffix(State::Full.name())?;
+        let empty = format!("{name}{}", State::Empty.name());
+        let (full_time, empty_time, ratio) = times(table, &row.name, &empty)?;
+        let name = name.trim_end_matches([',', ' ']);
+        Some((name, differ(table, &row.name, &empty), full_time, empty_time, ratio))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let by_ratio = |one: &&(_, _, _, _, f64), other: &&(_, _, _, _, f64)| one.4.total_cmp(&other.4);
+    let slowed = pairs.iter().filter(|pair| pair.1 == Some(true) && pair.4 > 1.0);
+    if let Some((name, _, full, empty, _)) = slowed.max_by(by_ratio) {
+        return Some(format!(
+            "A filesystem that is 90 % full slows this path most: {name}, {} s per 10,000 events \
+             empty and {} s full.",
+            two_digits(*empty),
+            two_digits(*full)
+        ));
+    }
+    let judged = pairs.iter().filter(|pair| pair.1.is_some()).count();
+    (judged > 0).then(|| {
+        format!(
+            "A filesystem that is 90 % full slows none of the {judged} paths with more than one \
+             batch by 10 % and beyond what single batches deviate by."
+        )
+    })
+}
+
+/// The batches of the paths in the directory.
+pub(super) fn plot(rows: &[Measured]) -> Option<Plot> {
+    let lines: Vec<(String, Vec<(f64, f64)>)> = rows
+        .iter()
+        .map(|row| {
+            let points = (1u32..).map(f64::from).zip(row.seconds()).filter(|point| point.1 > 0.0);
+            (row.name.clone(), points.collect())
+        })
+        .filter(|(_, points): &(String, Vec<_>)| !points.is_empty())
+        .collect();
+    let most = lines.iter().map(|(_, points)| points.len()).max()?;
+    let tick = |batch: &usize| (*batch as f64, batch.to_string());
+    let data = PlotData::Lines {
+        x: "batch".to_owned(),
+        y: "time per 10,000 events (s)".to_owned(),
+        ticks: [1, 2, 3, 5, 10, 20, 30].iter().filter(|batch| **batch <= most).map(tick).collect(),
+        lines,
+    };
+    Some(Plot {
+        file: "uploads-batches.svg".to_owned(),
+        title: "Replay of uploads, downloads and deletes, batch by batch".to_owned(),
+        sentence: plot_sentence(&data)?,
+        data,
+    })
+}
+
+/// The path whose last batch differs most from its first one.
+pub(super) fn plot_sentence(data: &PlotData) -> Option<String> {
+    let PlotData::Lines { lines, .. } = data else { return None };
+    let ends = lines.iter().filter(|(_, points)| points.len() > 1).filter_map(|(name, points)| {
+        Some((name, points.len(), points.first()?.1, points.last()?.1))
+    });
+    let change = |first: f64, last: f64| (last / first).ln().abs();
+    let most = ends.max_by(|one, other| change(one.2, one.3).total_cmp(&change(other.2, other.3)));
+    let Some((name, batches, first, last)) = most else {
+        return Some("No path replayed more than one batch in its time.".to_owned());
+    };
+    let (first_s, last_s) = (two_digits(first), two_digits(last));
+    let figures = format!(
+        "{name}, from {first_s} s per 10,000 events in batch 1 to {last_s} s in batch {batches}"
+    );
+    Some(match change(first, last).exp() {
+        EQUAL.. if last > first => format!("The path that changes most slows down: {figures}."),
+        EQUAL.. => format!("The path that changes most becomes faster: {figures}."),
+        _ => format!("The path that changes most changes by less than 10 %: {figures}."),
+    })
+}
+
+/// The rows that did not replay the whole log.
+pub(super) fn cut_notes(rows: &[Measured], batches: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    for row in rows {
+        let Ok(replayed) = &row.replayed else { continue };
+        let whole = replayed.batches.iter().filter(|batch| batch.whole).count();
+        match (whole, replayed.batches.first()) {
+            (0, Some(first)) if first.events > 0 => notes.push(format!(
+                "{}: cut by its time limit within the first batch, after {} events.",
+                row.name, first.events
+            )),
+            (0, _) => notes.push(format!("{}: no event was answered within its time.", row.name)),
+            _ if whole < batches => notes.push(format!(
+                "{}: cut by its time limit after {whole} of {batches} batches.",
+                row.name
+            )),
+            _ => {}
+        }
+    }
+    notes
+}
+
+/// What a reader must know.
+pub(super) fn notes(
+    context: &Context<'_>,
+    effort: &Effort,
+    sizes: &Sizes,
+    scripts: [&Script; 2],
+) -> Vec<String> {
+    let shares = scripts.map(|script| {
+        let [uploads, downloads, deletes] = shares(&script.events);
+        format!("{uploads:.0} % uploads, {downloads:.0} % downloads, {deletes:.0} % deletes")
+    });
+    let [here, own] = shares;
+    let reads = match context.place.direct() {
+        Ok(()) => "the engine reads its files with O_DIRECT",
+        Err(_) => "the engine's files are in the page cache too, since O_DIRECT is refused here",
+    };
+    let mut notes = vec![
+        format!(
+            "One client replays the same log of events through each path: {here}. Pieces have \
+             2 KiB to 256 KiB, and at most {} MiB of them live at a time. An upload is a temporary \
+             file and a rename, or a put. Before the first batch, {} events are not counted.",
+            sizes.live / MIB,
+            effort.batch / 5
+        ),
+        format!(
+            "A batch has {} events; its time is given per 10,000 events. {TIME} is the mean of the \
+             batches with the least and the most; its deviation is that of single batches. A path \
+             ends after {} s in the directory.",
+            effort.batch,
+            effort.limit.as_secs_f64()
+        ),
+        "The paths take turns, batch by batch. After each batch the whole filesystem is synced, so \
+         that no path pays for another one's pages. This sync is not part of the batch: \"sync \
+         afterwards\" is the time that it took, and what an answer from the page cache still owes."
+            .to_owned(),
+        format!(
+            "Downloads of files come from the page cache, since the pieces were written a moment \
+             before; {reads}. The source empties the page cache before each batch."
+        ),
+        "The source replayed 1,750,000 events of a real node on one hard disk with 1 GB of memory: \
+         90,021 s with fsync, 34,981 s without, 28,760 s with a longer commit interval too. This \
+         log is generated and has more downloads and deletes, so compare ratios, not seconds."
+            .to_owned(),
+    ];
+    if context.settings.root {
+        notes.push(format!(
+            "The filesystem of its own is ext4 in a file of {} MiB behind a loop device. Its log: \
+             {own}, pieces of 2 KiB to 16 KiB, at most {} MiB of them live. When full, a large \
+             file and the engine's directory leave 10 % free; when empty, only the engine's \
+             directory is there. Here each path runs alone to its end, with one sync after it, \
+             since syncs between batches would hide the commit interval. A path ends after {} s, \
+             so a longer interval ends with the row. The loop device adds work to \
+             each write: compare these rows with each other, not with the first table.",
+            sizes.image / MIB,
+            sizes.own_live / MIB,
+            effort.own_limit.as_secs_f64()
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replay::Batch;
+    use super::*;
+    use crate::report::Outcome;
+    use std::time::Duration;
+
+    /// A path whose batches of 10,000 events take so many seconds.
+    fn path(name: &str, seconds: &[f64]) -> Measured {
+        let batch = |seconds: &f64| Batch {
+            events: 10_000,
+            elapsed: Duration::from_secs_f64(*seconds),
+            whole: true,
+        };
+        let batches = seconds.iter().map(batch).collect();
+        Measured::new(name, "disk", Replayed { batches, syncs: vec![Duration::from_secs(1)] })
+    }
+
+    #[test]
+    fn a_row_has_mean_and_deviation_and_the_first_and_the_last_batch() {
+        let rows = [path("a", &[1.0, 2.0, 6.0]), path("b", &[4.0]), Measured::not_made("c", "no")];
+        let found = table("t", &rows);
+        for (column, meant) in [(TIME, 3.0), ("first batch", 1.0), ("last batch", 6.0)] {
+            assert_eq!(found.value("a", column), Some(meant), "{column}");
+        }
+        let deviation = found.value("a", DEVIATION).unwrap();
+        assert!((deviation - 7.0f64.sqrt()).abs() < 1e-9, "{deviation}");
+        assert_eq!(found.value("a", "events"), Some(5000.0));
+        assert_eq!(found.value("a", "sync afterwards"), Some(1.0));
+        assert_eq!(found.value("b", TIME), Some(4.0));
+        assert_eq!(found.value("b", DEVIATION).or(found.value("b", "last batch")), None);
+        assert_eq!(found.rows[2].outcome, Outcome::NotMade("no".into()));
+    }
+
+    #[test]
+    fn sentences_follow_the_figures_both_ways() {
+        let of = |without: f64, synced: f64, engine: f64| {
+            let rows = [
+                path(files_row(FileSync::Nothing), &[without]),
+                path(files_row(FileSync::FileAndFolder), &[synced]),
+                path(engine_row(Mode::Sync), &[engine]),
+            ];
+            sentences(&table("t", &rows))
+        };
+        let found = of(2.0, 8.0, 4.0);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with(": 4.0 times as long."), "{found:?}");
+        assert!(found[1].ends_with("the engine is 2.0 times as fast."), "{found:?}");
+        let found = of(8.0, 2.0, 8.0);
+        assert!(found[0].ends_with("fsync does not slow them here."), "{found:?}");
+        assert!(found[1].ends_with("the engine is 4.0 times as slow."), "{found:?}");
+        let found = of(2.0, 2.1, 2.0);
+        assert!(found.iter().all(|one| one.contains("differ by less than 10 %")), "{found:?}");
+        assert!(sentences(&table("t", &[Measured::not_made("a", "no")])).is_empty());
+    }
+
+    #[test]
+    fn an_interval_and_a_full_filesystem_matter_only_beyond_the_deviation() {
+        let of = |slow: &[f64], full: &[f64]| {
+            let row = |commit, state| Kind::Files(FileSync::Nothing, commit).row(state);
+            let rows = [
+                path(&row(1, State::Empty), slow),
+                path(&row(30, State::Empty), &[1.0, 1.2]),
+                path(&row(30, State::Full), full),
+            ];
+            own_sentences(&table("t", &rows))
+        };
+        let found = of(&[3.0, 3.2], &[5.0, 5.2]);
+        assert!(found[0].ends_with("the commit interval matters here."), "{found:?}");
+        assert!(found[1].contains("slows this path most: files without fsync, commit=30"));
+        let found = of(&[1.0, 4.0], &[0.9, 1.2]);
+        assert!(found[0].ends_with("no effect.") && found[1].contains("slows none of the 1 paths"));
+        let found = of(&[3.0], &[5.0]);
+        assert!(found.len() == 1 && found[0].contains("too few batches"), "{found:?}");
+    }
+
+    #[test]
+    fn the_plots_sentence_names_the_path_that_changes_most() {
+        let sentence = |paths: &[Measured]| plot(paths).map(|plot| plot.sentence);
+        let found = sentence(&[path("a", &[1.0, 1.5]), path("b", &[1.0, 7.0, 3.0])]).unwrap();
+        assert!(found.contains("slows down: b, from 1.0 s") && found.contains("3.0 s in batch 3"));
+        let found = sentence(&[path("a", &[4.0, 1.0]), path("b", &[1.0, 3.0])]).unwrap();
+        assert!(found.contains("becomes faster: a, from 4.0 s"), "{found}");
+        let found = sentence(&[path("a", &[1.0, 1.05])]).unwrap();
+        assert!(found.contains("less than 10 %: a"), "{found}");
+        assert!(sentence(&[path("a", &[1.0])]).unwrap().contains("No path replayed more"));
+        assert_eq!(sentence(&[Measured::not_made("a", "no")]), None);
+    }
+
+    #[test]
+    fn a_row_that_was_cut_is_noted() {
+        let mut cut = path("a", &[1.0, 1.0]);
+        let first = |row: &mut Measured, events| {
+            if let Ok(replayed) = &mut row.replayed {
+                replayed.batches.truncate(1);
+                replayed.batches[0] = Batch { events, whole: false, ..replayed.batches[0] };
+            }
+        };
+        assert!(cut_notes(std::slice::from_ref(&cut), 2).is_empty());
+        assert!(cut_notes(std::slice::from_ref(&cut), 3)[0].ends_with("after 2 of 3 batches."));
+        first(&mut cut, 7);
+        assert!(cut_notes(std::slice::from_ref(&cut), 3)[0].ends_with("after 7 events."));
+        first(&mut cut, 0);
+        assert!(cut_notes(&[cut], 3)[0].contains("no event"));
+    }
+}

@@ -1,0 +1,343 @@
+//! The replay on a filesystem of its own, empty and 90 % full, by ext4's commit interval.
+//!
+//! What holds here: everything runs on a thread with mounts of its own, and on the threads that it
+//! starts. That thread has ended, and nothing is mounted any more, when [`run`] returns. The user's
+//! filesystem holds the image, at full size from the start.
+
+use super::figures::Measured;
+use super::mount::{Mounted, isolate, make_ext4};
+use super::replay::{Client, Replayed, Script, Store, sync_filesystem};
+use super::{Sizes, answered_by, engine_row, files_row};
+use crate::experiment::{Context, Settings};
+use crate::measure::{Payloads, Stop, Stopped};
+use crate::subject::{EngineLog, FileStore, FileSync, make_engine_with};
+use anyhow::{Context as _, Result};
+use cairn_engine::io::Backend;
+use cairn_engine::{Engine, Mode, Options};
+use nix::sys::statvfs::statvfs;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The image and the folder where it is mounted.
+const IMAGE: &str = "image";
+const MOUNT: &str = "own-filesystem";
+/// The share of the filesystem that is used when it is full.
+const FULL_PERCENT: u64 = 90;
+/// One write while a file is filled.
+const FILL_BYTES: usize = 1 << 20;
+/// How often the thread is told that the run ends.
+const TELL: Duration = Duration::from_millis(50);
+
+/// How full the filesystem is before the replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Empty,
+    Full,
+}
+
+impl State {
+    pub(super) const ALL: [State; 2] = [State::Empty, State::Full];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            State::Empty => "empty",
+            State::Full => "90 % full",
+        }
+    }
+}
+
+/// A path on the filesystem.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Files, with ext4's commit interval in seconds.
+    Files(FileSync, u32),
+    /// The engine, or why its mode is not justified here.
+    Engine(Mode, Option<String>),
+}
+
+impl Kind {
+    /// The rows of each state, in order.
+    pub(super) fn all(settings: &Settings) -> Vec<Kind> {
+        let found = settings.modes.iter().find(|(mode, _)| *mode == Mode::Replicated);
+        let refused = match found {
+            Some((_, refused)) => refused.clone(),
+            None => Some("the mode is not offered here".to_owned()),
+        };
+        vec![
+            Kind::Files(FileSync::Nothing, 1),
+            Kind::Files(FileSync::Nothing, 5),
+            Kind::Files(FileSync::Nothing, 30),
+            Kind::Files(FileSync::FileAndFolder, 5),
+            Kind::Engine(Mode::Replicated, refused),
+        ]
+    }
+
+    /// The row's name.
+    pub(super) fn row(&self, state: State) -> String {
+        match self {
+            Kind::Files(sync, commit) => {
+                format!("{}, commit={commit}, {}", files_row(*sync), state.name())
+            }
+            Kind::Engine(mode, _) => format!("{}, {}", engine_row(*mode), state.name()),
+        }
+    }
+}
+
+/// What the thread needs.
+struct Job {
+    image: PathBuf,
+    mount: PathBuf,
+    sizes: Sizes,
+    script: Arc<Script>,
+    kinds: Vec<Kind>,
+    steps: mpsc::UnboundedSender<String>,
+    stop: Stop,
+}
+
+/// Ends the thread when the experiment's future is dropped.
+struct Ending(Stop);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// The rows of the second table, all of them: measured or with the reason.
+///
+/// # Errors
+/// [`Stopped`]; if what was made cannot be removed. Whatever else fails is the rows' reason.
+pub(super) async fn run(
+    context: &Context<'_>,
+    sizes: Sizes,
+    script: &Arc<Script>,
+) -> Result<Vec<Measured>> {
+    let kinds = Kind::all(context.settings);
+    if !context.settings.root {
+        let reason = "a filesystem of its own is mounted by root, and this is not root";
+        return Ok(complete(Vec::new(), &kinds, reason));
+    }
+    let (steps, mut heard) = mpsc::unbounded_channel();
+    let ending = Ending(Stop::default());
+    let job = Job {
+        image: context.place.path(IMAGE),
+        mount: context.place.subfolder(MOUNT)?,
+        sizes,
+        script: Arc::clone(script),
+        kinds: kinds.clone(),
+        steps,
+        stop: ending.0.clone(),
+    };
+    let thread = std::thread::Builder::new().name("own-filesystem".to_owned());
+    let thread = thread.spawn(move || job.run()).context("a thread")?;
+    loop {
+        match tokio::time::timeout(TELL, heard.recv()).await {
+            Ok(Some(step)) => context.observer.step(&step),
+            Ok(None) => break,
+            Err(_) if context.stop.is_set() => ending.0.set(),
+            Err(_) => {}
+        }
+    }
+    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+    let outcome = joined.context("the thread is lost")?;
+    let panicked = |_| (Vec::new(), Err(anyhow::anyhow!("the replay panicked")));
+    let outcome = outcome.unwrap_or_else(panicked);
+    context.place.remove(MOUNT)?;
+    context.place.remove(IMAGE)?;
+    context.stop.check()?;
+    let (rows, outcome) = outcome;
+    match outcome {
+        Err(error) if error.is::<Stopped>() => Err(error),
+        Err(error) => Ok(complete(rows, &kinds, &reason(&error))),
+        Ok(()) => Ok(complete(rows, &kinds, "it was left out")),
+    }
+}
+
+/// Adds the rows that are not there yet, with the reason.
+fn complete(mut rows: Vec<Measured>, kinds: &[Kind], reason: &str) -> Vec<Measured> {
+    let names = State::ALL.into_iter().flat_map(|state| kinds.iter().map(move |k| k.row(state)));
+    let missing = names.skip(rows.len()).map(|name| Measured::not_made(name, reason));
+    rows.extend(missing.collect::<Vec<_>>());
+    rows
+}
+
+/// The first line of an error.
+fn reason(error: &anyhow::Error) -> String {
+    format!("{error:#}").lines().next().unwrap_or_default().to_owned()
+}
+
+impl Job {
+    /// The rows that were measured, in order, and what ended it before all of them were.
+    fn run(self) -> (Vec<Measured>, Result<()>) {
+        let mut rows = Vec::new();
+        let outcome = self.measure(&mut rows);
+        (rows, outcome)
+    }
+
+    fn measure(&self, rows: &mut Vec<Measured>) -> Result<()> {
+        isolate()?;
+        // Threads that are started from here on have the same mounts.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("a runtime")?;
+        runtime.block_on(async {
+            self.step("writing the image of a filesystem")?;
+            fill(&self.image, self.sizes.image, &self.script.payloads, &self.stop)?;
+            for state in State::ALL {
+                self.state(state, rows).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn step(&self, what: &str) -> Result<()> {
+        self.stop.check()?;
+        // Nobody listens once the run is over, and the stop says so too.
+        let _ = self.steps.send(what.to_owned());
+        Ok(())
+    }
+
+    /// All rows on a new filesystem.
+    async fn state(&self, state: State, rows: &mut Vec<Measured>) -> Result<()> {
+        self.step(&format!("making a filesystem of its own, {}", state.name()))?;
+        make_ext4(&self.image)?;
+        let mounted = Mounted::new(&self.image, &self.mount)?;
+        let mut engines = Vec::new();
+        for kind in &self.kinds {
+            if let Kind::Engine(mode, None) = kind {
+                engines.push((*mode, self.engine(*mode).await?));
+            }
+        }
+        if state == State::Full {
+            self.step("filling the filesystem of its own")?;
+            let bytes = filler_bytes(&self.mount)?;
+            fill(&self.mount.join("filler"), bytes, &self.script.payloads, &self.stop)?;
+        }
+        for kind in &self.kinds {
+            let name = kind.row(state);
+            self.step(&name)?;
+            let (store, answer) = match kind {
+                Kind::Files(sync, commit) => {
+                    if let Err(error) = mounted.set_commit_interval(*commit) {
+                        rows.push(Measured::not_made(name, reason(&error)));
+                        continue;
+                    }
+                    let store = FileStore::make(&self.mount.join("files"), false, *sync)?;
+                    (Store::Files(store), sync.answered_by())
+                }
+                Kind::Engine(_, Some(refused)) => {
+                    rows.push(Measured::not_made(name, refused));
+                    continue;
+                }
+                Kind::Engine(mode, None) => {
+                    let at = engines.iter().position(|(found, _)| found == mode);
+                    let engine = at.map(|at| engines.swap_remove(at).1).context("no engine")?;
+                    let log = EngineLog::start(engine, self.sizes.own_engine / 16);
+                    let answer = match mounted.direct {
+                        true => answered_by(*mode),
+                        false => "page cache below the loop device",
+                    };
+                    (Store::Engine(log), answer)
+                }
+            };
+            sync_filesystem(&self.mount).await?;
+            rows.push(match self.replay(store).await {
+                Ok(replayed) => Measured::new(name, answer, replayed),
+                Err(error) if error.is::<Stopped>() => return Err(error),
+                Err(error) => Measured::not_made(name, reason(&error)),
+            });
+            if matches!(kind, Kind::Files(..)) {
+                fs::remove_dir_all(self.mount.join("files")).context("removing files")?;
+                sync_filesystem(&self.mount).await?;
+            }
+        }
+        mounted.unmount().await
+    }
+
+    /// One row, batch after batch, with one sync at its end: a commit interval shows only where
+    /// nothing else commits.
+    async fn replay(&self, store: Store) -> Result<Replayed> {
+        let mut client = Client::new(store, &self.script, &self.stop);
+        client.warm_up().await?;
+        while !client.ended() {
+            client.batch().await?;
+        }
+        client.sync(&self.mount).await?;
+        client.close().await
+    }
+
+    async fn engine(&self, mode: Mode) -> Result<Engine> {
+        let (path, bytes) = (self.mount.join("engine"), self.sizes.own_engine);
+        let options = |boot| Options::new(mode, boot, 1);
+        let engine = make_engine_with(&path, bytes, Backend::Auto, &mut |_, _| {}, options).await?;
+        self.stop.check()?;
+        Ok(engine)
+    }
+}
+
+/// Bytes of a file that leaves 10 % of the filesystem free.
+fn filler_bytes(mount: &Path) -> Result<u64> {
+    let stat = statvfs(mount).context("the size of the filesystem")?;
+    let left_free = stat.blocks() * (100 - FULL_PERCENT) / 100;
+    Ok(stat.blocks_available().saturating_sub(left_free) * stat.fragment_size())
+}
+
+/// Writes a new file of random bytes and syncs it.
+fn fill(path: &Path, bytes: u64, payloads: &Payloads, stop: &Stop) -> Result<()> {
+    let at = || path.display().to_string();
+    let mut file = File::create_new(path).with_context(at)?;
+    let mut rng = StdRng::seed_from_u64(bytes);
+    let mut left = bytes;
+    while left > 0 {
+        stop.check()?;
+        let part = payloads.value(&mut rng, left.min(FILL_BYTES as u64) as usize);
+        file.write_all(&part).with_context(at)?;
+        left -= part.len() as u64;
+    }
+    file.sync_all().with_context(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::tests::settings;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn rows_have_different_names_and_the_engine_has_its_reason() {
+        let mut settings = settings();
+        let names = |settings: &Settings| {
+            let kinds = Kind::all(settings);
+            let rows = State::ALL.map(|state| kinds.iter().map(move |kind| kind.row(state)));
+            rows.into_iter().flat_map(Iterator::collect::<Vec<_>>).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&settings).iter().collect::<BTreeSet<_>>().len(), 10);
+        let engine = |settings: &Settings| {
+            Kind::all(settings).into_iter().find_map(|kind| match kind {
+                Kind::Engine(_, refused) => Some(refused),
+                Kind::Files(..) => None,
+            })
+        };
+        assert_eq!(engine(&settings), Some(None));
+        settings.modes.clear();
+        assert!(engine(&settings).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_is_filled_with_so_many_random_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, bytes) = (folder.path().join("file"), (2 << 20) + 5);
+        fill(&path, bytes, &Payloads::new(1, 1), &Stop::default()).unwrap();
+        let found = fs::read(&path).unwrap();
+        assert_eq!(found.len() as u64, bytes);
+        assert!(found[..4096].iter().collect::<BTreeSet<_>>().len() > 200);
+    }
+}
