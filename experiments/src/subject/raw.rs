@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Called with the bytes that are zeroed so far, and with all bytes.
-pub type Zeroed<'a> = &'a mut dyn FnMut(u64, u64);
+pub type Zeroed<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Makes the five files of a data directory, filled with zeros, and opens them.
 fn make_directory(
@@ -50,6 +50,26 @@ pub(crate) async fn make_engine_with(
     let directory = make_directory(path, &geometry, backend, zeroed)?;
     let identity = Identity { cluster: "bench".to_owned(), slot: 1, incarnation: 1 };
     Engine::format(&directory, geometry, &identity).await?;
+    open_in(directory, options).await
+}
+
+/// Opens an engine again after its close. All handles of the earlier open are gone, or go within a
+/// second.
+///
+/// # Errors
+/// The engine's.
+pub(crate) async fn open_engine_with(
+    path: &Path,
+    backend: Backend,
+    options: impl FnOnce(KernelBootId) -> Options,
+) -> Result<Engine> {
+    open_in(FileDirectory::open(path, backend)?, options).await
+}
+
+async fn open_in(
+    directory: FileDirectory,
+    options: impl FnOnce(KernelBootId) -> Options,
+) -> Result<Engine> {
     let boot = cairn_engine::io::boot_id().context("boot id")?;
     Ok(Engine::open(Arc::new(directory), None, options(boot)).await?)
 }
