@@ -7,9 +7,12 @@
 //! answered without a sync says so.
 
 mod file;
+mod file_verdict;
+mod mixed;
+mod plan;
 mod sweep;
+mod sweep_verdict;
 mod text;
-mod verdict;
 
 use super::{Bounds, Context, Definition, Settings};
 use crate::report::Experiment;
@@ -34,8 +37,8 @@ pub(super) const DEFINITION: Definition = Definition {
     },
 };
 
-fn plans(settings: &Settings) -> (file::Plan, sweep::Plan) {
-    (file::Plan::new(settings), sweep::Plan::new(settings))
+fn plans(settings: &Settings) -> (file::Plan, plan::Plan) {
+    (file::Plan::new(settings), plan::Plan::new(settings))
 }
 
 /// The file is removed before the engine is made. A quick run assumes a disk that writes 200 MiB/s.
@@ -51,15 +54,16 @@ fn bounds(settings: &Settings) -> Bounds {
     }
 }
 
-async fn run(context: &Context<'_>, file: &file::Plan, sweep: &sweep::Plan) -> Result<Experiment> {
+async fn run(context: &Context<'_>, file: &file::Plan, sweep: &plan::Plan) -> Result<Experiment> {
     let (written, mut notes) = file::measure(context, file).await?;
     let cells = sweep::measure(context, sweep).await?;
     let direct = context.place.direct().is_ok();
     let swept = sweep::table(sweep, context.settings, &cells, direct);
-    let mut sentences = file::sentences(&written);
-    sentences.extend(verdict::sentences(&swept, sweep));
+    let mut sentences = file_verdict::sentences(&written);
+    sentences.extend(sweep_verdict::sentences(&swept, sweep));
     notes.extend(sweep.notes());
-    let plots = [file::plot(&written, file), verdict::plot(&swept, sweep)];
+    notes.extend(sweep::waits(&cells));
+    let plots = [file_verdict::plot(&written, file), sweep_verdict::plot(&swept, sweep)];
     Ok(Experiment {
         plots: plots.into_iter().flatten().collect(),
         tables: vec![written, swept],
@@ -74,6 +78,7 @@ async fn run(context: &Context<'_>, file: &file::Plan, sweep: &sweep::Plan) -> R
 mod tests {
     use super::super::tests::{Silent, run_alone, settings};
     use super::super::{Definition, Observer};
+    use super::text::{digits, ms};
     use super::*;
     use crate::measure::Stop;
     use crate::place::{FOLDER, Place};
@@ -84,12 +89,12 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     /// The least plans in which every row is measured.
-    fn short(settings: &Settings) -> (file::Plan, sweep::Plan) {
+    fn short(settings: &Settings) -> (file::Plan, plan::Plan) {
         let (file, sweep) = plans(settings);
         let ms = Duration::from_millis;
         (
             file::Plan { bytes: 2 << 20, limit: ms(200), ..file },
-            sweep::Plan { warm_up: ms(20), window: ms(150), long_window: ms(150), ..sweep },
+            plan::Plan { warm_up: ms(20), window: ms(150), long_window: ms(150), ..sweep },
         )
     }
 
@@ -140,19 +145,20 @@ mod tests {
         // The file of this test is shorter than the longest two intervals.
         assert_eq!(written.rows.iter().filter(measured).count(), 5);
         assert_eq!(swept.rows.len(), sweep.settings.len() * sweep.clients.len());
-        for row in &swept.rows {
-            let Outcome::Measured(figures) = &row.outcome else { panic!("{row:?}") };
-            assert!(figures.iter().all(Option::is_some), "{row:?}");
-        }
+        assert_eq!(swept.rows.iter().filter(measured).count(), swept.rows.len());
         assert_eq!(found.checks.len(), swept.rows.len());
-        assert_eq!(found.sentences.len(), 4, "{:?}", found.sentences);
-        assert_eq!(found.plots.len(), 2);
+        // A slow disk may answer too little in so short rounds for sentences about the engine.
+        assert!((2..=4).contains(&found.sentences.len()), "{:?}", found.sentences);
         for plot in &found.plots {
             let PlotData::Lines { lines, .. } = &plot.data else { panic!("lines") };
-            assert_eq!(lines.len(), 2);
             let above = |(x, y): &(f64, f64)| *x > 0.0 && *y > 0.0;
             assert!(lines.iter().all(|(_, points)| points.iter().all(above)), "{plot:?}");
-            assert!(!plot.sentence.is_empty());
+        }
+        let at_end = digits(written.value("at the end", file::RATE).unwrap());
+        assert!(found.plots[0].sentence.contains(&format!("the {at_end} MB/s")));
+        let many = plan::Setting::DEFAULT.row(sweep.most_clients());
+        if let Some(p99) = swept.value(&many, sweep::PUT_P99) {
+            assert!(found.plots[1].sentence.contains(&ms(p99)), "{:?}", found.plots[1]);
         }
     }
 
@@ -167,7 +173,7 @@ mod tests {
             let Outcome::NotMade(reason) = &row.outcome else { panic!("{row:?}") };
             assert_eq!(reason == "the disk lies", row.name.starts_with("replicated"));
         }
-        assert_eq!((found.plots.len(), found.sentences.len()), (1, 2));
+        assert_eq!((found.plots.len(), found.sentences.len()), (1, 2), "the file's alone");
     }
 
     /// Remembers the most bytes that the folder holds at a step.
