@@ -42,7 +42,8 @@ pub struct EngineLog {
 }
 
 impl EngineLog {
-    /// Starts the log on a freshly formatted engine. It keeps about `retain_bytes` of applied log.
+    /// Starts the log behind the engine's last entry, up to which everything is applied. It keeps
+    /// about `retain_bytes` of applied log.
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
@@ -85,7 +86,7 @@ async fn append(
     mut queue: mpsc::UnboundedReceiver<Put>,
     written: mpsc::UnboundedSender<Written>,
 ) {
-    let mut next = 0;
+    let mut next = engine.log_bounds(GROUP).last.map_or(0, |last| last.index + 1);
     let mut batch = Vec::with_capacity(BATCH);
     while queue.recv_many(&mut batch, BATCH).await > 0 {
         let mut new_entries = Vec::with_capacity(batch.len());

@@ -6,8 +6,8 @@ mod raw;
 
 pub use engine_log::{EngineLog, Putter};
 pub(crate) use files::{FileStore, FileSync};
-pub(crate) use raw::make_engine_with;
 pub use raw::{RawWriter, Zeroed, make_engine, make_raw_device};
+pub(crate) use raw::{make_engine_with, open_engine_with};
 
 use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};
 use anyhow::Result;

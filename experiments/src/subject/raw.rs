@@ -50,6 +50,26 @@ pub(crate) async fn make_engine_with(
     let directory = make_directory(path, &geometry, backend, zeroed)?;
     let identity = Identity { cluster: "bench".to_owned(), slot: 1, incarnation: 1 };
     Engine::format(&directory, geometry, &identity).await?;
+    open_in(directory, options).await
+}
+
+/// Opens an engine again after its close. All handles of the earlier open are gone, or go within a
+/// second.
+///
+/// # Errors
+/// The engine's.
+pub(crate) async fn open_engine_with(
+    path: &Path,
+    backend: Backend,
+    options: impl FnOnce(KernelBootId) -> Options,
+) -> Result<Engine> {
+    open_in(FileDirectory::open(path, backend)?, options).await
+}
+
+async fn open_in(
+    directory: FileDirectory,
+    options: impl FnOnce(KernelBootId) -> Options,
+) -> Result<Engine> {
     let boot = cairn_engine::io::boot_id().context("boot id")?;
     Ok(Engine::open(Arc::new(directory), None, options(boot)).await?)
 }

@@ -1,0 +1,234 @@
+//! Clients of the engine that put and get, and the keys that they use.
+
+use super::super::Context;
+use super::plan::VALUE_BYTES;
+use crate::measure::{Limit, Payloads, Samples, Worker, drive_until};
+use crate::subject::EngineLog;
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use cairn_engine::{Engine, Error, Need};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const KEY_BYTES: usize = 16;
+/// The longest wait for free space.
+const SPACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clients that write the keys before the first round.
+const FILL_CLIENTS: usize = 64;
+
+/// A key by its number: 16 bytes, neighbours far apart.
+fn key(number: u64) -> Bytes {
+    // An odd factor makes this a bijection.
+    Bytes::from(format!("{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+struct Fill {
+    log: EngineLog,
+    payloads: Payloads,
+    next: Arc<AtomicU64>,
+    until: Instant,
+    rng: StdRng,
+}
+
+impl Worker for Fill {
+    async fn step(&mut self) -> Result<()> {
+        if Instant::now() >= self.until {
+            return Ok(());
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let value = self.payloads.value(&mut self.rng, VALUE_BYTES);
+        self.log.put(key(number), value).await
+    }
+}
+
+/// Writes the keys, as many as the time allows, and returns how many.
+pub(super) async fn fill(
+    context: &Context<'_>,
+    keys: u64,
+    limit: Duration,
+    log: &EngineLog,
+    payloads: &Payloads,
+) -> Result<u64> {
+    let next = Arc::new(AtomicU64::new(0));
+    let until = Instant::now() + limit;
+    let workers = (0..FILL_CLIENTS as u64).map(|seed| Fill {
+        log: log.clone(),
+        payloads: payloads.clone(),
+        next: Arc::clone(&next),
+        until,
+        rng: StdRng::seed_from_u64(seed),
+    });
+    let limit = Limit::Operations(keys);
+    drive_until(workers.collect(), limit, &context.stop).await.context("writing the keys")?;
+    Ok(next.load(Ordering::Relaxed))
+}
+
+/// What a round of puts and gets measured.
+pub(super) struct Round {
+    /// Puts and gets.
+    pub all: Samples,
+    pub puts: Samples,
+    pub gets: Samples,
+    pub syncs: u64,
+    pub checkpoints: u64,
+    /// Puts that waited for free space.
+    pub waited: u64,
+}
+
+/// Puts and gets in equal numbers.
+pub(super) struct Mix<'a> {
+    pub log: &'a EngineLog,
+    pub payloads: &'a Payloads,
+    pub keys: u64,
+    pub seed: u64,
+}
+
+impl Mix<'_> {
+    pub(super) async fn round(
+        &self,
+        context: &Context<'_>,
+        clients: usize,
+        warm_up: Duration,
+        measured: Duration,
+    ) -> Result<Round> {
+        let from = Instant::now() + warm_up;
+        let until = from + measured;
+        let kinds = Arc::new(Kinds {
+            from,
+            until,
+            puts: Mutex::new(Samples::new()?),
+            gets: Mutex::new(Samples::new()?),
+            waited: AtomicU64::new(0),
+            freeing: tokio::sync::Mutex::new(()),
+        });
+        let workers = (0..clients as u64).map(|client| MixedClient {
+            log: self.log.clone(),
+            payloads: self.payloads.clone(),
+            keys: self.keys,
+            rng: StdRng::seed_from_u64(self.seed ^ (client << 32)),
+            kinds: Arc::clone(&kinds),
+        });
+        let counters = tokio::spawn(counters(self.log.engine().clone(), from, until));
+        let limit = Limit::Time { warm_up, measured };
+        let driven = drive_until(workers.collect(), limit, &context.stop).await;
+        let all = driven.inspect_err(|_| counters.abort())?;
+        let (syncs, checkpoints) = counters.await.context("the counters' task ended early")?;
+        let taken = |samples: &Mutex<Samples>| {
+            let samples = samples.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Samples { elapsed: measured, ..samples }
+        };
+        Ok(Round {
+            all,
+            puts: taken(&kinds.puts),
+            gets: taken(&kinds.gets),
+            syncs,
+            checkpoints,
+            waited: kinds.waited.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// Syncs and checkpoints that end in a time.
+async fn counters(engine: Engine, from: Instant, until: Instant) -> (u64, u64) {
+    let now = || {
+        let status = engine.status();
+        // A sync is two calls: of the data area and of the journal.
+        (status.syncs / 2, status.checkpoints)
+    };
+    tokio::time::sleep_until(from.into()).await;
+    let (syncs, checkpoints) = now();
+    tokio::time::sleep_until(until.into()).await;
+    let (syncs_after, checkpoints_after) = now();
+    (syncs_after.saturating_sub(syncs), checkpoints_after.saturating_sub(checkpoints))
+}
+
+/// What the clients measured, the two kinds apart.
+struct Kinds {
+    from: Instant,
+    until: Instant,
+    puts: Mutex<Samples>,
+    gets: Mutex<Samples>,
+    waited: AtomicU64,
+    /// Held by the one client that frees space for all.
+    freeing: tokio::sync::Mutex<()>,
+}
+
+impl Kinds {
+    fn answered(&self, kind: &Mutex<Samples>, sent: Instant) {
+        let now = Instant::now();
+        if now < self.from || now >= self.until {
+            return;
+        }
+        let latency_ns = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
+        let mut samples = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.latencies.saturating_record(latency_ns.max(1));
+        samples.answered += 1;
+    }
+}
+
+/// Waits until a put has space, as a node checks it. Purged and overwritten values free their space
+/// only when a sync has recorded them.
+async fn wait_for_space(engine: &Engine, kinds: &Kinds) -> Result<()> {
+    let bytes = (VALUE_BYTES + KEY_BYTES) as u64;
+    let need = Need { bytes, longest: Some(VALUE_BYTES as u64), index_bytes: 0 };
+    let full = || match engine.check_capacity(need) {
+        Err(Error::Full { .. }) => Ok(true),
+        checked => checked.map(|()| false),
+    };
+    if !full()? {
+        return Ok(());
+    }
+    kinds.waited.fetch_add(1, Ordering::Relaxed);
+    let until = Instant::now() + SPACE_TIMEOUT;
+    while full()? {
+        let _one_at_a_time = kinds.freeing.lock().await;
+        if full()? {
+            anyhow::ensure!(Instant::now() < until, "no space was freed for {SPACE_TIMEOUT:?}");
+            // The barrier writes a block, which says what the last sync reached.
+            engine.barrier().await?;
+            engine.sync().await?;
+        }
+    }
+    Ok(())
+}
+
+struct MixedClient {
+    log: EngineLog,
+    payloads: Payloads,
+    keys: u64,
+    rng: StdRng,
+    kinds: Arc<Kinds>,
+}
+
+impl Worker for MixedClient {
+    async fn step(&mut self) -> Result<()> {
+        let key = key(self.rng.random_range(0..self.keys));
+        if self.rng.random_bool(0.5) {
+            let value = self.payloads.value(&mut self.rng, VALUE_BYTES);
+            let sent = Instant::now();
+            wait_for_space(self.log.engine(), &self.kinds).await?;
+            self.log.put(key, value).await?;
+            self.kinds.answered(&self.kinds.puts, sent);
+        } else {
+            let sent = Instant::now();
+            self.log.get(&key).await?.context("a written key is not there")?;
+            self.kinds.answered(&self.kinds.gets, sent);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ() {
+        let keys: std::collections::BTreeSet<Bytes> = (0..5000).map(key).collect();
+        assert_eq!(keys.len(), 5000);
+        assert!(keys.iter().all(|key| key.len() == 16));
+    }
+}
