@@ -1,12 +1,15 @@
 //! A whole run: the chosen experiments, one after the other, in one folder.
 
 use crate::experiment::{ALL, Bounds, Context, Definition, Observer, Settings, conclusion};
-use crate::measure::Stop;
+use crate::measure::{Stop, usage};
 use crate::place::Place;
 use crate::report::{Report, SCHEMA};
 use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// How long other programs are watched before the run.
+const WATCHED: Duration = Duration::from_millis(500);
 
 /// The name of an experiment on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +84,9 @@ impl Plan {
 /// first failure, such as a full disk, with the experiment's name.
 pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Report> {
     let place = Place::make(&plan.directory, plan.bounds().bytes)?;
+    let directory = plan.directory.display().to_string();
+    let mut report = Report::new(directory, &plan.settings, plan.machine.clone());
+    report.busy_with_others = busy_with_others().await.ok();
     let began = Instant::now();
     let of = plan.definitions().count();
     let mut experiments = Vec::with_capacity(of);
@@ -99,17 +105,44 @@ pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Re
         experiments.push(experiment);
     }
     drop(place);
-    let mut report = Report {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        directory: plan.directory.display().to_string(),
-        quick: plan.settings.quick,
-        size_bytes: plan.settings.size_bytes,
-        seconds: began.elapsed().as_secs_f64(),
-        machine: plan.machine.clone(),
-        experiments,
-        conclusion: Vec::new(),
-    };
-    report.conclusion = conclusion(&report);
+    report.experiments = experiments;
+    report.seconds = began.elapsed().as_secs_f64();
+    report.conclusion = conclusion(&report, &plan.settings);
     Ok(report)
+}
+
+impl Report {
+    /// A report of nothing yet.
+    pub(crate) fn new(directory: String, settings: &Settings, machine: serde_json::Value) -> Report {
+        Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            directory,
+            quick: settings.quick,
+            size_bytes: settings.size_bytes,
+            backend: backend(),
+            busy_with_others: None,
+            seconds: 0.0,
+            machine,
+            experiments: Vec::new(),
+            conclusion: Vec::new(),
+        }
+    }
+}
+
+fn backend() -> String {
+    match cairn_engine::io::probe_io_uring() {
+        Ok(()) => "io_uring".to_owned(),
+        Err(error) => format!("threads, since io_uring is not available: {error}"),
+    }
+}
+
+/// The share of the processors that other programs use.
+async fn busy_with_others() -> Result<f64> {
+    let (from, before) = (Instant::now(), usage()?);
+    tokio::time::sleep(WATCHED).await;
+    let (took, used) = (from.elapsed(), usage()?.since(before));
+    let others = used.machine.saturating_sub(used.user + used.system);
+    let processors = std::thread::available_parallelism()?.get();
+    Ok(others.as_secs_f64() / took.as_secs_f64() / processors as f64)
 }

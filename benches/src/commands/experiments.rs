@@ -204,10 +204,12 @@ fn write_page(
 /// The facts of the machine on which the page was measured.
 fn machine(measured: &cairn_experiments::Report) -> String {
     let mut text = format!(
-        "## The machine\n\nMeasured by version {} in {:.0} minutes, with files of {} MiB.\n\n| fact | value |\n|---|---|\n",
+        "## The machine\n\nMeasured by version {} through {} in {:.0} minutes, with files of {} MiB. Other programs used\n{:.0} % of the processors just before.\n\n| fact | value |\n|---|---|\n",
         measured.version,
+        measured.backend,
         measured.seconds / 60.0,
         measured.size_bytes >> 20,
+        measured.busy_with_others.unwrap_or(0.0) * 100.0,
     );
     let findings = measured.machine.pointer("/findings").and_then(serde_json::Value::as_array);
     for finding in findings.into_iter().flatten() {
@@ -235,6 +237,8 @@ mod tests {
             directory: "d".into(),
             quick: true,
             size_bytes: 64 << 20,
+            backend: "io_uring".into(),
+            busy_with_others: Some(0.0),
             seconds: 60.0,
             machine: serde_json::json!({ "findings": [{ "name": "kernel", "value": "6.18" }] }),
             experiments: Vec::new(),

@@ -28,6 +28,10 @@ pub struct Report {
     pub quick: bool,
     /// The size that the experiments were given, in bytes.
     pub size_bytes: u64,
+    /// How the engine and the raw rows reach the disk: `io_uring`, or `threads` and why.
+    pub backend: String,
+    /// The share of the processors that other programs used just before the run.
+    pub busy_with_others: Option<f64>,
     /// Seconds of the whole run.
     pub seconds: f64,
     /// What `cairn doctor` found about the directory's machine.
@@ -259,6 +263,8 @@ mod tests {
             directory: "/d".into(),
             quick: true,
             size_bytes: 1,
+            backend: "io_uring".into(),
+            busy_with_others: None,
             seconds: 1.5,
             machine: serde_json::json!({}),
             experiments: vec![Experiment { tables: vec![table], ..Experiment::default() }],

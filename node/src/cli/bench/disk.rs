@@ -210,7 +210,8 @@ fn draw(report: &Report, folder: &Path) -> anyhow::Result<()> {
 }
 
 fn as_text(report: &Report) -> String {
-    let mut parts: Vec<String> = report.experiments.iter().map(experiment_text).collect();
+    let mut parts = vec![format!("direct I/O through {}", report.backend)];
+    parts.extend(report.experiments.iter().map(experiment_text));
     parts.push(format!("What it means for {}\n{}", report.directory, list(&report.conclusion)));
     let failed = report.failed_checks();
     let failed: Vec<String> = failed
