@@ -97,6 +97,7 @@ impl Settings {
     pub(crate) fn round_time(&self) -> Duration {
         match self.limit() {
             Limit::Time { warm_up, measured } => warm_up + measured,
+            Limit::Bounded { time, .. } => time,
             Limit::Operations(_) => Duration::ZERO,
         }
     }
@@ -272,7 +273,7 @@ pub(crate) fn little_checks(cases: &[Case], depth: usize) -> Vec<Check> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A quick run of the least size, in which `replicated` and `sync` are justified.

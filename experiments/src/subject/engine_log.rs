@@ -19,9 +19,10 @@ const TERM: u64 = 1;
 /// The most entries of one append.
 const BATCH: usize = 64;
 
+/// A change of one key: a put with a value, else a delete.
 struct Put {
     key: Bytes,
-    value: Bytes,
+    value: Option<Bytes>,
     answer: Answer,
 }
 
@@ -29,7 +30,7 @@ type Answer = oneshot::Sender<Result<(), Error>>;
 
 /// The entries of one append, in order.
 struct Written {
-    entries: Vec<(LogId, Bytes, Answer)>,
+    entries: Vec<(LogId, Change, Answer)>,
     outcome: Result<(), Error>,
 }
 
@@ -52,6 +53,15 @@ impl EngineLog {
 
     /// Writes and applies one put.
     pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.change(key, Some(value)).await
+    }
+
+    /// Writes and applies one delete: an entry without values.
+    pub async fn delete(&self, key: Bytes) -> Result<()> {
+        self.change(key, None).await
+    }
+
+    async fn change(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
         let (answer, answered) = oneshot::channel();
         self.puts.send(Put { key, value, answer }).map_err(|_| anyhow!("the log has ended"))?;
         answered.await.map_err(|_| anyhow!("the engine dropped a put"))??;
@@ -78,8 +88,12 @@ async fn append(
         for Put { key, value, answer } in batch.drain(..) {
             let id = LogId { term: TERM, index: next };
             next += 1;
-            new_entries.push(NewEntry { id, meta: key.clone(), values: vec![value] });
-            entries.push((id, key, answer));
+            let change = match &value {
+                Some(_) => Change::Put { key: key.clone(), value: 0 },
+                None => Change::Delete { key: key.clone() },
+            };
+            new_entries.push(NewEntry { id, meta: key, values: Vec::from_iter(value) });
+            entries.push((id, change, answer));
         }
         let written = written.clone();
         let done = move |outcome| {
@@ -98,10 +112,9 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
-            let put = |key: &Bytes| vec![Change::Put { key: key.clone(), value: 0 }];
             let transitions = entries
                 .iter()
-                .map(|(id, key, _)| Transition { applied: *id, changes: put(key) })
+                .map(|(id, change, _)| Transition { applied: *id, changes: vec![change.clone()] })
                 .collect();
             engine.apply(GROUP, transitions, Arc::new(Vec::new()))
         });
@@ -168,5 +181,33 @@ impl Worker for Putter {
         let key = self.payloads.key(&mut self.rng);
         let value = self.payloads.value(&mut self.rng, self.value_bytes);
         self.log.put(key, value).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::make_engine;
+    use cairn_engine::Mode;
+    use cairn_engine::io::Backend;
+
+    #[tokio::test]
+    async fn a_deleted_key_is_gone_until_it_is_put_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engine");
+        let zeroed = &mut |_, _| {};
+        let engine = make_engine(&path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await.unwrap();
+        let log = EngineLog::start(engine.clone(), 1 << 20);
+        let key = Bytes::from_static(b"key");
+        let is_there = || engine.lookup(GROUP, b"key").is_some();
+        log.delete(key.clone()).await.unwrap();
+        assert!(!is_there());
+        for _ in 0..2 {
+            log.put(key.clone(), vec![7; 4096].into()).await.unwrap();
+            assert!(is_there());
+            log.delete(key.clone()).await.unwrap();
+            assert!(!is_there());
+        }
+        engine.close().await.unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Called with the bytes that are zeroed so far, and with all bytes.
-pub type Zeroed<'a> = &'a mut dyn FnMut(u64, u64);
+pub type Zeroed<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Makes the five files of a data directory, filled with zeros, and opens them.
 fn make_directory(
