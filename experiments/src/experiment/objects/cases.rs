@@ -1,7 +1,8 @@
 //! The rows of all tables: what each measures, or why this place does not allow it.
 
-use super::clients::{Act, Beside, EnginePuts, FilePuts, Keys, Store, lay_out_files};
-use super::{DEPTH, Sizes, words};
+use super::clients::{Act, Beside, EnginePuts, FilePuts, Store, lay_out_files};
+use super::keys::Keys;
+use super::{DEPTH, Sizes, rows};
 use crate::experiment::{Case, Context};
 use crate::measure::Payloads;
 use crate::subject::{
@@ -22,6 +23,8 @@ pub(super) struct Made {
     pub beside: Vec<Case>,
     /// The deletes per second of each round, for each row of the third.
     pub deletes: Vec<mpsc::Receiver<f64>>,
+    /// The engines, by their rows.
+    pub engines: Vec<(String, Keys)>,
     /// What is to be removed.
     pub folders: Vec<String>,
     /// What was not laid out in time.
@@ -45,6 +48,7 @@ pub(super) async fn make(
             puts: Vec::new(),
             beside: Vec::new(),
             deletes: Vec::new(),
+            engines: Vec::new(),
             folders: Vec::new(),
             laid_out: Vec::new(),
         },
@@ -70,12 +74,17 @@ impl Maker<'_> {
         self.context.place.path(name)
     }
 
-    fn settled(&self, subject: impl Subject + 'static) -> Settled {
-        Settled { subject: Box::new(subject), folder: self.context.place.path("") }
+    fn case(&self, name: &str, answered_by: &str, subject: impl Subject + 'static) -> Case {
+        // Such a row leaves nothing.
+        if answered_by == "disk" {
+            return Case::new(name, answered_by, subject);
+        }
+        let folder = self.context.place.path("");
+        Case::new(name, answered_by, Settled { subject: Box::new(subject), folder })
     }
 
     fn puts(&mut self, name: &str, answered_by: &str, subject: impl Subject + 'static) {
-        let case = Case::new(name, answered_by, self.settled(subject));
+        let case = self.case(name, answered_by, subject);
         self.made.puts.push(case);
     }
 
@@ -91,7 +100,7 @@ impl Maker<'_> {
                 act,
                 deletes,
             };
-            let case = Case::new(words::beside(who, act), answered_by, self.settled(beside));
+            let case = self.case(&rows::beside(who, act), answered_by, beside);
             self.made.beside.push(case);
             self.made.deletes.push(told);
         }
@@ -99,7 +108,7 @@ impl Maker<'_> {
 
     fn beside_not_made(&mut self, who: &str, reason: &str) {
         for act in [Act::Put, Act::DeleteAndPut] {
-            self.made.beside.push(Case::not_made(words::beside(who, act), reason));
+            self.made.beside.push(Case::not_made(rows::beside(who, act), reason));
             self.made.deletes.push(mpsc::channel().1);
         }
     }
@@ -117,7 +126,7 @@ impl Maker<'_> {
         }
         for direct in [false, true] {
             for sync in [FileSync::Nothing, FileSync::File, FileSync::FileAndFolder] {
-                let name = words::files(direct, sync);
+                let name = rows::files(direct, sync);
                 match (direct, &self.direct) {
                     (true, Err(reason)) => {
                         let case = Case::not_made(name, reason.clone());
@@ -127,14 +136,14 @@ impl Maker<'_> {
                         let store = FileStore::make(&folder, direct, sync)?;
                         let others = self.sizes.others;
                         let objects = others..others + self.sizes.objects;
-                        let answered_by = words::files_answered_by(direct, sync);
+                        let answered_by = rows::files_answered_by(direct, sync);
                         self.puts(name, answered_by, FilePuts { store, objects });
                     }
                 }
             }
         }
         let store = FileStore::make(&folder, false, FileSync::FileAndFolder)?;
-        self.beside(words::FILES_BESIDE, FileSync::FileAndFolder.answered_by(), || {
+        self.beside(rows::FILES_BESIDE, FileSync::FileAndFolder.answered_by(), || {
             Store::Files(store.clone())
         });
         Ok(())
@@ -147,7 +156,7 @@ impl Maker<'_> {
         let mut beside = None;
         let modes = self.context.settings.modes.clone();
         for (mode, reason) in modes {
-            let name = words::cairn(mode);
+            let name = rows::cairn(mode);
             let reason = match (&self.direct, reason) {
                 (_, Some(reason)) => reason,
                 (Err(reason), None) => reason.clone(),
@@ -158,7 +167,7 @@ impl Maker<'_> {
                     if mode != Mode::Device && beside.is_none() {
                         beside = Some((mode, keys.clone()));
                     }
-                    self.puts(&name, words::mode_answered_by(mode), EnginePuts { keys, objects });
+                    self.puts(&name, rows::mode_answered_by(mode), EnginePuts { keys, objects });
                     continue;
                 }
             };
@@ -167,8 +176,8 @@ impl Maker<'_> {
         }
         match beside {
             Some((mode, keys)) => {
-                let name = words::cairn(mode);
-                let answered_by = words::mode_answered_by(mode);
+                let name = rows::cairn(mode);
+                let answered_by = rows::mode_answered_by(mode);
                 self.beside(&name, answered_by, || Store::Engine(keys.clone()));
             }
             None => self.beside_not_made("Cairn", &refused.join("; ")),
@@ -181,9 +190,14 @@ impl Maker<'_> {
         self.path(&name);
         let (bytes, all) = (self.sizes.engine_bytes, self.sizes.objects + self.sizes.others);
         let context = self.context;
-        let engine = context.engine(&name, bytes, |boot| Options::new(mode, boot, 1)).await?;
-        let log = EngineLog::start(engine, bytes / 8);
-        let keys = Keys { log, payloads: payloads.clone() };
+        let options = |boot| {
+            let options = Options::new(mode, boot, 1);
+            // Space is used again after a sync, so a small engine has to sync early.
+            Options { sync_bytes: options.sync_bytes.min(bytes / 16), ..options }
+        };
+        let engine = context.engine(&name, bytes, options).await?;
+        let keys = Keys::new(EngineLog::start(engine, bytes / 16), payloads);
+        self.made.engines.push((rows::cairn(mode), keys.clone()));
         context.step(&format!("laying out the objects of {name}"))?;
         let found = keys.lay_out(0..all, self.sizes.engine_time, &context.stop).await?;
         if found < all {
@@ -194,14 +208,14 @@ impl Maker<'_> {
 
     fn raw(&mut self) -> Result<()> {
         if let Err(reason) = &self.direct {
-            self.made.puts.push(Case::not_made(words::RAW, reason.clone()));
+            self.made.puts.push(Case::not_made(rows::RAW, reason.clone()));
             return Ok(());
         }
         let path = self.path("raw");
         self.context.step("zeroing raw")?;
         let zeroed = &mut |done, of| self.context.observer.zeroed(done, of);
         let device = make_raw_device(&path, self.sizes.file_bytes, Backend::Auto, zeroed)?;
-        self.puts(words::RAW, "device", RawWrites(device));
+        self.puts(rows::RAW, "device", RawWrites(device));
         Ok(())
     }
 
@@ -231,19 +245,19 @@ impl Maker<'_> {
         let fresh = BlockWrites { path: made_each_round, ..dsync.clone() };
         let in_order = |state, from: &BlockWrites| BlockWrites { state, ..from.clone() };
         let buffered = BlockWrites { path: buffered, direct: false, ..fdatasync.clone() };
-        let rows = [
-            (words::DSYNC, dsync.clone()),
-            (words::FDATASYNC, fdatasync),
-            (words::ONE_BY_ONE, base.clone()),
-            (words::ONE_BY_ONE_JOURNAL, BlockWrites { journal: true, ..base.clone() }),
-            (words::TOGETHER, BlockWrites { values: DEPTH, ..base.clone() }),
-            (words::TOGETHER_JOURNAL, BlockWrites { values: DEPTH, journal: true, ..base }),
-            (words::BUFFERED, buffered),
-            (words::ZEROED, in_order(FileState::WrittenInOrder, &dsync)),
-            (words::UNWRITTEN, in_order(FileState::Unwritten, &fresh)),
-            (words::GROWS, in_order(FileState::Grows, &fresh)),
+        let all = [
+            (rows::DSYNC, dsync.clone()),
+            (rows::FDATASYNC, fdatasync),
+            (rows::ONE_BY_ONE, base.clone()),
+            (rows::ONE_BY_ONE_JOURNAL, BlockWrites { journal: true, ..base.clone() }),
+            (rows::TOGETHER, BlockWrites { values: DEPTH, ..base.clone() }),
+            (rows::TOGETHER_JOURNAL, BlockWrites { values: DEPTH, journal: true, ..base }),
+            (rows::BUFFERED, buffered),
+            (rows::ZEROED, in_order(FileState::WrittenInOrder, &dsync)),
+            (rows::UNWRITTEN, in_order(FileState::Unwritten, &fresh)),
+            (rows::GROWS, in_order(FileState::Grows, &fresh)),
         ];
-        for (name, row) in rows {
+        for (name, row) in all {
             match self.refused(&row) {
                 Some(reason) => self.made.puts.push(Case::not_made(name, reason)),
                 None => {

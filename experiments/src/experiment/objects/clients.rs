@@ -4,12 +4,10 @@
 //! What holds here: the objects of the puts that are measured and the other clients' objects are
 //! different ones. Files have numbers: the others' objects come first.
 
-use crate::measure::{
-    BlockingWorker, Limit, Payloads, Samples, Stop, Worker, drive_blocking, drive_until,
-};
-use crate::subject::{EngineLog, FileStore, Load, Subject};
+use super::keys::Keys;
+use crate::measure::{BlockingWorker, Limit, Samples, Stop, Worker, drive_blocking, drive_until};
+use crate::subject::{FileStore, Load, Subject};
 use anyhow::Result;
-use bytes::Bytes;
 use cairn_engine::io::{AlignedBuf, BLOCK};
 use futures::future::BoxFuture;
 use rand::rngs::StdRng;
@@ -108,68 +106,12 @@ struct EngineClient {
     choice: Choice,
 }
 
-/// What all clients of an engine share.
-#[derive(Clone)]
-pub(super) struct Keys {
-    pub log: EngineLog,
-    pub payloads: Payloads,
-}
-
-impl Keys {
-    async fn put(&self, object: u64, rng: &mut StdRng) -> Result<()> {
-        self.log.put(key(object), self.payloads.value(rng, BLOCK)).await
-    }
-
-    /// Puts these objects, in order, until the time is over. Returns how many it put.
-    ///
-    /// # Errors
-    /// The engine's; `Stopped`.
-    pub(super) async fn lay_out(
-        &self,
-        objects: Range<u64>,
-        time: Duration,
-        stop: &Stop,
-    ) -> Result<u64> {
-        let operations = objects.end - objects.start;
-        let next = Arc::new(AtomicU64::new(objects.start));
-        let client = |client| EngineLayer {
-            keys: self.clone(),
-            next: Arc::clone(&next),
-            rng: StdRng::seed_from_u64(client),
-        };
-        let clients = (0..LAYERS).map(client).collect();
-        drive_until(clients, Limit::Bounded { operations, time }, stop).await?;
-        Ok(next.load(Ordering::Relaxed) - objects.start)
-    }
-}
-
-/// A key of 16 bytes.
-fn key(object: u64) -> Bytes {
-    Bytes::from(format!("{object:016x}"))
-}
-
 impl Worker for EngineClient {
     async fn step(&mut self) -> Result<()> {
         match self.choice.next() {
             Next::Put(object) => self.keys.put(object, &mut self.choice.rng).await,
-            Next::Delete(object) => self.keys.log.delete(key(object)).await,
+            Next::Delete(object) => self.keys.delete(object).await,
         }
-    }
-}
-
-/// Clients that lay objects out: many, so that an engine that syncs does so once for many puts.
-const LAYERS: u64 = 128;
-
-struct EngineLayer {
-    keys: Keys,
-    next: Arc<AtomicU64>,
-    rng: StdRng,
-}
-
-impl Worker for EngineLayer {
-    async fn step(&mut self) -> Result<()> {
-        let object = self.next.fetch_add(1, Ordering::Relaxed);
-        self.keys.put(object, &mut self.rng).await
     }
 }
 
@@ -236,7 +178,7 @@ impl Subject for EnginePuts {
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
-        Box::pin(async move { Ok(self.keys.log.engine().close().await?) })
+        Box::pin(async move { self.keys.close().await })
     }
 }
 

@@ -5,25 +5,30 @@
 //! mod      sizes, bounds, the order of the run
 //! cases    the rows of all tables
 //! clients  clients that put and delete, on files and on the engine
-//! words    names of rows, tables, plots, sentences and notes
+//! keys     objects under keys of an engine, with a node's wait for space
+//! rows     names of rows, and the tables
+//! words    sentences, notes and plots
 //! ```
 //!
 //! What holds here: the rows of the first two tables alternate in one series of rounds, so that any
 //! two of them can be compared. All rows have the same number of objects, and the same number of
-//! requests under way. After each round, outside of the measured time, the filesystem is synced.
+//! requests under way. What a row leaves unsynced is synced before the next row, outside of the
+//! measured time. Rounds that would end after the bound are left out.
 
 mod cases;
 mod clients;
+mod keys;
+mod rows;
 mod words;
 
-use super::{Bounds, Context, Definition, Settings, alternate, close, little_checks};
+use super::{Bounds, Case, Context, Definition, Settings, close, little_checks};
 use crate::measure::Limit;
 use crate::report::Experiment;
-use crate::subject::{BlockWrites, sync_filesystem};
+use crate::subject::{BlockWrites, Load, sync_filesystem};
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
 use futures::future::BoxFuture;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "objects",
@@ -70,7 +75,7 @@ struct Sizes {
 impl Sizes {
     fn new(settings: &Settings) -> Sizes {
         let objects = (settings.size_bytes >> 16).max(1024);
-        let (files_ms, engine_ms) = if settings.quick { (1000, 300) } else { (8000, 4000) };
+        let (files_ms, engine_ms) = if settings.quick { (1000, 300) } else { (6000, 3000) };
         Sizes {
             objects,
             others: objects / 16,
@@ -113,8 +118,9 @@ fn bounds(settings: &Settings) -> Bounds {
     let beside = if engines > 0 { 2 } else { 0 };
     let rows = u32::try_from(ROWS + engines + beside).unwrap_or(u32::MAX);
     let rounds = u32::try_from(settings.rounds()).unwrap_or(u32::MAX);
-    // What a sync after a round takes: little, but the rows without fsync leave all their objects.
-    let settle = rows * Duration::from_millis(20) + 2 * fill(files_bytes);
+    // A sync follows the rounds of about half of the rows. The two of files without fsync leave all
+    // their objects to it.
+    let settle = rows / 2 * Duration::from_millis(40) + 2 * fill(files_bytes);
     let engines = u32::try_from(engines).unwrap_or(u32::MAX);
     let end = Duration::from_millis(if settings.quick { 500 } else { 3000 });
     Bounds {
@@ -130,20 +136,30 @@ fn bounds(settings: &Settings) -> Bounds {
 
 async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> Result<Experiment> {
     let sizes = Sizes::new(context.settings);
+    let until = Instant::now() + bounds(context.settings).time;
     context.step("syncing the filesystem")?;
     sync_filesystem(&context.place.path("")).await?;
     let mut made = cases::make(context, &sizes, direct).await?;
-    alternate(context, &mut made.puts, pace.rounds, DEPTH, pace.limit).await?;
-    alternate(context, &mut made.beside, pace.rounds, DEPTH, pace.limit).await?;
+    // At least one round of the third table follows.
+    let beside = u32::try_from(made.beside.len()).unwrap_or(u32::MAX);
+    let puts_until = until - beside * context.settings.round_time();
+    let found = [
+        rounds(context, &mut made.puts, pace, puts_until).await?,
+        rounds(context, &mut made.beside, pace, until).await?,
+    ];
     let mut checks = little_checks(&made.puts, DEPTH);
     checks.extend(little_checks(&made.beside, DEPTH / 2));
     let tables = vec![
-        words::table(words::PUTS, &made.puts, |name| !words::PARTS_ONLY.contains(&name)),
-        words::parts_table(&made.puts),
-        words::deletes_table(&made.beside, &made.deletes),
+        rows::table(rows::PUTS, &made.puts, |name| !rows::PARTS_ONLY.contains(&name)),
+        rows::parts_table(&made.puts),
+        rows::deletes_table(&made.beside, &made.deletes),
     ];
     let mut notes = words::notes(&sizes, &made.laid_out);
     notes.extend(words::gains(&tables));
+    for (name, keys) in &made.engines {
+        notes.extend(words::waits(name, keys.waits().await));
+    }
+    notes.extend(words::rounds(&found, pace.rounds));
     context.step("removing the files")?;
     close(made.beside).await?;
     close(made.puts).await?;

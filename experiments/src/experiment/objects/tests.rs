@@ -1,6 +1,6 @@
 //! The experiment in a temporary directory, and what it must say.
 
-use super::words::{DELETES, PARTS, PARTS_ONLY, PUTS};
+use super::rows::{DELETES, PARTS, PARTS_ONLY, PUTS};
 use super::*;
 use crate::experiment::tests::{Silent, run_alone, settings};
 use crate::measure::Stop;
@@ -14,12 +14,7 @@ const SHORT: Pace = Pace {
     limit: Limit::Time { warm_up: Duration::from_millis(20), measured: Duration::from_millis(100) },
 };
 
-/// The same rows in fewer and shorter rounds.
-const QUICK: Definition = Definition {
-    run: |context| Box::pin(run(context, SHORT, context.place.direct())),
-    ..DEFINITION
-};
-
+/// The buffered rows only, in fewer and shorter rounds.
 const WITHOUT_DIRECT: Definition = Definition {
     run: |context| Box::pin(run(context, SHORT, Err("no O_DIRECT here".to_owned()))),
     ..DEFINITION
@@ -32,9 +27,10 @@ fn rows(experiment: &Experiment, title: &str) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn every_row_is_there_measured_or_with_its_reason() {
+fn every_row_is_there_measured_or_with_its_reason_in_bounded_space() {
     let settings = settings();
-    let found = run_alone(&QUICK, &settings);
+    let (found, peak) = run_watched(&settings);
+    assert!(peak > 0 && peak <= bounds(&settings).bytes, "{peak} {:?}", bounds(&settings));
     let puts = rows(&found, PUTS);
     assert_eq!(puts.len(), 6 + 3 + 3, "{puts:?}");
     for name in ["Cairn, device", "Cairn, replicated", "Cairn, sync"] {
@@ -101,17 +97,15 @@ fn bytes_below(folder: &Path) -> u64 {
     entries.filter_map(Result::ok).map(bytes).sum()
 }
 
-#[test]
-fn the_space_stays_below_its_bound_and_is_free_at_the_end() {
+/// Runs the experiment while the space in its folder is watched.
+fn run_watched(settings: &Settings) -> (Experiment, u64) {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::make(directory.path(), 0).unwrap();
-    let settings = settings();
-    let context =
-        Context { settings: &settings, place: &place, observer: &Silent, stop: Stop::default() };
+    let context = Context { settings, place: &place, observer: &Silent, stop: Stop::default() };
     let folder = directory.path().join(FOLDER);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let ended = AtomicBool::new(false);
-    let peak = std::thread::scope(|scope| {
+    let (found, peak) = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             let mut peak = 0;
             while !ended.load(Ordering::Relaxed) {
@@ -120,14 +114,13 @@ fn the_space_stays_below_its_bound_and_is_free_at_the_end() {
             }
             peak
         });
-        let result = runtime.block_on(run(&context, SHORT, place.direct()));
+        let found = runtime.block_on(run(&context, SHORT, place.direct()));
         ended.store(true, Ordering::Relaxed);
-        result.unwrap();
-        watcher.join().unwrap()
+        (found.unwrap(), watcher.join().unwrap())
     });
-    assert!(peak > 0 && peak <= bounds(&settings).bytes, "{peak} {:?}", bounds(&settings));
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
     assert_eq!(left.len(), 1, "the mark only: {left:?}");
+    (found, peak)
 }
 
 #[test]
@@ -141,4 +134,22 @@ fn the_bounds_keep_the_budget_even_with_all_modes() {
     let found = bounds(&full);
     assert!(found.time <= Duration::from_secs(420), "{found:?}");
     assert!(found.bytes <= 2 * Settings::DEFAULT_SIZE, "{found:?}");
+}
+
+#[test]
+fn rounds_end_when_their_time_is_over_but_not_before_the_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::make(directory.path(), 0).unwrap();
+    let settings = settings();
+    let context =
+        Context { settings: &settings, place: &place, observer: &Silent, stop: Stop::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let mut sizes = Sizes::new(&settings);
+    sizes.files_time = Duration::from_millis(100);
+    let none = || Err("none".to_owned());
+    let mut made = runtime.block_on(cases::make(&context, &sizes, none())).unwrap();
+    let pace = Pace { rounds: 3, ..SHORT };
+    let made_rounds = runtime.block_on(rounds(&context, &mut made.beside, pace, Instant::now()));
+    assert_eq!(made_rounds.unwrap(), 1);
+    assert!(made.beside.iter().filter(|case| case.subject.is_ok()).all(|c| c.rounds.len() == 1));
 }

@@ -1,135 +1,14 @@
-//! Names of rows, and the tables, plots, sentences and notes that follow from the figures.
+//! The sentences, notes and plots that follow from the figures.
 //!
 //! What holds here: a sentence says what its figures say, whatever they are. Without its figures
 //! there is no sentence.
 
-use super::clients::Act;
+use super::rows::{
+    DELETES, DSYNC, FSYNC_BOTH, NO_FSYNC, ONE_BY_ONE, PARTS, PARTS_PAIRS, PUTS, RAW, cairn,
+};
 use super::{DEPTH, Sizes};
-use crate::experiment::{Case, LOAD_COLUMNS, load_figures};
-use crate::measure::spread;
-use crate::report::{Figure, Outcome, Plot, PlotData, Table};
-use crate::subject::FileSync;
+use crate::report::{Figure, Outcome, Plot, PlotData, Row, Table};
 use cairn_engine::Mode;
-use std::sync::mpsc;
-
-/// The first table.
-pub(super) const PUTS: &str = "Puts of 4 KiB objects";
-/// The second.
-pub(super) const PARTS: &str = "What each part of the engine gains";
-/// The third.
-pub(super) const DELETES: &str = "Deletes beside puts";
-
-pub(super) const RAW: &str = "raw, O_DIRECT, no sync";
-pub(super) const DSYNC: &str = "raw, O_DIRECT and O_DSYNC";
-pub(super) const FDATASYNC: &str = "raw, O_DIRECT, fdatasync after each write";
-pub(super) const ONE_BY_ONE: &str = "32 writes of one value, no sync";
-pub(super) const ONE_BY_ONE_JOURNAL: &str = "32 writes of one value, a journal block after each";
-pub(super) const TOGETHER: &str = "one write of 32 values, no sync";
-pub(super) const TOGETHER_JOURNAL: &str = "one write of 32 values, a journal block after it";
-pub(super) const BUFFERED: &str = "raw, buffered, fdatasync after each write";
-pub(super) const ZEROED: &str = "in order, a zeroed file, O_DIRECT and O_DSYNC";
-pub(super) const UNWRITTEN: &str = "in order, an allocated file, O_DIRECT and O_DSYNC";
-pub(super) const GROWS: &str = "in order, a file that grows, O_DIRECT and O_DSYNC";
-
-/// Rows of the second table that are not in the first.
-pub(super) const PARTS_ONLY: [&str; 8] = [
-    ONE_BY_ONE,
-    ONE_BY_ONE_JOURNAL,
-    TOGETHER,
-    TOGETHER_JOURNAL,
-    BUFFERED,
-    ZEROED,
-    UNWRITTEN,
-    GROWS,
-];
-
-/// What one part is, the row that has it, and the row that differs from it in this only.
-const PARTS_PAIRS: [(&str, &str, &str); 8] = [
-    ("Not syncing each write", ONE_BY_ONE, DSYNC),
-    ("Coalescing 32 values into one write", TOGETHER, ONE_BY_ONE),
-    ("No journal block for each value", ONE_BY_ONE, ONE_BY_ONE_JOURNAL),
-    ("No journal block for each write of 32 values", TOGETHER, TOGETHER_JOURNAL),
-    ("O_DSYNC instead of an fdatasync after each write", DSYNC, FDATASYNC),
-    ("O_DIRECT, with fdatasync", FDATASYNC, BUFFERED),
-    ("Zeroing the file before, instead of only allocating it", ZEROED, UNWRITTEN),
-    ("Zeroing the file before, instead of letting it grow", ZEROED, GROWS),
-];
-
-/// The file store in the third table.
-pub(super) const FILES_BESIDE: &str = "files, fsync of file and folder";
-
-const NO_FSYNC: &str = "files, buffered, no fsync";
-const FSYNC: &str = "files, buffered, fsync of the file";
-const FSYNC_BOTH: &str = "files, buffered, fsync of file and folder";
-
-pub(super) fn files(direct: bool, sync: FileSync) -> &'static str {
-    match (direct, sync) {
-        (false, FileSync::Nothing) => NO_FSYNC,
-        (false, FileSync::File) => FSYNC,
-        (false, FileSync::FileAndFolder) => FSYNC_BOTH,
-        (true, FileSync::Nothing) => "files, O_DIRECT, no fsync",
-        (true, FileSync::File) => "files, O_DIRECT, fsync of the file",
-        (true, FileSync::FileAndFolder) => "files, O_DIRECT, fsync of file and folder",
-    }
-}
-
-pub(super) fn files_answered_by(direct: bool, sync: FileSync) -> &'static str {
-    match (direct, sync) {
-        (true, FileSync::Nothing) => "device, but the file is known in memory only",
-        (_, sync) => sync.answered_by(),
-    }
-}
-
-pub(super) fn cairn(mode: Mode) -> String {
-    format!("Cairn, {mode}")
-}
-
-pub(super) fn mode_answered_by(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Device => "device, which keeps completed writes",
-        Mode::Replicated => "device, synced in the background; peers cover the time between",
-        Mode::Sync => "disk",
-    }
-}
-
-pub(super) fn beside(who: &str, act: Act) -> String {
-    match act {
-        Act::Put => format!("{who}: beside puts"),
-        Act::DeleteAndPut => format!("{who}: beside deletes"),
-    }
-}
-
-/// A table of the cases whose names are wanted.
-pub(super) fn table(title: &str, cases: &[Case], wanted: impl Fn(&str) -> bool) -> Table {
-    let mut table = Table::new(title, &LOAD_COLUMNS);
-    for case in cases.iter().filter(|case| wanted(&case.name)) {
-        row(&mut table, case, load_figures(&case.rounds));
-    }
-    table
-}
-
-fn row(table: &mut Table, case: &Case, figures: Vec<Option<Figure>>) {
-    match &case.subject {
-        Ok(_) => table.measured(&*case.name, &*case.answered_by, figures),
-        Err(reason) => table.not_made(&*case.name, reason),
-    }
-}
-
-/// The rows of the pairs; two of them are in the first table, too.
-pub(super) fn parts_table(cases: &[Case]) -> Table {
-    table(PARTS, cases, |name| PARTS_PAIRS.iter().any(|(_, a, b)| name == *a || name == *b))
-}
-
-pub(super) fn deletes_table(cases: &[Case], deletes: &[mpsc::Receiver<f64>]) -> Table {
-    let columns = [("rate", "/s"), ("p50", "µs"), ("p99", "µs"), ("deletes", "/s")];
-    let mut table = Table::new(DELETES, &columns);
-    for (case, told) in cases.iter().zip(deletes) {
-        let [rate, _, p50, p99, _] = load_figures(&case.rounds)[..] else { continue };
-        let deletes = spread(&told.try_iter().collect::<Vec<_>>());
-        row(&mut table, case, vec![rate, p50, p99, deletes]);
-    }
-    table
-}
 
 /// A ratio with two digits. None if it is not a positive number.
 fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
@@ -190,7 +69,11 @@ fn fsync(without: Option<f64>, with: Option<f64>) -> Option<String> {
     let figures =
         format!("{a} from the page cache without fsync, {b} with fsync of file and folder");
     let factor_text = two_digits(factor);
-    Some(if factor >= NOISE {
+    Some(if factor <= 1.0 / NOISE {
+        format!(
+            "Files: {figures}. On this disk files are slower without fsync ({factor_text} ×): their renames wait for what the page cache has to write."
+        )
+    } else if factor >= NOISE {
         format!(
             "Files: {figures}. On this disk fsync costs puts of files a factor of {factor_text}."
         )
@@ -296,6 +179,11 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
             "Cairn and “{RAW}” submit through the engine's backend. All other rows wait in system calls, one thread for each request."
         ),
         "Cairn alone, one node, without a network. Its rate has group commit in it, the raw rows do not, so Cairn over files is not the gain of avoiding filesystem metadata alone.".into(),
+        format!(
+            "Cairn's directory has {} MiB and syncs in the background after each {} MiB at the latest; by default a node does after 64 MiB.",
+            sizes.engine_bytes >> 20,
+            (sizes.engine_bytes / 16).min(64 << 20) >> 20
+        ),
         "Each gain isolates one variable. They share causes, so they neither add up nor multiply to one number; what fsync costs and what filesystem metadata costs are two numbers.".into(),
         "The three rows “in order” write each block of their file once in a round. On a fast disk such a round ends before its time. The warm-up is an eighth of the blocks.".into(),
         "A value in a write of 32 values waits for the whole write, so 32 values are under way in one request.".into(),
@@ -304,7 +192,8 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
             sizes.others,
             half = DEPTH / 2
         ),
-        "After each round everything on the filesystem is synced, outside of the measured time, so that no row pays for the row before it. This includes what other programs wrote.".into(),
+        "After each round of a row that leaves something unsynced, the whole filesystem is synced, outside of the measured time, so that no row pays for the row before it. This includes what other programs wrote.".into(),
+        "ext4 begins to write out a file when it is renamed over another one, without being asked to (auto_da_alloc). So its files without fsync are not only in the page cache.".into(),
         "Fractalbits' engine row does not fit together: 190,985/s × 413 µs are 79 requests under way by Little's law, not the 128 that it names.".into(),
     ];
     if !laid_out.is_empty() {
@@ -314,6 +203,25 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Says which rounds did not fit into the time.
+pub(super) fn rounds(found: &[usize; 2], wanted: usize) -> Option<String> {
+    let [puts, beside] = found;
+    (*puts < wanted || *beside < wanted).then(|| {
+        format!(
+            "The disk took longer than the bound assumes: {puts} rounds of the first two tables and {beside} of the third, instead of {wanted}."
+        )
+    })
+}
+
+/// Says where an engine's size was in the way.
+pub(super) fn waits(name: &str, times: u64) -> Option<String> {
+    (times > 0).then(|| {
+        format!(
+            "{name}: {times} times puts waited for a sync, since overwritten values free their space only then. A larger --size avoids it."
+        )
+    })
 }
 
 /// The plots.
@@ -339,7 +247,7 @@ pub(super) fn plots(tables: &[Table]) -> Vec<Plot> {
 fn bars(tables: &[Table], title: &str, column: &str) -> Option<Vec<(String, Figure)>> {
     let table = tables.iter().find(|table| table.title == title)?;
     let at = table.columns.iter().position(|found| found.name == column)?;
-    let bar = |row: &crate::report::Row| match &row.outcome {
+    let bar = |row: &Row| match &row.outcome {
         Outcome::Measured(figures) => Some((row.name.clone(), (*figures.get(at)?)?)),
         Outcome::NotMade(_) => None,
     };
@@ -376,7 +284,7 @@ fn tails(tables: &[Table]) -> Option<String> {
     let mut said = Vec::new();
     for pair in table.rows.chunks_exact(2) {
         let [puts, deletes] = pair else { continue };
-        let p99 = |row: &crate::report::Row| table.value(&row.name, "p99");
+        let p99 = |row: &Row| table.value(&row.name, "p99");
         let Some(factor) = ratio(p99(deletes), p99(puts)) else { continue };
         let (Some(from), Some(to)) = (p99(puts), p99(deletes)) else { continue };
         let change = match factor {
@@ -401,103 +309,4 @@ fn upper(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    fn load(rows: &[(&str, &str, f64)], title: &str) -> Table {
-        let mut table = Table::new(title, &LOAD_COLUMNS);
-        for (name, answered_by, rate) in rows {
-            let figure = |median| Some(Figure { median, least: median, most: median, rounds: 1 });
-            let figures = vec![figure(*rate), figure(1.0), figure(1.0), figure(1.0), figure(32.0)];
-            table.measured(*name, *answered_by, figures);
-        }
-        table
-    }
-
-    fn tables(files: f64, sync: f64, dsync: f64) -> Vec<Table> {
-        let puts = load(
-            &[
-                (NO_FSYNC, "page cache", 20_000.0),
-                (FSYNC_BOTH, "disk", files),
-                ("Cairn, replicated", "device", 60_000.0),
-                ("Cairn, sync", "disk", sync),
-                (DSYNC, "disk", dsync),
-            ],
-            PUTS,
-        );
-        let parts = load(&[(ONE_BY_ONE, "device", 40_000.0), (DSYNC, "disk", dsync)], PARTS);
-        vec![puts, parts]
-    }
-
-    #[test]
-    fn on_a_disk_with_slow_syncs_the_sync_has_a_price() {
-        let tables = tables(1000.0, 8000.0, 4000.0);
-        let said = sentences(&tables);
-        assert_eq!(said.len(), 4);
-        assert!(said[0].contains("a factor of 20."), "{}", said[0]);
-        assert!(said[1].contains("Cairn does 8,000/s (8.0 ×)"), "{}", said[1]);
-        assert!(said[1].contains("4,000/s (4.0 ×), without group commit: Cairn's gain"));
-        assert!(said[2].contains("60,000/s, 7.5 × mode sync, 60 × files"), "{}", said[2]);
-        assert!(said[3].contains("costs 10 × one without") && said[3].contains("has a price"));
-        assert_eq!(
-            plots(&tables)[0].sentence,
-            "Of the rows that are on the disk at the answer, “Cairn, sync” is the fastest: 8,000/s, 8.0 × buffered files with fsync of file and folder (1,000/s)."
-        );
-        let gains = gains(&tables);
-        assert_eq!(gains.len(), 1);
-        assert!(gains[0].starts_with("Not syncing each write: 10 × the rate"), "{}", gains[0]);
-    }
-
-    #[test]
-    fn figures_that_speak_against_cairn_are_said() {
-        let tables = tables(19_500.0, 10_000.0, 39_000.0);
-        let said = sentences(&tables);
-        assert!(said[0].contains("gains nothing that stands out (a factor of 1.0)"));
-        assert!(said[1].contains("(0.51 ×)"), "{}", said[1]);
-        assert!(said[1].contains("does not make Cairn faster here"));
-        assert!(said[3].contains("nearly free here"));
-        assert!(
-            plots(&tables)[0].sentence.contains(&format!("“{DSYNC}” is the fastest: 39,000/s"))
-        );
-    }
-
-    #[test]
-    fn without_figures_there_is_no_sentence() {
-        let mut puts = load(&[(NO_FSYNC, "page cache", 5.0)], PUTS);
-        puts.not_made(FSYNC_BOTH, "read only");
-        let tables = [puts, Table::new(PARTS, &LOAD_COLUMNS)];
-        assert!(sentences(&tables).is_empty() && plots(&tables).is_empty());
-        assert!(sentences(&[]).is_empty() && gains(&[]).is_empty());
-        assert!(metadata(None, Some(10.0), Some(20.0)).unwrap().contains("(2.0 ×)"));
-        assert_eq!(ratio(Some(1.0), Some(0.0)), None);
-    }
-
-    #[test]
-    fn numbers_are_rounded_as_a_reader_expects() {
-        let found = [0.0512, 0.514, 0.996, 1.04, 9.96, 123.4].map(two_digits);
-        assert_eq!(found, ["0.051", "0.51", "1.0", "1.0", "10", "123"]);
-        let found = [0.4, 7.0, 999.6, 1234.0, 12_345.0, 1_234_567.0].map(rate);
-        assert_eq!(found, ["0/s", "7/s", "1,000/s", "1,230/s", "12,300/s", "1,230,000/s"]);
-    }
-
-    #[test]
-    fn a_tail_that_grows_or_shrinks_beside_deletes_is_said_so() {
-        let columns = [("rate", "/s"), ("p50", "µs"), ("p99", "µs"), ("deletes", "/s")];
-        let mut table = Table::new(DELETES, &columns);
-        for (who, act, p99) in [
-            ("files", Act::Put, 10_000.0),
-            ("files", Act::DeleteAndPut, 32_000.0),
-            ("Cairn, sync", Act::Put, 4000.0),
-            ("Cairn, sync", Act::DeleteAndPut, 2000.0),
-            ("none", Act::Put, 2000.0),
-        ] {
-            let figure = Some(Figure { median: p99, least: p99, most: p99, rounds: 1 });
-            table.measured(beside(who, act), "disk", vec![figure; 4]);
-        }
-        table.not_made(beside("none", Act::DeleteAndPut), "why not");
-        assert_eq!(
-            tails(&[table]).unwrap(),
-            "Files: the p99 of puts is higher beside deletes, 32 ms against 10 ms (3.2 ×); Cairn, sync: the p99 of puts is lower beside deletes, 2.0 ms against 4.0 ms (0.50 ×)."
-        );
-    }
-}
+mod tests;
