@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "objects",
-    question: "What do puts of 4 KiB objects gain without fsync, and what without filesystem metadata?",
+    question: "What do puts of 4 KiB objects gain without fsync, and what without filesystem \
+         metadata?",
     source: "Fractalbits, “Removing fsync”",
     bounds,
     run: |context| -> BoxFuture<'_, _> {
@@ -132,6 +133,31 @@ fn bounds(settings: &Settings) -> Bounds {
             + engines * sizes.engine_time
             + end,
     }
+}
+
+/// Runs the cases as [`alternate`](super::alternate) does, until another round would not end in
+/// time. Returns how many rounds it ran, at least one.
+async fn rounds(
+    context: &Context<'_>,
+    cases: &mut [Case],
+    pace: Pace,
+    until: Instant,
+) -> Result<usize> {
+    for round in 0..pace.rounds {
+        let began = Instant::now();
+        for case in &mut *cases {
+            let Ok(subject) = &mut case.subject else { continue };
+            context.step(&format!("round {} of {}: {}", round + 1, pace.rounds, case.name))?;
+            let stop = context.stop.clone();
+            let load = Load { depth: DEPTH, limit: pace.limit, seed: round as u64 + 1, stop };
+            let samples = subject.round(&load).await;
+            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
+        }
+        if Instant::now() + began.elapsed() > until {
+            return Ok(round + 1);
+        }
+    }
+    Ok(pace.rounds)
 }
 
 async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> Result<Experiment> {

@@ -70,16 +70,15 @@ fn fsync(without: Option<f64>, with: Option<f64>) -> Option<String> {
         format!("{a} from the page cache without fsync, {b} with fsync of file and folder");
     let factor_text = two_digits(factor);
     Some(if factor <= 1.0 / NOISE {
-        format!(
-            "Files: {figures}. On this disk files are slower without fsync ({factor_text} ×): their renames wait for what the page cache has to write."
-        )
+        format!("Files: {figures}. On this disk files are slower without fsync ({factor_text} ×).")
     } else if factor >= NOISE {
         format!(
             "Files: {figures}. On this disk fsync costs puts of files a factor of {factor_text}."
         )
     } else {
         format!(
-            "Files: {figures}. On this disk dropping fsync gains nothing that stands out (a factor of {factor_text})."
+            "Files: {figures}. On this disk dropping fsync gains nothing that stands out (a \
+             factor of {factor_text})."
         )
     })
 }
@@ -92,7 +91,10 @@ fn metadata(sync: Option<f64>, files: Option<f64>, raw: Option<f64>) -> Option<S
     let Some(factor) = ratio(sync, files) else {
         let base = rate(files?);
         return raw.map(|raw| {
-            format!("Synced before the answer, files do {base}, and {raw}: this is what filesystem metadata costs.")
+            format!(
+                "Synced before the answer, files do {base}, and {raw}: this is what \
+                 filesystem metadata costs."
+            )
         });
     };
     let figures = format!(
@@ -129,7 +131,8 @@ fn replicated(replicated: Option<f64>, sync: Option<f64>, files: Option<f64>) ->
         return None;
     }
     Some(format!(
-        "Cairn in mode replicated does {}, {}; it answers before the sync, and peers cover the time until then.",
+        "Cairn in mode replicated does {}, {}; it answers before the sync, and peers cover the \
+         time until then.",
         rate(replicated?),
         others.join(", ")
     ))
@@ -148,7 +151,8 @@ fn dsync(without: Option<f64>, with: Option<f64>) -> Option<String> {
     );
     Some(if factor < FREE {
         format!(
-            "{figures}: O_DSYNC is nearly free here, and what can be gained is filesystem metadata and one write per value."
+            "{figures}: O_DSYNC is nearly free here, and what can be gained is filesystem \
+             metadata and one write per value."
         )
     } else {
         format!(
@@ -170,31 +174,47 @@ pub(super) fn gains(tables: &[Table]) -> Vec<String> {
 /// What a reader must know to believe the figures.
 pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
     let objects = sizes.objects;
-    let mut notes = vec![
+    let mut notes =
+        vec![
         format!(
-            "{DEPTH} requests under way, random overwrites of {objects} objects of 4 KiB with random bytes. The raw files have as many blocks of 4 KiB."
+            "{DEPTH} requests under way, random overwrites of {objects} objects of 4 KiB with \
+             random bytes. The raw files have as many blocks of 4 KiB."
         ),
-        "A put into a file writes a temporary file and renames it. Without fsync of the folder a power cut may undo the rename.".into(),
+        "A put into a file writes a temporary file and renames it. Without fsync of the folder a \
+         power cut may undo the rename.".into(),
         format!(
-            "Cairn and “{RAW}” submit through the engine's backend. All other rows wait in system calls, one thread for each request."
+            "Cairn and “{RAW}” submit through the engine's backend. All other rows wait in \
+             system calls, one thread for each request."
         ),
-        "Cairn alone, one node, without a network. Its rate has group commit in it, the raw rows do not, so Cairn over files is not the gain of avoiding filesystem metadata alone.".into(),
+        "Cairn alone, one node, without a network. Its rate has group commit in it, the raw rows \
+         do not, so Cairn over files is not the gain of avoiding filesystem metadata alone.".into(),
         format!(
-            "Cairn's directory has {} MiB and syncs in the background after each {} MiB at the latest; by default a node does after 64 MiB.",
+            "Cairn's directory has {} MiB and syncs in the background after each {} MiB at the \
+             latest; by default a node does after 64 MiB.",
             sizes.engine_bytes >> 20,
             (sizes.engine_bytes / 16).min(64 << 20) >> 20
         ),
-        "Each gain isolates one variable. They share causes, so they neither add up nor multiply to one number; what fsync costs and what filesystem metadata costs are two numbers.".into(),
-        "The three rows “in order” write each block of their file once in a round. On a fast disk such a round ends before its time. The warm-up is an eighth of the blocks.".into(),
-        "A value in a write of 32 values waits for the whole write, so 32 values are under way in one request.".into(),
+        "Each gain isolates one variable. They share causes, so they neither add up nor multiply \
+         to one number; what fsync costs and what filesystem metadata costs are two \
+         numbers.".into(),
+        "The three rows “in order” write each block of their file once in a round. On a fast \
+         disk such a round ends before its time. The warm-up is an eighth of the blocks.".into(),
+        "A value in a write of 32 values waits for the whole write, so 32 values are under way \
+         in one request.".into(),
         format!(
-            "Deletes: {half} clients put and are measured. Beside them {half} clients put other objects, or delete one and put it again in turn. {} objects are theirs.",
+            "Deletes: {half} clients put and are measured. Beside them {half} clients put other \
+             objects, or delete one and put it again in turn. {} objects are theirs.",
             sizes.others,
             half = DEPTH / 2
         ),
-        "After each round of a row that leaves something unsynced, the whole filesystem is synced, outside of the measured time, so that no row pays for the row before it. This includes what other programs wrote.".into(),
-        "ext4 begins to write out a file when it is renamed over another one, without being asked to (auto_da_alloc). So its files without fsync are not only in the page cache.".into(),
-        "Fractalbits' engine row does not fit together: 190,985/s × 413 µs are 79 requests under way by Little's law, not the 128 that it names.".into(),
+        "After each round of a row that leaves something unsynced, the whole filesystem is \
+         synced, outside of the measured time, so that no row pays for the row before it. This \
+         includes what other programs wrote.".into(),
+        "ext4 begins to write out a file when it is renamed over another one, without being \
+         asked to (auto_da_alloc). So its files without fsync are not only in the page \
+         cache.".into(),
+        "Fractalbits' engine row does not fit together: 190,985/s × 413 µs are 79 requests under \
+         way by Little's law, not the 128 that it names.".into(),
     ];
     if !laid_out.is_empty() {
         notes.push(format!(
@@ -210,7 +230,8 @@ pub(super) fn rounds(found: &[usize; 2], wanted: usize) -> Option<String> {
     let [puts, beside] = found;
     (*puts < wanted || *beside < wanted).then(|| {
         format!(
-            "The disk took longer than the bound assumes: {puts} rounds of the first two tables and {beside} of the third, instead of {wanted}."
+            "The disk took longer than the bound assumes: {puts} rounds of the first two tables \
+             and {beside} of the third, instead of {wanted}."
         )
     })
 }
@@ -219,7 +240,8 @@ pub(super) fn rounds(found: &[usize; 2], wanted: usize) -> Option<String> {
 pub(super) fn waits(name: &str, times: u64) -> Option<String> {
     (times > 0).then(|| {
         format!(
-            "{name}: {times} times puts waited for a sync, since overwritten values free their space only then. A larger --size avoids it."
+            "{name}: {times} times puts waited for a sync, since overwritten values free their \
+             space only then. A larger --size avoids it."
         )
     })
 }

@@ -42,7 +42,8 @@ fn on_a_disk_with_slow_syncs_the_sync_has_a_price() {
     assert!(said[3].contains("costs 10 × one without") && said[3].contains("has a price"));
     assert_eq!(
         plots(&tables)[0].sentence,
-        "Of the rows that are on the disk at the answer, “Cairn, sync” is the fastest: 8,000/s, 8.0 × buffered files with fsync of file and folder (1,000/s)."
+        "Of the rows that are on the disk at the answer, “Cairn, sync” is the fastest: 8,000/s, \
+         8.0 × buffered files with fsync of file and folder (1,000/s)."
     );
     let gains = gains(&tables);
     assert_eq!(gains.len(), 1);
@@ -98,7 +99,8 @@ fn a_tail_that_grows_or_shrinks_beside_deletes_is_said_so() {
     table.not_made(beside("none", Act::DeleteAndPut), "why not");
     assert_eq!(
         tails(&[table]).unwrap(),
-        "Files: the p99 of puts is higher beside deletes, 32 ms against 10 ms (3.2 ×); Cairn, sync: the p99 of puts is lower beside deletes, 2.0 ms against 4.0 ms (0.50 ×)."
+        "Files: the p99 of puts is higher beside deletes, 32 ms against 10 ms (3.2 ×); Cairn, \
+         sync: the p99 of puts is lower beside deletes, 2.0 ms against 4.0 ms (0.50 ×)."
     );
 }
 
