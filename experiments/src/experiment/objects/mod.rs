@@ -100,6 +100,11 @@ struct Pace {
     limit: Limit,
 }
 
+/// The time for closing the engines and removing the files.
+fn end_time(settings: &Settings) -> Duration {
+    Duration::from_millis(if settings.quick { 2000 } else { 3000 })
+}
+
 /// The time of the full run has zeroing at 50 MiB/s. That of the quick run assumes 200 MiB/s, since
 /// there it is short beside the rounds.
 fn bounds(settings: &Settings) -> Bounds {
@@ -123,7 +128,6 @@ fn bounds(settings: &Settings) -> Bounds {
     // their objects to it.
     let settle = rows / 2 * Duration::from_millis(40) + 2 * fill(files_bytes);
     let engines = u32::try_from(engines).unwrap_or(u32::MAX);
-    let end = Duration::from_millis(if settings.quick { 500 } else { 3000 });
     Bounds {
         // One of the files that each round makes anew is there at a time.
         bytes: zeroed_bytes + sizes.file_bytes + files_bytes + folders_bytes + (1 << 20),
@@ -131,7 +135,7 @@ fn bounds(settings: &Settings) -> Bounds {
             + fill(zeroed_bytes)
             + sizes.files_time
             + engines * sizes.engine_time
-            + end,
+            + end_time(settings),
     }
 }
 
@@ -162,7 +166,7 @@ async fn rounds(
 
 async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> Result<Experiment> {
     let sizes = Sizes::new(context.settings);
-    let until = Instant::now() + bounds(context.settings).time;
+    let until = Instant::now() + bounds(context.settings).time - end_time(context.settings);
     context.step("syncing the filesystem")?;
     sync_filesystem(&context.place.path("")).await?;
     let mut made = cases::make(context, &sizes, direct).await?;
