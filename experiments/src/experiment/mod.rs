@@ -98,6 +98,7 @@ impl Settings {
     pub(crate) fn round_time(&self) -> Duration {
         match self.limit() {
             Limit::Time { warm_up, measured } => warm_up + measured,
+            Limit::Bounded { time, .. } => time,
             Limit::Operations(_) => Duration::ZERO,
         }
     }

@@ -37,6 +37,13 @@ pub enum Limit {
     },
     /// Measure this many requests, from the start to the last answer.
     Operations(u64),
+    /// Measure this many requests, or those that are answered in this time if that ends first.
+    Bounded {
+        /// The most requests.
+        operations: u64,
+        /// The most time.
+        time: Duration,
+    },
 }
 
 /// What a run measured.
@@ -116,6 +123,7 @@ impl Window {
                 (begin + warm_up, Some(begin + warm_up + measured), u64::MAX)
             }
             Limit::Operations(count) => (begin, None, count),
+            Limit::Bounded { operations, time } => (begin, Some(begin + time), operations),
         };
         Arc::new(Window { from, until, budget, started: AtomicU64::new(0), stop: stop.clone() })
     }
@@ -167,7 +175,7 @@ fn merge(window: &Window, clients: Vec<Result<Recorder>>) -> Result<Samples> {
         samples.answered += client.answered;
     }
     window.stop.check()?;
-    samples.elapsed = window.until.unwrap_or(ended) - window.from;
+    samples.elapsed = window.until.map_or(ended, |until| until.min(ended)) - window.from;
     Ok(samples)
 }
 
@@ -289,6 +297,20 @@ mod tests {
             assert!(samples.mean_us() > 0.0);
         }
         assert_eq!(sent.load(Ordering::Relaxed), 2000);
+    }
+
+    #[tokio::test]
+    async fn a_bounded_run_ends_with_its_requests_or_with_its_time() {
+        let hour = Duration::from_secs(3600);
+        let stop = Stop::default();
+        let sent = Arc::new(AtomicU64::new(0));
+        let limit = Limit::Bounded { operations: 1000, time: hour };
+        let samples = drive_blocking(seven(&sent), limit, &stop).await.unwrap();
+        assert_eq!(samples.latencies.len(), 1000);
+        assert!(samples.elapsed < hour, "a rate is by the time that it took");
+        let limit = Limit::Bounded { operations: u64::MAX / 2, time: Duration::from_millis(5) };
+        let samples = drive(seven(&sent), limit).await.unwrap();
+        assert_eq!(samples.elapsed, Duration::from_millis(5));
     }
 
     struct Failing;

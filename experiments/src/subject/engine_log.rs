@@ -189,3 +189,31 @@ impl Worker for Putter {
         self.log.put(key, value).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::make_engine;
+    use cairn_engine::Mode;
+    use cairn_engine::io::Backend;
+
+    #[tokio::test]
+    async fn a_deleted_key_is_gone_until_it_is_put_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engine");
+        let zeroed = &mut |_, _| {};
+        let engine = make_engine(&path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await.unwrap();
+        let log = EngineLog::start(engine.clone(), 1 << 20);
+        let key = Bytes::from_static(b"key");
+        let is_there = || engine.lookup(GROUP, b"key").is_some();
+        log.delete(key.clone()).await.unwrap();
+        assert!(!is_there());
+        for _ in 0..2 {
+            log.put(key.clone(), vec![7; 4096].into()).await.unwrap();
+            assert!(is_there());
+            log.delete(key.clone()).await.unwrap();
+            assert!(!is_there());
+        }
+        engine.close().await.unwrap();
+    }
+}

@@ -1,9 +1,11 @@
 //! What is measured: small files, raw writes, the shipped engine.
 
+mod blocks;
 mod engine_log;
 mod files;
 mod raw;
 
+pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, sync_filesystem, zero_file};
 pub use engine_log::{EngineLog, Putter};
 pub(crate) use files::{FileStore, FileSync};
 pub use raw::{RawWriter, Zeroed, make_engine, make_raw_device};
