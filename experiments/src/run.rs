@@ -113,7 +113,11 @@ pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Re
 
 impl Report {
     /// A report of nothing yet.
-    pub(crate) fn new(directory: String, settings: &Settings, machine: serde_json::Value) -> Report {
+    pub(crate) fn new(
+        directory: String,
+        settings: &Settings,
+        machine: serde_json::Value,
+    ) -> Report {
         Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),

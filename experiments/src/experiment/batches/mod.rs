@@ -26,7 +26,7 @@ pub(super) const DEFINITION: Definition = Definition {
     run: |context| -> BoxFuture<'_, _> { Box::pin(run(context)) },
 };
 
-const ONE_WRITER: &str = "One writer";
+pub(super) const ONE_WRITER: &str = "One writer";
 
 /// The row without any sync.
 const NO_SYNC: &str = "no sync at all";
@@ -37,6 +37,8 @@ const PER: [(f64, &str); 4] = [
     (100.0, "fdatasync per 100 writes"),
     (1000.0, "fdatasync per 1,000 writes"),
 ];
+pub(super) const DIRECT: &str = "O_DIRECT, no sync";
+pub(super) const FDATASYNC_DIRECT: &str = "O_DIRECT, fdatasync per write";
 const FSYNC: &str = "fsync per write";
 const FDATASYNC_GROWING: &str = "fdatasync per write, growing file";
 const FSYNC_GROWING: &str = "fsync per write, growing file";
@@ -61,8 +63,8 @@ fn one_writer() -> Vec<(&'static str, &'static str, Manner)> {
         (FDATASYNC_GROWING, "disk", Manner { growing: true, ..fdatasync(1) }),
         (FSYNC_GROWING, "disk", Manner { growing: true, ..fsync }),
         ("O_DSYNC", "disk", Manner { dsync: true, ..PLAIN }),
-        ("O_DIRECT, no sync", "device", direct(PLAIN)),
-        ("O_DIRECT, fdatasync per write", "disk", direct(fdatasync(1))),
+        (DIRECT, "device", direct(PLAIN)),
+        (FDATASYNC_DIRECT, "disk", direct(fdatasync(1))),
         ("O_DIRECT and O_DSYNC", "disk", direct(Manner { dsync: true, ..PLAIN })),
         (NO_SYNC, "page cache", PLAIN),
     ]

@@ -21,6 +21,8 @@ mod keys;
 mod rows;
 mod words;
 
+pub(super) use rows::{DSYNC, FSYNC_BOTH, NO_FSYNC, PUTS, cairn};
+
 use super::{Bounds, Case, Context, Definition, Settings, close, little_checks};
 use crate::measure::Limit;
 use crate::report::Experiment;
@@ -44,7 +46,7 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Requests under way.
-const DEPTH: usize = 32;
+pub(super) const DEPTH: usize = 32;
 
 /// A file of one block: its data, and its inode and name.
 const FILE_BYTES: u64 = BLOCK as u64 + 512;

@@ -9,14 +9,14 @@ use cairn_engine::Mode;
 use std::sync::mpsc;
 
 /// The first table.
-pub(super) const PUTS: &str = "Puts of 4 KiB objects";
+pub(in crate::experiment) const PUTS: &str = "Puts of 4 KiB objects";
 /// The second.
 pub(super) const PARTS: &str = "What each part of the engine gains";
 /// The third.
 pub(super) const DELETES: &str = "Deletes beside puts";
 
 pub(super) const RAW: &str = "raw, O_DIRECT, no sync";
-pub(super) const DSYNC: &str = "raw, O_DIRECT and O_DSYNC";
+pub(in crate::experiment) const DSYNC: &str = "raw, O_DIRECT and O_DSYNC";
 pub(super) const FDATASYNC: &str = "raw, O_DIRECT, fdatasync after each write";
 pub(super) const ONE_BY_ONE: &str = "32 writes of one value, no sync";
 pub(super) const ONE_BY_ONE_JOURNAL: &str = "32 writes of one value, a journal block after each";
@@ -54,9 +54,9 @@ pub(super) const PARTS_PAIRS: [(&str, &str, &str); 8] = [
 /// The file store in the third table.
 pub(super) const FILES_BESIDE: &str = "files, fsync of file and folder";
 
-pub(super) const NO_FSYNC: &str = "files, buffered, no fsync";
+pub(in crate::experiment) const NO_FSYNC: &str = "files, buffered, no fsync";
 const FSYNC: &str = "files, buffered, fsync of the file";
-pub(super) const FSYNC_BOTH: &str = "files, buffered, fsync of file and folder";
+pub(in crate::experiment) const FSYNC_BOTH: &str = "files, buffered, fsync of file and folder";
 
 pub(super) fn files(direct: bool, sync: FileSync) -> &'static str {
     match (direct, sync) {
@@ -76,7 +76,7 @@ pub(super) fn files_answered_by(direct: bool, sync: FileSync) -> &'static str {
     }
 }
 
-pub(super) fn cairn(mode: Mode) -> String {
+pub(in crate::experiment) fn cairn(mode: Mode) -> String {
     format!("Cairn, {mode}")
 }
 
