@@ -274,7 +274,7 @@ pub(crate) fn little_checks(cases: &[Case], depth: usize) -> Vec<Check> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A quick run of the least size, in which `replicated` and `sync` are justified.

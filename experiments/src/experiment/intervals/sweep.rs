@@ -55,7 +55,13 @@ pub(super) async fn measure(context: &Context<'_>, plan: &Plan) -> Result<Vec<Ce
     close(log).await?;
     let mut boot_nonce = 1;
     for round in 0..plan.rounds {
-        for setting in justified.iter().filter(|setting| round < plan.rounds_of(setting)) {
+        let mut due: Vec<Setting> = justified.clone();
+        due.retain(|setting| round < plan.rounds_of(setting));
+        if round % 2 == 1 {
+            // No setting always follows the same one.
+            due.reverse();
+        }
+        for setting in &due {
             context.step(&format!("round {} of {}: {}", round + 1, plan.rounds, setting.name()))?;
             boot_nonce += 1;
             let path = context.place.path(NAME);

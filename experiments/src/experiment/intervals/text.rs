@@ -40,10 +40,10 @@ pub(super) fn size(bytes: u64) -> String {
     }
 }
 
-/// A time in its largest whole unit.
+/// A time in seconds, or in milliseconds below one.
 pub(super) fn time(time: Duration) -> String {
     match time.as_millis() {
-        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
+        ms if ms >= 1000 => format!("{} s", ms as f64 / 1e3),
         ms => format!("{ms} ms"),
     }
 }
@@ -71,7 +71,7 @@ mod tests {
         );
         assert_eq!(
             [100, 1000, 1500].map(|ms| time(Duration::from_millis(ms))),
-            ["100 ms", "1 s", "1500 ms"]
+            ["100 ms", "1 s", "1.5 s"]
         );
         assert_eq!([1, 10, 1000].map(clients), ["1 client", "10 clients", "1,000 clients"]);
         assert_eq!(ms(1234.0), "1.23 ms");
