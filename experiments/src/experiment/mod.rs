@@ -14,7 +14,7 @@ pub use direct::run_child;
 
 use crate::measure::{Limit, Samples, Stop, median, spread};
 use crate::place::Place;
-use crate::report::{Check, Experiment, Figure, Table};
+use crate::report::{Check, Experiment, Figure};
 use crate::subject::{Load, Subject, make_engine_with};
 use anyhow::Result;
 use cairn_engine::io::Backend;
@@ -239,18 +239,6 @@ pub(crate) fn load_figures(rounds: &[Samples]) -> Vec<Option<Figure>> {
     ]
 }
 
-/// A table of closed loops, one row for each case.
-pub(crate) fn load_table(title: impl Into<String>, cases: &[Case]) -> Table {
-    let mut table = Table::new(title, &LOAD_COLUMNS);
-    for case in cases {
-        match &case.subject {
-            Ok(_) => table.measured(&*case.name, &*case.answered_by, load_figures(&case.rounds)),
-            Err(reason) => table.not_made(&*case.name, reason),
-        }
-    }
-    table
-}
-
 /// The most by which rate × mean latency may differ from the number of requests under way.
 const LITTLE_TOLERANCE: f64 = 0.1;
 
@@ -274,7 +262,7 @@ pub(crate) fn little_checks(cases: &[Case], depth: usize) -> Vec<Check> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A quick run of the least size, in which `replicated` and `sync` are justified.

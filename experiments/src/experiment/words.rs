@@ -18,15 +18,7 @@ pub(super) fn micros(value: f64) -> String {
 
 /// A whole number with commas between thousands.
 pub(super) fn thousands(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    crate::report::thousands(&format!("{value:.0}"))
 }
 
 #[cfg(test)]

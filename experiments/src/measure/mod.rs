@@ -12,4 +12,4 @@ pub(crate) use load::{BlockingWorker, drive_blocking, drive_until};
 pub use load::{Limit, Samples, Worker, drive};
 pub use payload::Payloads;
 pub use stop::{Stop, Stopped};
-pub(crate) use usage::{Usage, usage};
+pub(crate) use usage::usage;

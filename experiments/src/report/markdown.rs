@@ -104,11 +104,12 @@ pub fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn thousands(text: &str) -> String {
+/// Whole numbers as text, with a comma between thousands.
+pub(crate) fn thousands(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);

@@ -8,6 +8,7 @@ mod svg;
 use serde::{Deserialize, Serialize};
 
 pub use markdown::markdown;
+pub(crate) use markdown::thousands;
 pub use markdown::{cell, number};
 pub use svg::svg;
 

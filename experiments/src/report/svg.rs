@@ -205,16 +205,11 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
 
 /// A number with at most three digits that count.
 fn short(value: f64) -> String {
-    let thousands = |value: f64| {
-        let text = format!("{value:.0}");
-        let (head, tail) = text.split_at(text.len().saturating_sub(3));
-        if head.is_empty() { tail.to_owned() } else { format!("{head},{tail}") }
-    };
     match value {
         v if v == 0.0 => "0".to_owned(),
         v if v >= 10_000_000.0 => format!("{:.0} M", v / 1e6),
         v if v >= 1_000_000.0 => format!("{:.1} M", v / 1e6),
-        v if v >= 100.0 => thousands(v),
+        v if v >= 100.0 => super::thousands(&format!("{v:.0}")),
         v if v >= 10.0 => format!("{v:.0}"),
         v if v >= 1.0 => format!("{}", (v * 10.0).round() / 10.0),
         v => format!("{}", (v * 1000.0).round() / 1000.0),

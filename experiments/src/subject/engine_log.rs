@@ -3,21 +3,26 @@
 //!
 //! A put is answered after its entry is written *and* applied, so its latency covers everything
 //! that a node does to its own disk. Entries are purged as on a node, so the numbers contain
-//! checkpoints and the reuse of space.
+//! checkpoints and the reuse of space. As on a node, a put waits while the engine has no space for
+//! it: a small engine is slow, not full.
 
 use crate::measure::{Payloads, Worker};
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use bytes::Bytes;
-use cairn_engine::{Change, Engine, Error, GroupId, LogId, NewEntry, Promise, Transition};
+use cairn_engine::{Change, Engine, Error, GroupId, LogId, Need, NewEntry, Promise, Transition};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 const GROUP: GroupId = GroupId(0);
 const TERM: u64 = 1;
 /// The most entries of one append.
 const BATCH: usize = 64;
+
+/// How long a put waits for space before it fails.
+const SPACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A change of one key: a put with a value, else a delete.
 struct Put {
@@ -39,6 +44,10 @@ struct Written {
 pub struct EngineLog {
     engine: Engine,
     puts: mpsc::UnboundedSender<Put>,
+    /// Held by the put that makes space for all, and how often one had to.
+    space: Arc<Mutex<u64>>,
+    /// Why the log has ended.
+    ended: Arc<OnceLock<Error>>,
 }
 
 impl EngineLog {
@@ -47,29 +56,84 @@ impl EngineLog {
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
-        tokio::spawn(append(engine.clone(), put_queue, written));
-        tokio::spawn(apply(engine.clone(), written_queue, retain_bytes));
-        EngineLog { engine, puts }
+        let log = EngineLog { engine, puts, space: Arc::default(), ended: Arc::default() };
+        let ended = &log.ended;
+        tokio::spawn(append(log.engine.clone(), put_queue, written, Arc::clone(ended)));
+        tokio::spawn(apply(log.engine.clone(), written_queue, retain_bytes, Arc::clone(ended)));
+        log
     }
 
-    /// Writes and applies one put.
+    /// Writes and applies one put, once there is space for it.
+    ///
+    /// # Errors
+    /// The engine's; if no space was freed for ten seconds.
     pub async fn put(&self, key: Bytes, value: Bytes) -> Result<()> {
+        if !self.has_space(&key, &value)? {
+            self.make_space(&key, &value).await?;
+        }
         self.change(key, Some(value)).await
     }
 
+    /// Whether the engine takes one more put, as a node asks it before each one.
+    fn has_space(&self, key: &Bytes, value: &Bytes) -> Result<bool> {
+        let value_bytes = value.len() as u64;
+        let need = Need {
+            bytes: value_bytes + key.len() as u64,
+            longest: Some(value_bytes),
+            index_bytes: 0,
+        };
+        match self.engine.check_capacity(need) {
+            Ok(()) => Ok(true),
+            Err(Error::Full { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Overwritten and purged values free their space once a sync has recorded them. A put that
+    /// comes before that waits for it, and its latency has the wait in it.
+    async fn make_space(&self, key: &Bytes, value: &Bytes) -> Result<()> {
+        let until = Instant::now() + SPACE_TIMEOUT;
+        while !self.has_space(key, value)? {
+            let mut waits = self.space.lock().await;
+            if !self.has_space(key, value)? {
+                ensure!(Instant::now() < until, "no space was freed for {SPACE_TIMEOUT:?}");
+                *waits += 1;
+                // The barrier writes a block that says what the last sync reached.
+                self.engine.barrier().await?;
+                self.engine.sync().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often puts had to wait for space so far.
+    pub async fn waits(&self) -> u64 {
+        *self.space.lock().await
+    }
+
     /// Writes and applies one delete: an entry without values.
+    ///
+    /// # Errors
+    /// The engine's.
     pub async fn delete(&self, key: Bytes) -> Result<()> {
         self.change(key, None).await
     }
 
     async fn change(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        self.puts.send(Put { key, value, answer }).map_err(|_| anyhow!("the log has ended"))?;
-        answered.await.map_err(|_| anyhow!("the engine dropped a put"))??;
-        Ok(())
+        let sent = self.puts.send(Put { key, value, answer }).is_ok();
+        if sent && let Ok(outcome) = answered.await {
+            return Ok(outcome?);
+        }
+        // The queue is closed once the reason is there.
+        self.puts.closed().await;
+        Err(self.ended.get().map_or(anyhow!("the log has ended"), |error| error.clone().into()))
     }
 
     /// The value of a key.
+    ///
+    /// # Errors
+    /// The engine's.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.engine.get(GROUP, key).await?.map(|(_, value)| value))
     }
@@ -85,6 +149,7 @@ async fn append(
     engine: Engine,
     mut queue: mpsc::UnboundedReceiver<Put>,
     written: mpsc::UnboundedSender<Written>,
+    ended: Arc<OnceLock<Error>>,
 ) {
     let mut next = engine.log_bounds(GROUP).last.map_or(0, |last| last.index + 1);
     let mut batch = Vec::with_capacity(BATCH);
@@ -107,13 +172,18 @@ async fn append(
             let _ = written.send(Written { entries, outcome });
         };
         if let Err(error) = engine.append(GROUP, new_entries, Promise::Mode, Box::new(done)).await {
-            eprintln!("append: {error}");
+            let _ = ended.set(error);
             return;
         }
     }
 }
 
-async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, retain_bytes: u64) {
+async fn apply(
+    engine: Engine,
+    mut queue: mpsc::UnboundedReceiver<Written>,
+    retain_bytes: u64,
+    ended: Arc<OnceLock<Error>>,
+) {
     let mut purging: Option<tokio::task::JoinHandle<()>> = None;
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
@@ -131,11 +201,11 @@ async fn apply(engine: Engine, mut queue: mpsc::UnboundedReceiver<Written>, reta
             && purging.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
             && let Some(through) = purge_point(&engine, last, retain_bytes)
         {
-            let engine = engine.clone();
+            let (engine, ended) = (engine.clone(), Arc::clone(&ended));
             purging = Some(tokio::spawn(async move {
                 match engine.purge(GROUP, through).await {
                     Ok(()) | Err(Error::Closed) => {}
-                    Err(error) => eprintln!("purge: {error}"),
+                    Err(error) => drop(ended.set(error)),
                 }
             }));
         }

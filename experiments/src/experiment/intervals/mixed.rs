@@ -6,16 +6,13 @@ use crate::measure::{Limit, Payloads, Samples, Worker, drive_until};
 use crate::subject::EngineLog;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use cairn_engine::{Engine, Error, Need};
+use cairn_engine::Engine;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const KEY_BYTES: usize = 16;
-/// The longest wait for free space.
-const SPACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients that write the keys before the first round.
 const FILL_CLIENTS: usize = 64;
 
@@ -74,7 +71,7 @@ pub(super) struct Round {
     pub gets: Samples,
     pub syncs: u64,
     pub checkpoints: u64,
-    /// Puts that waited for free space.
+    /// How often puts waited for free space.
     pub waited: u64,
 }
 
@@ -101,8 +98,6 @@ impl Mix<'_> {
             until,
             puts: Mutex::new(Samples::new()?),
             gets: Mutex::new(Samples::new()?),
-            waited: AtomicU64::new(0),
-            freeing: tokio::sync::Mutex::new(()),
         });
         let workers = (0..clients as u64).map(|client| MixedClient {
             log: self.log.clone(),
@@ -111,6 +106,7 @@ impl Mix<'_> {
             rng: StdRng::seed_from_u64(self.seed ^ (client << 32)),
             kinds: Arc::clone(&kinds),
         });
+        let waited = self.log.waits().await;
         let counters = tokio::spawn(counters(self.log.engine().clone(), from, until));
         let limit = Limit::Time { warm_up, measured };
         let driven = drive_until(workers.collect(), limit, &context.stop).await;
@@ -126,7 +122,7 @@ impl Mix<'_> {
             gets: taken(&kinds.gets),
             syncs,
             checkpoints,
-            waited: kinds.waited.load(Ordering::Relaxed),
+            waited: self.log.waits().await - waited,
         })
     }
 }
@@ -151,9 +147,6 @@ struct Kinds {
     until: Instant,
     puts: Mutex<Samples>,
     gets: Mutex<Samples>,
-    waited: AtomicU64,
-    /// Held by the one client that frees space for all.
-    freeing: tokio::sync::Mutex<()>,
 }
 
 impl Kinds {
@@ -167,32 +160,6 @@ impl Kinds {
         samples.latencies.saturating_record(latency_ns.max(1));
         samples.answered += 1;
     }
-}
-
-/// Waits until a put has space, as a node checks it. Purged and overwritten values free their space
-/// only when a sync has recorded them.
-async fn wait_for_space(engine: &Engine, kinds: &Kinds) -> Result<()> {
-    let bytes = (VALUE_BYTES + KEY_BYTES) as u64;
-    let need = Need { bytes, longest: Some(VALUE_BYTES as u64), index_bytes: 0 };
-    let full = || match engine.check_capacity(need) {
-        Err(Error::Full { .. }) => Ok(true),
-        checked => checked.map(|()| false),
-    };
-    if !full()? {
-        return Ok(());
-    }
-    kinds.waited.fetch_add(1, Ordering::Relaxed);
-    let until = Instant::now() + SPACE_TIMEOUT;
-    while full()? {
-        let _one_at_a_time = kinds.freeing.lock().await;
-        if full()? {
-            anyhow::ensure!(Instant::now() < until, "no space was freed for {SPACE_TIMEOUT:?}");
-            // The barrier writes a block, which says what the last sync reached.
-            engine.barrier().await?;
-            engine.sync().await?;
-        }
-    }
-    Ok(())
 }
 
 struct MixedClient {
@@ -209,7 +176,6 @@ impl Worker for MixedClient {
         if self.rng.random_bool(0.5) {
             let value = self.payloads.value(&mut self.rng, VALUE_BYTES);
             let sent = Instant::now();
-            wait_for_space(self.log.engine(), &self.kinds).await?;
             self.log.put(key, value).await?;
             self.kinds.answered(&self.kinds.puts, sent);
         } else {

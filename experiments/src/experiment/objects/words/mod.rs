@@ -3,6 +3,7 @@
 //! What holds here: a sentence says what its figures say, whatever they are. Without its figures
 //! there is no sentence.
 
+use super::super::words::thousands;
 use super::rows::{
     DELETES, DSYNC, FSYNC_BOTH, NO_FSYNC, ONE_BY_ONE, PARTS, PARTS_PAIRS, PUTS, RAW, cairn,
 };
@@ -28,15 +29,7 @@ fn two_digits(number: f64) -> String {
 /// A rate with three digits and separators.
 fn rate(number: f64) -> String {
     let unit = 10f64.powi((number.max(1.0).log10().floor() as i32 - 2).max(0));
-    let digits = format!("{:.0}", (number / unit).round() * unit);
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text + "/s"
+    format!("{}/s", thousands((number / unit).round() * unit))
 }
 
 fn milliseconds(us: f64) -> String {
