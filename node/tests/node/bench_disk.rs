@@ -249,7 +249,7 @@ fn a_disk_that_is_too_small_or_read_only_is_refused_before_anything_is_made() {
         assert!(ran.stderr.contains("are free; choose a smaller --size"), "{}", ran.stderr);
         assert_eq!(names(mounted), ["lost+found"]);
     });
-    on_a_small_filesystem(48, "ro", |mounted| {
+    on_a_small_filesystem(600, "ro", |mounted| {
         let ran = run(mounted, &["bench", "disk", ".", "--quick"]);
         assert_eq!(ran.code, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains("read-only"), "{}", ran.stderr);

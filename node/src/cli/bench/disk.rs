@@ -120,7 +120,8 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
         root: rustix::process::geteuid().is_root(),
     };
     let names = if args.only.is_empty() { Name::all().collect() } else { args.only.clone() };
-    Ok(Plan { directory: args.dir.clone(), names, settings, machine: machine.json() })
+    let directory = std::path::absolute(&args.dir)?;
+    Ok(Plan { directory, names, settings, machine: machine.json() })
 }
 
 /// Says what the run takes, and asks if it is much.
@@ -128,7 +129,7 @@ fn announce(args: &DiskArgs, plan: &Plan) -> anyhow::Result<()> {
     let bounds = plan.bounds();
     let text = format!(
         "in {}: at most {} MiB on the disk at one time, and {}; all of it in the folder {}, which is removed at the end",
-        args.dir.display(),
+        plan.directory.display(),
         bounds.bytes.div_ceil(1 << 20),
         minutes(bounds.time),
         cairn_experiments::FOLDER
