@@ -216,10 +216,13 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// Whether a block can be written and read with `O_DIRECT`.
+/// Whether blocks can be written with `O_DIRECT`.
 fn direct(folder: &Path) -> Result<(), String> {
     let probe = cairn_engine::io::probe_directory(folder).map_err(|error| error.to_string())?;
-    if probe.direct { Ok(()) } else { Err("the filesystem refuses O_DIRECT".to_owned()) }
+    if !probe.direct {
+        return Err("the filesystem refuses O_DIRECT".to_owned());
+    }
+    probe.transfer.map_err(|error| format!("a direct write fails: {error}"))
 }
 
 #[cfg(test)]

@@ -103,10 +103,16 @@ impl Settings {
         }
     }
 
-    /// The least time that a disk takes to be filled with this many bytes, as the bounds assume:
-    /// 50 MiB/s. A slower disk takes longer than its bound.
+    /// The speed of a disk that the bounds of time assume. A slower one takes longer.
+    pub const fn assumed_mib_per_second(&self) -> u64 {
+        if self.quick { 200 } else { Settings::FILL_MIB_PER_SECOND }
+    }
+
+    const FILL_MIB_PER_SECOND: u64 = 50;
+
+    /// The time of a full run to fill this many bytes, as the bounds assume.
     pub(crate) fn fill_time(bytes: u64) -> Duration {
-        Duration::from_secs(bytes.div_ceil(50 << 20))
+        Duration::from_secs(bytes.div_ceil(Settings::FILL_MIB_PER_SECOND << 20))
     }
 }
 

@@ -21,7 +21,7 @@ mod keys;
 mod rows;
 mod words;
 
-pub(super) use rows::{DSYNC, FSYNC_BOTH, NO_FSYNC, PUTS, cairn};
+pub(super) use rows::{DIRECT_FSYNC_BOTH, DSYNC, FSYNC_BOTH, NO_FSYNC, PUTS, cairn};
 
 use super::{Bounds, Case, Context, Definition, Settings, close, little_checks};
 use crate::measure::Limit;

@@ -58,6 +58,9 @@ pub(in crate::experiment) const NO_FSYNC: &str = "files, buffered, no fsync";
 const FSYNC: &str = "files, buffered, fsync of the file";
 pub(in crate::experiment) const FSYNC_BOTH: &str = "files, buffered, fsync of file and folder";
 
+pub(in crate::experiment) const DIRECT_FSYNC_BOTH: &str =
+    "files, O_DIRECT, fsync of file and folder";
+
 pub(super) fn files(direct: bool, sync: FileSync) -> &'static str {
     match (direct, sync) {
         (false, FileSync::Nothing) => NO_FSYNC,
@@ -65,7 +68,7 @@ pub(super) fn files(direct: bool, sync: FileSync) -> &'static str {
         (false, FileSync::FileAndFolder) => FSYNC_BOTH,
         (true, FileSync::Nothing) => "files, O_DIRECT, no fsync",
         (true, FileSync::File) => "files, O_DIRECT, fsync of the file",
-        (true, FileSync::FileAndFolder) => "files, O_DIRECT, fsync of file and folder",
+        (true, FileSync::FileAndFolder) => DIRECT_FSYNC_BOTH,
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct DiskArgs {
     #[arg(long, value_parser = parse_size)]
     size: Option<u64>,
 
-    /// Under two minutes in all: few and short rounds, so larger spreads
+    /// Under two minutes in all unless --size is larger: few and short rounds, so larger spreads
     #[arg(long)]
     quick: bool,
 
@@ -128,10 +128,11 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
 fn announce(args: &DiskArgs, plan: &Plan) -> anyhow::Result<()> {
     let bounds = plan.bounds();
     let text = format!(
-        "in {}: at most {} MiB on the disk at one time, and {}; all of it in the folder {}, which is removed at the end",
+        "in {}: at most {} MiB on the disk at one time, and about {}, longer on a disk below {} MiB/s; all of it in the folder {}, which is removed at the end",
         plan.directory.display(),
         bounds.bytes.div_ceil(1 << 20),
         minutes(bounds.time),
+        plan.settings.assumed_mib_per_second(),
         cairn_experiments::FOLDER
     );
     // A closed standard error leaves no way to say it.
