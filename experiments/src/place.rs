@@ -212,8 +212,10 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
             false => fs::remove_file(entry.path())?,
         }
     }
-    fs::remove_file(folder.join(MARK))?;
-    fs::remove_dir(folder)
+    match fs::remove_file(folder.join(MARK)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => fs::remove_dir(folder),
+    }
 }
 
 /// Whether blocks can be written with `O_DIRECT`.
@@ -248,6 +250,16 @@ mod tests {
         assert_eq!(names(directory.path()).len(), 2);
         drop(place);
         assert_eq!(names(directory.path()), ["mine"]);
+    }
+
+    #[test]
+    fn a_folder_whose_mark_or_self_is_gone_is_removed_without_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::make(directory.path(), 0).unwrap();
+        fs::remove_file(place.path(MARK)).unwrap();
+        remove_folder(&place.path("")).unwrap();
+        assert!(names(directory.path()).is_empty());
+        remove_folder(&place.path("")).unwrap();
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub use crate::types::FileKind;
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -41,6 +42,9 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// Called before so many bytes are read. Returns when they may be read: a rate limit.
 pub type Pace<'a> = &'a (dyn Fn(u64) -> IoFuture<()> + Send + Sync);
+
+/// Told the bytes that are zeroed so far, and all bytes, after each piece. `Break` ends the work.
+pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send);
 
 /// One file of fixed size, open for direct I/O.
 pub trait Device: Send + Sync + 'static {

@@ -7,6 +7,7 @@ use cairn_engine::io::{AlignedBuf, BLOCK, Backend, Device, Directory, FileDirect
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +21,11 @@ fn make_directory(
     backend: Backend,
     zeroed: Zeroed<'_>,
 ) -> Result<FileDirectory> {
-    FileDirectory::create(path, geometry, zeroed)?;
+    let go_on = &mut |done, of| {
+        zeroed(done, of);
+        ControlFlow::Continue(())
+    };
+    FileDirectory::create(path, geometry, go_on)?;
     Ok(FileDirectory::open(path, backend)?)
 }
 

@@ -11,6 +11,9 @@ use cairn_raft::NodeId;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Args)]
 pub(crate) struct FormatArgs {
@@ -59,11 +62,24 @@ pub(crate) async fn format(config: &NodeConfig) -> Result<Identity, cairn_node::
     let bar = ProgressBar::new(config.storage.size_bytes);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(format!("formatting {}", config.data_directory.display()));
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    // The zeros are written without a pause, so the signal is awaited beside them.
+    let waiting = tokio::spawn(async move {
+        if cairn_node::termination().await.is_ok() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
     let mut progress = |done: u64, total: u64| {
         bar.set_length(total);
         bar.set_position(done);
+        if stopped.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     };
     let formatted = cairn_node::format(config, &mut progress).await;
+    waiting.abort();
     bar.finish_and_clear();
     formatted
 }

@@ -129,7 +129,7 @@ fn kind(name: &str) -> FilesystemKind {
         "overlay" | "aufs" | "9p" | "virtiofs" | "vboxsf" | "ecryptfs" | "fuseblk" => {
             FilesystemKind::Opaque
         }
-        "tmpfs" | "ramfs" => FilesystemKind::Memory,
+        "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" => FilesystemKind::Memory,
         _ if name == "fuse" || name.starts_with("fuse.") => FilesystemKind::Opaque,
         _ => FilesystemKind::Unknown,
     }
@@ -199,6 +199,7 @@ mod tests {
             ("fusectl", FilesystemKind::Unknown),
             ("nfs4", FilesystemKind::Network),
             ("tmpfs", FilesystemKind::Memory),
+            ("devtmpfs", FilesystemKind::Memory),
         ] {
             assert_eq!(kind(name), expected, "{name}");
         }

@@ -124,6 +124,8 @@ fn a_signal_ends_the_run_and_nothing_is_left() {
         let mut sent = false;
         let ran = watch(disk(folder.path(), &["--only", "objects"]), |pid| {
             if !sent && held(&folder.path().join(FOLDER)) > 20 << 20 {
+                // A terminal and a program in between may both send it.
+                signal(pid, wanted);
                 signal(pid, wanted);
                 sent = true;
             }
@@ -190,6 +192,8 @@ fn arguments_that_cannot_be_used_name_the_way_out() {
         (&[".", "--quick", "--size", "x"], "--size"),
         (&[".", "--quick", "--only", "object"], "one of objects, intervals"),
         (&[".", "--quick", "--plots", "file"], "--plots"),
+        (&[".", "--quick", "--plots", "/proc/none"], "--plots"),
+        (&[".", "--quick", "--plots", "cairn-bench-disk/x"], "that the run removes"),
         (&["/dev/shm", "--quick"], "in memory"),
     ] {
         let all: Vec<&str> = ["bench", "disk"].iter().chain(arguments).copied().collect();
@@ -199,6 +203,19 @@ fn arguments_that_cannot_be_used_name_the_way_out() {
         assert!(ran.stdout.is_empty(), "{arguments:?}");
     }
     assert_eq!(names(folder.path()), ["file", "link"]);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "ulimit -f 1000; exec \"$0\" bench disk . --quick --size 64MiB --only batches";
+    let mut limited = Command::new("sh");
+    limited.args(["-c", script, env!("CARGO_BIN_EXE_cairn")]).current_dir(folder.path());
+    limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ran = finish(limited.spawn().expect("a shell"));
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("File too large"), "{}", ran.stderr);
+    assert!(names(folder.path()).is_empty());
 }
 
 /// Runs `test` in a new ext4 filesystem of `mib` MiB, mounted with `options` where only this thread

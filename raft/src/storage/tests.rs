@@ -10,6 +10,7 @@ use cairn_engine::io::{Backend, FileDirectory};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -34,7 +35,7 @@ pub(crate) async fn engine(folder: &TempDir) -> Engine {
 pub(crate) async fn engine_with(folder: &TempDir, change: impl FnOnce(&mut Options)) -> Engine {
     let geometry = Geometry::for_total(16 << 20).unwrap();
     let identity = Identity { cluster: "suite".into(), slot: 1, incarnation: 1 };
-    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
+    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();
     let mut options = Options::new(Mode::Device, KernelBootId(1), 1);

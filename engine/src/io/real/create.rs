@@ -11,10 +11,11 @@ use super::device::Direction;
 use super::file::{failed, open_file};
 use super::{system, threads};
 use crate::error::{Error, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, SUPERBLOCK_BYTES};
+use crate::io::{AlignedBuf, BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
 use crate::types::Geometry;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -24,11 +25,7 @@ const FILL_BYTES: u64 = 4 << 20;
 /// Bytes left to the filesystem for its own metadata.
 const SPARE_BYTES: u64 = 1 << 20;
 
-pub(super) fn create(
-    path: &Path,
-    geometry: &Geometry,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<()> {
+pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
     let total = total_bytes(geometry)?;
     let path = std::path::absolute(path).map_err(|error| failed(path, "format", error))?;
     refuse_unless_empty(&path)?;
@@ -41,17 +38,23 @@ pub(super) fn create(
         made.directory(directory)?;
     }
     let mut done = 0;
-    progress(done, total);
+    let mut go_on = |bytes| {
+        done += bytes;
+        match progress(done, total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => {
+                Err(failed(&path, "format", "stopped; what it made is removed".to_owned()))
+            }
+        }
+    };
+    go_on(0)?;
     for kind in FileKind::ALL {
         if kind == FileKind::Superblock {
             sync_directory(&path)?;
         }
         let file = path.join(kind.name());
         made.file(&file)?;
-        fill(&file, size(kind, geometry), &mut |bytes| {
-            done += bytes;
-            progress(done, total);
-        })?;
+        fill(&file, size(kind, geometry), &mut go_on)?;
     }
     sync_directory(&path)?;
     made.keep();
@@ -143,7 +146,7 @@ fn refuse_unless_space(path: &Path, existing: &Path, total: u64) -> Result<()> {
 
 /// Reserves the file's space, writes zeros over all of it, syncs it, and checks the resulting
 /// extents.
-fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
+fn fill(path: &Path, bytes: u64, go_on: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
     let (file, direct) = open_file(path, true).map_err(|error| failed(path, "open", error))?;
     system::allocate(&file, bytes).map_err(|error| no_space(path, "fallocate", bytes, error))?;
     let mut zeros = AlignedBuf::zeroed(FILL_BYTES as usize);
@@ -156,7 +159,7 @@ fn fill(path: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<()> {
         threads::transfer(&file, Direction::Write, offset, &mut zeros)
             .map_err(|error| no_space(path, "write", bytes, error))?;
         offset += part;
-        progress(part);
+        go_on(part)?;
     }
     file.sync_all().map_err(|error| no_space(path, "fsync", bytes, error))?;
     let found = file.metadata().map_err(|error| failed(path, "stat", error))?.len();

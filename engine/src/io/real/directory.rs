@@ -3,7 +3,7 @@
 use super::file::{failed, open_file};
 use super::{create, ring::Ring, system, threads::Pool};
 use crate::error::{Error, Result};
-use crate::io::{Device, Directory, FileKind};
+use crate::io::{Device, Directory, FileKind, Progress};
 use crate::types::Geometry;
 use std::fs::File;
 use std::io;
@@ -44,25 +44,20 @@ pub struct FileDirectory {
 
 impl FileDirectory {
     /// Creates the directory (mode 0700) if it does not exist, and in it all files (mode 0600) at
-    /// their full size, filled with zeros, synced, the superblock last. `progress` is called with
-    /// bytes done and bytes in all.
+    /// their full size, filled with zeros, synced, the superblock last. `progress` can end it.
     ///
     /// Blocks for as long as the writing takes.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a geometry that is not whole blocks. [`Error::Io`] if the directory
     /// is not empty (apart from `lost+found`), if the filesystem has too little space, if it left
-    /// ranges unwritten, or if a call to the system fails. After any error, what this call created
+    /// ranges unwritten, if `progress` ends it, or if a call to the system fails. After any error, what this call created
     /// is removed, and what was there before is untouched.
     ///
     /// # After a crash
     /// Files without a superblock may be left behind: [`FileDirectory::open`] reports
     /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
-    pub fn create(
-        path: &Path,
-        geometry: &Geometry,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<()> {
+    pub fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
         create::create(path, geometry, progress)
     }
 

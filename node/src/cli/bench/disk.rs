@@ -17,8 +17,9 @@ use cairn_node::doctor::{self, FilesystemKind, MODES};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The hidden command that runs a part of an experiment in a process of its own.
@@ -30,6 +31,8 @@ const LARGE_TIME: Duration = Duration::from_secs(180);
 const MAX_SIZE: u64 = 1 << 40;
 /// Voters for which the modes are judged.
 const VOTERS: usize = 3;
+/// Signals within this time count as one.
+const TOGETHER: Duration = Duration::from_secs(1);
 /// The exit code of a process that a signal ended.
 const ENDED_BY_SIGNAL: i32 = 130;
 
@@ -39,7 +42,7 @@ pub(super) struct DiskArgs {
     dir: PathBuf,
 
     /// Only these experiments: objects, intervals, uploads, batches, direct
-    #[arg(long, value_delimiter = ',', num_args = 1..)]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<Name>,
 
     /// Size of the files and of Cairn's data directories, 64MiB or more: 2GiB, or 256MiB with
@@ -62,9 +65,11 @@ pub(super) struct DiskArgs {
 
 pub(super) async fn run(args: DiskArgs, output: &Output) -> anyhow::Result<Exit> {
     cairn_node::platform::check().map_err(cairn_node::Error::Platform)?;
+    // A file beyond the process's limit is an error then, instead of the process's end.
+    let _beyond_the_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let plan = plan(&args)?;
     if let Some(plots) = &args.plots {
-        std::fs::create_dir_all(plots).with_context(|| format!("--plots {}", plots.display()))?;
+        check_plots(plots, &plan)?;
     }
     announce(&args, &plan)?;
     let (stop, bar) = (Stop::default(), Bar::new());
@@ -91,6 +96,16 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
         let (least, most) = (format_size(Settings::MIN_SIZE), format_size(MAX_SIZE));
         let reason = format!("--size {size_bytes}: choose between {least} and {most}");
         return Err(UsageError(reason).into());
+    }
+    let directory = std::path::absolute(&args.dir)?;
+    let found = std::fs::metadata(&directory);
+    let reason = match found {
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => Some("is not a directory; name one".to_owned()),
+        Err(error) => Some(format!("{error}; name a directory that exists")),
+    };
+    if let Some(reason) = reason {
+        return Err(UsageError(format!("{}: {reason}", args.dir.display())).into());
     }
     let planned =
         doctor::Plan { voters: VOTERS, size_bytes: Some(size_bytes), contract_asserted: false };
@@ -120,8 +135,19 @@ fn plan(args: &DiskArgs) -> anyhow::Result<Plan> {
         root: rustix::process::geteuid().is_root(),
     };
     let names = if args.only.is_empty() { Name::all().collect() } else { args.only.clone() };
-    let directory = std::path::absolute(&args.dir)?;
     Ok(Plan { directory, names, settings, machine: machine.json() })
+}
+
+/// The plots' folder is there and can be written to, before minutes are spent on what they show.
+fn check_plots(plots: &Path, plan: &Plan) -> anyhow::Result<()> {
+    let context = || format!("--plots {}", plots.display());
+    let own = plan.directory.join(cairn_experiments::FOLDER);
+    if std::path::absolute(plots)?.starts_with(own) {
+        let reason = "lies in the folder that the run removes; name another directory";
+        return Err(UsageError(format!("{}: {reason}", context())).into());
+    }
+    std::fs::create_dir_all(plots).with_context(context)?;
+    tempfile::tempfile_in(plots).map(drop).with_context(context)
 }
 
 /// Says what the run takes, and asks if it is much.
@@ -151,18 +177,28 @@ fn minutes(time: Duration) -> String {
     }
 }
 
-/// The first signal ends the run, the second one the process.
+/// The first signal ends the run. One that comes later than `TOGETHER` after it ends the process: a
+/// terminal and a program that passes signals on may both send the first one.
 async fn stop_on_signals(stop: Stop) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
+    let mut first = None;
     loop {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
             _ = hang_up.recv() => {}
         }
-        if stop.is_set() {
+        let folder = cairn_experiments::FOLDER;
+        let text = match first {
+            None => format!("stopping; the next signal ends at once and leaves {folder} behind"),
+            Some(first) if Instant::now() < first + TOGETHER => continue,
+            Some(_) => format!("ended at once; the next run removes {folder}"),
+        };
+        // A closed standard error leaves no way to say it.
+        let _ = writeln!(io::stderr().lock(), "{text}");
+        if first.replace(Instant::now()).is_some() {
             std::process::exit(ENDED_BY_SIGNAL);
         }
         stop.set();
@@ -204,9 +240,11 @@ fn draw(report: &Report, folder: &Path) -> anyhow::Result<()> {
     for plot in report.experiments.iter().flat_map(|experiment| &experiment.plots) {
         let path = folder.join(&plot.file);
         let context = || format!("--plots: {}", path.display());
-        let mut file = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+        let readable = std::fs::Permissions::from_mode(0o644);
+        let file = tempfile::Builder::new().permissions(readable).tempfile_in(folder);
+        let mut file = file.with_context(context)?;
         file.write_all(svg(plot)?.as_bytes()).with_context(context)?;
-        file.persist(&path).with_context(context)?;
+        file.persist(&path).map_err(|error| error.error).with_context(context)?;
     }
     Ok(())
 }

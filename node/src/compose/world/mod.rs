@@ -50,8 +50,7 @@ pub struct Environment {
     pub seed: u64,
 }
 
-/// Called with bytes done and bytes in total while files are created.
-pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+pub use cairn_engine::io::Progress;
 
 impl Environment {
     /// The environment on this machine: the files of the data directory, the running kernel, the

@@ -20,6 +20,7 @@ use cairn_raft::{
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -267,7 +268,7 @@ pub async fn value(replica: &Replica, key: &str) -> Option<Bytes> {
 pub async fn format(folder: &TempDir, slot: u16, incarnation: u64) {
     let geometry = Geometry::for_total(96 << 20).unwrap();
     let identity = Identity { cluster: CLUSTER.into(), slot, incarnation };
-    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ()).unwrap();
+    FileDirectory::create(folder.path(), &geometry, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let directory = FileDirectory::open(folder.path(), Backend::Threads).unwrap();
     Engine::format(&directory, geometry, &identity).await.unwrap();
 }

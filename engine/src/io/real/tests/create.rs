@@ -6,11 +6,14 @@ use crate::io::real::system;
 use crate::io::{FileKind, SUPERBLOCK_BYTES};
 use crate::types::Geometry;
 use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn create(path: &Path, geometry: &Geometry) -> String {
-    FileDirectory::create(path, geometry, &mut |_, _| {}).unwrap_err().to_string()
+    FileDirectory::create(path, geometry, &mut |_, _| ControlFlow::Continue(()))
+        .unwrap_err()
+        .to_string()
 }
 
 fn names(path: &Path) -> Vec<String> {
@@ -51,7 +54,8 @@ fn progress_rises_to_the_total() {
     let parent = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, total| {
-        seen.push((done, total))
+        seen.push((done, total));
+        ControlFlow::Continue(())
     })
     .unwrap();
     let total =
@@ -65,7 +69,7 @@ fn progress_rises_to_the_total() {
 fn a_new_filesystem_with_lost_and_found_is_empty_enough() {
     let parent = tempfile::tempdir().unwrap();
     fs::create_dir(parent.path().join("lost+found")).unwrap();
-    FileDirectory::create(parent.path(), &SMALL, &mut |_, _| {}).unwrap();
+    FileDirectory::create(parent.path(), &SMALL, &mut |_, _| ControlFlow::Continue(())).unwrap();
     FileDirectory::open(parent.path(), Backend::Auto).unwrap();
 }
 
@@ -135,7 +139,8 @@ fn a_geometry_that_is_not_whole_blocks_or_overflows_is_invalid() {
     let path = parent.path().join("node");
     for data_bytes in [0, 4097, 1 << 63, u64::MAX - 4095] {
         let geometry = Geometry { data_bytes, ..SMALL };
-        let error = FileDirectory::create(&path, &geometry, &mut |_, _| {}).unwrap_err();
+        let error = FileDirectory::create(&path, &geometry, &mut |_, _| ControlFlow::Continue(()))
+            .unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
     assert!(!path.exists());
@@ -150,6 +155,7 @@ fn a_create_that_fails_half_way_removes_what_it_made_and_nothing_else() {
         if done > SMALL.data_bytes {
             fs::write(&intruder, "not ours").unwrap();
         }
+        ControlFlow::Continue(())
     })
     .unwrap_err();
     assert!(error.to_string().contains("create failed"), "{error}");
@@ -158,10 +164,31 @@ fn a_create_that_fails_half_way_removes_what_it_made_and_nothing_else() {
 
     let path = parent.path().join("b/node");
     let panicked = std::panic::catch_unwind(|| {
-        FileDirectory::create(&path, &SMALL, &mut |done, _| assert!(done <= SMALL.data_bytes))
+        FileDirectory::create(&path, &SMALL, &mut |done, _| {
+            assert!(done <= SMALL.data_bytes);
+            ControlFlow::Continue(())
+        })
     });
     assert!(panicked.is_err());
     assert!(!parent.path().join("b").exists());
+}
+
+#[test]
+fn a_create_that_is_stopped_removes_what_it_made() {
+    let parent = tempfile::tempdir().unwrap();
+    for after in [0, SMALL.data_bytes] {
+        let mut calls = 0;
+        let error = FileDirectory::create(&parent.path().join("a/b"), &SMALL, &mut |done, _| {
+            if done < after {
+                return ControlFlow::Continue(());
+            }
+            calls += 1;
+            ControlFlow::Break(())
+        })
+        .unwrap_err();
+        assert!(error.to_string().contains("stopped"), "{error}");
+        assert_eq!((calls, names(parent.path()).len()), (1, 0), "nothing more is written");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod transfer;
 use super::{Backend, FileDirectory};
 use crate::io::{Device, Directory, FileKind};
 use crate::types::Geometry;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -20,7 +21,7 @@ pub(super) const SMALL: Geometry =
 pub(super) fn formatted(geometry: &Geometry) -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("node");
-    FileDirectory::create(&path, geometry, &mut |_, _| {}).unwrap();
+    FileDirectory::create(&path, geometry, &mut |_, _| ControlFlow::Continue(())).unwrap();
     (parent, path)
 }
 

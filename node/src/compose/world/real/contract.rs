@@ -96,7 +96,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("data");
         let geometry = Geometry::for_total(16 << 20).expect("a size");
-        FileDirectory::create(&path, &geometry, &mut |_, _| {}).expect("a directory");
+        FileDirectory::create(&path, &geometry, &mut |_, _| std::ops::ControlFlow::Continue(()))
+            .expect("a directory");
         let directory = FileDirectory::open(&path, Backend::Threads).expect("a directory");
         let identity = Identity { cluster: "c".into(), slot: 1, incarnation: 1 };
         Engine::format(&directory, geometry, &identity).await.expect("a format");
