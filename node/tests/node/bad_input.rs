@@ -1,9 +1,10 @@
 //! Bad input and bad directories: each gets a clear message and a non-zero exit code, and nothing
 //! is lost.
-use crate::support::{Cluster, Ran, run};
+use crate::support::{Cluster, Ran, WAIT_LIMIT, command, run, watch};
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 fn refused(ran: &Ran, code: i32, words: &[&str]) {
     assert_eq!(ran.code, code, "{}", ran.stderr);
@@ -293,4 +294,24 @@ async fn a_damaged_value_is_not_taken_for_a_missing_one_and_the_rest_is_served()
     assert_eq!(cluster.cairn(&["get", "kept"]).stdout, "1");
     assert_eq!(cluster.cairn(&["put", "damaged", "written again"]).code, 0);
     assert_eq!(cluster.cairn(&["get", "damaged"]).stdout, "written again");
+}
+
+#[test]
+fn a_format_that_is_interrupted_removes_what_it_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = folder.path().join("node/data");
+    let arguments = ["format", "--cluster", "c", "--slot", "1", "--dir", "node", "--size", "2GiB"];
+    let mut command = command(folder.path(), &arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let mut sent = false;
+    let ran = watch(WAIT_LIMIT, child, |pid| {
+        if !sent && made.exists() {
+            sent = true;
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+        }
+    });
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("stopped; what it made is removed"), "{}", ran.stderr);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
 }
