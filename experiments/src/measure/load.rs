@@ -8,8 +8,9 @@ use super::stop::Stop;
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -219,10 +220,12 @@ pub(crate) async fn drive_until<W: Worker>(
     merge(&window, clients)
 }
 
-/// Runs each worker on a thread of its own until the limit, or until `stop`.
+/// Runs each worker on a thread of its own until the limit, or until `stop`. The window opens once
+/// all threads run, so that no row pays for their start.
 ///
 /// # Errors
-/// The first error of a worker; [`Stopped`](super::Stopped).
+/// The first error of a worker; the system's, if it starts no thread;
+/// [`Stopped`](super::Stopped).
 pub(crate) async fn drive_blocking<W: BlockingWorker>(
     workers: Vec<W>,
     limit: Limit,
@@ -230,30 +233,41 @@ pub(crate) async fn drive_blocking<W: BlockingWorker>(
 ) -> Result<Samples> {
     let stop = stop.clone();
     let run = move || {
-        std::thread::scope(|scope| {
-            let window = Window::open(limit, &stop);
-            let threads: Vec<_> = workers
-                .into_iter()
-                .map(|mut worker| {
-                    let window = Arc::clone(&window);
-                    scope.spawn(move || {
-                        let mut recorder = Recorder::new()?;
-                        while window.next() {
-                            let sent = Instant::now();
-                            worker.step().inspect_err(|_| window.fail())?;
-                            if !recorder.answered(&window, sent) {
-                                break;
-                            }
+        let clients = workers.into_iter().map(|worker| Ok((worker, Recorder::new()?)));
+        let clients: Vec<_> = clients.collect::<Result<_>>()?;
+        let opened = OnceLock::new();
+        thread::scope(|scope| {
+            let (runs, running) = mpsc::channel();
+            let start = |(mut worker, mut recorder): (W, Recorder)| {
+                let (runs, opened) = (runs.clone(), &opened);
+                thread::Builder::new().spawn_scoped(scope, move || {
+                    // Whoever waits for it is there until the window opens.
+                    let _ = runs.send(());
+                    let window: &Arc<Window> = opened.wait();
+                    while window.next() {
+                        let sent = Instant::now();
+                        worker.step().inspect_err(|_| window.fail())?;
+                        if !recorder.answered(window, sent) {
+                            break;
                         }
-                        Ok(recorder)
-                    })
+                    }
+                    Ok(recorder)
                 })
-                .collect();
-            let clients = threads.into_iter().map(|thread| {
+            };
+            let threads: Vec<_> = clients.into_iter().map(start).collect();
+            let started = threads.iter().filter(|thread| thread.is_ok()).count();
+            running.iter().take(started).for_each(drop);
+            let window = Window::open(limit, &stop);
+            if started < threads.len() {
+                // The threads that run wait for the window, and end at once.
+                window.fail();
+            }
+            let window = opened.get_or_init(|| window);
+            let ended = threads.into_iter().map(|thread| {
+                let thread = thread.context("starting a client's thread")?;
                 thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a client's thread panicked")))
             });
-            let clients = clients.collect();
-            merge(&window, clients)
+            merge(window, ended.collect())
         })
     };
     tokio::task::spawn_blocking(run).await.context("the load ended early")?
@@ -311,6 +325,31 @@ mod tests {
         let limit = Limit::Bounded { operations: u64::MAX / 2, time: Duration::from_millis(5) };
         let samples = drive(seven(&sent), limit).await.unwrap();
         assert_eq!(samples.elapsed, Duration::from_millis(5));
+    }
+
+    /// Notes when each client's first request began.
+    struct Starting(Arc<std::sync::Mutex<std::collections::HashSet<thread::ThreadId>>>);
+
+    impl BlockingWorker for Starting {
+        fn step(&mut self) -> Result<()> {
+            self.0.lock().unwrap().insert(thread::current().id());
+            // A client waits here for all others, which run already.
+            while self.0.lock().unwrap().len() < 7 {
+                thread::yield_now();
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn blocking_clients_run_side_by_side_on_threads_of_their_own() {
+        let (limit, stop) = (Limit::Operations(7), Stop::default());
+        let threads = Arc::default();
+        let workers = (0..7).map(|_| Starting(Arc::clone(&threads))).collect();
+        let samples = drive_blocking(workers, limit, &stop).await.unwrap();
+        assert_eq!((samples.latencies.len(), threads.lock().unwrap().len()), (7, 7));
+        let none = drive_blocking(Vec::<Failing>::new(), limit, &stop).await.unwrap();
+        assert_eq!(none.answered, 0);
     }
 
     struct Failing;

@@ -257,9 +257,9 @@ fn stamp(block: &mut [u8], rng: &mut StdRng) {
     }
 }
 
-/// A subject that leaves nothing to do in the background: after each round, outside of the measured
-/// time, everything on the filesystem is synced. Without it, a row pays for what the row before it
-/// left in memory.
+/// A subject that leaves nothing unsynced: after each round, outside of the measured time,
+/// everything on the filesystem is synced. Without it, a row pays for what the row before it left:
+/// data in memory, files that were removed.
 pub(crate) struct Settled {
     pub subject: Box<dyn Subject>,
     /// A folder on the filesystem.

@@ -23,8 +23,8 @@ pub(super) struct Made {
     pub beside: Vec<Case>,
     /// The deletes per second of each round, for each row of the third.
     pub deletes: Vec<mpsc::Receiver<f64>>,
-    /// The engines, by their rows.
-    pub engines: Vec<(String, Keys)>,
+    /// The engines, by their rows, and how often each had made space when the rounds began.
+    pub engines: Vec<(String, Keys, u64)>,
     /// What is to be removed.
     pub folders: Vec<String>,
     /// What was not laid out in time.
@@ -75,10 +75,7 @@ impl Maker<'_> {
     }
 
     fn case(&self, name: &str, answered_by: &str, subject: impl Subject + 'static) -> Case {
-        // Such a row leaves nothing.
-        if answered_by == "disk" {
-            return Case::new(name, answered_by, subject);
-        }
+        // Also a row that syncs leaves something: files that it removed, an engine's journal.
         let folder = self.context.place.path("");
         Case::new(name, answered_by, Settled { subject: Box::new(subject), folder })
     }
@@ -98,6 +95,7 @@ impl Maker<'_> {
                 objects: objects.clone(),
                 others: 0..self.sizes.others,
                 act,
+                deleted: Beside::none_deleted(DEPTH),
                 deletes,
             };
             let case = self.case(&rows::beside(who, act), answered_by, beside);
@@ -164,7 +162,8 @@ impl Maker<'_> {
                     let keys = self.engine(mode, &payloads).await?;
                     let others = self.sizes.others;
                     let objects = others..others + self.sizes.objects;
-                    if mode != Mode::Device && beside.is_none() {
+                    // As durable as the files, if there is such a mode.
+                    if mode == Mode::Sync || (mode != Mode::Device && beside.is_none()) {
                         beside = Some((mode, keys.clone()));
                     }
                     self.puts(&name, rows::mode_answered_by(mode), EnginePuts { keys, objects });
@@ -197,12 +196,12 @@ impl Maker<'_> {
         };
         let engine = context.engine(&name, bytes, options).await?;
         let keys = Keys::new(EngineLog::start(engine, bytes / 16), payloads);
-        self.made.engines.push((rows::cairn(mode), keys.clone()));
         context.step(&format!("laying out the objects of {name}"))?;
         let found = keys.lay_out(0..all, self.sizes.engine_time, &context.stop).await?;
         if found < all {
             self.made.laid_out.push(format!("{found} of {all} objects in {name}"));
         }
+        self.made.engines.push((rows::cairn(mode), keys.clone(), keys.waits().await));
         Ok(keys)
     }
 

@@ -13,9 +13,8 @@ use futures::future::BoxFuture;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// What a client does with its objects.
@@ -27,11 +26,14 @@ pub(super) enum Act {
     DeleteAndPut,
 }
 
+/// The object that a client deleted and has not put again. It outlives the round.
+pub(super) type Deleted = Arc<Mutex<Option<u64>>>;
+
 /// Picks what a client does next.
 struct Choice {
     objects: Range<u64>,
     act: Act,
-    deleted: Option<u64>,
+    deleted: Deleted,
     rng: StdRng,
 }
 
@@ -43,11 +45,12 @@ enum Next {
 impl Choice {
     fn new(objects: Range<u64>, act: Act, seed: u64, client: usize) -> Choice {
         let rng = StdRng::seed_from_u64(seed ^ ((client as u64) << 32));
-        Choice { objects, act, deleted: None, rng }
+        Choice { objects, act, deleted: Deleted::default(), rng }
     }
 
     fn next(&mut self) -> Next {
-        if let Some(object) = self.deleted.take() {
+        let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(object) = deleted.take() {
             return Next::Put(object);
         }
         let count = self.objects.end.saturating_sub(self.objects.start).max(1);
@@ -55,7 +58,7 @@ impl Choice {
         match self.act {
             Act::Put => Next::Put(object),
             Act::DeleteAndPut => {
-                self.deleted = Some(object);
+                *deleted = Some(object);
                 Next::Delete(object)
             }
         }
@@ -174,7 +177,12 @@ pub(super) struct EnginePuts {
 impl Subject for EnginePuts {
     fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
         let clients = engine_clients(&self.keys, &self.objects, load);
-        Box::pin(drive_until(clients, load.limit, &load.stop))
+        Box::pin(async move {
+            let samples = drive_until(clients, load.limit, &load.stop).await?;
+            // What it leaves to the background.
+            self.keys.sync().await?;
+            Ok(samples)
+        })
     }
 
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
@@ -203,17 +211,26 @@ pub(super) struct Beside {
     pub objects: Range<u64>,
     pub others: Range<u64>,
     pub act: Act,
+    /// What each of the other clients deleted last, so that it puts it again in the next round.
+    pub deleted: Vec<Deleted>,
     /// Told the deletes per second of each round.
     pub deletes: mpsc::Sender<f64>,
 }
 
 impl Beside {
+    /// Nothing is deleted yet by any of the clients.
+    pub(super) fn none_deleted(clients: usize) -> Vec<Deleted> {
+        (0..clients).map(|_| Deleted::default()).collect()
+    }
+
     async fn run(&self, load: &Load) -> Result<Samples> {
         let half = Load { depth: (load.depth / 2).max(1), ..load.clone() };
         let choice = |client| {
             let objects = share(&self.others, client, half.depth);
             // Clients of the measured half have the numbers below.
-            Choice::new(objects, self.act, load.seed, half.depth + client)
+            let choice = Choice::new(objects, self.act, load.seed, half.depth + client);
+            let deleted = self.deleted.get(client).map(Arc::clone).unwrap_or_default();
+            Choice { deleted, ..choice }
         };
         let (puts, others) = match &self.store {
             Store::Files(store) => {
@@ -229,10 +246,12 @@ impl Beside {
                 let puts = engine_clients(keys, &self.objects, &half);
                 let other = |client| EngineClient { keys: keys.clone(), choice: choice(client) };
                 let others = (0..half.depth).map(other).collect();
-                tokio::try_join!(
+                let samples = tokio::try_join!(
                     drive_until(puts, load.limit, &load.stop),
                     drive_until(others, load.limit, &load.stop)
-                )?
+                )?;
+                keys.sync().await?;
+                samples
             }
         };
         let deletes = match self.act {
@@ -291,6 +310,7 @@ mod tests {
             objects: objects.clone(),
             others,
             act,
+            deleted: Beside::none_deleted(1),
             deletes,
         };
         // An odd number: a client of the others ends with a delete.
@@ -301,5 +321,8 @@ mod tests {
         assert!(objects.clone().all(|object| store.get(object, &mut found).unwrap()));
         let gone = (0..4).filter(|object| !store.get(*object, &mut found).unwrap()).count();
         assert_eq!(gone, 1);
+        // The next round begins with putting it again, so an odd number ends with a put.
+        beside.round(&load).await.unwrap();
+        assert!((0..4).all(|object| store.get(object, &mut found).unwrap()));
     }
 }

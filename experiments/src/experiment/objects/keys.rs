@@ -39,7 +39,12 @@ impl Keys {
         Ok(self.log.engine().close().await?)
     }
 
-    /// How often clients had to wait for space.
+    /// Syncs what was put so far.
+    pub(super) async fn sync(&self) -> Result<()> {
+        Ok(self.log.engine().sync().await?)
+    }
+
+    /// How often a sync was made to free space.
     pub(super) async fn waits(&self) -> u64 {
         self.log.waits().await
     }

@@ -1,5 +1,5 @@
 //! Puts of 4 KiB objects: what fsync costs, what it costs to change filesystem metadata, and what
-//! each part of the engine's way to write gains. After Fractalbits, "Removing fsync".
+//! parts of a write path gain on raw files. After Fractalbits, "Removing fsync".
 //!
 //! ```text
 //! mod      sizes, bounds, the order of the run
@@ -13,7 +13,8 @@
 //! What holds here: the rows of the first two tables alternate in one series of rounds, so that any
 //! two of them can be compared. All rows have the same number of objects, and the same number of
 //! requests under way. What a row leaves unsynced is synced before the next row, outside of the
-//! measured time. Rounds that would end after the bound are left out.
+//! measured time, and every second round runs the rows in the reverse order. Rounds that would end
+//! after the bound are left out.
 
 mod cases;
 mod clients;
@@ -126,9 +127,9 @@ fn bounds(settings: &Settings) -> Bounds {
     let beside = if engines > 0 { 2 } else { 0 };
     let rows = u32::try_from(ROWS + engines + beside).unwrap_or(u32::MAX);
     let rounds = u32::try_from(settings.rounds()).unwrap_or(u32::MAX);
-    // A sync follows the rounds of about half of the rows. The two of files without fsync leave all
-    // their objects to it.
-    let settle = rows / 2 * Duration::from_millis(40) + 2 * fill(files_bytes);
+    // A sync follows each row. It takes 40 ms after the half of them that leave their writes to it,
+    // and 10 ms after the others. The two of files without fsync leave all their objects to it.
+    let settle = rows * Duration::from_millis(25) + 2 * fill(files_bytes);
     let engines = u32::try_from(engines).unwrap_or(u32::MAX);
     Bounds {
         // One of the files that each round makes anew is there at a time.
@@ -141,8 +142,8 @@ fn bounds(settings: &Settings) -> Bounds {
     }
 }
 
-/// Runs the cases as [`alternate`](super::alternate) does, until another round would not end in
-/// time. Returns how many rounds it ran, at least one.
+/// Runs the cases as [`alternate`](super::alternate) does, but every second round in the reverse
+/// order, until another round would not end in time. Returns how many rounds it ran, at least one.
 async fn rounds(
     context: &Context<'_>,
     cases: &mut [Case],
@@ -151,7 +152,12 @@ async fn rounds(
 ) -> Result<usize> {
     for round in 0..pace.rounds {
         let began = Instant::now();
-        for case in &mut *cases {
+        // A row follows another one each time.
+        let mut ordered: Vec<&mut Case> = cases.iter_mut().collect();
+        if round % 2 == 1 {
+            ordered.reverse();
+        }
+        for case in ordered {
             let Ok(subject) = &mut case.subject else { continue };
             context.step(&format!("round {} of {}: {}", round + 1, pace.rounds, case.name))?;
             let stop = context.stop.clone();
@@ -188,8 +194,8 @@ async fn run(context: &Context<'_>, pace: Pace, direct: Result<(), String>) -> R
     ];
     let mut notes = words::notes(&sizes, &made.laid_out);
     notes.extend(words::gains(&tables));
-    for (name, keys) in &made.engines {
-        notes.extend(words::waits(name, keys.waits().await));
+    for (name, keys, before) in &made.engines {
+        notes.extend(words::waits(name, keys.waits().await.saturating_sub(*before)));
     }
     notes.extend(words::rounds(&found, pace.rounds));
     context.step("removing the files")?;

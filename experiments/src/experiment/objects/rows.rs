@@ -1,4 +1,4 @@
-//! Names of rows, which parts of the engine they compare, and the tables.
+//! Names of rows, which parts of a write path they compare, and the tables.
 
 use super::clients::Act;
 use crate::experiment::{Case, LOAD_COLUMNS, load_figures};
@@ -11,7 +11,7 @@ use std::sync::mpsc;
 /// The first table.
 pub(in crate::experiment) const PUTS: &str = "Puts of 4 KiB objects";
 /// The second.
-pub(super) const PARTS: &str = "What each part of the engine gains";
+pub(super) const PARTS: &str = "What parts of such a write path gain, on raw files";
 /// The third.
 pub(super) const DELETES: &str = "Deletes beside puts";
 
@@ -55,6 +55,7 @@ pub(super) const PARTS_PAIRS: [(&str, &str, &str); 8] = [
 pub(super) const FILES_BESIDE: &str = "files, fsync of file and folder";
 
 pub(in crate::experiment) const NO_FSYNC: &str = "files, buffered, no fsync";
+/// The files that are beside raw writes and the engine, which write with `O_DIRECT`, too.
 const FSYNC: &str = "files, buffered, fsync of the file";
 pub(in crate::experiment) const FSYNC_BOTH: &str = "files, buffered, fsync of file and folder";
 

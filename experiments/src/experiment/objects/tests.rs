@@ -3,11 +3,14 @@
 use super::rows::{DELETES, PARTS, PARTS_ONLY, PUTS};
 use super::*;
 use crate::experiment::tests::{Silent, run_alone, settings};
+use crate::measure::Samples;
 use crate::measure::Stop;
 use crate::place::{FOLDER, Place};
 use crate::report::{Outcome, PlotData};
+use crate::subject::Subject;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const SHORT: Pace = Pace {
     rounds: 1,
@@ -40,7 +43,7 @@ fn every_row_is_there_measured_or_with_its_reason_in_bounded_space() {
     assert_eq!(rows(&found, PARTS).len(), PARTS_ONLY.len() + 2);
     let deletes = rows(&found, DELETES);
     assert_eq!(deletes.len(), 4);
-    assert!(deletes[2].0.starts_with("Cairn, replicated"), "the first mode that is justified");
+    assert!(deletes[2].0.starts_with("Cairn, sync"), "as durable as the files beside it");
     for title in [PUTS, PARTS, DELETES] {
         let table = found.table(title).unwrap();
         for row in &table.rows {
@@ -152,4 +155,31 @@ fn rounds_end_when_their_time_is_over_but_not_before_the_first() {
     let made_rounds = runtime.block_on(rounds(&context, &mut made.beside, pace, Instant::now()));
     assert_eq!(made_rounds.unwrap(), 1);
     assert!(made.beside.iter().filter(|case| case.subject.is_ok()).all(|c| c.rounds.len() == 1));
+}
+
+struct Noting(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+impl Subject for Noting {
+    fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, anyhow::Result<Samples>> {
+        self.1.lock().unwrap().push(self.0);
+        Box::pin(async { Samples::new() })
+    }
+}
+
+#[test]
+fn every_second_round_runs_the_rows_in_the_reverse_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::make(directory.path(), 0).unwrap();
+    let settings = settings();
+    let context =
+        Context { settings: &settings, place: &place, observer: &Silent, stop: Stop::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let ran = Arc::default();
+    let mut cases: Vec<Case> =
+        ["a", "b", "c"].map(|name| Case::new(name, "x", Noting(name, Arc::clone(&ran)))).into();
+    let pace = Pace { rounds: 3, ..SHORT };
+    let until = Instant::now() + Duration::from_secs(3600);
+    assert_eq!(runtime.block_on(rounds(&context, &mut cases, pace, until)).unwrap(), 3);
+    assert_eq!(ran.lock().unwrap().concat(), "abccbaabc");
+    assert_eq!(cases.iter().map(|case| &*case.name).collect::<String>(), "abc");
 }

@@ -5,7 +5,8 @@
 
 use super::super::words::thousands;
 use super::rows::{
-    DELETES, DSYNC, FSYNC_BOTH, NO_FSYNC, ONE_BY_ONE, PARTS, PARTS_PAIRS, PUTS, RAW, cairn,
+    DELETES, DIRECT_FSYNC_BOTH, DSYNC, FSYNC_BOTH, NO_FSYNC, ONE_BY_ONE, PARTS, PARTS_PAIRS, PUTS,
+    RAW, cairn,
 };
 use super::{DEPTH, Sizes};
 use crate::report::{Figure, Outcome, Plot, PlotData, Row, Table};
@@ -45,7 +46,7 @@ pub(super) fn sentences(tables: &[Table]) -> Vec<String> {
     let sync = cairn(Mode::Sync);
     let said = [
         fsync(puts(NO_FSYNC), puts(FSYNC_BOTH)),
-        metadata(puts(&sync), puts(FSYNC_BOTH), puts(DSYNC)),
+        synced(puts(DIRECT_FSYNC_BOTH), puts(FSYNC_BOTH), puts(DSYNC), puts(&sync)),
         replicated(puts(&cairn(Mode::Replicated)), puts(&sync), puts(FSYNC_BOTH)),
         dsync(value(tables, PARTS, ONE_BY_ONE, "rate"), puts(DSYNC)),
     ];
@@ -76,37 +77,66 @@ fn fsync(without: Option<f64>, with: Option<f64>) -> Option<String> {
     })
 }
 
-fn metadata(sync: Option<f64>, files: Option<f64>, raw: Option<f64>) -> Option<String> {
-    let raw = ratio(raw, files).zip(raw);
-    let raw = raw.map(|(factor, raw)| {
-        format!("raw O_DSYNC writes do {} ({} ×)", rate(raw), two_digits(factor))
-    });
-    let Some(factor) = ratio(sync, files) else {
-        let base = rate(files?);
-        return raw.map(|raw| {
-            format!(
-                "Synced before the answer, files do {base}, and {raw}: this is what \
-                 filesystem metadata costs."
-            )
-        });
-    };
+/// Files beside raw writes, both with `O_DIRECT` and synced.
+fn metadata(files: Option<f64>, raw: Option<f64>) -> Option<String> {
+    let factor = ratio(raw, files)?;
     let figures = format!(
-        "With everything synced before the answer, files do {} and Cairn does {} ({} ×)",
+        "With O_DIRECT and everything synced before the answer, files do {} and raw O_DSYNC writes \
+         do {} ({} ×)",
         rate(files?),
-        rate(sync?),
+        rate(raw?),
         two_digits(factor)
     );
-    let verdict = match factor {
-        f if f >= NOISE => {
-            "Cairn's gain is one write per value without filesystem metadata, and group commit"
+    Some(match factor {
+        f if f >= NOISE => format!(
+            "{figures}: a put of a file takes two syncs and changes filesystem metadata, a raw \
+             write takes one and changes none."
+        ),
+        f if f > 1.0 / NOISE => format!(
+            "{figures}: filesystem metadata, with two syncs for a put of a file, costs nothing \
+             that stands out here."
+        ),
+        _ => format!("{figures}: files are faster here, although a put takes two syncs."),
+    })
+}
+
+/// Cairn beside files. The raw writes tell how much of its gain is not group commit.
+fn cairn_synced(which: &str, files: f64, raw: Option<f64>, sync: Option<f64>) -> Option<String> {
+    let factor = ratio(sync, Some(files))?;
+    let verdict = match ratio(raw, Some(files)) {
+        _ if factor <= 1.0 / NOISE => ": Cairn is slower here",
+        _ if factor < NOISE => ": Cairn gains nothing that stands out here",
+        None => "",
+        Some(raw) if raw < NOISE => {
+            ": raw writes gain nothing that stands out, so Cairn's gain is group commit"
         }
-        f if f > 1.0 / NOISE => {
-            "avoiding filesystem metadata gains Cairn nothing that stands out here"
+        Some(raw) if raw >= factor * NOISE => {
+            ": raw writes gain more, although they have no group commit"
         }
-        _ => "avoiding filesystem metadata does not make Cairn faster here",
+        Some(_) => ": this gain has two parts, no filesystem metadata and group commit",
     };
-    let raw = raw.map(|raw| format!("; {raw}, without group commit")).unwrap_or_default();
-    Some(format!("{figures}{raw}: {verdict}."))
+    Some(format!(
+        "Cairn in mode sync does {}, {} × {which} files with fsync of file and folder{verdict}.",
+        rate(sync?),
+        two_digits(factor)
+    ))
+}
+
+/// Files, raw writes and Cairn, all synced. All of them write with `O_DIRECT`; where it is not
+/// there, buffered files are beside Cairn only.
+fn synced(
+    direct: Option<f64>,
+    buffered: Option<f64>,
+    raw: Option<f64>,
+    sync: Option<f64>,
+) -> Option<String> {
+    let raw = direct.and(raw);
+    let cairn = match direct {
+        Some(files) => cairn_synced("O_DIRECT", files, raw, sync),
+        None => cairn_synced("buffered", buffered?, None, sync),
+    };
+    let said: Vec<String> = [metadata(direct, raw), cairn].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join(" "))
 }
 
 fn replicated(replicated: Option<f64>, sync: Option<f64>, files: Option<f64>) -> Option<String> {
@@ -115,7 +145,7 @@ fn replicated(replicated: Option<f64>, sync: Option<f64>, files: Option<f64>) ->
     };
     let others: Vec<String> = [
         over(ratio(replicated, sync), "mode sync"),
-        over(ratio(replicated, files), "files with fsync of file and folder"),
+        over(ratio(replicated, files), "buffered files with fsync of file and folder"),
     ]
     .into_iter()
     .flatten()
@@ -137,20 +167,15 @@ const FREE: f64 = 1.3;
 fn dsync(without: Option<f64>, with: Option<f64>) -> Option<String> {
     let factor = ratio(without, with)?;
     let figures = format!(
-        "A raw write with O_DSYNC costs {} × one without ({} against {})",
+        "With {DEPTH} under way, a raw write with O_DSYNC costs {} × one without ({} against {})",
         two_digits(factor),
         rate(with?),
         rate(without?)
     );
     Some(if factor < FREE {
-        format!(
-            "{figures}: O_DSYNC is nearly free here, and what can be gained is filesystem \
-             metadata and one write per value."
-        )
+        format!("{figures}: with so many, O_DSYNC is nearly free here.")
     } else {
-        format!(
-            "{figures}: here the sync itself has a price, with or without a filesystem's metadata."
-        )
+        format!("{figures}: here the sync itself has a price.")
     })
 }
 
@@ -187,6 +212,7 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
             sizes.engine_bytes >> 20,
             (sizes.engine_bytes / 16).min(64 << 20) >> 20
         ),
+        format!("“{PARTS}” holds raw files only. The engine is not in it."),
         "Each gain isolates one variable. They share causes, so they neither add up nor multiply \
          to one number; what fsync costs and what filesystem metadata costs are two \
          numbers.".into(),
@@ -200,9 +226,9 @@ pub(super) fn notes(sizes: &Sizes, laid_out: &[String]) -> Vec<String> {
             sizes.others,
             half = DEPTH / 2
         ),
-        "After each round of a row that leaves something unsynced, the whole filesystem is \
-         synced, outside of the measured time, so that no row pays for the row before it. This \
-         includes what other programs wrote.".into(),
+        "After each round of a row the whole filesystem is synced, outside of the measured time, \
+         so that a row does not pay for what the row before it left unsynced. This includes what \
+         other programs wrote. Every second round runs the rows in the reverse order.".into(),
         "ext4 begins to write out a file when it is renamed over another one, without being \
          asked to (auto_da_alloc). So its files without fsync are not only in the page \
          cache.".into(),
@@ -229,12 +255,12 @@ pub(super) fn rounds(found: &[usize; 2], wanted: usize) -> Option<String> {
     })
 }
 
-/// Says where an engine's size was in the way.
+/// Says where an engine's size was in the way of puts, in the rounds.
 pub(super) fn waits(name: &str, times: u64) -> Option<String> {
     (times > 0).then(|| {
         format!(
-            "{name}: {times} times puts waited for a sync, since overwritten values free their \
-             space only then. A larger --size avoids it."
+            "{name}: in the rounds, puts had no space and waited for {times} syncs, since \
+             overwritten values free their space only then. A larger --size avoids it."
         )
     })
 }

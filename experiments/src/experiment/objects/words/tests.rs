@@ -20,6 +20,7 @@ fn tables(files: f64, sync: f64, dsync: f64) -> Vec<Table> {
         &[
             (NO_FSYNC, "page cache", 20_000.0),
             (FSYNC_BOTH, "disk", files),
+            (DIRECT_FSYNC_BOTH, "disk", files),
             ("Cairn, replicated", "device", 60_000.0),
             ("Cairn, sync", "disk", sync),
             (DSYNC, "disk", dsync),
@@ -36,10 +37,17 @@ fn on_a_disk_with_slow_syncs_the_sync_has_a_price() {
     let said = sentences(&tables);
     assert_eq!(said.len(), 4);
     assert!(said[0].contains("a factor of 20."), "{}", said[0]);
-    assert!(said[1].contains("Cairn does 8,000/s (8.0 ×)"), "{}", said[1]);
-    assert!(said[1].contains("4,000/s (4.0 ×), without group commit: Cairn's gain"));
-    assert!(said[2].contains("60,000/s, 7.5 × mode sync, 60 × files"), "{}", said[2]);
-    assert!(said[3].contains("costs 10 × one without") && said[3].contains("has a price"));
+    assert_eq!(
+        said[1],
+        "With O_DIRECT and everything synced before the answer, files do 1,000/s and raw O_DSYNC \
+         writes do 4,000/s (4.0 ×): a put of a file takes two syncs and changes filesystem \
+         metadata, a raw write takes one and changes none. Cairn in mode sync does 8,000/s, 8.0 × \
+         O_DIRECT files with fsync of file and folder: this gain has two parts, no filesystem \
+         metadata and group commit."
+    );
+    assert!(said[2].contains("60,000/s, 7.5 × mode sync, 60 × buffered files"), "{}", said[2]);
+    assert!(said[3].starts_with("With 32 under way, a raw write with O_DSYNC costs 10 × one"));
+    assert!(said[3].contains("has a price"), "{}", said[3]);
     assert_eq!(
         plots(&tables)[0].sentence,
         "Of the rows that are on the disk at the answer, “Cairn, sync” is the fastest: 8,000/s, \
@@ -57,10 +65,41 @@ fn figures_that_speak_against_cairn_are_said() {
     assert!(said[0].contains("gains nothing that stands out (a factor of 1.0)"));
     let slower = fsync(Some(10.0), Some(20.0)).unwrap();
     assert!(slower.contains("slower without fsync (0.50 ×)"), "{slower}");
-    assert!(said[1].contains("(0.51 ×)"), "{}", said[1]);
-    assert!(said[1].contains("does not make Cairn faster here"));
-    assert!(said[3].contains("nearly free here"));
+    assert!(said[1].contains("0.51 × O_DIRECT files"), "{}", said[1]);
+    assert!(said[1].ends_with("Cairn is slower here."), "{}", said[1]);
+    assert!(said[3].starts_with("With 32 under way") && said[3].contains("nearly free here"));
     assert!(plots(&tables)[0].sentence.contains(&format!("“{DSYNC}” is the fastest: 39,000/s")));
+}
+
+#[test]
+fn metadata_has_the_gain_that_the_raw_writes_show_and_no_other() {
+    let said = |raw, sync| synced(Some(5000.0), Some(1.0), raw, sync).unwrap();
+    let none = said(Some(4000.0), Some(12_000.0));
+    assert!(none.contains("(0.80 ×): files are faster here"), "{none}");
+    assert!(none.ends_with("so Cairn's gain is group commit."), "{none}");
+    let same = said(Some(5100.0), Some(5200.0));
+    assert!(same.contains("metadata, with two syncs for a put of a file, costs nothing"), "{same}");
+    assert!(same.ends_with("Cairn gains nothing that stands out here."), "{same}");
+    let more = said(Some(20_000.0), Some(10_000.0));
+    assert!(more.ends_with("raw writes gain more, although they have no group commit."), "{more}");
+    // Without one of them, nothing is said of it.
+    let without_cairn = said(Some(2500.0), None);
+    assert!(without_cairn.contains("(0.50 ×): files are faster"), "{without_cairn}");
+    assert!(!without_cairn.contains("Cairn") && !without_cairn.contains("costs"));
+    let without_raw = said(None, Some(10_000.0));
+    assert_eq!(
+        without_raw,
+        "Cairn in mode sync does 10,000/s, 2.0 × O_DIRECT files with fsync of file and folder."
+    );
+}
+
+#[test]
+fn without_direct_files_raw_writes_are_not_beside_them() {
+    let said = synced(None, Some(10.0), Some(20.0), Some(30.0)).unwrap();
+    let wanted =
+        "Cairn in mode sync does 30/s, 3.0 × buffered files with fsync of file and folder.";
+    assert_eq!(said, wanted);
+    assert_eq!(synced(None, Some(10.0), Some(20.0), None), None);
 }
 
 #[test]
@@ -70,7 +109,6 @@ fn without_figures_there_is_no_sentence() {
     let tables = [puts, Table::new(PARTS, &LOAD_COLUMNS)];
     assert!(sentences(&tables).is_empty() && plots(&tables).is_empty());
     assert!(sentences(&[]).is_empty() && gains(&[]).is_empty());
-    assert!(metadata(None, Some(10.0), Some(20.0)).unwrap().contains("(2.0 ×)"));
     assert_eq!(ratio(Some(1.0), Some(0.0)), None);
 }
 
@@ -108,4 +146,18 @@ fn a_tail_that_grows_or_shrinks_beside_deletes_is_said_so() {
 fn rounds_that_were_left_out_are_said() {
     assert_eq!(rounds(&[5, 5], 5), None);
     assert!(rounds(&[2, 5], 5).unwrap().contains("2 rounds of the first two tables and 5"));
+}
+
+#[test]
+fn forced_syncs_are_not_called_waiting_puts() {
+    assert_eq!(waits("Cairn, sync", 0), None);
+    let said = waits("Cairn, sync", 3).unwrap();
+    assert!(said.contains("in the rounds") && said.contains("waited for 3 syncs"), "{said}");
+}
+
+#[test]
+fn a_reader_is_told_that_the_engine_is_not_among_the_parts() {
+    let settings = crate::experiment::tests::settings();
+    let notes = notes(&Sizes::new(&settings), &[]).join("\n");
+    assert!(notes.contains("on raw files”") && notes.contains("engine is not in it"), "{notes}");
 }
