@@ -1,7 +1,7 @@
 //! Batches as rows, sentences and a plot.
 
 use super::events::shares;
-use super::image::{Kind, State};
+use super::image::{COMMITS, Kind, State};
 use super::replay::{Replayed, Script};
 use super::{Effort, FILES, MIB, Sizes, engine_row, files_row};
 use crate::experiment::Context;
@@ -9,17 +9,22 @@ use crate::measure::{figure, spread};
 use crate::report::{Figure, Plot, PlotData, Table};
 use crate::subject::FileSync;
 use cairn_engine::Mode;
+use std::time::Duration;
 
-/// The column that paths are compared by.
-pub(super) const TIME: &str = "time per 10,000 events";
+/// The columns of times per 10,000 events, without and with the sync after the batches.
+pub(super) const TIME: &str = "mean time per 10,000 events";
+const SYNC: &str = "sync per 10,000 events";
+/// Paths are compared by this one.
+const WITH_SYNC: &str = "with the sync";
 const DEVIATION: &str = "deviation";
-const COLUMNS: [(&str, &str); 6] = [
+const COLUMNS: [(&str, &str); 7] = [
     ("events", "/s"),
     (TIME, "s"),
     (DEVIATION, "s"),
     ("first batch", "s"),
     ("last batch", "s"),
-    ("sync afterwards", "s"),
+    (SYNC, "s"),
+    (WITH_SYNC, "s"),
 ];
 /// Times whose ratio is below this count as equal.
 const EQUAL: f64 = 1.1;
@@ -74,15 +79,16 @@ pub(super) fn table(title: &str, rows: &[Measured]) -> Table {
             Ok(replayed) => {
                 let seconds = row.seconds();
                 let rates: Vec<f64> = seconds.iter().map(|seconds| 10_000.0 / seconds).collect();
-                let syncs: Vec<f64> =
-                    replayed.syncs.iter().map(|sync| sync.as_secs_f64()).collect();
+                let (time, sync) = (mean_figure(&seconds), replayed.sync_seconds());
+                let with_sync = time.zip(sync).map(|(time, sync)| time.median + sync);
                 let figures = vec![
                     spread(&rates),
-                    mean_figure(&seconds),
+                    time,
                     deviation(&seconds).and_then(figure),
                     seconds.first().copied().and_then(figure),
                     seconds.get(1..).and_then(<[f64]>::last).copied().and_then(figure),
-                    mean_figure(&syncs),
+                    sync.and_then(figure),
+                    with_sync.and_then(figure),
                 ];
                 table.measured(&*row.name, &*row.answered_by, figures);
             }
@@ -104,17 +110,17 @@ fn two_digits(number: f64) -> String {
     if number < 0.1 { format!("{number:.3}") } else { format!("{number:.decimals$}") }
 }
 
-/// The figures of two rows that a sentence compares: how many times as long the first one takes.
+/// The figures of two rows that a sentence compares: their times with the sync, and how many times
+/// as long the first one takes.
 fn times(table: &Table, one: &str, other: &str) -> Option<(f64, f64, f64)> {
-    let (one, other) = (table.value(one, TIME)?, table.value(other, TIME)?);
+    let (one, other) = (table.value(one, WITH_SYNC)?, table.value(other, WITH_SYNC)?);
     (one > 0.0 && other > 0.0).then(|| (one, other, one / other))
 }
 
 /// Whether the means of two rows differ by 10 % and by more than their batches deviate. A row of
 /// one batch has no deviation, so it says nothing about a small difference.
 fn differ(table: &Table, one: &str, other: &str) -> Option<bool> {
-    let (_, _, ratio) = times(table, one, other)?;
-    let (mean, other_mean) = (table.value(one, TIME)?, table.value(other, TIME)?);
+    let (mean, other_mean, ratio) = times(table, one, other)?;
     let deviations = table.value(one, DEVIATION)? + table.value(other, DEVIATION)?;
     Some(ratio.max(1.0 / ratio) >= EQUAL && (mean - other_mean).abs() > deviations)
 }
@@ -125,8 +131,8 @@ pub(super) fn sentences(table: &Table) -> Vec<String> {
     let cost = times(table, synced, without).map(|(with, without, ratio)| {
         let (with, without) = (two_digits(with), two_digits(without));
         let figures = format!(
-            "Files take {without} s per 10,000 events without fsync, and {with} s with fsync of \
-             file and folder"
+            "With the sync afterwards, files take {without} s per 10,000 events without fsync, \
+             and {with} s with fsync of file and folder"
         );
         match ratio {
             EQUAL.. => format!("{figures}: {} times as long.", two_digits(ratio)),
@@ -144,7 +150,7 @@ pub(super) fn sentences(table: &Table) -> Vec<String> {
                 _ if ratio * EQUAL > 1.0 => "they differ by less than 10 %".to_owned(),
                 _ => format!("the engine is {} times as slow", two_digits(1.0 / ratio)),
             };
-            format!("{meaning}, {figures} per 10,000 events: {found}.")
+            format!("{meaning}, {figures} per 10,000 events, with the sync afterwards: {found}.")
         })
     };
     let durable = engine(Mode::Sync, synced, "At equal durability");
@@ -153,34 +159,52 @@ pub(super) fn sentences(table: &Table) -> Vec<String> {
 }
 
 /// What the second table shows.
-pub(super) fn own_sentences(table: &Table) -> Vec<String> {
-    [commit_sentence(table), fullness_sentence(table)].into_iter().flatten().collect()
+pub(super) fn own_sentences(table: &Table, rows: &[Measured]) -> Vec<String> {
+    [commit_sentence(table, rows), fullness_sentence(table)].into_iter().flatten().collect()
 }
 
-/// Whether ext4's commit interval shows.
-fn commit_sentence(table: &Table) -> Option<String> {
-    let row = |commit: u32| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
-    let measured = || {
-        let times = [1, 5, 30].map(|commit| (commit, table.value(&row(commit), TIME)));
-        times.into_iter().filter_map(|(commit, time)| Some((commit, time?)))
+/// Whether ext4's commit interval shows. A row that ends before its interval does says nothing
+/// about it.
+fn commit_sentence(table: &Table, rows: &[Measured]) -> Option<String> {
+    let name = |commit: u32| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
+    let replaying = |commit: u32| {
+        let row = rows.iter().find(|row| row.name == name(commit))?;
+        row.replayed.as_ref().ok().map(Replayed::replaying)
     };
+    let measured = COMMITS.map(|commit| {
+        let time = table.value(&name(commit), WITH_SYNC)?;
+        let reached = replaying(commit)? > Duration::from_secs(commit.into());
+        Some((commit, time, reached))
+    });
+    let measured: Vec<_> = measured.into_iter().flatten().collect();
+    let reached = || measured.iter().filter(|row| row.2).map(|row| (row.0, row.1));
     let by_time = |one: &(u32, f64), other: &(u32, f64)| one.1.total_cmp(&other.1);
-    let (fast, least) = measured().min_by(by_time)?;
-    let (slow, most) = measured().max_by(by_time)?;
+    let found = reached().min_by(by_time).zip(reached().max_by(by_time));
+    let Some(((fast, least), (slow, most))) = found else {
+        return (!measured.is_empty()).then(|| {
+            "The commit interval is not judged: no row of files without fsync replayed for \
+             longer than its interval."
+                .to_owned()
+        });
+    };
     if fast == slow {
-        return None;
+        return Some(format!(
+            "The commit interval is not judged: of the files without fsync, only commit={fast} \
+             replayed for longer than its interval."
+        ));
     }
     let (least, most) = (two_digits(least), two_digits(most));
     let figures = format!(
-        "Files without fsync on the empty filesystem of its own take between {least} s \
-         (commit={fast}) and {most} s (commit={slow}) per 10,000 events"
+        "In one run each, with the sync afterwards, files without fsync on the empty filesystem \
+         of its own take between {least} s (commit={fast}) and {most} s (commit={slow}) per \
+         10,000 events"
     );
-    Some(match differ(table, &row(slow), &row(fast)) {
-        Some(true) => format!("{figures}: the commit interval matters here."),
+    Some(match differ(table, &name(slow), &name(fast)) {
+        Some(true) => format!("{figures}: more apart than single batches deviate by."),
         Some(false) => {
-            format!("{figures}: below 10 % or within what single batches deviate by, no effect.")
+            format!("{figures}: less than 10 % apart, or within what single batches deviate by.")
         }
-        None => format!("{figures}, with too few batches to call it an effect."),
+        None => format!("{figures}, with too few batches to compare."),
     })
 }
 
@@ -198,8 +222,8 @@ fn fullness_sentence(table: &Table) -> Option<String> {
     let slowed = pairs.iter().filter(|pair| pair.1 == Some(true) && pair.4 > 1.0);
     if let Some((name, _, full, empty, _)) = slowed.max_by(by_ratio) {
         return Some(format!(
-            "A filesystem that is 90 % full slows this path most: {name}, {} s per 10,000 events \
-             empty and {} s full.",
+            "In one run each, with the sync afterwards, this path is slowed most on the filesystem \
+             that is 90 % full: {name}, {} s per 10,000 events empty and {} s full.",
             two_digits(*empty),
             two_digits(*full)
         ));
@@ -207,8 +231,9 @@ fn fullness_sentence(table: &Table) -> Option<String> {
     let judged = pairs.iter().filter(|pair| pair.1.is_some()).count();
     (judged > 0).then(|| {
         format!(
-            "A filesystem that is 90 % full slows none of the {judged} paths with more than one \
-             batch by 10 % and beyond what single batches deviate by."
+            "In one run each, with the sync afterwards, none of the {judged} paths with more than \
+             one batch is slower by 10 %, and by more than single batches deviate, on the \
+             filesystem that is 90 % full."
         )
     })
 }
@@ -227,7 +252,7 @@ pub(super) fn plot(rows: &[Measured]) -> Option<Plot> {
     let tick = |batch: &usize| (*batch as f64, batch.to_string());
     let data = PlotData::Lines {
         x: "batch".to_owned(),
-        y: "time per 10,000 events (s)".to_owned(),
+        y: "time per 10,000 events, without the sync (s)".to_owned(),
         ticks: [1, 2, 3, 5, 10, 20, 30].iter().filter(|batch| **batch <= most).map(tick).collect(),
         lines,
     };
@@ -283,6 +308,20 @@ pub(super) fn cut_notes(rows: &[Measured], batches: usize) -> Vec<String> {
     notes
 }
 
+/// The engines whose size was in the way.
+pub(super) fn waits_notes(rows: &[Measured], engine_bytes: u64) -> Vec<String> {
+    let waits = rows.iter().filter_map(|row| Some((&row.name, row.replayed.as_ref().ok()?.waits)));
+    let waits = waits.filter(|(_, waits)| *waits > 0);
+    let note = |(name, waits)| {
+        format!(
+            "{name}: {waits} times an upload waited for a sync, since the engine of {} MiB uses \
+             space again only then.",
+            engine_bytes / MIB
+        )
+    };
+    waits.map(note).collect()
+}
+
 /// What a reader must know.
 pub(super) fn notes(
     context: &Context<'_>,
@@ -295,33 +334,40 @@ pub(super) fn notes(
         format!("{uploads:.0} % uploads, {downloads:.0} % downloads, {deletes:.0} % deletes")
     });
     let [here, own] = shares;
-    let reads = match context.place.direct() {
-        Ok(()) => "the engine reads its files with O_DIRECT",
-        Err(_) => "the engine's files are in the page cache too, since O_DIRECT is refused here",
-    };
     let mut notes = vec![
         format!(
             "One client replays the same log of events through each path: {here}. Pieces have \
              2 KiB to 256 KiB, and at most {} MiB of them live at a time. An upload is a temporary \
-             file and a rename, or a put. Before the first batch, {} events are not counted.",
+             file and a rename, or a put. Before the first batch, events are not counted: at most \
+             {}, and at most for a tenth of the path's time.",
             sizes.live / MIB,
             effort.batch / 5
         ),
         format!(
-            "A batch has {} events; its time is given per 10,000 events. {TIME} is the mean of the \
-             batches with the least and the most; its deviation is that of single batches. A path \
-             ends after {} s in the directory.",
+            "A batch has {} events, and the first one also those that the warm-up left. All times \
+             are given per 10,000 events. \"{TIME}\" is the mean of the batches with the least \
+             and the most, and stands as `median` in the JSON. Its deviation is that of single \
+             batches. A path ends after {} s in the directory.",
             effort.batch,
             effort.limit.as_secs_f64()
         ),
-        "The paths take turns, batch by batch. After each batch the whole filesystem is synced, so \
-         that no path pays for another one's pages. This sync is not part of the batch: \"sync \
-         afterwards\" is the time that it took, and what an answer from the page cache still owes."
-            .to_owned(),
         format!(
-            "Downloads of files come from the page cache, since the pieces were written a moment \
-             before; {reads}. The source empties the page cache before each batch."
+            "The paths take turns, batch by batch. After each batch the whole filesystem is \
+             synced, so that no path pays for another one's pages. This sync is not part of the \
+             batch. It is what an answer from the page cache still owes, and it also writes what \
+             other programs left. Sentences compare \"{WITH_SYNC}\". The fewer events a sync \
+             follows, the more it costs for each of them."
         ),
+        format!(
+            "Each engine has {} MiB, and on the filesystem of its own {} MiB. It syncs after a \
+             sixteenth of that, instead of 64 MiB, since it uses space again only after a sync.",
+            sizes.engine / MIB,
+            sizes.own_engine / MIB
+        ),
+        "Downloads of files come from the page cache, since the pieces were written a moment \
+         before. The engine reads its files with O_DIRECT. The source empties the page cache \
+         before each batch."
+            .to_owned(),
         "The source replayed 1,750,000 events of a real node on one hard disk with 1 GB of memory: \
          90,021 s with fsync, 34,981 s without, 28,760 s with a longer commit interval too. This \
          log is generated and has more downloads and deletes, so compare ratios, not seconds."
@@ -330,11 +376,12 @@ pub(super) fn notes(
     if context.settings.root {
         notes.push(format!(
             "The filesystem of its own is ext4 in a file of {} MiB behind a loop device. Its log: \
-             {own}, pieces of 2 KiB to 16 KiB, at most {} MiB of them live. When full, a large \
-             file and the engine's directory leave 10 % free; when empty, only the engine's \
-             directory is there. Here each path runs alone to its end, with one sync after it, \
-             since syncs between batches would hide the commit interval. A path ends after {} s, \
-             so a longer interval ends with the row. The loop device adds work to \
+             {own}, pieces of 2 KiB to 16 KiB, at most {} MiB of them live. When full, one new \
+             large file and the engines' directories leave 10 % free: such a filesystem is not \
+             aged. When empty, only the engines' directories are there. Each path runs once, in \
+             the order of the rows, alone to its end. It is synced only before and after, since \
+             syncs between batches would hide the commit interval. A path ends after {} s. The \
+             small journal can commit before the interval ends. The loop device adds work to \
              each write: compare these rows with each other, not with the first table.",
             sizes.image / MIB,
             sizes.own_live / MIB,
@@ -346,25 +393,32 @@ pub(super) fn notes(
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::Batch;
+    use super::super::replay::{Batch, Synced};
     use super::*;
     use crate::report::Outcome;
-    use std::time::Duration;
 
-    /// A path whose batches of 10,000 events take so many seconds.
+    /// A path whose batches of 10,000 events take so many seconds, and their syncs nothing.
     fn path(name: &str, seconds: &[f64]) -> Measured {
+        owing(name, seconds, 0.0)
+    }
+
+    /// The same, with so many seconds for a sync after all batches.
+    fn owing(name: &str, seconds: &[f64], sync: f64) -> Measured {
         let batch = |seconds: &f64| Batch {
             events: 10_000,
             elapsed: Duration::from_secs_f64(*seconds),
             whole: true,
         };
         let batches = seconds.iter().map(batch).collect();
-        Measured::new(name, "disk", Replayed { batches, syncs: vec![Duration::from_secs(1)] })
+        let (events, elapsed) = (10_000 * seconds.len(), Duration::from_secs_f64(sync));
+        let syncs = vec![Synced { events, elapsed }];
+        Measured::new(name, "disk", Replayed { batches, syncs, waits: 0 })
     }
 
     #[test]
     fn a_row_has_mean_and_deviation_and_the_first_and_the_last_batch() {
-        let rows = [path("a", &[1.0, 2.0, 6.0]), path("b", &[4.0]), Measured::not_made("c", "no")];
+        let rows =
+            [owing("a", &[1.0, 2.0, 6.0], 1.5), path("b", &[4.0]), Measured::not_made("c", "no")];
         let found = table("t", &rows);
         for (column, meant) in [(TIME, 3.0), ("first batch", 1.0), ("last batch", 6.0)] {
             assert_eq!(found.value("a", column), Some(meant), "{column}");
@@ -372,7 +426,7 @@ mod tests {
         let deviation = found.value("a", DEVIATION).unwrap();
         assert!((deviation - 7.0f64.sqrt()).abs() < 1e-9, "{deviation}");
         assert_eq!(found.value("a", "events"), Some(5000.0));
-        assert_eq!(found.value("a", "sync afterwards"), Some(1.0));
+        assert_eq!((found.value("a", SYNC), found.value("a", WITH_SYNC)), (Some(0.5), Some(3.5)));
         assert_eq!(found.value("b", TIME), Some(4.0));
         assert_eq!(found.value("b", DEVIATION).or(found.value("b", "last batch")), None);
         assert_eq!(found.rows[2].outcome, Outcome::NotMade("no".into()));
@@ -401,23 +455,69 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_and_a_full_filesystem_matter_only_beyond_the_deviation() {
+    fn what_a_path_owes_counts_in_every_comparison() {
+        let rows = [
+            owing(files_row(FileSync::Nothing), &[1.0], 7.0),
+            path(files_row(FileSync::FileAndFolder), &[4.0]),
+            path(engine_row(Mode::Replicated), &[4.0]),
+        ];
+        let found = sentences(&table("t", &rows));
+        assert!(found[0].contains("take 8.0 s") && found[0].contains("does not slow"), "{found:?}");
+        assert!(found[1].ends_with("the engine is 2.0 times as fast."), "{found:?}");
+        let name = |commit| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
+        let rows = [path(&name(1), &[4.0, 4.1]), owing(&name(5), &[4.0, 4.1], 8.0)];
+        let found = own_sentences(&table("t", &rows), &rows);
+        assert!(found[0].contains("8.1 s (commit=5)") && found[0].contains(": more apart"));
+    }
+
+    #[test]
+    fn an_interval_that_a_row_did_not_reach_is_not_judged() {
+        let of = |seconds: &[(u32, &[f64])]| {
+            let name = |commit| Kind::Files(FileSync::Nothing, commit).row(State::Empty);
+            let rows: Vec<_> = seconds.iter().map(|(at, all)| path(&name(*at), all)).collect();
+            own_sentences(&table("t", &rows), &rows)
+        };
+        let found = of(&[(1, &[0.3, 0.3]), (5, &[0.6, 0.6]), (30, &[9.0, 9.0])]);
+        assert!(found.len() == 1 && found[0].contains("no row of files"), "{found:?}");
+        let found = of(&[(1, &[0.6, 0.6]), (5, &[2.4, 2.4])]);
+        assert!(found.len() == 1 && found[0].contains("only commit=1 "), "{found:?}");
+        let found = of(&[(1, &[3.0, 3.2]), (5, &[2.9, 2.9]), (30, &[9.0, 9.0])]);
+        assert!(found[0].contains("2.9 s (commit=5)") && found[0].contains("3.1 s (commit=1)"));
+        assert!(found[0].contains("less than 10 %") && !found[0].contains("commit=30"));
+        assert!(of(&[]).is_empty());
+    }
+
+    #[test]
+    fn an_engine_that_was_too_small_is_noted() {
+        let mut row = path("engine sync", &[1.0]);
+        assert!(waits_notes(std::slice::from_ref(&row), 64 * MIB).is_empty());
+        if let Ok(replayed) = &mut row.replayed {
+            replayed.waits = 3;
+        }
+        let found = waits_notes(&[row, Measured::not_made("a", "no")], 64 * MIB);
+        assert!(found.len() == 1 && found[0].starts_with("engine sync: 3 times"), "{found:?}");
+        assert!(found[0].contains("64 MiB"), "{found:?}");
+    }
+
+    #[test]
+    fn an_interval_and_a_full_filesystem_are_compared_beyond_the_deviation() {
         let of = |slow: &[f64], full: &[f64]| {
             let row = |commit, state| Kind::Files(FileSync::Nothing, commit).row(state);
             let rows = [
                 path(&row(1, State::Empty), slow),
-                path(&row(30, State::Empty), &[1.0, 1.2]),
-                path(&row(30, State::Full), full),
+                path(&row(5, State::Empty), &[3.0, 3.2]),
+                path(&row(5, State::Full), full),
             ];
-            own_sentences(&table("t", &rows))
+            own_sentences(&table("t", &rows), &rows)
         };
-        let found = of(&[3.0, 3.2], &[5.0, 5.2]);
-        assert!(found[0].ends_with("the commit interval matters here."), "{found:?}");
-        assert!(found[1].contains("slows this path most: files without fsync, commit=30"));
-        let found = of(&[1.0, 4.0], &[0.9, 1.2]);
-        assert!(found[0].ends_with("no effect.") && found[1].contains("slows none of the 1 paths"));
+        let found = of(&[5.0, 5.2], &[5.0, 5.2]);
+        assert!(found[0].ends_with(": more apart than single batches deviate by."), "{found:?}");
+        assert!(found[1].contains("90 % full: files without fsync, commit=5, 3.1 s"), "{found:?}");
+        assert!(found.iter().all(|one| one.starts_with("In one run each")), "{found:?}");
+        let found = of(&[2.0, 6.0], &[2.9, 3.2]);
+        assert!(found[0].contains("within what") && found[1].contains("none of the 1 paths"));
         let found = of(&[3.0], &[5.0]);
-        assert!(found.len() == 1 && found[0].contains("too few batches"), "{found:?}");
+        assert!(found[0].contains("too few batches"), "{found:?}");
     }
 
     #[test]

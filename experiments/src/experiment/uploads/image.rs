@@ -7,13 +7,13 @@
 use super::figures::Measured;
 use super::mount::{Mounted, isolate, make_ext4};
 use super::replay::{Client, Replayed, Script, Store, sync_filesystem};
-use super::{Sizes, answered_by, engine_row, files_row};
+use super::{Sizes, answered_by, engine_options, engine_row, files_row};
 use crate::experiment::{Context, Settings};
 use crate::measure::{Payloads, Stop, Stopped};
 use crate::subject::{EngineLog, FileStore, FileSync, make_engine_with};
 use anyhow::{Context as _, Result};
 use cairn_engine::io::Backend;
-use cairn_engine::{Engine, Mode, Options};
+use cairn_engine::{Engine, Mode};
 use nix::sys::statvfs::statvfs;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -27,6 +27,8 @@ use tokio::sync::mpsc;
 /// The image and the folder where it is mounted.
 const IMAGE: &str = "image";
 const MOUNT: &str = "own-filesystem";
+/// ext4's commit intervals, in seconds.
+pub(super) const COMMITS: [u32; 3] = [1, 5, 30];
 /// The share of the filesystem that is used when it is full.
 const FULL_PERCENT: u64 = 90;
 /// One write while a file is filled.
@@ -64,18 +66,23 @@ pub(super) enum Kind {
 impl Kind {
     /// The rows of each state, in order.
     pub(super) fn all(settings: &Settings) -> Vec<Kind> {
-        let found = settings.modes.iter().find(|(mode, _)| *mode == Mode::Replicated);
-        let refused = match found {
-            Some((_, refused)) => refused.clone(),
-            None => Some("the mode is not offered here".to_owned()),
+        let engine = |mode| {
+            let found = settings.modes.iter().find(|(found, _)| *found == mode);
+            let refused = match found {
+                Some((_, refused)) => refused.clone(),
+                None => Some("the mode is not offered here".to_owned()),
+            };
+            Kind::Engine(mode, refused)
         };
-        vec![
-            Kind::Files(FileSync::Nothing, 1),
-            Kind::Files(FileSync::Nothing, 5),
-            Kind::Files(FileSync::Nothing, 30),
-            Kind::Files(FileSync::FileAndFolder, 5),
-            Kind::Engine(Mode::Replicated, refused),
-        ]
+        let others =
+            [Kind::Files(FileSync::FileAndFolder, 5), engine(Mode::Replicated), engine(Mode::Sync)];
+        let unsynced = COMMITS.map(|commit| Kind::Files(FileSync::Nothing, commit));
+        unsynced.into_iter().chain(others).collect()
+    }
+
+    /// The engines that are made for these rows.
+    pub(super) fn engines(kinds: &[Kind]) -> u64 {
+        kinds.iter().filter(|kind| matches!(kind, Kind::Engine(_, None))).count() as u64
     }
 
     /// The row's name.
@@ -241,7 +248,8 @@ impl Job {
                     let at = engines.iter().position(|(found, _)| found == mode);
                     let engine = at.map(|at| engines.swap_remove(at).1).context("no engine")?;
                     let log = EngineLog::start(engine, self.sizes.own_engine / 16);
-                    let answer = match mounted.direct {
+                    // A sync reaches the disk in both cases.
+                    let answer = match mounted.direct || *mode == Mode::Sync {
                         true => answered_by(*mode),
                         false => "page cache below the loop device",
                     };
@@ -262,11 +270,11 @@ impl Job {
         mounted.unmount().await
     }
 
-    /// One row, batch after batch, with one sync at its end: a commit interval shows only where
-    /// nothing else commits.
+    /// One row, batch after batch, with one sync before the first and one after the last: a commit
+    /// interval shows only where nothing else commits.
     async fn replay(&self, store: Store) -> Result<Replayed> {
         let mut client = Client::new(store, &self.script, &self.stop);
-        client.warm_up().await?;
+        client.warm_up(&self.mount).await?;
         while !client.ended() {
             client.batch().await?;
         }
@@ -275,8 +283,8 @@ impl Job {
     }
 
     async fn engine(&self, mode: Mode) -> Result<Engine> {
-        let (path, bytes) = (self.mount.join("engine"), self.sizes.own_engine);
-        let options = |boot| Options::new(mode, boot, 1);
+        let (path, bytes) = (self.mount.join(format!("engine-{mode}")), self.sizes.own_engine);
+        let options = |boot| engine_options(mode, boot, bytes);
         let engine = make_engine_with(&path, bytes, Backend::Auto, &mut |_, _| {}, options).await?;
         self.stop.check()?;
         Ok(engine)
@@ -312,23 +320,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn rows_have_different_names_and_the_engine_has_its_reason() {
+    fn rows_have_different_names_and_the_engines_have_their_reasons() {
         let mut settings = settings();
         let names = |settings: &Settings| {
             let kinds = Kind::all(settings);
             let rows = State::ALL.map(|state| kinds.iter().map(move |kind| kind.row(state)));
             rows.into_iter().flat_map(Iterator::collect::<Vec<_>>).collect::<Vec<_>>()
         };
-        assert_eq!(names(&settings).iter().collect::<BTreeSet<_>>().len(), 10);
-        let engine = |settings: &Settings| {
-            Kind::all(settings).into_iter().find_map(|kind| match kind {
-                Kind::Engine(_, refused) => Some(refused),
+        assert_eq!(names(&settings).iter().collect::<BTreeSet<_>>().len(), 12);
+        let engines = |settings: &Settings| {
+            let refused = Kind::all(settings).into_iter().filter_map(|kind| match kind {
+                Kind::Engine(mode, refused) => Some((mode, refused.is_some())),
                 Kind::Files(..) => None,
-            })
+            });
+            refused.collect::<Vec<_>>()
         };
-        assert_eq!(engine(&settings), Some(None));
+        assert_eq!(engines(&settings), [(Mode::Replicated, false), (Mode::Sync, false)]);
         settings.modes.clear();
-        assert!(engine(&settings).unwrap().is_some());
+        assert_eq!(engines(&settings), [(Mode::Replicated, true), (Mode::Sync, true)]);
     }
 
     #[test]

@@ -22,11 +22,11 @@ use crate::measure::Payloads;
 use crate::report::Experiment;
 use crate::subject::{EngineLog, FileStore, FileSync};
 use anyhow::Result;
-use cairn_engine::{Mode, Options};
+use cairn_engine::{KernelBootId, Mode, Options};
 use events::Pieces;
 use figures::Measured;
 use futures::future::BoxFuture;
-use replay::{Client, Script, Store, sync_filesystem};
+use replay::{Client, Script, Store};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,9 @@ pub(super) const DEFINITION: Definition = Definition {
     question: "What do uploads, downloads and deletes cost with and without fsync?",
     source: "Storj forum, \"On the impact of fsync in the storage node upload code path on ext4\"",
     bounds,
-    run: |context| -> BoxFuture<'_, _> { Box::pin(run(context, Effort::new(context.settings))) },
+    run: |context| -> BoxFuture<'_, _> {
+        Box::pin(run(context, Effort::new(context.settings), context.place.direct()))
+    },
 };
 
 /// The titles of the tables.
@@ -72,6 +74,12 @@ fn answered_by(mode: Mode) -> &'static str {
     }
 }
 
+/// The engine uses space again after a sync, so a small one has to sync early.
+fn engine_options(mode: Mode, boot: KernelBootId, bytes: u64) -> Options {
+    let options = Options::new(mode, boot, 1);
+    Options { sync_bytes: options.sync_bytes.min(bytes / 16), ..options }
+}
+
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -81,7 +89,7 @@ struct Sizes {
     live: u64,
     /// The image of the filesystem of its own.
     image: u64,
-    /// The engine's directory on it.
+    /// Each engine's directory on it.
     own_engine: u64,
     /// Live pieces of each path on it: they fit into the 10 % that the filler leaves.
     own_live: u64,
@@ -120,7 +128,7 @@ impl Effort {
     fn new(settings: &Settings) -> Effort {
         let ms = Duration::from_millis;
         match settings.quick {
-            true => Effort { batch: 500, batches: 30, limit: ms(1000), own_limit: ms(750) },
+            true => Effort { batch: 500, batches: 30, limit: ms(1000), own_limit: ms(700) },
             false => {
                 Effort { batch: 10_000, batches: 12, limit: ms(12_000), own_limit: ms(12_000) }
             }
@@ -147,7 +155,7 @@ fn justified(settings: &Settings) -> impl Iterator<Item = Mode> {
 }
 
 /// Filling runs at 200 MiB/s in a quick run, else at 50 MiB/s. A path overruns its time by one
-/// operation and by one sync of its live pieces.
+/// operation, and by two syncs of its live pieces: after its warm-up and at its end.
 fn bounds(settings: &Settings) -> Bounds {
     let (sizes, effort) = (Sizes::new(settings), Effort::new(settings));
     let fill = |bytes: u64| match settings.quick {
@@ -157,7 +165,7 @@ fn bounds(settings: &Settings) -> Bounds {
     let engines = justified(settings).count() as u64 * sizes.engine;
     // Folders of the shards and the temporary file.
     let files = FILES.len() as u64 * (sizes.live + 2 * MIB);
-    let row = |limit: Duration, live| limit + limit / 10 + fill(live);
+    let row = |limit: Duration, live: u64| limit + limit / 10 + fill(2 * live);
     let paths = (FILES.len() + justified(settings).count()) as u32;
     let second = Duration::from_secs(1);
     let mut bounds = Bounds {
@@ -166,35 +174,49 @@ fn bounds(settings: &Settings) -> Bounds {
     };
     if settings.root {
         let states = image::State::ALL.len() as u32;
-        let rows = image::Kind::all(settings).len() as u32;
-        let state =
-            second / 2 + fill(sizes.own_engine) + row(effort.own_limit, sizes.own_live) * rows;
+        let kinds = image::Kind::all(settings);
+        let (rows, own_engines) = (kinds.len() as u32, image::Kind::engines(&kinds));
+        let state = second / 2
+            + fill(own_engines * sizes.own_engine)
+            + row(effort.own_limit, sizes.own_live) * rows;
         bounds.bytes = bounds.bytes.max(sizes.image + MIB);
-        // The filler and the engine together fill the image once more.
+        // The filler and the engines together fill the image once more.
         bounds.time += fill(2 * sizes.image) + state * states;
     }
     bounds
 }
 
-async fn run(context: &Context<'_>, effort: Effort) -> Result<Experiment> {
+/// `direct` is whether files can be opened with `O_DIRECT`, or why not.
+async fn run(
+    context: &Context<'_>,
+    effort: Effort,
+    direct: Result<(), String>,
+) -> Result<Experiment> {
     let sizes = Sizes::new(context.settings);
     context.step("writing the log of events")?;
     let payloads = Payloads::new(1, SEED);
     let script = |pieces, live, limit| Arc::new(effort.script(&payloads, pieces, live, limit));
     let here = script(Pieces::Mixed, sizes.live, effort.limit);
     let own = script(Pieces::Small, sizes.own_live, effort.own_limit);
-    let here_rows = in_the_directory(context, &sizes, &here).await?;
+    let here_rows = in_the_directory(context, &sizes, &here, &direct).await?;
     let own_rows = image::run(context, sizes, &own).await?;
     let (here_table, own_table) =
         (figures::table(HERE, &here_rows), figures::table(OWN, &own_rows));
     let mut sentences = figures::sentences(&here_table);
-    sentences.extend(figures::own_sentences(&own_table));
+    sentences.extend(figures::own_sentences(&own_table, &own_rows));
     let mut notes = figures::notes(context, &effort, &sizes, [&here, &own]);
     notes.extend(figures::cut_notes(&here_rows, here.batches()));
     notes.extend(figures::cut_notes(&own_rows, own.batches()));
+    notes.extend(figures::waits_notes(&here_rows, sizes.engine));
+    notes.extend(figures::waits_notes(&own_rows, sizes.own_engine));
     let tables = vec![here_table, own_table];
     let plots = figures::plot(&here_rows).into_iter().collect();
     Ok(Experiment { tables, plots, sentences, notes, ..Experiment::default() })
+}
+
+/// Why an engine is left out: its mode is not justified, or its writes would end in the page cache.
+fn refusal(mode: Option<&str>, direct: &Result<(), String>) -> Option<String> {
+    mode.map(str::to_owned).or_else(|| direct.clone().err())
 }
 
 /// The rows of the first table: the paths take turns, batch by batch.
@@ -202,6 +224,7 @@ async fn in_the_directory(
     context: &Context<'_>,
     sizes: &Sizes,
     script: &Arc<Script>,
+    direct: &Result<(), String>,
 ) -> Result<Vec<Measured>> {
     const FILES_FOLDER: &str = "uploads-files";
     const ENGINES_FOLDER: &str = "uploads-engines";
@@ -215,11 +238,11 @@ async fn in_the_directory(
         paths.push((files_row(sync), sync.answered_by(), Ok(client)));
     }
     for (mode, refused) in &context.settings.modes {
-        let client = match refused {
-            Some(refused) => Err(refused.clone()),
+        let client = match refusal(refused.as_deref(), direct) {
+            Some(refused) => Err(refused),
             None => {
                 let name = format!("{ENGINES_FOLDER}/{mode}");
-                let options = |boot| Options::new(*mode, boot, 1);
+                let options = |boot| engine_options(*mode, boot, sizes.engine);
                 let engine = context.engine(&name, sizes.engine, options).await?;
                 let log = EngineLog::start(engine, sizes.engine / 8);
                 Ok(Client::new(Store::Engine(log), script, &context.stop))
@@ -230,8 +253,7 @@ async fn in_the_directory(
     for (name, _, client) in &mut paths {
         let Ok(client) = client else { continue };
         context.step(&format!("warm-up: {name}"))?;
-        client.warm_up().await?;
-        sync_filesystem(&folder).await?;
+        client.warm_up(&folder).await?;
     }
     for batch in 1..=script.batches() {
         for (name, _, client) in &mut paths {
@@ -269,7 +291,7 @@ mod tests {
     }
 
     const SHORT: Definition =
-        Definition { run: |context| Box::pin(run(context, few())), ..DEFINITION };
+        Definition { run: |context| Box::pin(run(context, few(), Ok(()))), ..DEFINITION };
 
     #[test]
     fn every_row_is_there_measured_or_with_its_reason() {
@@ -285,7 +307,7 @@ mod tests {
         let device = here.rows.iter().find(|row| row.name == engine_row(Mode::Device)).unwrap();
         assert!(matches!(&device.outcome, Outcome::NotMade(reason) if reason.contains("lose")));
         let own = found.table(OWN).unwrap();
-        assert_eq!(own.rows.len(), 10);
+        assert_eq!(own.rows.len(), 12);
         for row in &own.rows {
             match &row.outcome {
                 Outcome::Measured(figures) => assert!(figures.iter().any(Option::is_some)),
@@ -301,10 +323,35 @@ mod tests {
     fn without_root_the_second_table_says_so() {
         let found = run_alone(&SHORT, &Settings { modes: Vec::new(), ..settings() });
         let own = found.table(OWN).unwrap();
-        assert_eq!(own.rows.len(), 10);
+        assert_eq!(own.rows.len(), 12);
         for row in &own.rows {
             let Outcome::NotMade(reason) = &row.outcome else { panic!("{row:?}") };
             assert!(reason.contains("not root"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn without_o_direct_no_engine_is_measured_in_the_directory() {
+        const BUFFERED: Definition = Definition {
+            run: |context| Box::pin(run(context, few(), Err("no O_DIRECT".to_owned()))),
+            ..DEFINITION
+        };
+        let found = run_alone(&BUFFERED, &settings());
+        let here = found.table(HERE).unwrap();
+        for mode in [Mode::Replicated, Mode::Sync] {
+            let row = here.rows.iter().find(|row| row.name == engine_row(mode)).unwrap();
+            assert_eq!(row.outcome, Outcome::NotMade("no O_DIRECT".to_owned()), "{mode}");
+        }
+        assert!(here.value(files_row(FileSync::Nothing), figures::TIME).unwrap() > 0.0);
+        assert_eq!(refusal(Some("may lose"), &Err("no".into())), Some("may lose".to_owned()));
+        assert_eq!(refusal(None, &Ok(())), None);
+    }
+
+    #[test]
+    fn a_small_engine_syncs_before_it_is_full() {
+        let boot = KernelBootId(1);
+        for (bytes, sync_bytes) in [(24 * MIB, 24 * MIB / 16), (4096 * MIB, 64 * MIB)] {
+            assert_eq!(engine_options(Mode::Sync, boot, bytes).sync_bytes, sync_bytes);
         }
     }
 

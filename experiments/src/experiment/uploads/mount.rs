@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -154,7 +154,9 @@ impl Drop for Mounted {
             && umount2(&self.path, MntFlags::empty()).is_err()
             && let Err(error) = umount2(&self.path, MntFlags::MNT_DETACH)
         {
-            eprintln!("unmounting {}: {error}", self.path.display());
+            let mut err = io::stderr().lock();
+            // A closed standard error leaves no way to say it.
+            let _ = writeln!(err, "unmounting {}: {error}", self.path.display());
         }
     }
 }

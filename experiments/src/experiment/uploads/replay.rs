@@ -59,12 +59,21 @@ impl Batch {
     }
 }
 
+/// A sync of the filesystem. It follows one or more batches and is not part of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Synced {
+    /// Events since the sync before.
+    pub events: usize,
+    pub elapsed: Duration,
+}
+
 /// What a path did.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Replayed {
     pub batches: Vec<Batch>,
-    /// Times of the syncs of the filesystem, which follow a batch and are not part of it.
-    pub syncs: Vec<Duration>,
+    pub syncs: Vec<Synced>,
+    /// How often an upload waited until the engine had space, also in the warm-up.
+    pub waits: u64,
 }
 
 impl Replayed {
@@ -77,8 +86,23 @@ impl Replayed {
         }
     }
 
+    /// The time of all batches.
+    pub(super) fn replaying(&self) -> Duration {
+        self.batches.iter().map(|batch| batch.elapsed).sum()
+    }
+
+    fn syncing(&self) -> Duration {
+        self.syncs.iter().map(|sync| sync.elapsed).sum()
+    }
+
+    /// Seconds of syncs for 10,000 events. None if no event was synced.
+    pub(super) fn sync_seconds(&self) -> Option<f64> {
+        let events: usize = self.syncs.iter().map(|sync| sync.events).sum();
+        (events > 0).then(|| self.syncing().as_secs_f64() * 10_000.0 / events as f64)
+    }
+
     fn spent(&self) -> Duration {
-        self.batches.iter().map(|batch| batch.elapsed).chain(self.syncs.iter().copied()).sum()
+        self.replaying() + self.syncing()
     }
 }
 
@@ -88,6 +112,8 @@ pub(super) struct Client {
     script: Arc<Script>,
     stop: Stop,
     next: usize,
+    /// The first event behind the last sync.
+    synced: usize,
     ended: bool,
     pub replayed: Replayed,
 }
@@ -95,7 +121,15 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(store: Store, script: &Arc<Script>, stop: &Stop) -> Client {
         let (script, stop) = (Arc::clone(script), stop.clone());
-        Client { store, script, stop, next: 0, ended: false, replayed: Replayed::default() }
+        Client {
+            store,
+            script,
+            stop,
+            next: 0,
+            synced: 0,
+            ended: false,
+            replayed: Replayed::default(),
+        }
     }
 
     /// Whether the time is over or the log has ended.
@@ -103,13 +137,16 @@ impl Client {
         self.ended
     }
 
-    /// Replays the events before the first batch, as far as their time allows.
+    /// Replays the events before the first batch, as far as their time allows, and syncs the
+    /// filesystem of this folder.
     ///
     /// # Errors
-    /// The store's; [`Stopped`](crate::Stopped).
-    pub(super) async fn warm_up(&mut self) -> Result<()> {
+    /// The store's; the system's; [`Stopped`](crate::Stopped).
+    pub(super) async fn warm_up(&mut self, folder: &Path) -> Result<()> {
         let until = Instant::now() + self.script.warm_up_time;
         self.next = self.replay(self.script.warm_up, until).await?;
+        sync_filesystem(folder).await?;
+        self.synced = self.next;
         Ok(())
     }
 
@@ -138,7 +175,9 @@ impl Client {
     pub(super) async fn sync(&mut self, folder: &Path) -> Result<()> {
         let began = Instant::now();
         sync_filesystem(folder).await?;
-        self.replayed.syncs.push(began.elapsed());
+        let (events, elapsed) = (self.next - self.synced, began.elapsed());
+        self.synced = self.next;
+        self.replayed.syncs.push(Synced { events, elapsed });
         self.end_if_over();
         Ok(())
     }
@@ -168,8 +207,9 @@ impl Client {
     ///
     /// # Errors
     /// The engine's.
-    pub(super) async fn close(self) -> Result<Replayed> {
+    pub(super) async fn close(mut self) -> Result<Replayed> {
         if let Store::Engine(log) = self.store {
+            self.replayed.waits = log.waits().await;
             let engine = log.engine().clone();
             drop(log);
             engine.close().await?;
@@ -283,7 +323,7 @@ mod tests {
     }
 
     async fn replay_all(client: &mut Client, folder: &Path) {
-        client.warm_up().await.unwrap();
+        client.warm_up(folder).await.unwrap();
         while !client.ended() {
             client.batch().await.unwrap();
             client.sync(folder).await.unwrap();
@@ -304,7 +344,8 @@ mod tests {
             replay_all(&mut client, folder.path()).await;
             let batches = &client.replayed.batches;
             assert!(batches.iter().all(|batch| batch.whole && batch.events == 100));
-            assert_eq!((batches.len(), client.replayed.syncs.len()), (5, 5));
+            let synced: Vec<_> = client.replayed.syncs.iter().map(|sync| sync.events).collect();
+            assert_eq!((batches.len(), synced), (5, vec![100; 5]));
             let mut live = std::collections::BTreeMap::new();
             for event in &script.events {
                 match *event {
@@ -353,12 +394,24 @@ mod tests {
     fn a_cut_batch_counts_only_where_no_batch_is_whole() {
         let batch = |events, whole| Batch { events, elapsed: Duration::from_secs(1), whole };
         let of = |batches: &[Batch]| {
-            let replayed = Replayed { batches: batches.to_vec(), syncs: Vec::new() };
+            let replayed = Replayed { batches: batches.to_vec(), ..Replayed::default() };
             replayed.counted().iter().map(|batch| batch.events).collect::<Vec<_>>()
         };
         assert_eq!(of(&[batch(500, true), batch(20, false)]), [500]);
         assert_eq!(of(&[batch(20, false)]), [20]);
         assert!(of(&[batch(0, false)]).is_empty());
         assert_eq!(batch(500, true).seconds(), 20.0);
+    }
+
+    #[test]
+    fn syncs_are_given_per_10_000_events_whatever_they_follow() {
+        let of = |events: &[usize]| {
+            let sync = |events: &usize| Synced { events: *events, elapsed: Duration::from_secs(1) };
+            let syncs = events.iter().map(sync).collect();
+            Replayed { syncs, ..Replayed::default() }.sync_seconds()
+        };
+        assert_eq!(of(&[500, 500]), Some(20.0));
+        assert_eq!(of(&[40_000]), Some(0.25));
+        assert_eq!((of(&[0]), of(&[])), (None, None));
     }
 }
