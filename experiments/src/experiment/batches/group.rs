@@ -123,7 +123,7 @@ fn engine_name(mode: Mode) -> String {
     format!("batches-engine-{mode}")
 }
 
-/// Threads that write as the engine does, with `O_DIRECT`, to a file that is written in full before.
+/// Threads that write as the engine does, with `O_DIRECT`, to a file that is written before.
 async fn thread_case(context: &Context<'_>, bytes: u64) -> Result<Case> {
     let kind = Kind::Threads;
     if let Err(reason) = context.place.direct() {

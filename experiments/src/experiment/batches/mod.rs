@@ -94,8 +94,8 @@ fn sizes(settings: &Settings) -> Sizes {
 
 /// Time: all rounds, and what is made before them at 200 MiB/s (quick) or at
 /// [`Settings::fill_time`]. A round of one writer, and its warm-up, each end with the writes that
-/// share a sync: their transfer comes on top. Space: the files of the first table, or the two engines and one file of
-/// the second.
+/// share a sync: their transfer comes on top. Space: the files of the first table, or the two
+/// engines and one file of the second.
 fn bounds(settings: &Settings) -> Bounds {
     const INODES: u64 = 64 << 10;
     let sizes = sizes(settings);
@@ -142,8 +142,8 @@ async fn run(context: &Context<'_>) -> Result<Experiment> {
     })
 }
 
-/// Runs all cases in each round, in odd rounds the last one first, so that no row always follows the
-/// same one.
+/// Runs all cases in each round, in odd rounds the last one first, so that no row always follows
+/// the same one.
 async fn both_ways(
     context: &Context<'_>,
     cases: &mut [Case],
