@@ -1,5 +1,10 @@
 //! Numbers as sentences say them.
 
+/// A figure that a sentence may divide by.
+pub(super) fn positive(value: f64) -> Option<f64> {
+    (value.is_finite() && value > 0.0).then_some(value)
+}
+
 /// A ratio with two digits.
 pub(super) fn ratio(value: f64) -> String {
     if value < 9.95 { format!("{value:.1}") } else { rounded(value) }
@@ -24,6 +29,14 @@ pub(super) fn thousands(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_divided_by_what_is_no_positive_number() {
+        assert_eq!(positive(0.5), Some(0.5));
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(positive(value), None);
+        }
+    }
 
     #[test]
     fn numbers_have_two_digits() {

@@ -2,10 +2,8 @@
 //! themselves.
 
 use super::writer::{Call, FileWrites};
-use super::{Manner, PLAIN, Sizes, make_file};
-use crate::experiment::{
-    Case, Context, LOAD_COLUMNS, alternate, close, little_checks, load_figures, words,
-};
+use super::{Manner, PLAIN, Sizes, both_ways, make_file};
+use crate::experiment::{Case, Context, LOAD_COLUMNS, close, little_checks, load_figures, words};
 use crate::measure::{Payloads, Samples, Stopped};
 use crate::report::{Check, Table};
 use crate::subject::{EngineLog, EnginePuts, Load, Subject};
@@ -31,7 +29,7 @@ impl Kind {
     pub(super) fn label(self) -> String {
         match self {
             Kind::Engine(mode) => format!("Cairn, {mode}"),
-            Kind::Threads => "own fdatasync".to_owned(),
+            Kind::Threads => "O_DIRECT, own fdatasync".to_owned(),
         }
     }
 
@@ -77,12 +75,7 @@ pub(super) async fn measure_group_commit(
         let failure = Failure::default();
         failures.push(failure.clone());
         cases.push(match kind {
-            Kind::Threads => {
-                let path = make_file(context, "batches-file", sizes.file, false).await?;
-                let sync = Some((Call::Fdatasync, 1));
-                let subject = FileWrites::open(&path, sizes.file, Manner { sync, ..PLAIN })?;
-                Case::new(kind.label(), kind.answered_by(), subject)
-            }
+            Kind::Threads => thread_case(context, sizes.file).await?,
             Kind::Engine(mode) => {
                 engine_case(context, mode, sizes.engine, &payloads, failure).await?
             }
@@ -97,8 +90,7 @@ pub(super) async fn measure_group_commit(
             case.name = kind.row(clients);
             case.rounds.clear();
         }
-        let rounds = context.settings.rounds();
-        alternate(context, made, rounds, clients, sizes.group_commit).await?;
+        both_ways(context, made, clients, sizes.group_commit).await?;
         for (case, failure) in made.iter_mut().zip(&failures) {
             let failed = failure.reason();
             match failed.as_ref().or(case.subject.as_ref().err()) {
@@ -131,6 +123,18 @@ fn engine_name(mode: Mode) -> String {
     format!("batches-engine-{mode}")
 }
 
+/// Threads that write as the engine does, with `O_DIRECT`, to a file that is written before.
+async fn thread_case(context: &Context<'_>, bytes: u64) -> Result<Case> {
+    let kind = Kind::Threads;
+    if let Err(reason) = context.place.direct() {
+        return Ok(Case::not_made(kind.label(), reason));
+    }
+    let path = make_file(context, "batches-file", bytes, true).await?;
+    let sync = Some((Call::Fdatasync, 1));
+    let subject = FileWrites::open(&path, bytes, Manner { direct: true, sync, ..PLAIN })?;
+    Ok(Case::new(kind.label(), kind.answered_by(), subject))
+}
+
 async fn engine_case(
     context: &Context<'_>,
     mode: Mode,
@@ -154,7 +158,25 @@ async fn engine_case(
     let engine = context.engine(&engine_name(mode), bytes, options).await?;
     let log = EngineLog::start(engine, bytes / 16);
     let puts = EnginePuts { log, payloads: payloads.clone(), value_bytes: BLOCK };
+    let puts = SyncedPuts(puts);
     Ok(Case::new(kind.label(), kind.answered_by(), MayFail { subject: puts, failure }))
+}
+
+/// Puts whose rounds leave nothing unsynced: the next row would pay for it.
+struct SyncedPuts(EnginePuts);
+
+impl Subject for SyncedPuts {
+    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+        Box::pin(async move {
+            let samples = self.0.round(load).await?;
+            self.0.log.engine().sync().await?;
+            Ok(samples)
+        })
+    }
+
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::new(self.0).close()
+    }
 }
 
 /// Why a subject failed.
@@ -205,6 +227,8 @@ mod tests {
     use super::*;
     use crate::experiment::tests::{Silent, settings};
     use crate::measure::Limit;
+    use crate::subject::make_engine;
+    use cairn_engine::io::Backend;
 
     #[tokio::test]
     async fn a_mode_that_is_not_justified_has_a_row_with_the_reason() {
@@ -222,6 +246,22 @@ mod tests {
             };
             assert!(reason.contains(expected), "{reason}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_round_of_puts_leaves_nothing_unsynced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, zeroed) = (folder.path().join("engine"), &mut |_, _| {});
+        let mode = Mode::Replicated;
+        let engine = make_engine(&path, 16 << 20, mode, Backend::Auto, zeroed).await.unwrap();
+        let log = EngineLog::start(engine.clone(), 1 << 20);
+        let payloads = Payloads::new(10, 1);
+        let mut puts = SyncedPuts(EnginePuts { log, payloads, value_bytes: BLOCK });
+        let limit = Limit::Operations(20);
+        let load = Load { depth: 4, limit, seed: 1, stop: crate::Stop::default() };
+        assert_eq!(puts.round(&load).await.unwrap().latencies.len(), 20);
+        assert_eq!(engine.status().unsynced_bytes, 0);
+        Box::new(puts).close().await.unwrap();
     }
 
     struct Fails;

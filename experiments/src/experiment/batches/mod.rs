@@ -5,11 +5,10 @@ mod group;
 mod text;
 mod writer;
 
-use super::{
-    Bounds, Case, Context, Definition, Settings, alternate, close, little_check, load_figures,
-};
+use super::{Bounds, Case, Context, Definition, Settings, close, little_check, load_figures};
 use crate::measure::{Limit, Samples, median, spread};
 use crate::report::{Check, Experiment, Table};
+use crate::subject::Load;
 use anyhow::Result;
 use cairn_engine::io::BLOCK;
 use futures::future::BoxFuture;
@@ -94,8 +93,9 @@ fn sizes(settings: &Settings) -> Sizes {
 }
 
 /// Time: all rounds, and what is made before them at 200 MiB/s (quick) or at
-/// [`Settings::fill_time`]. Space: the files of the first table, or the two engines and one file of
-/// the second.
+/// [`Settings::fill_time`]. A round of one writer, and its warm-up, each end with the writes that
+/// share a sync: their transfer comes on top. Space: the files of the first table, or the two
+/// engines and one file of the second.
 fn bounds(settings: &Settings) -> Bounds {
     const INODES: u64 = 64 << 10;
     let sizes = sizes(settings);
@@ -104,20 +104,22 @@ fn bounds(settings: &Settings) -> Bounds {
         Limit::Time { warm_up, measured } => warm_up + measured,
         _ => Duration::ZERO,
     };
-    let made = 4 * sizes.file + 2 * sizes.engine;
+    let rounds = settings.rounds() as u32;
+    let rows = one_writer();
+    let shared = rows.iter().filter_map(|(_, _, manner)| Some(manner.sync?.1 * BLOCK as u64));
+    let completed = 2 * u64::from(rounds) * shared.sum::<u64>();
+    let made = 4 * sizes.file + 2 * sizes.engine + completed;
     let making = if settings.quick {
         Duration::from_millis(made.div_ceil(200 << 10)) + Duration::from_millis(700)
     } else {
         Settings::fill_time(made) + Duration::from_secs(10)
     };
-    let rounds = settings.rounds() as u32;
-    let rows = one_writer().len() as u32;
     let kinds: usize = clients(settings.quick)
         .iter()
         .map(|clients| Kind::ALL.iter().filter(|kind| *clients <= kind.most_clients()).count())
         .sum();
     let time = making
-        + round(sizes.one_writer) * rounds * rows
+        + round(sizes.one_writer) * rounds * rows.len() as u32
         + round(sizes.group_commit) * rounds * kinds as u32;
     Bounds { bytes, time }
 }
@@ -138,6 +140,31 @@ async fn run(context: &Context<'_>) -> Result<Experiment> {
         checks,
         ..Experiment::default()
     })
+}
+
+/// Runs all cases in each round, in odd rounds the last one first, so that no row always follows
+/// the same one.
+async fn both_ways(
+    context: &Context<'_>,
+    cases: &mut [Case],
+    depth: usize,
+    limit: Limit,
+) -> Result<()> {
+    let rounds = context.settings.rounds();
+    for round in 0..rounds {
+        let mut due: Vec<&mut Case> = cases.iter_mut().collect();
+        if round % 2 == 1 {
+            due.reverse();
+        }
+        for case in due {
+            let Ok(subject) = &mut case.subject else { continue };
+            context.step(&format!("round {} of {rounds}: {}", round + 1, case.name))?;
+            let load = Load { depth, limit, seed: round as u64 + 1, stop: context.stop.clone() };
+            let samples = subject.round(&load).await;
+            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
+        }
+    }
+    Ok(())
 }
 
 /// A file of random bytes in the place.
@@ -175,7 +202,7 @@ async fn measure_one_writer(context: &Context<'_>, sizes: &Sizes) -> Result<(Tab
         syncs.push(subject.syncs.clone());
         cases.push(Case::new(name, answered_by, subject));
     }
-    alternate(context, &mut cases, context.settings.rounds(), 1, sizes.one_writer).await?;
+    both_ways(context, &mut cases, 1, sizes.one_writer).await?;
     let columns = [
         ("rate", "writes/s"),
         ("per write", "µs"),
@@ -191,10 +218,7 @@ async fn measure_one_writer(context: &Context<'_>, sizes: &Sizes) -> Result<(Tab
                 let mut figures = load_figures(&case.rounds);
                 // The last column is rate × mean: the checks have it.
                 figures.pop();
-                // A round may end before its first sync.
-                let p50s: Vec<f64> =
-                    syncs.p50_us().into_iter().filter(|p50| p50.is_finite()).collect();
-                figures.push(spread(&p50s));
+                figures.push(spread(&syncs.p50_us()));
                 table.measured(&*case.name, &*case.answered_by, figures);
             }
         }
@@ -219,9 +243,11 @@ fn checks_of(cases: &[Case], depth: usize) -> Vec<Check> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{run_alone, settings};
+    use super::super::tests::{Silent, run_alone, settings};
     use super::*;
     use crate::report::Outcome;
+    use crate::subject::Subject;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn every_row_is_there_measured_or_with_its_reason() {
@@ -245,6 +271,31 @@ mod tests {
         assert_eq!(measured.plots.len(), 2);
         assert!(measured.plots.iter().all(|plot| !plot.sentence.is_empty()));
         assert!(!measured.notes.is_empty());
+    }
+
+    /// Writes its name when it runs.
+    struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Subject for Named {
+        fn round<'a>(&'a mut self, _: &'a Load) -> BoxFuture<'a, Result<Samples>> {
+            self.1.lock().unwrap().push(self.0);
+            Box::pin(async { Samples::new() })
+        }
+    }
+
+    #[tokio::test]
+    async fn odd_rounds_run_the_last_row_first() {
+        let settings = settings();
+        let directory = tempfile::tempdir().unwrap();
+        let place = crate::place::Place::make(directory.path(), 0).unwrap();
+        let stop = crate::Stop::default();
+        let context = Context { settings: &settings, place: &place, observer: &Silent, stop };
+        let ran = Arc::default();
+        let case = |name| Case::new(name, "x", Named(name, Arc::clone(&ran)));
+        let mut cases = [case("a"), Case::not_made("b", "no"), case("c")];
+        both_ways(&context, &mut cases, 1, Limit::Operations(1)).await.unwrap();
+        assert_eq!(*ran.lock().unwrap(), ["a", "c", "c", "a", "a", "c"]);
+        assert_eq!(cases.map(|case| case.rounds.len()), [3, 0, 3]);
     }
 
     #[test]

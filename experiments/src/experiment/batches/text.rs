@@ -1,7 +1,7 @@
 //! What the figures of the experiment show. Each sentence branches on its figures, and is not there
 //! if one of them is missing.
 
-use super::super::words::{micros, ratio, rounded, thousands};
+use super::super::words::{micros, positive, ratio, rounded, thousands};
 use super::group::{GROUP_COMMIT, Kind};
 use super::{FDATASYNC_GROWING, FSYNC, FSYNC_GROWING, NO_SYNC, PER, Sizes};
 use crate::report::{Plot, PlotData, Table};
@@ -10,6 +10,11 @@ use cairn_engine::Mode;
 /// Two figures that differ by less than this are about the same.
 const SAME: f64 = 0.05;
 
+/// The median in a row and a column, if a sentence can say it and divide by it.
+fn value(table: &Table, row: &str, column: &str) -> Option<f64> {
+    table.value(row, column).and_then(positive)
+}
+
 pub(super) fn sentences(one: &Table, group: &Table) -> Vec<String> {
     [cost(one), threshold(one), metadata(one), group_commit(group)].into_iter().flatten().collect()
 }
@@ -17,9 +22,9 @@ pub(super) fn sentences(one: &Table, group: &Table) -> Vec<String> {
 /// What a sync costs.
 fn cost(one: &Table) -> Option<String> {
     let [(_, per_write), ..] = PER;
-    let sync = one.value(per_write, "sync p50")?;
-    let with = one.value(per_write, "per write")?;
-    let without = one.value(NO_SYNC, "per write")?;
+    let sync = value(one, per_write, "sync p50")?;
+    let with = value(one, per_write, "per write")?;
+    let without = value(one, NO_SYNC, "per write")?;
     Some(format!(
         "One fdatasync takes {} here (median): a write of 4 KiB takes {} with it, and {} if the page cache answers.",
         micros(sync),
@@ -30,10 +35,10 @@ fn cost(one: &Table) -> Option<String> {
 
 /// How many writes must share a sync.
 fn threshold(one: &Table) -> Option<String> {
-    let without = one.value(NO_SYNC, "per write")?;
+    let without = value(one, NO_SYNC, "per write")?;
     let mut share = None;
     for (writes, row) in PER {
-        let with = one.value(row, "per write")?;
+        let with = value(one, row, "per write")?;
         let lost = 1.0 - without / with;
         if lost < 0.1 {
             let count = if writes == 1.0 {
@@ -58,9 +63,9 @@ fn threshold(one: &Table) -> Option<String> {
 /// What changed metadata costs.
 fn metadata(one: &Table) -> Option<String> {
     let [(_, in_place), ..] = PER;
-    let (data, all) = (one.value(in_place, "per write")?, one.value(FSYNC, "per write")?);
-    let growing = one.value(FDATASYNC_GROWING, "per write")?;
-    let growing_all = one.value(FSYNC_GROWING, "per write")?;
+    let (data, all) = (value(one, in_place, "per write")?, value(one, FSYNC, "per write")?);
+    let growing = value(one, FDATASYNC_GROWING, "per write")?;
+    let growing_all = value(one, FSYNC_GROWING, "per write")?;
     let compare = |what: &str, against: &str, (this, that): (f64, f64)| {
         let factor = this / that;
         if (factor - 1.0).abs() < SAME {
@@ -85,7 +90,7 @@ fn metadata(one: &Table) -> Option<String> {
 fn group_commit(group: &Table) -> Option<String> {
     let gain = |kind: Kind| {
         let (one, many) =
-            (group.value(&kind.row(1), "rate")?, group.value(&kind.row(100), "rate")?);
+            (value(group, &kind.row(1), "rate")?, value(group, &kind.row(100), "rate")?);
         Some((many, many / one))
     };
     let (rate, factor) = gain(Kind::Engine(Mode::Sync))?;
@@ -101,7 +106,7 @@ fn group_commit(group: &Table) -> Option<String> {
     );
     if let Some((rate, factor)) = gain(Kind::Threads) {
         text += &format!(
-            "; 100 threads that each call fdatasync write {}/s, {} one thread",
+            "; 100 threads that each write with O_DIRECT and call fdatasync write {}/s, {} one thread",
             rounded(rate),
             change(factor)
         );
@@ -116,12 +121,11 @@ pub(super) fn plots(one: &Table, group: &Table, clients: &[usize]) -> Vec<Plot> 
 fn writes_plot(one: &Table) -> Option<Plot> {
     let rates: Vec<(f64, f64)> = PER
         .into_iter()
-        .filter_map(|(writes, row)| Some((writes, one.value(row, "rate")?)))
-        .filter(|(_, rate)| *rate > 0.0)
+        .filter_map(|(writes, row)| Some((writes, value(one, row, "rate")?)))
         .collect();
     let ((least, first), (most, last)) = (*rates.first()?, *rates.last()?);
     let mut lines = vec![("fdatasync".to_owned(), rates.clone())];
-    if let Some(rate) = one.value(NO_SYNC, "rate").filter(|rate| *rate > 0.0) {
+    if let Some(rate) = value(one, NO_SYNC, "rate") {
         let level = rates.iter().map(|(writes, _)| (*writes, rate)).collect();
         lines.push(("no sync: the page cache".to_owned(), level));
     }
@@ -154,15 +158,14 @@ fn writes_plot(one: &Table) -> Option<Plot> {
 fn clients_plot(group: &Table, clients: &[usize]) -> Option<Plot> {
     let line = |kind: Kind| {
         let points = clients.iter().filter_map(|clients| {
-            let rate = group.value(&kind.row(*clients), "rate")?;
-            (rate > 0.0).then_some((*clients as f64, rate))
+            Some((*clients as f64, value(group, &kind.row(*clients), "rate")?))
         });
         let points: Vec<(f64, f64)> = points.collect();
         (!points.is_empty()).then(|| (kind.label(), points))
     };
     let lines: Vec<_> = Kind::ALL.into_iter().filter_map(line).collect();
     // At most the clients that all lines have.
-    let at = |kind: Kind, clients: usize| group.value(&kind.row(clients), "rate");
+    let at = |kind: Kind, clients: usize| value(group, &kind.row(clients), "rate");
     let (engine, own) = (at(Kind::Engine(Mode::Sync), 100), at(Kind::Threads, 100));
     let sentence = match (engine, own) {
         (Some(engine), Some(own)) => {
@@ -173,7 +176,7 @@ fn clients_plot(group: &Table, clients: &[usize]) -> Option<Plot> {
                 factor => format!("{:.0} % fewer", (1.0 - factor) * 100.0),
             };
             format!(
-                "With 100 clients, Cairn in mode sync answers {} puts/s, and threads that each call fdatasync write {}/s ({much} for Cairn).",
+                "With 100 clients, Cairn in mode sync answers {} puts/s, and threads that each write with O_DIRECT and call fdatasync write {}/s ({much} for Cairn).",
                 rounded(engine),
                 rounded(own)
             )
@@ -209,11 +212,11 @@ pub(super) fn notes(sizes: &Sizes) -> Vec<String> {
             "All writes are 4 KiB of random bytes, in order and round again through a file of {} MiB that is written in full before; a growing file begins each round empty, and again when it has that size.",
             sizes.file >> 20
         ),
-        "\"Per write\" is the mean, with the write's share of the syncs; p50 and p99 of a row with a sync per 10 or more writes are of single writes, most of which end in the page cache. At the end of a round, writes since the last sync are counted and not yet synced.".into(),
+        "\"Per write\" is the mean, with the write's share of the syncs; p50 and p99 of a row with a sync per 10 or more writes are of single writes, most of which end in the page cache. A round of one writer ends after a sync, however long that takes, so each write is counted with its share of one.".into(),
         "A sync also waits for the transfer of what was written since the last one, so it takes longer the more writes share it.".into(),
         "Rows that the page cache answers lose acknowledged writes at a power cut; those that the device answers may lose them, unless the device keeps completed writes.".into(),
         format!(
-            "A put into Cairn is more than a write: it goes through the log and the index of an engine of {} MiB, which syncs in the background after each sixteenth of that, and may be read afterwards. The threads that call fdatasync for themselves only write over blocks. Mode replicated is answered before a sync; a quorum of peers covers the time until then, and there are no peers here.",
+            "A put into Cairn is more than a write: it goes through the log and the index of an engine of {} MiB, which syncs in the background after each sixteenth of that, and may be read afterwards. The threads that call fdatasync for themselves only write over blocks of a file, with O_DIRECT as the engine does. Mode replicated is answered before a sync; a quorum of peers covers the time until then, and there are no peers here.",
             sizes.engine >> 20
         ),
         "Filesystems share journal commits and devices share cache flushes between threads, so own fdatasync calls gain by number too.".into(),
@@ -291,6 +294,18 @@ mod tests {
         assert!(plots[1].sentence.contains("50 % fewer for Cairn"), "{}", plots[1].sentence);
         let PlotData::Lines { lines, .. } = &plots[1].data else { panic!("lines") };
         assert_eq!(lines.len(), 2, "no line without a point");
+    }
+
+    #[test]
+    fn a_round_without_an_answer_makes_no_sentence() {
+        let nothing = group([0.0, 2000.0, 0.0, 0.0]);
+        assert_eq!(group_commit(&nothing), None);
+        let own = group_commit(&group([100.0, 2000.0, 0.0, 90.0])).unwrap();
+        assert!(!own.contains("threads"), "{own}");
+        let plots = plots(&one([f64::INFINITY; 8]), &nothing, &[1, 100]);
+        assert_eq!(plots.len(), 1);
+        assert_eq!(plots[0].sentence, "Cairn, sync: 2,000 writes/s with 100 clients.");
+        assert_eq!(threshold(&one([0.0; 8])), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Writes of 4 KiB to one file, with a sync after every so many of them.
 //!
-//! What holds here: the file is written over in place, in order and round again; only a growing
+//! What holds here: a round of one writer ends after a sync, if it has any. The file is written over in place, in order and round again; only a growing
 //! file is appended to. What a round leaves unsynced is synced after it, so that no row pays for
 //! the row before it.
 
@@ -165,8 +165,18 @@ impl Subject for FileWrites {
                 Limit::Time { warm_up, .. } => warm_up,
                 _ => Duration::ZERO,
             };
-            let writers = self.writers(load.depth, load.seed, Instant::now() + warm_up);
-            let samples = drive_blocking(writers, load.limit, &load.stop).await?;
+            let mut writers = self.writers(load.depth, load.seed, Instant::now() + warm_up);
+            let samples = match (load.limit, load.depth, writers.pop()) {
+                (Limit::Time { warm_up, measured }, 1, Some(writer)) => {
+                    let stop = load.stop.clone();
+                    let run = move || writer.run(warm_up, measured, &stop);
+                    tokio::task::spawn_blocking(run).await??
+                }
+                (limit, _, last) => {
+                    writers.extend(last);
+                    drive_blocking(writers, limit, &load.stop).await?
+                }
+            };
             let file = Arc::clone(&self.file);
             let synced = tokio::task::spawn_blocking(move || file.sync_data());
             synced.await?.context("fdatasync")?;
@@ -191,6 +201,37 @@ struct Writer {
 }
 
 impl Writer {
+    /// Writes for these times, and on until a sync ends them. A measured time that ends within a
+    /// slow sync would count the writes and not what they wait for.
+    fn run(mut self, warm_up: Duration, measured: Duration, stop: &Stop) -> Result<Samples> {
+        let until = Instant::now() + warm_up;
+        while Instant::now() < until || self.owes_a_sync() {
+            stop.check()?;
+            self.step()?;
+        }
+        let mut samples = Samples::new()?;
+        let began = Instant::now();
+        self.measured_from = began;
+        loop {
+            stop.check()?;
+            let sent = Instant::now();
+            self.step()?;
+            let answered = Instant::now();
+            let latency_ns = u64::try_from((answered - sent).as_nanos()).unwrap_or(u64::MAX);
+            samples.latencies.saturating_record(latency_ns.max(1));
+            samples.answered += 1;
+            samples.elapsed = answered - began;
+            if samples.elapsed >= measured && !self.owes_a_sync() {
+                return Ok(samples);
+            }
+        }
+    }
+
+    /// Whether writes wait for the sync that they share.
+    fn owes_a_sync(&self) -> bool {
+        self.manner.sync.is_some() && self.unsynced > 0
+    }
+
     fn sync(&mut self, call: Call) -> Result<()> {
         self.unsynced = 0;
         let began = Instant::now();
@@ -248,6 +289,29 @@ mod tests {
         assert_eq!(after.len(), before.len());
         let changed = before.chunks(BLOCK).zip(after.chunks(BLOCK)).filter(|(a, b)| a != b);
         assert_eq!(changed.count(), 512, "1,000 writes go round all 512 blocks");
+    }
+
+    #[tokio::test]
+    async fn a_round_of_one_writer_ends_only_after_all_writes_of_a_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fill(&path, 2 << 20, false, &Stop::default()).unwrap();
+        // As if the disk were so slow that no time is long enough for one write.
+        let limit = Limit::Time { warm_up: Duration::ZERO, measured: Duration::ZERO };
+        for every in [1, 10, 1000] {
+            let sync = Some((Call::Fdatasync, every));
+            let mut subject = FileWrites::open(&path, 2 << 20, Manner { sync, ..PLAIN }).unwrap();
+            let samples = subject.round(&Load { limit, ..load(1, 0) }).await.unwrap();
+            assert_eq!((samples.latencies.len(), samples.answered), (every, every));
+            assert_eq!(subject.syncs.0.lock().unwrap()[0].latencies.len(), 1);
+            assert!(!samples.elapsed.is_zero());
+        }
+        let mut subject = FileWrites::open(&path, 2 << 20, PLAIN).unwrap();
+        let samples = subject.round(&Load { limit, ..load(1, 0) }).await.unwrap();
+        assert_eq!(samples.latencies.len(), 1);
+        let stopped = Load { limit, ..load(1, 0) };
+        stopped.stop.set();
+        assert!(subject.round(&stopped).await.is_err());
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! What the figures of the experiment show. Each sentence branches on its figures, and is not there
 //! if one of them is missing.
 
-use super::super::words::ratio;
+use super::super::words::{positive, ratio};
 use super::write::{How, Written};
 use super::{Against, LEAST_MEMORY, Line, TITLE};
 use crate::experiment::Settings;
@@ -20,7 +20,7 @@ fn per_gib(line: &Line, of: impl Fn(&Written) -> f64) -> Option<Figure> {
 }
 
 fn safe(line: &Line) -> Option<f64> {
-    per_gib(line, |one| one.safe_s).map(|figure| figure.median)
+    per_gib(line, |one| one.safe_s).and_then(|figure| positive(figure.median))
 }
 
 fn find(lines: &[Line], against: Against, how: How, depth: usize) -> Option<&Line> {
@@ -28,22 +28,34 @@ fn find(lines: &[Line], against: Against, how: How, depth: usize) -> Option<&Lin
     lines.find(|line| (line.against, line.how, line.depth) == (against, how, depth))
 }
 
-/// The largest size of which a buffered and a direct row were measured, with the buffered row and
-/// the direct one that is safe first.
-fn largest(lines: &[Line]) -> Option<(&Line, &Line)> {
+/// Two rows of the largest size of which both were measured.
+fn both(lines: &[Line], one: (How, usize), other: (How, usize)) -> Option<(&Line, &Line)> {
     [Against::Above, Against::Below].into_iter().find_map(|against| {
-        let buffered =
-            find(lines, against, How::Buffered, 1).filter(|line| safe(line).is_some())?;
-        let direct =
-            lines.iter().filter(|line| line.against == against && line.how != How::Buffered);
-        let measured = direct.filter_map(|line| Some((line, safe(line)?)));
-        let (first, _) = measured.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        Some((buffered, first))
+        let measured =
+            |(how, depth)| find(lines, against, how, depth).filter(|line| safe(line).is_some());
+        Some((measured(one)?, measured(other)?))
     })
 }
 
+/// Buffered and direct, with nothing else between them: one writer, over zeros.
+fn over_zeros(lines: &[Line]) -> Option<(&Line, &Line)> {
+    both(lines, (How::BufferedZeroed, 1), (How::Zeroed, 1))
+}
+
+/// How long one takes against another.
+fn compared(this: f64, that: f64) -> String {
+    match this / that {
+        factor if (factor - 1.0).abs() < SAME => "about as long as".to_owned(),
+        factor if factor > 1.0 => format!("{} times as long as", ratio(factor)),
+        factor => format!("{:.0} % less time than", (1.0 - factor) * 100.0),
+    }
+}
+
 pub(super) fn sentences(lines: &[Line]) -> Vec<String> {
-    [hidden(lines), sooner(lines), processor(lines), zeroed(lines)].into_iter().flatten().collect()
+    [hidden(lines), sooner(lines), depth(lines), zeroed(lines), processor(lines)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// How much of a buffered write's time is still to come when the writes have returned.
@@ -53,20 +65,19 @@ fn hidden(lines: &[Line]) -> Option<String> {
     let middle = |of: fn(&Written) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>());
     let (write, safe) = (middle(|one| one.write_s), middle(|one| one.safe_s));
     let bytes = middle(|one| one.bytes as f64 / f64::from(1 << 20));
-    let later = (1.0 - write / safe).max(0.0) * 100.0;
+    let later = (1.0 - write / positive(safe)?).max(0.0) * 100.0;
     Some(format!(
         "Through the page cache, the last write of {bytes:.0} MiB returns after {write:.2} s and the data is safe after {safe:.2} s: {later:.0} % of the time to safety comes after the writes.",
     ))
 }
 
-/// Which is sooner safe.
+/// What `O_DIRECT` changes.
 fn sooner(lines: &[Line]) -> Option<String> {
-    let (buffered, direct) = largest(lines)?;
+    let (buffered, direct) = over_zeros(lines)?;
     let (slow, fast) = (safe(buffered)?, safe(direct)?);
     let what = format!(
-        "{}: {slow:.2} s for each GiB until it is safe through the page cache, {fast:.2} s around it ({})",
+        "{}, one writer over zeros: {slow:.2} s for each GiB until it is safe through the page cache, {fast:.2} s around it",
         capital(buffered.against.text()),
-        super::label(direct.how, direct.depth)
     );
     let factor = slow / fast;
     Some(if (factor - 1.0).abs() < SAME {
@@ -78,9 +89,19 @@ fn sooner(lines: &[Line]) -> Option<String> {
     })
 }
 
+/// What more writes under way change.
+fn depth(lines: &[Line]) -> Option<String> {
+    let (many, one) = both(lines, (How::Zeroed, 16), (How::Zeroed, 1))?;
+    let (deep, shallow) = (safe(many)?, safe(one)?);
+    Some(format!(
+        "Direct writes over zeros with 16 under way take {} those with one ({deep:.2} s and {shallow:.2} s for each GiB).",
+        compared(deep, shallow)
+    ))
+}
+
 /// The processor time of the process that writes.
 fn processor(lines: &[Line]) -> Option<String> {
-    let (buffered, direct) = largest(lines)?;
+    let (buffered, direct) = over_zeros(lines)?;
     let used = |line| per_gib(line, |one| one.user_s + one.system_s).map(|figure| figure.median);
     let machine = |line| per_gib(line, |one| one.machine_s).map(|figure| figure.median);
     let (slow, fast) = (used(buffered)?, used(direct)?);
@@ -103,24 +124,11 @@ fn processor(lines: &[Line]) -> Option<String> {
 
 /// What a preallocated file costs over one that is zeroed before.
 fn zeroed(lines: &[Line]) -> Option<String> {
-    let (_, direct) = largest(lines)?;
-    let of = |how| find(lines, direct.against, how, direct.depth).and_then(safe);
-    let (new, old) = (of(How::Preallocated)?, of(How::Zeroed)?);
-    let depth = direct.depth;
-    let compared = if (new / old - 1.0).abs() < SAME {
-        "about as long as".to_owned()
-    } else if new > old {
-        format!("{} times as long as", ratio(new / old))
-    } else {
-        format!("{:.0} % less time than", (1.0 - new / old) * 100.0)
-    };
-    let why = if new / old < 1.0 + SAME {
-        ""
-    } else {
-        ": the filesystem has metadata to change for each write into space that is only reserved"
-    };
+    let (new, old) = both(lines, (How::Preallocated, 1), (How::Zeroed, 1))?;
+    let (new, old) = (safe(new)?, safe(old)?);
     Some(format!(
-        "Direct writes with {depth} under way to a file that is only preallocated take {compared} writes over zeros ({new:.2} s and {old:.2} s for each GiB){why}.",
+        "Direct writes to a file that is only preallocated take {} writes over zeros, one under way ({new:.2} s and {old:.2} s for each GiB).",
+        compared(new, old)
     ))
 }
 
@@ -145,7 +153,7 @@ pub(super) fn plot(lines: &[Line]) -> Option<Plot> {
 
 pub(super) fn notes(lines: &[Line], settings: &Settings, memory: Option<u64>) -> Vec<String> {
     let mut notes = vec![
-        "Writes of 128 KiB of random bytes, in order. Buffered: one writer. Direct: so many threads that each wait for one write. Cairn submits through io_uring where the kernel allows it, so its processor time differs from these threads'.".to_owned(),
+        "Writes of 128 KiB of random bytes, in order. Buffered: one writer. Direct: so many threads that each wait for one write. Before a buffered write over zeros, none of the file is in the page cache. Cairn submits through io_uring where the kernel allows it, so its processor time differs from these threads'.".to_owned(),
         "Time to safety ends with a final fdatasync. A new file's name would need a sync of its folder too; that is not counted. Times begin before the file is opened and its space is reserved; the zeros of a zeroed file are not counted: Cairn writes them once, when it makes its files.".to_owned(),
         "\"User\" and \"system\" are the processor time of the process that writes. \"Machine\" is that of everything on the machine, also of the kernel's threads that write pages back and of other programs, in steps of 10 ms.".to_owned(),
         "Files are shortened to what a first write, not counted, shows to fit into a row's time; a row that takes longer nevertheless ends early. The column \"written\" shows it; sentences and plot are for each GiB written.".to_owned(),
@@ -191,9 +199,11 @@ mod tests {
 
     fn lines(against: Against, buffered: f64, preallocated: f64, zeroed: f64) -> Vec<Line> {
         vec![
-            line(against, How::Buffered, 1, buffered, 0.2),
-            line(against, How::Preallocated, 16, preallocated, 0.1),
-            line(against, How::Zeroed, 16, zeroed, 0.1),
+            line(against, How::Buffered, 1, 2.0, 0.3),
+            line(against, How::BufferedZeroed, 1, buffered, 0.2),
+            line(against, How::Preallocated, 1, preallocated, 0.1),
+            line(against, How::Zeroed, 1, zeroed, 0.1),
+            line(against, How::Zeroed, 16, zeroed / 2.0, 0.1),
         ]
     }
 
@@ -203,9 +213,8 @@ mod tests {
         let text = sooner(&below).unwrap();
         assert!(text.contains("4.00 s for each GiB") && text.contains("2.00 s around"), "{text}");
         assert!(text.contains("direct is sooner safe, by a factor of 2.0"), "{text}");
-        let text = sooner(&lines(Against::Below, 1.0, 3.0, 4.0)).unwrap();
+        let text = sooner(&lines(Against::Below, 1.0, 0.1, 3.0)).unwrap();
         assert!(text.contains("buffered is sooner safe, by a factor of 3.0"), "{text}");
-        assert!(text.contains("preallocated"), "the direct row that is safe first: {text}");
         let text = sooner(&lines(Against::Below, 1.0, 3.0, 1.01)).unwrap();
         assert!(text.ends_with("about the same."), "{text}");
     }
@@ -218,7 +227,7 @@ mod tests {
         assert!(plot.sentence.starts_with("Above memory"), "{}", plot.sentence);
         assert!(plot.sentence.contains("buffered is sooner"), "{}", plot.sentence);
         let PlotData::Bars { bars, .. } = plot.data else { panic!("bars") };
-        assert_eq!(bars.len(), 6);
+        assert_eq!(bars.len(), 10);
         assert_eq!(bars[0].1.median, 4.0);
     }
 
@@ -232,10 +241,21 @@ mod tests {
         assert!(zeroed(&below).unwrap().contains("1.5 times as long as writes over zeros"));
         let odd = lines(Against::Below, 2.0, 0.5, 1.0);
         let text = zeroed(&odd).unwrap();
-        assert!(text.contains("50 % less time than") && !text.contains("metadata"), "{text}");
+        assert!(text.contains("50 % less time than"), "{text}");
+        let text = depth(&below).unwrap();
+        assert!(text.contains("50 % less time than those with one (1.00 s and 2.00 s"), "{text}");
         let mut dear = below;
-        dear[0] = line(Against::Below, How::Buffered, 1, 2.0, 0.05);
+        dear[1] = line(Against::Below, How::BufferedZeroed, 1, 2.0, 0.05);
         assert!(processor(&dear).unwrap().contains("2.0 times as much direct"));
+    }
+
+    #[test]
+    fn more_writes_under_way_and_new_files_do_not_count_for_direct() {
+        let mut lines = lines(Against::Below, 2.0, 0.1, 2.0);
+        lines.push(line(Against::Below, How::Preallocated, 16, 0.1, 0.1));
+        assert!(sooner(&lines).unwrap().ends_with("about the same."));
+        lines.retain(|line| line.how != How::BufferedZeroed);
+        assert_eq!(sooner(&lines), None, "a new file is not the same as zeros");
     }
 
     #[test]

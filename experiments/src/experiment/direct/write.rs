@@ -4,7 +4,7 @@
 use crate::measure::{Stop, usage};
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_engine::io::{AlignedBuf, BLOCK};
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::libc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -27,10 +27,23 @@ pub(super) const MOST_DEPTH: usize = 64;
 pub(super) enum How {
     /// A new file through the page cache.
     Buffered,
+    /// A file that is there, filled with zeros, through the page cache, which holds none of it.
+    BufferedZeroed,
     /// A new file with its space reserved by `fallocate`, with `O_DIRECT`.
     Preallocated,
     /// A file that is there, filled with zeros, with `O_DIRECT`.
     Zeroed,
+}
+
+impl How {
+    pub(super) fn is_direct(self) -> bool {
+        matches!(self, How::Preallocated | How::Zeroed)
+    }
+
+    /// Whether the file is there before, filled with zeros.
+    pub(super) fn is_zeroed(self) -> bool {
+        matches!(self, How::BufferedZeroed | How::Zeroed)
+    }
 }
 
 /// One file to write.
@@ -89,10 +102,10 @@ impl Written {
 fn open(folder: &Path, task: &Task) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true);
-    if task.how != How::Zeroed {
+    if !task.how.is_zeroed() {
         options.create_new(true).mode(0o600);
     }
-    if task.how != How::Buffered {
+    if task.how.is_direct() {
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(folder.join(&task.file)).with_context(|| task.file.clone())?;
@@ -172,6 +185,10 @@ pub(super) fn write_file(folder: &Path, task: &Task, stop: &Stop) -> Result<Writ
     file.sync_data().context("fdatasync")?;
     let safe_s = began.elapsed().as_secs_f64();
     let used = usage()?.since(before);
+    if task.how == How::BufferedZeroed {
+        // The next row of this file must not find it in memory.
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).context("fadvise")?;
+    }
     Ok(Written {
         bytes,
         write_s,
@@ -221,10 +238,11 @@ pub(super) mod tests {
         let probe = cairn_engine::io::probe_directory(folder.path()).unwrap();
         if probe.direct {
             hows.extend([(How::Preallocated, 1), (How::Preallocated, 16), (How::Zeroed, 16)]);
+            hows.push((How::BufferedZeroed, 1));
         }
         for (how, depth) in hows {
             let path = folder.path().join("file");
-            if how == How::Zeroed {
+            if how.is_zeroed() {
                 let stop = Stop::default();
                 let hour = Duration::from_secs(3600);
                 assert_eq!(zero_file(&path, bytes, hour, &stop).unwrap(), bytes);

@@ -22,10 +22,11 @@ const GIB: f64 = (1u64 << 30) as f64;
 const CONTENT_BYTES: usize = 1 << 20;
 const WARM_UP_BYTES: u64 = 4 << 20;
 
+pub(super) const WRITTEN: &str = "written";
 pub(super) const RATE: &str = "throughput";
 pub(super) const SAFE: &str = "time to safety per GiB";
 pub(super) const COLUMNS: [(&str, &str); 6] = [
-    ("written", "MiB"),
+    (WRITTEN, "MiB"),
     (RATE, "MB/s"),
     ("time per GiB", "s"),
     (SAFE, "s"),
@@ -286,11 +287,17 @@ fn notes(plan: &Plan, measured: &[(Syncs, Vec<Written>)]) -> Vec<String> {
          The file grows, so a sync also commits the filesystem's metadata. Every row but `never` \
          ends with a sync that counts."
             .to_owned(),
-        "`never` measures the page cache, not the disk: a power cut after its last answer loses \
+        "`never` measures the page cache, at least in part: a power cut after its last answer loses \
          data. The same holds for the source's 7 GB/s. Its `time to safety` contains a final sync; \
          its other figures do not."
             .to_owned(),
     ];
+    if (plan.bytes as f64) < GIB {
+        notes.push(format!(
+            "The file has {}, so all times per GiB are extrapolated.",
+            size(plan.bytes)
+        ));
+    }
     if !cut.is_empty() {
         notes.push(format!(
             "The time limit of {} s cut these rows, so their time per GiB is extrapolated: {}.",
@@ -355,6 +362,15 @@ pub(super) mod tests {
         stop.set();
         let path = folder.path().join("stopped");
         assert!(write(&path, Syncs::AtEnd, &PLAN, &mut content, &stop).is_err());
+    }
+
+    #[test]
+    fn a_file_of_less_than_a_gib_says_that_its_figures_are_extrapolated() {
+        let says = |bytes: u64| {
+            let notes = notes(&Plan { bytes, ..PLAN }, &[]);
+            notes.iter().any(|note| note.contains("all times per GiB are extrapolated"))
+        };
+        assert!(says(32 << 20) && !says(1 << 30));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the file's figures say about syncs.
 
-use super::file::{Plan, RATE, ROWS, SAFE, Syncs};
+use super::file::{Plan, RATE, ROWS, SAFE, Syncs, WRITTEN};
 use super::text::{digits, size};
 use crate::report::{Plot, PlotData, Table};
 
@@ -38,14 +38,16 @@ pub(super) fn sentences(table: &Table) -> Vec<String> {
             digits(end)
         ));
     }
-    let safe = table.value(&Syncs::Never.name(), SAFE);
-    if let (Some(never), Some(safe)) = (rate(Syncs::Never), safe) {
+    let of_never = |column| table.value(&Syncs::Never.name(), column);
+    if let (Some(never), Some(safe)) = (rate(Syncs::Never), of_never(SAFE)) {
+        let whole = of_never(WRITTEN).is_some_and(|mib| mib >= 1024.0);
         sentences.push(format!(
-            "Without a sync the page cache takes {} MB/s, {} times the throughput with one sync at \
-             the end; a GiB is safe only after {} s.",
+            "Without a sync the file is written at {} MB/s, {} times the throughput with one sync \
+             at the end; a GiB is safe only after {} s{}.",
             digits(never),
             digits(never / end),
-            digits(safe)
+            digits(safe),
+            if whole { "" } else { " at this pace" }
         ));
     }
     sentences
@@ -61,7 +63,7 @@ pub(super) fn plot(table: &Table, plan: &Plan) -> Option<Plot> {
     let mut lines = vec![("with syncs".to_owned(), points.collect::<Vec<_>>())];
     if let Some(never) = table.value(&Syncs::Never.name(), RATE) {
         let points = ticks.iter().map(|(bytes, _)| (*bytes, never)).collect();
-        lines.push(("never: the page cache".to_owned(), points));
+        lines.push(("never".to_owned(), points));
     }
     Some(Plot {
         file: "intervals-file.svg".to_owned(),
@@ -125,6 +127,9 @@ mod tests {
         let found = sentences(&rates([7000, 1000, 990, 900, 500, 100, 12]));
         assert!(found[0].contains("12 MB/s") && found[0].contains("0.012 and 0.50 times"));
         assert!(found[1].contains("7.00 times"), "{found:?}");
+        assert!(found[1].ends_with(" s."), "{found:?}");
+        let short = sentences(&rates([70, 10, 10, 10, 10, 10, 10]));
+        assert!(short[1].ends_with(" s at this pace."), "{short:?}");
         assert!(sentences(&Table::new("t", &COLUMNS)).is_empty());
     }
 }

@@ -152,6 +152,12 @@ impl Plan {
         (self.bytes / 10) >> 20 << 20
     }
 
+    /// Whether a setting's bytes can begin a sync: a checkpoint, which syncs too, does not come
+    /// before them.
+    pub(super) fn bytes_act(&self, setting: &Setting) -> bool {
+        setting.bytes <= self.retain_bytes()
+    }
+
     /// A sixteenth of the directory holds values.
     pub(super) fn keys(&self) -> u64 {
         (self.bytes / 16 / VALUE_BYTES as u64).max(1)
@@ -178,7 +184,7 @@ impl Plan {
                  the interval, the bytes, or a checkpoint. The engine's directory has {} and keeps \
                  about {retain} of log. A checkpoint is due after each {retain} of puts, and after \
                  each third of the journal, so settings of more unsynced bytes than that do not \
-                 differ here.",
+                 differ here, and say nothing about a default of fewer.",
                 size(self.bytes)
             ),
             "A longer interval and more bytes leave more unsynced on each node when the power \
@@ -226,6 +232,15 @@ mod tests {
         assert!(quick.iter().all(|setting| full.contains(setting)));
         let names: std::collections::BTreeSet<String> = full.iter().map(Setting::name).collect();
         assert_eq!(names.len(), full.len());
+    }
+
+    #[test]
+    fn bytes_that_a_checkpoint_comes_before_do_not_act() {
+        let plan = |size_bytes, quick| Plan::new(&Settings { size_bytes, quick, ..settings() });
+        let quick = plan(Settings::QUICK_SIZE, true);
+        assert!(quick.bytes_act(&Setting::pair(10_000, 4)) && !quick.bytes_act(&Setting::DEFAULT));
+        let full = plan(Settings::DEFAULT_SIZE, false);
+        assert!(full.bytes_act(&Setting::DEFAULT) && !full.bytes_act(&Setting::pair(1000, 512)));
     }
 
     #[test]

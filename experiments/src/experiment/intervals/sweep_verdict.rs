@@ -1,11 +1,13 @@
 //! What the sweep says about Cairn's defaults.
 //!
 //! What holds here: a setting that was not synced within one of its rounds is not compared, since
-//! such a round shows the time between two syncs, not what a sync costs.
+//! such a round shows the time between two syncs, not what a sync costs. A setting of more bytes than
+//! a checkpoint leaves unsynced is judged by its interval alone: it is compared only if the same
+//! holds for the default.
 
 use super::plan::{Plan, Setting};
 use super::sweep::{COLUMNS, PUT_P99, PUT_RATE, SYNCS};
-use super::text::{clients, digits, ms};
+use super::text::{clients, digits, ms, size, time};
 use crate::report::{Figure, Outcome, Plot, PlotData, Table};
 use cairn_engine::Mode;
 
@@ -76,6 +78,12 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
     }
     let others = plan.settings.iter().filter(|one| one.mode == Mode::Replicated);
     let others = others.filter(|one| **one != Setting::DEFAULT);
+    let default_acts = plan.bytes_act(&Setting::DEFAULT);
+    let others = others.filter(|one| !default_acts || plan.bytes_act(one));
+    let name = |setting: &Setting| match plan.bytes_act(setting) {
+        true => setting.pair_name(" or"),
+        false => time(setting.interval),
+    };
     let others: Vec<Compared> =
         others.filter_map(|one| Compared::find(table, *one, count)).collect();
     let (synced, left_out): (Vec<Compared>, Vec<Compared>) =
@@ -94,7 +102,7 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
     if let Some(one) = faster {
         said.push(format!(
             "a sync after {} makes {} puts/s, {} times the default's {}",
-            one.setting.pair_name(" or"),
+            name(&one.setting),
             digits(one.rate.median),
             digits(one.rate.median / default.rate.median),
             digits(default.rate.median)
@@ -103,7 +111,7 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
     if let Some(one) = shorter {
         said.push(format!(
             "a sync after {} has a put p99 of {} where the default has {}",
-            one.setting.pair_name(" or"),
+            name(&one.setting),
             ms(one.p99.median),
             ms(default.p99.median)
         ));
@@ -126,7 +134,7 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
             "The default, a sync after {}, holds: with {at} no other pair beats its {} puts/s by \
              10 % or halves its put p99 of {} beyond the spread; its rate is {} times that of the \
              best other pair",
-            Setting::DEFAULT.pair_name(" or"),
+            name(&Setting::DEFAULT),
             digits(default.rate.median),
             ms(default.p99.median),
             digits(default.rate.median / best.rate.median)
@@ -136,11 +144,17 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
         sentence.push_str(if rounds == 1 { " (one round)" } else { " (few rounds)" });
     }
     if !left_out.is_empty() {
-        let names = left_out.iter().map(|one| one.setting.pair_name(" or"));
+        let names = left_out.iter().map(|one| name(&one.setting));
         let names: Vec<String> = names.collect();
         sentence.push_str(&format!(
             "; not compared, because a round ended without a sync: {}",
             names.join(", ")
+        ));
+    }
+    if !default_acts {
+        sentence.push_str(&format!(
+            "; a checkpoint comes before the default's {}, so only its interval was tested",
+            size(Setting::DEFAULT.bytes)
         ));
     }
     sentence.push('.');
@@ -148,8 +162,8 @@ fn default_holds(table: &Table, plan: &Plan, count: usize) -> Option<String> {
 }
 
 fn cost_of_sync(table: &Table, count: usize) -> Option<String> {
-    let default = Compared::find(table, Setting::DEFAULT, count)?;
-    let sync = Compared::find(table, Setting::SYNC, count)?;
+    let find = |setting| Compared::find(table, setting, count).filter(|one| one.synced);
+    let (default, sync) = (find(Setting::DEFAULT)?, find(Setting::SYNC)?);
     Some(format!(
         "mode `sync` makes {} puts/s instead of {} with {} ({} times), with a put p99 of {} \
          instead of {}",
@@ -178,7 +192,14 @@ pub(super) fn plot(table: &Table, plan: &Plan) -> Option<Plot> {
     }
     let many = plan.most_clients();
     let at = clients(many);
+    let synced = Compared::find(table, Setting::DEFAULT, many).is_some_and(|one| one.synced);
     let sentence = match (p99(Setting::SYNC, many), p99(Setting::DEFAULT, many)) {
+        (Some(sync), Some(default)) if !synced => format!(
+            "With {at} the put p99 of mode sync is {}; that of mode replicated with its default is \
+             {}, with a round that has no sync in it.",
+            ms(sync),
+            ms(default)
+        ),
         (Some(sync), Some(default)) => format!(
             "With {at} the put p99 of mode sync is {}, {} times the {} of mode replicated with \
              its default.",
@@ -208,13 +229,23 @@ pub(super) fn plot(table: &Table, plan: &Plan) -> Option<Plot> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Settings;
     use crate::experiment::tests::settings;
     use crate::measure::spread;
 
     /// All settings with the same figures but those that `of` changes: put rate, put p99 and syncs
     /// of each round.
     fn table(of: impl Fn(&Setting) -> Option<Vec<(f64, f64, f64)>>) -> (Table, Plan) {
-        let plan = Plan::new(&settings());
+        table_of(Settings::DEFAULT_SIZE, of)
+    }
+
+    /// The same for a size. With the default size the default's bytes act, and with that of a quick
+    /// run they do not.
+    fn table_of(
+        size_bytes: u64,
+        of: impl Fn(&Setting) -> Option<Vec<(f64, f64, f64)>>,
+    ) -> (Table, Plan) {
+        let plan = Plan::new(&Settings { size_bytes, ..settings() });
         let mut table = Table::new("t", &COLUMNS);
         for setting in &plan.settings {
             for count in plan.clients {
@@ -241,7 +272,7 @@ mod tests {
     }
 
     fn is_long(setting: &Setting) -> bool {
-        setting.interval.as_secs() == 10 && setting.bytes == 512 << 20
+        setting.interval.as_secs() == 10 && setting.bytes == 4 << 20
     }
 
     #[test]
@@ -258,7 +289,7 @@ mod tests {
     fn a_better_pair_is_named_with_its_figures() {
         let faster = first(|one| is_long(one).then(|| vec![(1300.0, 2000.0, 1.0); 3]));
         assert!(faster.starts_with("The default can be improved"), "{faster}");
-        assert!(faster.contains("10 s or 512 MiB makes 1,300 puts/s, 1.30 times"), "{faster}");
+        assert!(faster.contains("10 s or 4 MiB makes 1,300 puts/s, 1.30 times"), "{faster}");
         assert!(!faster.contains("p99"), "{faster}");
         let shorter = first(|one| is_long(one).then(|| vec![(1000.0, 900.0, 1.0); 3]));
         assert!(shorter.contains("p99 of 0.90 ms where the default has 2.00 ms"), "{shorter}");
@@ -268,11 +299,36 @@ mod tests {
     fn a_setting_without_a_sync_in_its_rounds_is_not_compared() {
         let unsynced = first(|one| is_long(one).then(|| vec![(5000.0, 1.0, 0.0)]));
         assert!(unsynced.contains("holds"), "{unsynced}");
-        assert!(unsynced.ends_with("without a sync: 10 s or 512 MiB."), "{unsynced}");
+        assert!(unsynced.ends_with("without a sync: 10 s or 4 MiB."), "{unsynced}");
         let default = first(|one| (*one == Setting::DEFAULT).then(|| vec![(1.0, 1.0, 0.0)]));
         assert!(default.contains("no pair is compared"), "{default}");
         let none = first(|one| (*one != Setting::DEFAULT).then(|| vec![(1.0, 1.0, 0.0)]));
         assert!(none.contains("no other pair was synced"), "{none}");
+    }
+
+    #[test]
+    fn bytes_that_never_act_are_not_part_of_the_verdict() {
+        let more = |one: &Setting| {
+            let inert = one.interval.as_secs() == 10 && one.bytes == 512 << 20;
+            inert.then(|| vec![(1300.0, 2000.0, 1.0); 3])
+        };
+        let full = first(more);
+        assert!(full.contains("1 s or 64 MiB, holds") && !full.contains("tested"), "{full}");
+        let (table, plan) = table_of(Settings::QUICK_SIZE, more);
+        let quick = sentences(&table, &plan).remove(0);
+        assert!(quick.contains("a sync after 10 s makes 1,300"), "{quick}");
+        assert!(quick.ends_with("default's 64 MiB, so only its interval was tested."), "{quick}");
+        let (table, plan) = table_of(Settings::QUICK_SIZE, |_| None);
+        let quick = sentences(&table, &plan).remove(0);
+        assert!(quick.starts_with("The default, a sync after 1 s, holds"), "{quick}");
+    }
+
+    #[test]
+    fn without_a_sync_the_default_is_no_measure_of_mode_sync() {
+        let (table, plan) = table(|one| (*one == Setting::DEFAULT).then(|| vec![(1.0, 1.0, 0.0)]));
+        assert_eq!(sentences(&table, &plan).len(), 1, "not what mode sync costs");
+        let sentence = plot(&table, &plan).unwrap().sentence;
+        assert!(sentence.contains("no sync in it") && !sentence.contains("times"), "{sentence}");
     }
 
     #[test]
