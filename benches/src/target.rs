@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use cairn_engine::io::{Backend, Device};
 use cairn_engine::{Engine, Mode};
 use clap::{Args, ValueEnum};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,7 +78,8 @@ pub fn make_raw_device(
     made
 }
 
-fn show(bar: &indicatif::ProgressBar, done: u64, total: u64) {
+fn show(bar: &indicatif::ProgressBar, done: u64, total: u64) -> ControlFlow<()> {
     bar.set_length(total);
     bar.set_position(done);
+    ControlFlow::Continue(())
 }

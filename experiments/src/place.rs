@@ -213,7 +213,7 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
         }
     }
     match fs::remove_file(folder.join(MARK)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => fs::remove_dir(folder),
     }
 }

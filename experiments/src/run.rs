@@ -97,6 +97,8 @@ pub async fn run(plan: &Plan, observer: &dyn Observer, stop: &Stop) -> Result<Re
         let context =
             Context { settings: &plan.settings, place: &place, observer, stop: stop.clone() };
         let ended = (definition.run)(&context).await;
+        // What fails because of the stop counts as the stop.
+        stop.check()?;
         let mut experiment = ended.with_context(|| definition.name)?;
         definition.name.clone_into(&mut experiment.name);
         definition.question.clone_into(&mut experiment.question);

@@ -15,11 +15,12 @@ pub use direct::run_child;
 use crate::measure::{Limit, Samples, Stop, median, spread};
 use crate::place::Place;
 use crate::report::{Check, Experiment, Figure};
-use crate::subject::{Load, Subject, make_engine_with};
+use crate::subject::{Subject, make_engine_with};
 use anyhow::Result;
 use cairn_engine::io::Backend;
 use cairn_engine::{Engine, KernelBootId, Mode, Options};
 use futures::future::BoxFuture;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -145,6 +146,12 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// Tells how much is zeroed. Ends the work if the run is to end.
+    pub(crate) fn zeroed(&self, done: u64, of: u64) -> ControlFlow<()> {
+        self.observer.zeroed(done, of);
+        if self.stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
     /// A new engine of the run's size in a subfolder of this name.
     ///
     /// # Errors
@@ -157,7 +164,7 @@ impl Context<'_> {
     ) -> Result<Engine> {
         self.step(&format!("zeroing {name}"))?;
         let path = self.place.path(name);
-        let zeroed = &mut |done, of| self.observer.zeroed(done, of);
+        let zeroed = &mut |done, of| self.zeroed(done, of);
         let engine = make_engine_with(&path, bytes, Backend::Auto, zeroed, options).await?;
         self.stop.check()?;
         Ok(engine)
@@ -190,30 +197,6 @@ impl Case {
         let (name, answered_by) = (name.into(), String::new());
         Case { name, answered_by, subject: Err(reason.into()), rounds: Vec::new() }
     }
-}
-
-/// Runs all cases `rounds` times, one after the other in each round, since a disk's speed changes
-/// within seconds.
-///
-/// # Errors
-/// The first error of a case; `Stopped`.
-pub(crate) async fn alternate(
-    context: &Context<'_>,
-    cases: &mut [Case],
-    rounds: usize,
-    depth: usize,
-    limit: Limit,
-) -> Result<()> {
-    for round in 0..rounds {
-        for case in &mut *cases {
-            let Ok(subject) = &mut case.subject else { continue };
-            context.step(&format!("round {} of {rounds}: {}", round + 1, case.name))?;
-            let load = Load { depth, limit, seed: round as u64 + 1, stop: context.stop.clone() };
-            let samples = subject.round(&load).await;
-            case.rounds.push(samples.map_err(|error| error.context(case.name.clone()))?);
-        }
-    }
-    Ok(())
 }
 
 /// Ends what the cases run in the background.

@@ -206,7 +206,7 @@ fn decades(low: f64, high: f64) -> Vec<f64> {
 /// A number with at most three digits that count.
 fn short(value: f64) -> String {
     match value {
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v >= 10_000_000.0 => format!("{:.0} M", v / 1e6),
         v if v >= 1_000_000.0 => format!("{:.1} M", v / 1e6),
         v if v >= 100.0 => super::thousands(&format!("{v:.0}")),

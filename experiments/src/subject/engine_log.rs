@@ -271,7 +271,7 @@ mod tests {
     async fn a_deleted_key_is_gone_until_it_is_put_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("engine");
-        let zeroed = &mut |_, _| {};
+        let zeroed = &mut |_, _| std::ops::ControlFlow::Continue(());
         let engine = make_engine(&path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await.unwrap();
         let log = EngineLog::start(engine.clone(), 1 << 20);
         let key = Bytes::from_static(b"key");

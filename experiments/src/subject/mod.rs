@@ -8,7 +8,7 @@ mod raw;
 pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, sync_filesystem, zero_file};
 pub use engine_log::{EngineLog, Putter};
 pub(crate) use files::{FileStore, FileSync};
-pub use raw::{RawWriter, Zeroed, make_engine, make_raw_device};
+pub use raw::{RawWriter, make_engine, make_raw_device};
 pub(crate) use raw::{make_engine_with, open_engine_with};
 
 use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};

@@ -3,29 +3,23 @@
 
 use crate::measure::Worker;
 use anyhow::{Context, Result};
-use cairn_engine::io::{AlignedBuf, BLOCK, Backend, Device, Directory, FileDirectory, FileKind};
+use cairn_engine::io::{
+    AlignedBuf, BLOCK, Backend, Device, Directory, FileDirectory, FileKind, Progress,
+};
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Called with the bytes that are zeroed so far, and with all bytes.
-pub type Zeroed<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Makes the five files of a data directory, filled with zeros, and opens them.
 fn make_directory(
     path: &Path,
     geometry: &Geometry,
     backend: Backend,
-    zeroed: Zeroed<'_>,
+    zeroed: Progress<'_>,
 ) -> Result<FileDirectory> {
-    let go_on = &mut |done, of| {
-        zeroed(done, of);
-        ControlFlow::Continue(())
-    };
-    FileDirectory::create(path, geometry, go_on)?;
+    FileDirectory::create(path, geometry, zeroed)?;
     Ok(FileDirectory::open(path, backend)?)
 }
 
@@ -38,7 +32,7 @@ pub async fn make_engine(
     total_bytes: u64,
     mode: Mode,
     backend: Backend,
-    zeroed: Zeroed<'_>,
+    zeroed: Progress<'_>,
 ) -> Result<Engine> {
     make_engine_with(path, total_bytes, backend, zeroed, |boot| Options::new(mode, boot, 1)).await
 }
@@ -48,7 +42,7 @@ pub(crate) async fn make_engine_with(
     path: &Path,
     total_bytes: u64,
     backend: Backend,
-    zeroed: Zeroed<'_>,
+    zeroed: Progress<'_>,
     options: impl FnOnce(KernelBootId) -> Options,
 ) -> Result<Engine> {
     let geometry = Geometry::for_total(total_bytes)?;
@@ -88,7 +82,7 @@ pub fn make_raw_device(
     path: &Path,
     bytes: u64,
     backend: Backend,
-    zeroed: Zeroed<'_>,
+    zeroed: Progress<'_>,
 ) -> Result<Arc<dyn Device>> {
     let small = Geometry::for_total(64 << 20)?;
     let geometry = Geometry { data_bytes: bytes, ..small };

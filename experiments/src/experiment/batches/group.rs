@@ -251,7 +251,8 @@ mod tests {
     #[tokio::test]
     async fn a_round_of_puts_leaves_nothing_unsynced() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, zeroed) = (folder.path().join("engine"), &mut |_, _| {});
+        let path = folder.path().join("engine");
+        let zeroed = &mut |_, _| std::ops::ControlFlow::Continue(());
         let mode = Mode::Replicated;
         let engine = make_engine(&path, 16 << 20, mode, Backend::Auto, zeroed).await.unwrap();
         let log = EngineLog::start(engine.clone(), 1 << 20);

@@ -131,7 +131,9 @@ pub(super) async fn ask(
     };
     if !status.success() {
         let said = String::from_utf8_lossy(&stderr);
-        bail!("the child that writes ended with {status}: {}", said.trim());
+        let said = said.trim();
+        let colon = if said.is_empty() { "" } else { ": " };
+        bail!("the child that writes ended with {status}{colon}{said}");
     }
     parse(&stdout, request.task.as_ref())
 }

@@ -174,11 +174,16 @@ pub(super) fn write_file(folder: &Path, task: &Task, stop: &Stop) -> Result<Writ
             .into_iter()
             .map(|(buf, rng)| {
                 let shared = &shared;
-                scope.spawn(move || shared.write(buf, rng))
+                std::thread::Builder::new().spawn_scoped(scope, move || shared.write(buf, rng))
             })
             .collect();
-        let joined = threads.into_iter();
-        joined.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a panic")))).collect()
+        let joined = threads.into_iter().map(|thread| {
+            thread
+                .context("a thread cannot be started")?
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("a panic")))
+        });
+        joined.collect()
     });
     let bytes = written?.into_iter().sum();
     let write_s = began.elapsed().as_secs_f64();

@@ -212,7 +212,7 @@ impl Maker<'_> {
         }
         let path = self.path("raw");
         self.context.step("zeroing raw")?;
-        let zeroed = &mut |done, of| self.context.observer.zeroed(done, of);
+        let zeroed = &mut |done, of| self.context.zeroed(done, of);
         let device = make_raw_device(&path, self.sizes.file_bytes, Backend::Auto, zeroed)?;
         self.puts(rows::RAW, "device", RawWrites(device));
         Ok(())

@@ -19,6 +19,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -285,7 +286,10 @@ impl Job {
     async fn engine(&self, mode: Mode) -> Result<Engine> {
         let (path, bytes) = (self.mount.join(format!("engine-{mode}")), self.sizes.own_engine);
         let options = |boot| engine_options(mode, boot, bytes);
-        let engine = make_engine_with(&path, bytes, Backend::Auto, &mut |_, _| {}, options).await?;
+        let go_on = &mut |_, _| {
+            if self.stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let engine = make_engine_with(&path, bytes, Backend::Auto, go_on, options).await?;
         self.stop.check()?;
         Ok(engine)
     }

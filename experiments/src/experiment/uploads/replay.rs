@@ -334,7 +334,7 @@ mod tests {
     async fn files_and_the_engine_replay_the_whole_log_and_keep_the_same_pieces() {
         let folder = tempfile::tempdir().unwrap();
         let engine_path = folder.path().join("engine");
-        let zeroed = &mut |_, _| {};
+        let zeroed = &mut |_, _| std::ops::ControlFlow::Continue(());
         let made = make_engine(&engine_path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await;
         let log = EngineLog::start(made.unwrap(), 1 << 20);
         let script = script(HOUR);
