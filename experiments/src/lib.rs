@@ -39,4 +39,4 @@ pub use report::{
     number, svg,
 };
 pub use run::{Name, Plan, run};
-pub use subject::{EngineLog, Putter, RawWriter, make_engine, make_raw_device};
+pub use subject::{EngineLog, Putter, RawWriter, make_engine, make_raw_device, raw_writes};

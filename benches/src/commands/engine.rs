@@ -3,7 +3,7 @@
 //! Both lines use the same device code on files of the same size on the same disk, in alternating
 //! rounds. If fio is installed, it then writes the raw file too, as an independent check.
 
-use super::experiments::fio_rate;
+use super::experiments::{Fio, fio_rate};
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::target::{BackendArgument, DiskArguments, make_engine, make_raw_device};
@@ -108,7 +108,7 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     }
     let raw_file = raw_path.join(FileKind::Data.name());
     let _step = Step::new("fio");
-    match fio_rate(&raw_file, arguments.depth, arguments.seconds).await {
+    match fio_rate(&raw_file, Fio::Ring, arguments.depth, arguments.seconds).await {
         Ok(rate) => report.figure("fio: the same raw writes, io_uring", rate, "per s"),
         Err(reason) => report.notes.push(format!("not measured with fio: {reason:#}")),
     }

@@ -184,6 +184,30 @@ impl Subject for BlockWrites {
     }
 }
 
+/// The load of the raw rows, for a comparison with other tools: one round of writes of random
+/// blocks, with `O_DIRECT`, to a file that is written in full, one thread for each of `depth`.
+///
+/// # Errors
+/// The system's.
+pub async fn raw_writes(
+    file: &Path,
+    blocks: u64,
+    depth: usize,
+    dsync: bool,
+    limit: Limit,
+) -> Result<Samples> {
+    let writes = BlockWrites {
+        path: file.to_path_buf(),
+        blocks,
+        direct: true,
+        durable: if dsync { Durable::Dsync } else { Durable::No },
+        state: FileState::Written,
+        values: 1,
+        journal: false,
+    };
+    writes.run(&Load { depth, limit, seed: 1, stop: Stop::default() }).await
+}
+
 /// Counts the answer of a write for each value in it: they all had to wait for it.
 fn each_value(writes: &Samples, values: u64) -> Result<Samples> {
     let mut samples = Samples::new()?;

@@ -5,6 +5,7 @@ mod engine_log;
 mod files;
 mod raw;
 
+pub use blocks::raw_writes;
 pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, sync_filesystem, zero_file};
 pub use engine_log::{EngineLog, Putter};
 pub(crate) use files::{FileStore, FileSync};
@@ -13,9 +14,7 @@ pub(crate) use raw::{make_engine_with, open_engine_with};
 
 use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};
 use anyhow::Result;
-use cairn_engine::io::Device;
 use futures::future::BoxFuture;
-use std::sync::Arc;
 
 /// The load of one round.
 #[derive(Clone, Debug)]
@@ -57,15 +56,5 @@ impl Subject for EnginePuts {
 
     fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move { Ok(self.log.engine().close().await?) })
-    }
-}
-
-/// Random writes to a file that is already written at its full size.
-pub(crate) struct RawWrites(pub Arc<dyn Device>);
-
-impl Subject for RawWrites {
-    fn round<'a>(&'a mut self, load: &'a Load) -> BoxFuture<'a, Result<Samples>> {
-        let writers = RawWriter::many(&self.0, load.depth, load.seed);
-        Box::pin(drive_until(writers, load.limit, &load.stop))
     }
 }

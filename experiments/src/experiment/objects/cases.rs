@@ -6,11 +6,11 @@ use super::{DEPTH, Sizes, rows};
 use crate::experiment::{Case, Context};
 use crate::measure::Payloads;
 use crate::subject::{
-    BlockWrites, Durable, EngineLog, FileState, FileStore, FileSync, RawWrites, Settled, Subject,
-    make_raw_device, sync_filesystem, zero_file,
+    BlockWrites, Durable, EngineLog, FileState, FileStore, FileSync, Settled, Subject,
+    sync_filesystem, zero_file,
 };
 use anyhow::Result;
-use cairn_engine::io::{BLOCK, Backend};
+use cairn_engine::io::BLOCK;
 use cairn_engine::{Mode, Options};
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -55,7 +55,6 @@ pub(super) async fn make(
     };
     maker.files().await?;
     maker.engines().await?;
-    maker.raw()?;
     maker.blocks().await?;
     sync_filesystem(&context.place.path("")).await?;
     Ok(maker.made)
@@ -205,19 +204,6 @@ impl Maker<'_> {
         Ok(keys)
     }
 
-    fn raw(&mut self) -> Result<()> {
-        if let Err(reason) = &self.direct {
-            self.made.puts.push(Case::not_made(rows::RAW, reason.clone()));
-            return Ok(());
-        }
-        let path = self.path("raw");
-        self.context.step("zeroing raw")?;
-        let zeroed = &mut |done, of| self.context.zeroed(done, of);
-        let device = make_raw_device(&path, self.sizes.file_bytes, Backend::Auto, zeroed)?;
-        self.puts(rows::RAW, "device", RawWrites(device));
-        Ok(())
-    }
-
     /// The rows that write blocks of one file on threads.
     async fn blocks(&mut self) -> Result<()> {
         let (direct, buffered) = (self.path("direct"), self.path("buffered"));
@@ -245,9 +231,9 @@ impl Maker<'_> {
         let in_order = |state, from: &BlockWrites| BlockWrites { state, ..from.clone() };
         let buffered = BlockWrites { path: buffered, direct: false, ..fdatasync.clone() };
         let all = [
+            (rows::RAW, base.clone()),
             (rows::DSYNC, dsync.clone()),
             (rows::FDATASYNC, fdatasync),
-            (rows::ONE_BY_ONE, base.clone()),
             (rows::ONE_BY_ONE_JOURNAL, BlockWrites { journal: true, ..base.clone() }),
             (rows::TOGETHER, BlockWrites { values: DEPTH, ..base.clone() }),
             (rows::TOGETHER_JOURNAL, BlockWrites { values: DEPTH, journal: true, ..base }),

@@ -53,11 +53,7 @@ pub(super) const DEPTH: usize = 32;
 const FILE_BYTES: u64 = BLOCK as u64 + 512;
 
 /// Rows without those of the engines.
-const ROWS: usize = 6 + 3 + 8 + 2;
-
-/// What [`crate::subject::make_raw_device`] makes beside the data: 4 MiB and two times 6.4 MiB, and
-/// some blocks.
-const RAW_EXTRA_BYTES: u64 = 18 << 20;
+const ROWS: usize = 6 + 3 + 7 + 2;
 
 /// How large everything is, and how long the preparations may last.
 #[derive(Clone, Copy, Debug)]
@@ -114,10 +110,7 @@ fn bounds(settings: &Settings) -> Bounds {
     let sizes = Sizes::new(settings);
     let engines = settings.modes.iter().filter(|(_, refused)| refused.is_none()).count();
     let journal_bytes = BlockWrites::JOURNAL_BLOCKS * BLOCK as u64;
-    let zeroed_bytes = engines as u64 * sizes.engine_bytes
-        + 3 * sizes.file_bytes
-        + journal_bytes
-        + RAW_EXTRA_BYTES;
+    let zeroed_bytes = engines as u64 * sizes.engine_bytes + 2 * sizes.file_bytes + journal_bytes;
     let files_bytes = sizes.files() * FILE_BYTES;
     let folders_bytes = 256 * 2 * FILE_BYTES;
     let fill = |bytes: u64| match settings.quick {

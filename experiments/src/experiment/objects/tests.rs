@@ -40,7 +40,7 @@ fn every_row_is_there_measured_or_with_its_reason_in_bounded_space() {
         let measured = name != "Cairn, device";
         assert!(puts.contains(&(name.to_owned(), measured)), "{puts:?}");
     }
-    assert_eq!(rows(&found, PARTS).len(), PARTS_ONLY.len() + 2);
+    assert_eq!(rows(&found, PARTS).len(), PARTS_ONLY.len() + 3);
     let deletes = rows(&found, DELETES);
     assert_eq!(deletes.len(), 4);
     assert!(deletes[2].0.starts_with("Cairn, sync"), "as durable as the files beside it");

@@ -27,7 +27,7 @@ fn tables(files: f64, sync: f64, dsync: f64) -> Vec<Table> {
         ],
         PUTS,
     );
-    let parts = load(&[(ONE_BY_ONE, "device", 40_000.0), (DSYNC, "disk", dsync)], PARTS);
+    let parts = load(&[(RAW, "device", 40_000.0), (DSYNC, "disk", dsync)], PARTS);
     vec![puts, parts]
 }
 
