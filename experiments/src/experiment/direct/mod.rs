@@ -30,7 +30,7 @@ pub(super) const DEFINITION: Definition = Definition {
     run: |context| -> BoxFuture<'_, _> { Box::pin(run(context)) },
 };
 
-const TITLE: &str = "One file, written from its begin to its end";
+const TITLE: &str = "One file, written from beginning to end";
 
 const COLUMNS: [(&str, &str); 7] = [
     ("time to write", "s"),

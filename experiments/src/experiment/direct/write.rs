@@ -1,4 +1,4 @@
-//! One file written from its begin to its end, and how long that takes, until the last write has
+//! One file written from beginning to end, and how long that takes, until the last write has
 //! returned and until the data is synced.
 
 use crate::measure::{Stop, usage};
