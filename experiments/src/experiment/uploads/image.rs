@@ -7,10 +7,11 @@
 use super::figures::Measured;
 use super::mount::{Mounted, isolate, make_ext4};
 use super::replay::{Client, Replayed, Script, Store, sync_filesystem};
-use super::{Sizes, answered_by, engine_options, engine_row, files_row};
-use crate::experiment::{Context, Settings};
+use super::rows::{Kind, State};
+use super::{Sizes, answered_by, engine_options};
+use crate::experiment::Context;
 use crate::measure::{Payloads, Stop, Stopped};
-use crate::subject::{EngineLog, FileStore, FileSync, make_engine_with};
+use crate::subject::{EngineLog, FileStore, make_engine_with};
 use anyhow::{Context as _, Result};
 use cairn_engine::io::Backend;
 use cairn_engine::{Engine, Mode};
@@ -28,74 +29,12 @@ use tokio::sync::mpsc;
 /// The image and the folder where it is mounted.
 const IMAGE: &str = "image";
 const MOUNT: &str = "own-filesystem";
-/// ext4's commit intervals, in seconds.
-pub(super) const COMMITS: [u32; 3] = [1, 5, 30];
 /// The share of the filesystem that is used when it is full.
 const FULL_PERCENT: u64 = 90;
 /// One write while a file is filled.
 const FILL_BYTES: usize = 1 << 20;
 /// How often the thread is told that the run ends.
 const TELL: Duration = Duration::from_millis(50);
-
-/// How full the filesystem is before the replay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Empty,
-    Full,
-}
-
-impl State {
-    pub(super) const ALL: [State; 2] = [State::Empty, State::Full];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            State::Empty => "empty",
-            State::Full => "90 % full",
-        }
-    }
-}
-
-/// A path on the filesystem.
-#[derive(Clone, Debug)]
-pub(super) enum Kind {
-    /// Files, with ext4's commit interval in seconds.
-    Files(FileSync, u32),
-    /// The engine, or why its mode is not justified here.
-    Engine(Mode, Option<String>),
-}
-
-impl Kind {
-    /// The rows of each state, in order.
-    pub(super) fn all(settings: &Settings) -> Vec<Kind> {
-        let engine = |mode| {
-            let found = settings.modes.iter().find(|(found, _)| *found == mode);
-            let refused = match found {
-                Some((_, refused)) => refused.clone(),
-                None => Some("the mode is not offered here".to_owned()),
-            };
-            Kind::Engine(mode, refused)
-        };
-        let others =
-            [Kind::Files(FileSync::FileAndFolder, 5), engine(Mode::Replicated), engine(Mode::Sync)];
-        let unsynced = COMMITS.map(|commit| Kind::Files(FileSync::Nothing, commit));
-        unsynced.into_iter().chain(others).collect()
-    }
-
-    /// The engines that are made for these rows.
-    pub(super) fn engines(kinds: &[Kind]) -> u64 {
-        kinds.iter().filter(|kind| matches!(kind, Kind::Engine(_, None))).count() as u64
-    }
-
-    /// The row's name.
-    pub(super) fn row(&self, state: State) -> String {
-        match self {
-            Kind::Files(sync, commit) => {
-                format!("{}, commit={commit}, {}", files_row(*sync), state.name())
-            }
-            Kind::Engine(mode, _) => format!("{}, {}", engine_row(*mode), state.name()),
-        }
-    }
-}
 
 /// What the thread needs.
 struct Job {
@@ -320,6 +259,7 @@ fn fill(path: &Path, bytes: u64, payloads: &Payloads, stop: &Stop) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Settings;
     use crate::experiment::tests::settings;
     use std::collections::BTreeSet;
 

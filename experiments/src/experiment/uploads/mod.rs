@@ -16,6 +16,7 @@ mod figures;
 mod image;
 mod mount;
 mod replay;
+mod rows;
 
 use super::{Bounds, Context, Definition, Settings};
 use crate::measure::Payloads;
@@ -173,9 +174,9 @@ fn bounds(settings: &Settings) -> Bounds {
         time: second + fill(engines) + row(effort.limit, sizes.live) * paths,
     };
     if settings.root {
-        let states = image::State::ALL.len() as u32;
-        let kinds = image::Kind::all(settings);
-        let (rows, own_engines) = (kinds.len() as u32, image::Kind::engines(&kinds));
+        let states = rows::State::ALL.len() as u32;
+        let kinds = rows::Kind::all(settings);
+        let (rows, own_engines) = (kinds.len() as u32, rows::Kind::engines(&kinds));
         let state = second / 2
             + fill(own_engines * sizes.own_engine)
             + row(effort.own_limit, sizes.own_live) * rows;
