@@ -14,12 +14,13 @@
 //!
 //! What holds here:
 //! - Everything is made inside one folder, `cairn-bench-disk`, in the directory that the user
-//!   names. It is removed at the end, whatever the end is. A killed run's folder is removed by the
-//!   next run.
-//! - The most bytes that this folder holds and the longest time of each experiment are known before
-//!   it begins.
+//!   names. It is removed at the end, also after an error or a first signal. What a killed run left
+//!   is removed by the next run.
+//! - The most bytes that this folder holds are known before a run begins, and so is its time on a
+//!   disk that is not slower than the bounds assume.
 //! - Values are random bytes. A warm-up is not counted. The rows of a table are measured in
-//!   alternating rounds, with the same number of requests under way.
+//!   alternating rounds, with the same number of requests under way. A table that cannot alternate
+//!   says so in its notes: that of `uploads` on a filesystem of its own.
 //! - A figure that could not be measured is missing, with the reason in its place. None is guessed.
 //! - Rows of Cairn run the shipped engine through its public interface.
 #![forbid(unsafe_code)]
