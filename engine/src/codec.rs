@@ -1,4 +1,4 @@
-//! Reading little-endian fields, hashes and checksums.
+//! Reading little-endian fields and varints, hashes and checksums.
 //!
 //! Bytes come from a disk and are untrusted: every read is bounds-checked and returns `None` past
 //! the end.
@@ -47,6 +47,48 @@ impl<'a> Reader<'a> {
     pub(crate) fn u128(&mut self) -> Option<u128> {
         self.array().map(u128::from_le_bytes)
     }
+
+    /// A number as [`put_varint`] writes it. `None` for any longer form of the same number, so that
+    /// what is read has one spelling.
+    pub(crate) fn varint(&mut self) -> Option<u64> {
+        let mut number = 0u64;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            let shifted = bits << shift;
+            if shifted >> shift != bits || (byte == 0 && shift > 0) {
+                return None;
+            }
+            number |= shifted;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// A varint of at most 32 bits.
+    pub(crate) fn varint32(&mut self) -> Option<u32> {
+        self.varint().and_then(|number| u32::try_from(number).ok())
+    }
+}
+
+/// The longest varint, in bytes.
+pub(crate) const VARINT_BYTES_MAX: usize = 10;
+
+/// Appends a number: seven bits in each byte, the low ones first (LEB128).
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// The bytes that [`put_varint`] appends.
+pub(crate) const fn varint_bytes(number: u64) -> usize {
+    let bits = u64::BITS - number.leading_zeros();
+    if bits == 0 { 1 } else { bits.div_ceil(7) as usize }
 }
 
 /// XXH3-128, the hash of values and blocks. It detects damage and identifies content. It does not
@@ -89,5 +131,48 @@ pub(crate) mod sealed {
         block.splice(..head.len(), head.iter().copied());
         seal(&mut block, offset);
         block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded(number: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_varint(&mut out, number);
+        out
+    }
+
+    #[test]
+    fn varints_are_those_of_the_format_document() {
+        assert_eq!(encoded(0), [0]);
+        assert_eq!(encoded(127), [0x7f]);
+        assert_eq!(encoded(300), [0xac, 2]);
+        assert_eq!(encoded(u64::MAX), [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
+    }
+
+    #[test]
+    fn a_longer_form_and_an_overflow_are_no_number() {
+        for bytes in [&[0x80, 0][..], &[0x80], &[], &[0xff; 10], &[0xff, 0xff, 0x80, 0]] {
+            assert_eq!(Reader::new(bytes).varint(), None, "{bytes:?}");
+        }
+        let too_large = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+        assert_eq!(Reader::new(&too_large).varint(), None);
+        assert_eq!(Reader::new(&encoded(1 << 32)).varint32(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn varints_round_trip(number: u64, shift in 0u32..64) {
+            let number = number >> shift;
+            let bytes = encoded(number);
+            prop_assert_eq!(bytes.len(), varint_bytes(number));
+            prop_assert!(bytes.len() <= VARINT_BYTES_MAX);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.varint(), Some(number));
+            prop_assert_eq!(reader.remaining(), 0);
+        }
     }
 }

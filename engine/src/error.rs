@@ -41,16 +41,17 @@ pub enum Error {
         /// Cluster and slot expected.
         expected: String,
     },
-    /// The directory was made by a newer format than this program reads.
+    /// The directory has another format than this program reads.
     #[error(
-        "{location} has format version {found}, this program reads up to {supported}; use a newer cairn"
+        "{location} has format version {found}; this program reads version {supported} only. {}",
+        other_format(*found, *supported)
     )]
-    NewerFormat {
+    OtherFormat {
         /// The directory.
         location: String,
         /// Version found.
         found: u32,
-        /// Newest version that this program reads.
+        /// The version that this program reads.
         supported: u32,
     },
     /// Another process uses the directory.
@@ -78,7 +79,7 @@ pub enum Error {
     Corrupt(#[from] Corruption),
     /// No free space is left for the write. Reads, deletes and compaction continue.
     #[error(
-        "the data area is full: {needed} bytes needed in one piece, {free} free of {capacity}; delete keys or format a larger \
+        "the data area is full: {needed} bytes needed, {free} free of {capacity}; delete keys or format a larger \
              data directory"
     )]
     Full {
@@ -192,6 +193,18 @@ impl Corruption {
     ) -> Corruption {
         let (expected, found) = (expected.into(), found.into());
         Corruption { file, offset, length, expected, found, log_ids: Vec::new() }
+    }
+}
+
+/// The way out of a directory of another format.
+fn other_format(found: u32, supported: u32) -> &'static str {
+    match found > supported {
+        true => "Use a newer cairn",
+        false => {
+            "Move the directory away, format it again and let the node rejoin: the other members \
+             restore what it held. Without other members, copy its keys out with the cairn that \
+             wrote them"
+        }
     }
 }
 

@@ -45,7 +45,7 @@
 //! state         shared state, by the lock that guards it; views, reads, capacity
 //! checkpoint, group, journal, superblock, space, geometry, values   formats and structures
 //! io            the device seam
-//! types, error, codec
+//! types, error, value_ref, layout, codec
 //! ```
 #![forbid(unsafe_op_in_unsafe_fn)]
 
@@ -58,12 +58,14 @@ mod error;
 mod geometry;
 mod group;
 mod journal;
+mod layout;
 mod maintain;
 mod open;
 mod space;
 mod state;
 mod superblock;
 mod types;
+mod value_ref;
 mod values;
 mod write;
 
@@ -75,6 +77,6 @@ pub use state::{Engine, Need, View};
 pub use types::{
     BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity,
     KernelBootId, KeyEntry, ListItem, ListPage, ListQuery, LogBounds, LogId, MachineImage,
-    MemberState, Mode, NewEntry, Options, Promise, ScrubProgress, SharedImage, SnapshotKey,
-    Transition, ValueRef,
+    MemberState, Mode, NewEntry, Options, Promise, Run, ScrubProgress, SharedImage, SnapshotKey,
+    SpaceUse, Transition, ValueRef,
 };

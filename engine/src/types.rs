@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::value_ref::{Run, ValueRef};
+
 /// A replicated log and its key space. One journal can carry many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u32);
@@ -254,26 +256,8 @@ pub struct NewEntry {
 /// An entry read back, with each value checked against its hash.
 pub type Entry = NewEntry;
 
-/// Where a value is, and what its bytes must hash to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueRef {
-    /// Byte offset in the data area.
-    pub offset: u64,
-    /// Length in bytes; an empty value has no extent.
-    pub len: u32,
-    /// XXH3-128 of the bytes.
-    pub hash: u128,
-}
-
-impl ValueRef {
-    /// Whether these are the bytes of the value.
-    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
-        bytes.len() == self.len as usize && hash(bytes) == self.hash
-    }
-}
-
 /// A key's current state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
     /// The entry that wrote it; its index is the key's version.
     pub version: LogId,
@@ -432,6 +416,31 @@ pub struct ScrubProgress {
     pub paused: bool,
 }
 
+/// What the bytes of the data area are. The parts add up to the area. Until the log is re-applied
+/// after a restart, a byte may count as `live` that something newer uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUse {
+    /// Values of keys.
+    pub live: u64,
+    /// Values and bodies of log entries to which no key refers: a purge frees them.
+    pub log: u64,
+    /// Values written for a snapshot that is being installed.
+    pub installing: u64,
+    /// The unused rest of blocks that hold any of the above: padding, and what died in blocks that
+    /// values share.
+    pub padding: u64,
+    /// Dead, until a journal block records it.
+    pub dead_unrecorded: u64,
+    /// Dead, until that block is synced and a synced block says so.
+    pub dead_unsynced: u64,
+    /// Dead, until the views end that may reach it.
+    pub dead_viewed: u64,
+    /// Free, but not for clients' writes.
+    pub reserve: u64,
+    /// Free.
+    pub free: u64,
+}
+
 /// The state of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineStatus {
@@ -453,8 +462,10 @@ pub struct EngineStatus {
     pub unsynced_ms: u64,
     /// Bytes of the data area.
     pub data_bytes: u64,
-    /// Bytes of the data area that can be allocated now.
+    /// Bytes of the data area that can be allocated now, the reserve included.
     pub free_bytes: u64,
+    /// What each byte of the data area is.
+    pub space: SpaceUse,
     /// Keys in all groups.
     pub keys: u64,
     /// Bytes of values and keys under live keys.

@@ -5,7 +5,7 @@ use crate::io::{BLOCK, OpenFile};
 use bytes::BufMut;
 
 const MAGIC: [u8; 8] = *b"CAIRN.CP";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CHECKSUM_AT: usize = 16;
 /// Copies of the header.
 pub(crate) const COPIES: u64 = 2;
@@ -124,7 +124,7 @@ mod tests {
     fn the_bytes_are_those_of_the_format_document() {
         let block = example().encode();
         assert_eq!(&block[0..8], b"CAIRN.CP");
-        assert_eq!(block[8..12], 1u32.to_le_bytes(), "version");
+        assert_eq!(block[8..12], 2u32.to_le_bytes(), "version");
         assert_eq!(block[32..40], 1u64.to_le_bytes(), "incarnation");
         assert_eq!(block[40..48], 2u64.to_le_bytes(), "number");
         assert_eq!(block[48..56], 3u64.to_le_bytes(), "sequence");
@@ -151,7 +151,7 @@ mod tests {
         let seed = cairn_fuzz::shortened(example().encode());
         cairn_fuzz::target!("header" => seed).for_each(|bytes| {
             Header::decode(bytes, 1 << 30);
-            let forged = sealed::forge(b"CAIRN.CP\x01\0\0\0", bytes, CHECKSUM_AT);
+            let forged = sealed::forge(b"CAIRN.CP\x02\0\0\0", bytes, CHECKSUM_AT);
             let capacity = 1 << 30;
             let decoded = cairn_fuzz::within(2 * BLOCK, || Header::decode(&forged, capacity));
             let Some(header) = decoded else { return };

@@ -2,12 +2,12 @@
 
 use super::capture::{Capture, CapturedGroup};
 use super::header::{BODY_AT, CHUNK_BYTES, COPIES, Header};
-use crate::codec::hash;
+use crate::codec::{hash, put_varint};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::io::{AlignedBuf, BLOCK, OpenFile, yield_once};
-use crate::journal::{encode_body, put_value_ref};
-use crate::types::{LogId, ValueRef};
+use crate::journal::{encode_body, put_log_id};
+use crate::types::LogId;
 use bytes::BufMut;
 
 /// Writes a complete checkpoint into an area. `header` identifies it: its number, and the journal
@@ -21,7 +21,7 @@ pub(crate) async fn write(
 ) -> Result<u64> {
     let mut body =
         BodyWriter { file, at: BODY_AT, buffer: Vec::new(), hashes: Vec::new(), bytes: 0 };
-    body.buffer.put_u32_le(capture.groups.len() as u32);
+    put_varint(&mut body.buffer, capture.groups.len() as u64);
     for group in &capture.groups {
         write_group(&mut body, group).await?;
     }
@@ -103,28 +103,27 @@ impl BodyWriter<'_> {
 
 async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> Result<()> {
     let out = &mut body.buffer;
-    out.put_u32_le(group.id.0);
+    put_varint(out, group.id.0.into());
     for position in [group.purged, group.applied, group.applied_before] {
         put_option(out, position);
     }
     let image = group.image.as_ref().map(|image| image.encode()).unwrap_or_default();
-    out.put_u32_le(image.len() as u32);
+    put_varint(out, image.len() as u64);
     out.put_slice(&image);
-    out.put_u64_le(group.log.len() as u64);
+    put_varint(out, group.log.len() as u64);
     for entry in &group.log {
         put_entry(&mut body.buffer, entry);
         if body.buffer.len() >= CHUNK_BYTES {
             body.drain().await?;
         }
     }
-    body.buffer.put_u64_le(group.keys.len() as u64);
+    put_varint(&mut body.buffer, group.keys.len() as u64);
     for (key, entry) in group.keys.iter() {
         let out = &mut body.buffer;
-        out.put_u16_le(key.len() as u16);
+        put_varint(out, key.len() as u64);
         out.put_slice(key);
-        out.put_u64_le(entry.version.term);
-        out.put_u64_le(entry.version.index);
-        put_value_ref(out, &entry.value);
+        put_log_id(out, entry.version);
+        entry.value.encode(out);
         if out.len() >= CHUNK_BYTES {
             body.drain().await?;
         }
@@ -135,19 +134,15 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> Result
 /// An entry with its body, even if the journal keeps the body in an extent: when a recovery starts
 /// from this checkpoint and replays the entry's removal, the extent may belong to another value.
 fn put_entry(out: &mut Vec<u8>, entry: &LogEntry) {
-    let content = encode_body(&entry.values, &entry.meta);
-    out.put_u32_le(content.len() as u32);
-    out.put_u64_le(entry.id.term);
-    out.put_u64_le(entry.id.index);
+    put_log_id(out, entry.id);
     out.put_u8(u8::from(entry.spilled.is_some()));
-    let none = ValueRef { offset: 0, len: 0, hash: 0 };
-    put_value_ref(out, entry.spilled.as_ref().unwrap_or(&none));
+    entry.spilled.iter().for_each(|at| at.encode(out));
+    let content = encode_body(&entry.values, &entry.meta);
+    put_varint(out, content.len() as u64);
     out.put_slice(&content);
 }
 
 fn put_option(out: &mut Vec<u8>, position: Option<LogId>) {
     out.put_u8(u8::from(position.is_some()));
-    let id = position.unwrap_or_default();
-    out.put_u64_le(id.term);
-    out.put_u64_le(id.index);
+    position.iter().for_each(|id| put_log_id(out, *id));
 }

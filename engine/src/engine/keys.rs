@@ -19,8 +19,8 @@ impl Engine {
     /// All changes become visible at once. Values are linked, not copied.
     ///
     /// # Errors
-    /// `Invalid` for an entry that is already applied, or that changes keys and is not in the log.
-    /// Nothing is applied then.
+    /// `Invalid` for an entry that is already applied, that changes keys and is not in the log, or
+    /// that puts one of its values twice. Nothing is applied then.
     pub fn apply(
         &self,
         group: GroupId,
@@ -45,13 +45,9 @@ impl Engine {
             }
             last = Some(id.index);
             let values = entry.map_or(0, |entry| entry.values.len());
-            let bad = transition
-                .changes
-                .iter()
-                .any(|c| matches!(c, Change::Put { value, .. } if *value >= values));
-            if bad {
+            if !links_each_value_once(&transition.changes, values) {
                 return Err(Error::Invalid(format!(
-                    "entry {id} has {values} values, and a change names another"
+                    "entry {id} has {values} values, and a change names another or one twice"
                 )));
             }
         }
@@ -61,15 +57,17 @@ impl Engine {
                 let old = match &change {
                     Change::Put { key, value } => {
                         let entry = group.log.get(version.index);
-                        let Some(value) = entry.and_then(|e| e.values.get(*value)).copied() else {
+                        let Some(value) = entry.and_then(|e| e.values.get(*value)).cloned() else {
                             continue;
                         };
                         space.link(&value);
+                        group.log.count_link(version, value.len, true);
                         group.keys.insert(key, KeyEntry { version, value })
                     }
                     Change::Delete { key } => group.keys.remove(key),
                 };
                 if let Some(old) = old {
+                    group.log.count_link(old.version, old.value.len, false);
                     space.unlink(&old.value);
                 }
             }
@@ -102,7 +100,10 @@ impl Engine {
             match self.shared.read_quietly(&entry.value, entry.version).await {
                 Ok(value) => return Ok(Some((entry, value))),
                 // The key was overwritten meanwhile, so its extent may belong to another value now.
-                Err(_) if attempt < READ_ATTEMPTS && self.lookup(group, key) != Some(entry) => {
+                Err(_)
+                    if attempt < READ_ATTEMPTS
+                        && self.lookup(group, key).as_ref() != Some(&entry) =>
+                {
                     attempt += 1
                 }
                 Err(error) => return Err(self.shared.counted(error)),
@@ -114,4 +115,16 @@ impl Engine {
     pub fn view(&self, group: GroupId) -> View {
         View::new(&self.shared, group)
     }
+}
+
+/// Whether the changes put none but these values, and each at most once: the space map counts a
+/// value's references in few bits.
+fn links_each_value_once(changes: &[Change], values: usize) -> bool {
+    let mut put = vec![false; values];
+    changes.iter().all(|change| match change {
+        Change::Put { value, .. } => {
+            put.get_mut(*value).is_some_and(|put| !std::mem::replace(put, true))
+        }
+        Change::Delete { .. } => true,
+    })
 }

@@ -125,7 +125,8 @@ impl Engine {
             }
         }
         let missing = found.iter().filter(|(_, cached)| cached.is_none());
-        let missing = missing.flat_map(|(entry, _)| entry.values.iter().map(|at| (*at, entry.id)));
+        let missing =
+            missing.flat_map(|(entry, _)| entry.values.iter().map(|at| (at.clone(), entry.id)));
         let missing: Vec<(ValueRef, LogId)> = missing.collect();
         let mut read = self.shared.read_all(&missing).await.into_iter();
         let mut entries = Vec::with_capacity(found.len());

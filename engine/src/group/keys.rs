@@ -1,14 +1,23 @@
 //! The key namespace: an ordered map with an O(1) copy, so that views and checkpoints never stop
 //! writers.
 
-use crate::types::{KeyEntry, ListItem, ListPage, ListQuery};
+use crate::codec::{VARINT_BYTES_MAX, varint_bytes};
+use crate::types::{KeyEntry, ListItem, ListPage, ListQuery, LogId};
 use bytes::Bytes;
 use imbl::OrdMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes that a checkpoint needs for a key beside the key itself.
-pub(crate) const KEY_RECORD_BYTES: u64 = 2 + 16 + 28;
+/// The most bytes that a checkpoint needs for a key beside the key itself and the reference to its
+/// value.
+pub(crate) const KEY_FIXED_BYTES_MAX: u64 = 3 * VARINT_BYTES_MAX as u64;
+
+/// Bytes that a checkpoint needs for a key.
+fn checkpoint_bytes(key_len: usize, entry: &KeyEntry) -> u64 {
+    let LogId { term, index } = entry.version;
+    let numbers = varint_bytes(key_len as u64) + varint_bytes(term) + varint_bytes(index);
+    (numbers + key_len + entry.value.encoded_bytes()) as u64
+}
 
 /// A group's keys. Cloning shares the tree; writers then copy only the path that they change.
 #[derive(Clone, Default)]
@@ -16,6 +25,7 @@ pub(crate) struct Keys {
     map: OrdMap<Arc<[u8]>, KeyEntry>,
     key_bytes: u64,
     value_bytes: u64,
+    checkpoint_bytes: u64,
 }
 
 impl Keys {
@@ -28,21 +38,27 @@ impl Keys {
         self.key_bytes + self.value_bytes
     }
 
+    /// Bytes of values.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
     /// Bytes of the keys in a checkpoint.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        self.key_bytes + self.map.len() as u64 * KEY_RECORD_BYTES
+        self.checkpoint_bytes
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        self.map.get(key).copied()
+        self.map.get(key).cloned()
     }
 
     /// Sets a key. Returns its old state.
     pub(crate) fn insert(&mut self, key: &[u8], entry: KeyEntry) -> Option<KeyEntry> {
-        let old = self.map.insert(Arc::from(key), entry);
         self.value_bytes += u64::from(entry.value.len);
-        match old {
-            Some(old) => self.value_bytes -= u64::from(old.value.len),
+        self.checkpoint_bytes += checkpoint_bytes(key.len(), &entry);
+        let old = self.map.insert(Arc::from(key), entry);
+        match &old {
+            Some(old) => self.subtract(key, old),
             None => self.key_bytes += key.len() as u64,
         }
         old
@@ -52,8 +68,13 @@ impl Keys {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<KeyEntry> {
         let old = self.map.remove(key)?;
         self.key_bytes -= key.len() as u64;
-        self.value_bytes -= u64::from(old.value.len);
+        self.subtract(key, &old);
         Some(old)
+    }
+
+    fn subtract(&mut self, key: &[u8], old: &KeyEntry) {
+        self.value_bytes -= u64::from(old.value.len);
+        self.checkpoint_bytes -= checkpoint_bytes(key.len(), old);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<[u8]>, &KeyEntry)> {
@@ -87,7 +108,7 @@ impl Keys {
                 page.more = true;
                 break;
             }
-            page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry: *entry });
+            page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry: entry.clone() });
         }
         page
     }
@@ -108,14 +129,14 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{LogId, ValueRef};
+    use crate::types::ValueRef;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn entry(len: u32) -> KeyEntry {
         KeyEntry {
             version: LogId { term: 1, index: 1 },
-            value: ValueRef { offset: 0, len, hash: 0 },
+            value: ValueRef::contiguous(0, len, 0).unwrap(),
         }
     }
 

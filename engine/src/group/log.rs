@@ -1,14 +1,13 @@
 //! The log namespace: entries without holes. The values of the newest ones are cached for
 //! replication and apply.
 
-use crate::journal::{Body, VALUE_REF_BYTES, decode_body, encode_body};
-use crate::types::{LogBounds, LogId, ValueRef};
+use crate::codec::{VARINT_BYTES_MAX, varint_bytes};
+use crate::journal::{Body, decode_body, encode_body};
+use crate::types::{LogBounds, LogId};
+use crate::value_ref::ValueRef;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Bytes of an entry in a checkpoint, without its value references and its meta.
-const ENTRY_RECORD_BYTES: usize = 4 + 16 + 1 + VALUE_REF_BYTES + 2;
 
 /// An entry's record in memory.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub(crate) struct LogEntry {
 impl LogEntry {
     /// The body as the journal and checkpoints hold it.
     pub(crate) fn body(&self) -> Body {
-        match self.spilled {
-            Some(at) => Body::Spilled(at),
+        match &self.spilled {
+            Some(at) => Body::Spilled(at.clone()),
             None => Body::Inline(encode_body(&self.values, &self.meta).into()),
         }
     }
@@ -40,9 +39,26 @@ impl LogEntry {
         self.values.iter().chain(self.spilled.as_ref())
     }
 
+    /// Bytes of its extents.
+    fn extent_bytes(&self) -> u64 {
+        self.extents().map(|at| u64::from(at.len)).sum()
+    }
+
     /// Bytes that a checkpoint needs for it.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        checkpoint_bytes(self.values.len(), self.meta.len())
+        let refs: usize = self.values.iter().map(ValueRef::encoded_bytes).sum();
+        let body = varint_bytes(self.values.len() as u64) + refs + self.meta.len();
+        let spilled = 1 + self.spilled.as_ref().map_or(0, ValueRef::encoded_bytes);
+        let position = varint_bytes(self.id.term) + varint_bytes(self.id.index);
+        (position + spilled + varint_bytes(body as u64) + body) as u64
+    }
+
+    /// The same entry with the value at `from` moved to `to`. `None` if none is there.
+    pub(crate) fn with_moved(&self, from: &ValueRef, to: &ValueRef) -> Option<LogEntry> {
+        let mut values = self.values.clone();
+        *values.iter_mut().find(|value| *value == from)? = to.clone();
+        let (id, meta, spilled) = (self.id, self.meta.clone(), self.spilled.clone());
+        Some(LogEntry { id, meta, values, spilled })
     }
 
     /// Bytes of its values and meta.
@@ -51,9 +67,18 @@ impl LogEntry {
     }
 }
 
-/// Bytes that a checkpoint needs for an entry with this many values and such a meta.
-pub(crate) fn checkpoint_bytes(values: usize, meta_len: usize) -> u64 {
-    (ENTRY_RECORD_BYTES + values * VALUE_REF_BYTES + meta_len) as u64
+/// The most bytes that a checkpoint needs for an entry with values of these lengths and such a meta,
+/// wherever its values lie.
+pub(crate) fn checkpoint_bytes_max(lengths: impl IntoIterator<Item = u64>, meta_len: usize) -> u64 {
+    let (mut count, mut refs) = (0, 0u64);
+    for len in lengths {
+        count += 1;
+        refs = refs.saturating_add(ValueRef::encoded_bytes_max(len));
+    }
+    let body = refs.saturating_add((varint_bytes(count) + meta_len) as u64);
+    let spilled = 1 + ValueRef::encoded_bytes_max(body);
+    let position = 2 * VARINT_BYTES_MAX as u64;
+    body.saturating_add(spilled + position + varint_bytes(body) as u64)
 }
 
 /// A group's log. No other type computes positions from indexes.
@@ -64,7 +89,11 @@ pub(crate) struct Log {
     first: u64,
     entries: VecDeque<Arc<LogEntry>>,
     bytes: u64,
+    extent_bytes: u64,
     checkpoint_bytes: u64,
+    /// Bytes of each entry's values to which keys refer as well.
+    linked: VecDeque<u64>,
+    linked_bytes: u64,
     /// Values of the last entries, the last one at the back.
     cache: VecDeque<Arc<[Bytes]>>,
     cache_bytes: u64,
@@ -77,6 +106,37 @@ impl Log {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of extents to which no key refers.
+    pub(crate) fn unlinked_bytes(&self) -> u64 {
+        self.extent_bytes - self.linked_bytes
+    }
+
+    /// A key refers to a value of this length of entry `id` from now on, or (`up` is false) no
+    /// longer. Nothing happens if the log does not hold the entry.
+    pub(crate) fn count_link(&mut self, id: LogId, len: u32, up: bool) {
+        let Some(position) = self.position(id.index) else { return };
+        if self.entries.get(position).is_none_or(|entry| entry.id != id) {
+            return;
+        }
+        if let Some(linked) = self.linked.get_mut(position) {
+            for count in [linked, &mut self.linked_bytes] {
+                *count = if up { *count + u64::from(len) } else { *count - u64::from(len) };
+            }
+        }
+    }
+
+    /// The value of an entry at `from` is at `to` from now on. Returns whether there was one.
+    pub(crate) fn value_moved(&mut self, id: LogId, from: &ValueRef, to: &ValueRef) -> bool {
+        let position = self.position(id.index);
+        let entry = position.and_then(|position| self.entries.get_mut(position));
+        let Some(entry) = entry.filter(|entry| entry.id == id) else { return false };
+        let Some(moved) = entry.with_moved(from, to) else { return false };
+        self.checkpoint_bytes -= entry.checkpoint_bytes();
+        self.checkpoint_bytes += moved.checkpoint_bytes();
+        *entry = Arc::new(moved);
+        true
     }
 
     /// Bytes that a checkpoint needs for it.
@@ -122,7 +182,9 @@ impl Log {
             self.first = entry.id.index;
         }
         self.bytes += entry.bytes();
+        self.extent_bytes += entry.extent_bytes();
         self.checkpoint_bytes += entry.checkpoint_bytes();
+        self.linked.push_back(0);
         match values {
             Some(values) => {
                 self.cache_bytes += entry.bytes();
@@ -145,8 +207,8 @@ impl Log {
         while let Some(entry) =
             self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last))
         {
-            self.bytes -= entry.bytes();
-            self.checkpoint_bytes -= entry.checkpoint_bytes();
+            let linked = self.linked.pop_back();
+            self.gone(&entry, linked);
             if self.cache.pop_back().is_some() {
                 self.cache_bytes -= entry.bytes();
             }
@@ -165,8 +227,8 @@ impl Log {
             let Some(entry) = self.entries.pop_front() else {
                 break;
             };
-            self.bytes -= entry.bytes();
-            self.checkpoint_bytes -= entry.checkpoint_bytes();
+            let linked = self.linked.pop_front();
+            self.gone(&entry, linked);
             self.first = entry.id.index + 1;
             removed.push(entry);
         }
@@ -174,6 +236,14 @@ impl Log {
             self.purged = Some(through);
         }
         removed
+    }
+
+    /// Subtracts what a removed entry counted.
+    fn gone(&mut self, entry: &LogEntry, linked: Option<u64>) {
+        self.bytes -= entry.bytes();
+        self.extent_bytes -= entry.extent_bytes();
+        self.checkpoint_bytes -= entry.checkpoint_bytes();
+        self.linked_bytes -= linked.unwrap_or(0);
     }
 
     fn drop_oldest_cached(&mut self) {
@@ -189,7 +259,7 @@ mod tests {
     use super::*;
 
     fn entry(index: u64) -> Arc<LogEntry> {
-        let values = vec![ValueRef { offset: index, len: 10, hash: 0 }].into();
+        let values = vec![ValueRef::contiguous(0, 10, 0).unwrap()].into();
         Arc::new(LogEntry {
             id: LogId { term: 1, index },
             meta: Bytes::new(),
@@ -233,10 +303,30 @@ mod tests {
         assert_eq!(log.bounds().purged.unwrap().index, 3);
         assert_eq!(log.bounds().last.unwrap().index, 7);
         assert_eq!(log.bytes(), 40);
-        assert_eq!(log.checkpoint_bytes(), 4 * super::checkpoint_bytes(1, 0));
+        let kept = log.entries().map(|entry| entry.checkpoint_bytes()).sum();
+        assert_eq!(log.checkpoint_bytes(), kept);
+        assert!(kept <= 4 * checkpoint_bytes_max([10], 0));
         log.truncate_after(None);
         assert_eq!(log.bounds().last.unwrap().index, 3);
         assert_eq!(log.next_index(), Some(4));
+    }
+
+    #[test]
+    fn bytes_that_keys_refer_to_are_counted_by_entry() {
+        let mut log = log(0..10, 1000);
+        assert_eq!(log.unlinked_bytes(), 100);
+        for index in [2, 3, 8] {
+            log.count_link(LogId { term: 1, index }, 10, true);
+        }
+        log.count_link(LogId { term: 2, index: 5 }, 10, true);
+        log.count_link(LogId { term: 1, index: 77 }, 10, true);
+        assert_eq!(log.unlinked_bytes(), 70);
+        log.count_link(LogId { term: 1, index: 3 }, 10, false);
+        assert_eq!(log.unlinked_bytes(), 80);
+        log.purge(LogId { term: 1, index: 4 });
+        assert_eq!(log.unlinked_bytes(), 40);
+        log.truncate_after(Some(7));
+        assert_eq!(log.unlinked_bytes(), 30);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 mod keys;
 mod log;
 
-pub(crate) use keys::{KEY_RECORD_BYTES, Keys};
-pub(crate) use log::{Log, LogEntry, checkpoint_bytes};
+pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys};
+pub(crate) use log::{Log, LogEntry, checkpoint_bytes_max};
 
-use crate::types::{LogId, SharedImage};
+use crate::journal::Moved;
+use crate::types::{KeyEntry, LogId, SharedImage};
 use std::sync::Arc;
 
 /// A group's state. All of it is also on the device, or in the queue to it.
@@ -52,6 +53,17 @@ impl Group {
     /// that was overwritten before the restart, and whose extent may belong to another value now.
     pub(crate) fn is_reapplied(&self) -> bool {
         self.applied.map(|applied| applied.index) >= self.applied_before.map(|before| before.index)
+    }
+
+    /// A value was copied to a new place: the entry that wrote it refers to that, and so does the key
+    /// if it still has the value. Either may be gone.
+    pub(crate) fn value_moved(&mut self, moved: &Moved) {
+        let Moved { id, key, from, to, .. } = moved;
+        self.log.value_moved(*id, from, to);
+        let held = self.keys.get(key);
+        if let Some(held) = held.filter(|held| held.version == *id && held.value == *from) {
+            self.keys.insert(key, KeyEntry { value: to.clone(), ..held });
+        }
     }
 
     /// Ends a recovered log before the entry at `index`, and limits the recorded positions to the

@@ -1,12 +1,12 @@
-//! The bytes of one commit block, and packing records into blocks.
+//! The bytes of one commit block.
 
-use super::record::Record;
+use super::stream::Payload;
 use crate::codec::{Reader, sealed};
 use crate::io::BLOCK;
 use bytes::BufMut;
 
 const MAGIC: [u8; 4] = *b"CRNJ";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const CHECKSUM_AT: usize = 8;
 const HEADER_BYTES: usize = 96;
 /// Bytes of records that fit into one block.
@@ -33,7 +33,7 @@ pub(crate) struct Header {
 pub(crate) struct Block {
     pub header: Header,
     pub checksum: u128,
-    pub payload: Vec<u8>,
+    pub payload: Payload,
 }
 
 impl Block {
@@ -54,17 +54,20 @@ impl Block {
             written: r.u64()?,
             synced: r.u64()?,
         };
-        let payload = bytes.get(HEADER_BYTES..)?.get(..used)?.to_vec();
-        Some(Block { header, checksum, payload })
+        let continued = usize::from(r.u16()?);
+        let bytes = bytes.get(HEADER_BYTES..)?.get(..used)?.to_vec();
+        let payload = Payload { bytes, continued };
+        (continued <= used).then_some(Block { header, checksum, payload })
     }
 }
 
 /// Writes `header` and `payload` into `block` and returns the checksum.
-pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> u128 {
+pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &Payload) -> u128 {
+    let Payload { bytes, continued } = payload;
     let mut head = Vec::with_capacity(HEADER_BYTES);
     head.put_slice(&MAGIC);
     head.put_u16_le(VERSION);
-    head.put_u16_le(payload.len() as u16);
+    head.put_u16_le(bytes.len() as u16);
     head.put_u128_le(0);
     head.put_u64_le(header.incarnation);
     head.put_u64_le(header.epoch);
@@ -72,67 +75,35 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> 
     head.put_u128_le(header.previous);
     head.put_u64_le(header.written);
     head.put_u64_le(header.synced);
+    head.put_u16_le(*continued as u16);
     head.resize(HEADER_BYTES, 0);
-    assert!(payload.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", payload.len());
-    for (to, from) in block.iter_mut().zip(head.iter().chain(payload)) {
+    assert!(bytes.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", bytes.len());
+    for (to, from) in block.iter_mut().zip(head.iter().chain(bytes)) {
         *to = *from;
     }
     sealed::seal(block, CHECKSUM_AT)
 }
 
-/// Packs records into the payloads of consecutive blocks. A record never spans two.
-#[derive(Default)]
-pub(crate) struct Packer {
-    pub payloads: Vec<Vec<u8>>,
-    /// The record being added.
-    record: Vec<u8>,
-}
-
-impl Packer {
-    /// Adds a record of at most [`PAYLOAD_BYTES`].
-    pub(crate) fn push(&mut self, record: &Record) {
-        self.record.clear();
-        record.encode(&mut self.record);
-        let record = &self.record;
-        assert!(record.len() <= PAYLOAD_BYTES, "a journal record of {} bytes", record.len());
-        match self.payloads.last_mut() {
-            Some(last) if last.len() + record.len() <= PAYLOAD_BYTES => {
-                last.extend_from_slice(record)
-            }
-            _ => {
-                let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
-                payload.extend_from_slice(record);
-                self.payloads.push(payload);
-            }
-        }
-    }
-
-    /// Ensures at least one block.
-    pub(crate) fn at_least_one(&mut self) {
-        if self.payloads.is_empty() {
-            self.payloads.push(Vec::new());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::record::Body;
     use super::*;
-    use crate::types::{GroupId, LogId};
     use proptest::prelude::*;
 
     fn header() -> Header {
         Header { incarnation: 1, epoch: 2, sequence: 3, previous: 4, written: 5, synced: 6 }
     }
 
+    fn payload(bytes: &[u8], continued: usize) -> Payload {
+        Payload { bytes: bytes.to_vec(), continued }
+    }
+
     #[test]
     fn the_bytes_are_those_of_the_format_document() {
         let mut block = vec![0xff; BLOCK];
         block[HEADER_BYTES..].fill(0);
-        let checksum = encode_into(&mut block, &header(), b"records");
+        let checksum = encode_into(&mut block, &header(), &payload(b"records", 2));
         assert_eq!(&block[0..4], b"CRNJ");
-        assert_eq!(block[4..6], 1u16.to_le_bytes(), "version");
+        assert_eq!(block[4..6], 2u16.to_le_bytes(), "version");
         assert_eq!(block[6..8], 7u16.to_le_bytes(), "payload length");
         assert_eq!(block[8..24], checksum.to_le_bytes(), "checksum");
         assert_eq!(block[24..32], 1u64.to_le_bytes(), "incarnation");
@@ -141,38 +112,30 @@ mod tests {
         assert_eq!(block[48..64], 4u128.to_le_bytes(), "previous");
         assert_eq!(block[64..72], 5u64.to_le_bytes(), "written");
         assert_eq!(block[72..80], 6u64.to_le_bytes(), "synced");
+        assert_eq!(block[80..82], 2u16.to_le_bytes(), "bytes that continue a record");
+        assert_eq!(&block[82..96], [0; 14]);
         assert_eq!(&block[96..103], b"records");
-    }
-
-    #[test]
-    fn records_are_packed_in_order_and_never_split() {
-        let mut packer = Packer::default();
-        let (group, id) = (GroupId(0), LogId::default());
-        for fill in 0u8..5 {
-            let body = Body::Inline(vec![fill; 1500 - 23].into());
-            packer.push(&Record::Entry { group, id, body });
-        }
-        let lengths: Vec<usize> = packer.payloads.iter().map(Vec::len).collect();
-        assert_eq!(lengths, [3000, 3000, 1500]);
     }
 
     #[test]
     fn any_bytes_decode_to_a_block_or_to_nothing() {
         let mut block = vec![0; BLOCK];
-        encode_into(&mut block, &header(), b"records");
-        let full = |block: &mut [u8]| encode_into(block, &header(), &[7; PAYLOAD_BYTES]);
+        encode_into(&mut block, &header(), &payload(b"records", 2));
+        let full =
+            |block: &mut [u8]| encode_into(block, &header(), &payload(&[7; PAYLOAD_BYTES], 9));
         let seed = cairn_fuzz::shortened(block.clone());
         cairn_fuzz::target!("block" => seed, "full" => { full(&mut block); block }).for_each(
             |bytes| {
                 Block::decode(bytes);
-                let forged = sealed::forge(b"CRNJ\x01\0", bytes, CHECKSUM_AT);
+                let forged = sealed::forge(b"CRNJ\x02\0", bytes, CHECKSUM_AT);
                 let decoded = cairn_fuzz::within(3 * BLOCK, || Block::decode(&forged));
                 let used = usize::from(u16::from_le_bytes([forged[6], forged[7]]));
-                assert_eq!(decoded.is_some(), used <= PAYLOAD_BYTES);
+                let continued = usize::from(u16::from_le_bytes([forged[80], forged[81]]));
+                assert_eq!(decoded.is_some(), used <= PAYLOAD_BYTES && continued <= used);
                 let Some(block) = decoded else { return };
                 let mut again = vec![0; BLOCK];
                 let checksum = encode_into(&mut again, &block.header, &block.payload);
-                assert_eq!(again[24..80], forged[24..80], "the header");
+                assert_eq!(again[24..82], forged[24..82], "the header");
                 assert_eq!(
                     again[HEADER_BYTES..][..used],
                     forged[HEADER_BYTES..][..used],
@@ -185,7 +148,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(payload in prop::collection::vec(any::<u8>(), 0..PAYLOAD_BYTES)) {
+        fn what_is_encoded_is_decoded(bytes in prop::collection::vec(any::<u8>(), 0..PAYLOAD_BYTES)) {
+            let payload = payload(&bytes, bytes.len() / 2);
             let mut block = vec![0; BLOCK];
             let checksum = encode_into(&mut block, &header(), &payload);
             prop_assert_eq!(Block::decode(&block), Some(Block { header: header(), checksum, payload }));
@@ -194,7 +158,7 @@ mod tests {
         #[test]
         fn any_flipped_bit_is_noticed(bit in 0usize..BLOCK * 8) {
             let mut block = vec![0; BLOCK];
-            encode_into(&mut block, &header(), b"abc");
+            encode_into(&mut block, &header(), &payload(b"abc", 0));
             block[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Block::decode(&block), None);
         }

@@ -17,13 +17,14 @@
 //!   whose purge is due, nor for a key before the log is re-applied to its old position. Both may
 //!   refer to an extent that was freed.
 
+use crate::codec;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::io::{AlignedBuf, BLOCK, yield_once};
 use crate::journal::encode_body;
 use crate::state::{Engine, Shared, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
-use crate::values::read_value;
+use crate::values::{read_once, read_value};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -59,7 +60,7 @@ pub struct Extent {
 impl Extent {
     /// The value of a key.
     pub fn of_key(key: Bytes, entry: &KeyEntry) -> Extent {
-        Extent { at: entry.value, log_id: entry.version, owner: Owner::Key(key) }
+        Extent { at: entry.value.clone(), log_id: entry.version, owner: Owner::Key(key) }
     }
 
     /// Whether it has a live reference: a log entry that still owns its extents, or a key of a
@@ -77,22 +78,16 @@ impl Extent {
             Owner::Body => in_log(|entry, at| entry.spilled.as_ref() == Some(at)),
             Owner::Entry => in_log(|entry, at| entry.values.contains(at)),
             Owner::Key(key) => {
-                let held = KeyEntry { version: self.log_id, value: self.at };
-                (group.is_reapplied() && group.keys.get(key) == Some(held))
+                let held = |entry: KeyEntry| entry.version == self.log_id && entry.value == self.at;
+                (group.is_reapplied() && group.keys.get(key).is_some_and(held))
                     || in_log(|entry, at| entry.values.contains(at))
             }
         }
     }
-
-    /// The blocks that hold it, in bytes.
-    fn blocks(&self) -> Range<u64> {
-        let end = self.at.offset + u64::from(self.at.len);
-        self.at.offset / BLOCK_BYTES * BLOCK_BYTES..end.next_multiple_of(BLOCK_BYTES)
-    }
 }
 
 impl Engine {
-    /// The live extents that begin in `range` of the data area, in order of their offset. Leaves
+    /// The live extents whose first byte is in `range` of the data area, in order of that byte. Leaves
     /// out those that may belong to another value now: of an entry whose purge is due, or of keys
     /// that are older than before the restart. Visits every key, and yields to other tasks
     /// meanwhile.
@@ -106,7 +101,7 @@ impl Engine {
             (group.is_reapplied(), kept.cloned().collect::<Vec<_>>())
         };
         let view = View::new(&self.shared, id);
-        let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset);
+        let wanted = |at: &ValueRef| at.len > 0 && range.contains(&at.offset());
         let mut found = Vec::new();
         for (number, (key, entry)) in view.entries().filter(|_| reapplied).enumerate() {
             if wanted(&entry.value) {
@@ -117,15 +112,15 @@ impl Engine {
             }
         }
         for entry in entries {
-            let of = |at: &ValueRef, owner| Extent { at: *at, log_id: entry.id, owner };
+            let of = |at: &ValueRef, owner| Extent { at: at.clone(), log_id: entry.id, owner };
             found
                 .extend(entry.values.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Entry)));
             found
                 .extend(entry.spilled.iter().filter(|at| wanted(at)).map(|at| of(at, Owner::Body)));
         }
         // If a key and the log refer to one value, it comes once, with its key: the sort is stable.
-        found.sort_by_key(|extent| extent.at.offset);
-        found.dedup_by_key(|extent| extent.at.offset);
+        found.sort_by_key(|extent| extent.at.offset());
+        found.dedup_by_key(|extent| extent.at.offset());
         found
     }
 
@@ -143,27 +138,19 @@ impl Engine {
         read_value(&shared.files.data, &extent.at, extent.log_id).await.map(Some)
     }
 
-    /// Reads adjacent extents, given in order, with one read. Returns the number of blocks read,
-    /// and the extents that did not match: damaged, no longer live, or with their write in flight.
+    /// Reads extents once, those near one another together. Returns the number of blocks read, and
+    /// the extents that did not match: damaged, no longer live, or with their write in flight.
     pub async fn check_extents(&self, extents: &[Extent]) -> (u64, Vec<Extent>) {
-        let (Some(first), Some(last)) = (extents.first(), extents.last()) else {
-            return (0, Vec::new());
-        };
-        let (start, end) = (first.blocks().start, last.blocks().end);
-        let data = &self.shared.files.data;
-        if start >= end || end > data.size() {
-            return (0, extents.to_vec());
-        }
-        let blocks = data.read(start, (end - start) as usize).await.ok();
-        let intact = |extent: &&Extent| {
-            let at = extent.at.offset.checked_sub(start).and_then(|at| usize::try_from(at).ok());
-            let bytes = blocks.as_ref().zip(at);
-            let bytes =
-                bytes.and_then(|(blocks, at)| blocks.get(at..)?.get(..extent.at.len as usize));
-            bytes.is_some_and(|bytes| extent.at.matches(bytes))
-        };
-        let suspects = extents.iter().filter(|extent| !intact(extent)).cloned().collect();
-        ((end - start) / BLOCK_BYTES, suspects)
+        let mut intact = vec![false; extents.len()];
+        let refs = extents.iter().map(|extent| &extent.at);
+        let blocks = read_once(&self.shared.files.data, refs, |number, value| {
+            if let Some(intact) = intact.get_mut(number) {
+                *intact = value.is_some();
+            }
+        })
+        .await;
+        let suspects = extents.iter().zip(intact).filter(|(_, intact)| !intact);
+        (blocks, suspects.map(|(extent, _)| extent.clone()).collect())
     }
 
     /// The bytes of the value that entry `log_id` wrote and that hashes to `hash`, from any intact
@@ -179,7 +166,7 @@ impl Engine {
         let shared = &self.shared;
         let _pinned = View::new(shared, group);
         let wanted = |at: &ValueRef| at.len == len && at.hash == hash;
-        let matches = |bytes: &Bytes| ValueRef { offset: 0, len, hash }.matches(bytes);
+        let matches = |bytes: &Bytes| bytes.len() == len as usize && codec::hash(bytes) == hash;
         let (cached, places) = {
             let state = shared.state.lock();
             let group = state.groups.get(&group)?;
@@ -187,7 +174,7 @@ impl Engine {
             let number = logged.and_then(|entry| entry.values.iter().position(wanted));
             let cached = group.log.cached(log_id.index);
             let cached = number.and_then(|number| cached?.get(number).cloned());
-            let in_log = number.and_then(|number| logged?.values.get(number).copied());
+            let in_log = number.and_then(|number| logged?.values.get(number).cloned());
             let keyed =
                 group.keys.get(key).filter(|entry| entry.version == log_id && wanted(&entry.value));
             (cached, [keyed.map(|entry| entry.value), in_log])
@@ -210,7 +197,7 @@ impl Engine {
         let state = self.shared.state.lock();
         extent.at.len > 0
             && extent.is_live(&state, group)
-            && !state.unwritten.contains_key(&extent.at.offset)
+            && !state.unwritten.contains_key(&extent.at.offset())
             && state.space.contains(&extent.at)
     }
 
@@ -259,13 +246,19 @@ impl Engine {
         if read().await.is_ok() {
             return Ok(false);
         }
-        let (from, mut buf) = shared.stable_blocks_of(extent).await?;
-        let start = (extent.at.offset - from) as usize;
-        if let Some(place) = buf.get_mut(start..start + bytes.len()) {
-            place.copy_from_slice(bytes);
+        let mut rest = bytes;
+        for segment in extent.at.segments() {
+            let (from, mut buf) = shared.stable_blocks_of(&segment).await?;
+            let start = (segment.start - from) as usize;
+            let (now, later) =
+                rest.split_at(rest.len().min((segment.end - segment.start) as usize));
+            rest = later;
+            if let Some(place) = buf.get_mut(start..start + now.len()) {
+                place.copy_from_slice(now);
+            }
+            shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+            shared.files.data.write(from, buf).await.inspect_err(|error| shared.fail(error))?;
         }
-        shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        shared.files.data.write(from, buf).await.inspect_err(|error| shared.fail(error))?;
         shared.sync_now().await?;
         read().await?;
         shared.counters.repaired_values.fetch_add(1, Ordering::Relaxed);
@@ -274,12 +267,12 @@ impl Engine {
 }
 
 impl Shared {
-    /// The blocks of an extent, read until two reads agree. The repair writes the neighbours' bytes
-    /// back, so an error of a single read must not reach the device.
-    async fn stable_blocks_of(&self, extent: &Extent) -> Result<(u64, AlignedBuf)> {
-        let (start, mut buf) = self.blocks_of(extent).await;
+    /// The blocks under a segment of a value, read until two reads agree. The repair writes the
+    /// neighbours' bytes back, so an error of a single read must not reach the device.
+    async fn stable_blocks_of(&self, segment: &Range<u64>) -> Result<(u64, AlignedBuf)> {
+        let (start, mut buf) = self.blocks_of(segment).await;
         for _ in 0..AGREEMENTS {
-            let (_, again) = self.blocks_of(extent).await;
+            let (_, again) = self.blocks_of(segment).await;
             if *again == *buf {
                 return Ok((start, buf));
             }
@@ -290,25 +283,26 @@ impl Shared {
             operation: "read",
             reason: format!(
                 "the blocks of the value at {} read differently each time",
-                extent.at.offset
+                segment.start
             ),
         })
     }
 
-    /// The blocks of an extent as read. Blocks that cannot be read are zeros.
-    async fn blocks_of(&self, extent: &Extent) -> (u64, AlignedBuf) {
-        let range = extent.blocks();
+    /// The blocks under a segment as read. Blocks that cannot be read are zeros.
+    async fn blocks_of(&self, segment: &Range<u64>) -> (u64, AlignedBuf) {
+        let start = segment.start / BLOCK_BYTES * BLOCK_BYTES;
+        let end = segment.end.next_multiple_of(BLOCK_BYTES);
         let data = &self.files.data;
-        let len = (range.end - range.start) as usize;
-        if let Ok(buf) = data.read(range.start, len).await {
-            return (range.start, buf);
+        let len = (end - start) as usize;
+        if let Ok(buf) = data.read(start, len).await {
+            return (start, buf);
         }
         let mut all = AlignedBuf::zeroed(len);
-        for (place, offset) in all.chunks_mut(BLOCK).zip(range.clone().step_by(BLOCK)) {
+        for (place, offset) in all.chunks_mut(BLOCK).zip((start..end).step_by(BLOCK)) {
             if let Ok(block) = data.read(offset, BLOCK).await {
                 place.copy_from_slice(&block);
             }
         }
-        (range.start, all)
+        (start, all)
     }
 }

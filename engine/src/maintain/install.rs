@@ -6,16 +6,16 @@
 
 use crate::error::{Error, Result};
 use crate::group::Keys;
-use crate::io::AlignedBuf;
 use crate::state::{Engine, Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
+use crate::write::coalesce;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most bytes of values in one write.
+/// About the most bytes of values that are written at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// The most keys in one write.
+/// The most keys whose values are written at once.
 const BATCH_KEYS: usize = 4096;
 /// Keys taken over from the old state before the lock is released.
 const KEEP_KEYS: usize = 128;
@@ -38,6 +38,8 @@ type Held = (SnapshotKey, KeyEntry);
 struct Claimed {
     shared: Arc<Shared>,
     keys: Keys,
+    /// Bytes of the values that were written.
+    written_bytes: u64,
 }
 
 impl Claimed {
@@ -53,6 +55,7 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
+        state.installing_bytes -= self.written_bytes;
         for (_, entry) in self.keys.iter() {
             state.space.unlink(&entry.value);
         }
@@ -67,7 +70,8 @@ impl Engine {
     pub async fn begin_install(&self, group: GroupId) -> Result<Installer> {
         let shared = self.shared.clone();
         shared.state.lock().check_open()?;
-        let claimed = Some(Claimed { shared: shared.clone(), keys: Keys::default() });
+        let claimed =
+            Some(Claimed { shared: shared.clone(), keys: Keys::default(), written_bytes: 0 });
         Ok(Installer { shared, group, claimed })
     }
 }
@@ -81,7 +85,7 @@ impl Installer {
     /// they are not added.
     ///
     /// # Errors
-    /// `Invalid` for 4 GiB of values, `Full`, `Failed`; the installer must then be dropped. May be
+    /// `Full`, `Failed`; the installer must then be dropped. May be
     /// cancelled; then every later call of the installer returns `Closed`.
     pub async fn put(&mut self, keys: Vec<SnapshotKey>) -> Result<Vec<Bytes>> {
         let old = View::new(&self.shared, self.group);
@@ -108,10 +112,10 @@ impl Installer {
             batch.push(key);
             if bytes >= BATCH_BYTES || batch.len() >= BATCH_KEYS {
                 bytes = 0;
-                self.write_in_pieces(std::mem::take(&mut batch)).await?;
+                self.write(std::mem::take(&mut batch)).await?;
             }
         }
-        self.write_in_pieces(batch).await?;
+        self.write(batch).await?;
         Ok(missing)
     }
 
@@ -121,7 +125,7 @@ impl Installer {
     async fn keep(&mut self, old: &View, held: Vec<Held>) -> Result<Vec<SnapshotKey>> {
         let (with_value, mut kept): (Vec<Held>, Vec<Held>) =
             held.into_iter().partition(|(key, _)| key.value.is_some());
-        let entries: Vec<KeyEntry> = with_value.iter().map(|(_, entry)| *entry).collect();
+        let entries: Vec<KeyEntry> = with_value.iter().map(|(_, entry)| entry.clone()).collect();
         let intact = old.are_intact(&entries).await;
         let mut rest = Vec::new();
         for (held, intact) in with_value.into_iter().zip(intact) {
@@ -142,7 +146,7 @@ impl Installer {
                 let group = state.groups.get(&self.group);
                 let group = group.filter(|group| key.value.is_some() || group.is_reapplied());
                 let now = group.and_then(|group| group.keys.get(&key.key));
-                match now == Some(entry) {
+                match now.as_ref() == Some(&entry) {
                     true => claimed.insert(&mut state, &key.key, entry),
                     false => rest.push(key),
                 }
@@ -151,46 +155,23 @@ impl Installer {
         Ok(rest)
     }
 
-    async fn write_in_pieces(&mut self, keys: Vec<SnapshotKey>) -> Result<()> {
-        let mut rest = vec![keys];
-        while let Some(mut batch) = rest.pop() {
-            match self.write(&batch).await {
-                // One large free run is rarer than several small ones.
-                Err(Error::Full { .. }) if batch.len() > 1 => {
-                    rest.push(batch.split_off(batch.len() / 2));
-                    rest.push(batch);
-                }
-                written => written?,
-            }
-        }
-        Ok(())
-    }
-
-    async fn write(&mut self, batch: &[SnapshotKey]) -> Result<()> {
-        let bytes = || batch.iter().map(|key| key.value.as_deref().unwrap_or_default());
-        let total = bytes().map(<[u8]>::len).sum::<usize>();
-        let too_large = || Error::Invalid(format!("{total} bytes in one step of a snapshot"));
-        let len = u32::try_from(total).map_err(|_| too_large())?;
-        let mut values = Vec::with_capacity(total);
-        let mut entries = Vec::with_capacity(batch.len());
-        for (key, bytes) in batch.iter().zip(bytes()) {
-            let at =
-                ValueRef { offset: values.len() as u64, len: bytes.len() as u32, hash: key.hash };
-            values.extend_from_slice(bytes);
-            entries.push((key.key.clone(), KeyEntry { version: key.version, value: at }));
-        }
-        let base = self.allocate(len, entries)?;
-        if len == 0 {
+    async fn write(&mut self, batch: Vec<SnapshotKey>) -> Result<()> {
+        let values = self.allocate(batch)?;
+        if values.is_empty() {
             return Ok(());
         }
-        let buf = AlignedBuf::copied_from(&values);
-        self.shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         // In a task of its own: the caller may be cancelled, and the write continues. Its space
         // stays allocated until the write has ended.
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
-            let result = claimed.shared.files.data.write(base, buf).await;
-            let result = result.inspect_err(|error| claimed.shared.fail(error));
+            let shared = &claimed.shared;
+            let writes = coalesce(&values).into_iter().map(|(offset, buf)| {
+                shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+                shared.files.data.write(offset, buf)
+            });
+            let written = futures::future::join_all(writes.collect::<Vec<_>>()).await;
+            let result = written.into_iter().collect::<Result<()>>();
+            let result = result.inspect_err(|error| shared.fail(error));
             (claimed, result)
         });
         let (claimed, result) = writing.await.map_err(|_| Error::Closed)?;
@@ -198,18 +179,30 @@ impl Installer {
         result
     }
 
-    /// Allocates an extent of `len` bytes for a batch, and adds the keys with their values in it.
-    fn allocate(&mut self, len: u32, entries: Vec<(Bytes, KeyEntry)>) -> Result<u64> {
+    /// Allocates the extents of a batch, apart from all others, and adds its keys. Returns what is
+    /// to be written.
+    fn allocate(&mut self, batch: Vec<SnapshotKey>) -> Result<Vec<(ValueRef, Bytes)>> {
         let claimed = self.claimed.as_mut().ok_or(Error::Closed)?;
         let mut state = self.shared.state.lock();
         state.check_open()?;
-        let full = state.space.full(u64::from(len));
-        let base = if len == 0 { 0 } else { state.space.allocate_apart(len).ok_or(full)? };
-        for (key, mut entry) in entries {
-            entry.value.offset = if entry.value.len == 0 { 0 } else { entry.value.offset + base };
-            claimed.insert(&mut state, &key, entry);
+        state.space.close_block();
+        let mut values = Vec::with_capacity(batch.len());
+        for key in batch {
+            let bytes = key.value.unwrap_or_default();
+            let allocated = state.space.allocate(key.length, key.hash);
+            let value = allocated.ok_or_else(|| state.space.full(bytes.len() as u64))?;
+            let entry = KeyEntry { version: key.version, value: value.clone() };
+            claimed.insert(&mut state, &key.key, entry);
+            // The key's reference is counted by now.
+            state.space.unlink(&value);
+            claimed.written_bytes += u64::from(value.len);
+            state.installing_bytes += u64::from(value.len);
+            if !bytes.is_empty() {
+                values.push((value, bytes));
+            }
         }
-        Ok(base)
+        state.space.close_block();
+        Ok(values)
     }
 
     /// Whether a checkpoint can hold the keys put so far, with a machine image of so many bytes.

@@ -116,7 +116,7 @@ pub struct Values {
 /// which takes as long as reading all stored data.
 ///
 /// # Errors
-/// `NotFormatted`, `NewerFormat`, `WrongSize`, `InUse`, `Io`, if there is nothing to inspect.
+/// `NotFormatted`, `OtherFormat`, `WrongSize`, `InUse`, `Io`, if there is nothing to inspect.
 /// Damage is not an error.
 pub async fn inspect(
     directory: &dyn Directory,
@@ -208,13 +208,13 @@ async fn check_values(data: &OpenFile, group: &Group) -> Values {
         .keys
         .iter()
         .filter(|_| group.is_reapplied())
-        .map(|(_, entry)| (entry.value, entry.version));
+        .map(|(_, entry)| (entry.value.clone(), entry.version));
     let entries = group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index));
-    let entries = entries.flat_map(|entry| entry.extents().map(|value| (*value, entry.id)));
+    let entries = entries.flat_map(|entry| entry.extents().map(|value| (value.clone(), entry.id)));
     let all: BTreeMap<u64, (ValueRef, LogId)> = keys
         .chain(entries)
         .filter(|(value, _)| value.len > 0)
-        .map(|(value, log_id)| (value.offset, (value, log_id)))
+        .map(|(value, log_id)| (value.offset(), (value, log_id)))
         .collect();
     let mut found = Values::default();
     for (value, log_id) in all.into_values() {

@@ -70,7 +70,7 @@ impl Engine {
     /// identity with no data.
     ///
     /// # Errors
-    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `NewerFormat`, `WrongSize`,
+    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `OtherFormat`, `WrongSize`,
     /// `InUse`, `Io`, `Failed`.
     pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
         check_identity(identity)?;

@@ -15,7 +15,7 @@ pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Va
 use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
-use crate::journal::{self, Ring};
+use crate::journal::{self, Payload, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
     Checkpoints, Counters, Engine, Facts, Files, Queue, Shared, Signals, State, UnsyncedAckFlag,
@@ -41,7 +41,7 @@ impl Engine {
     /// directory that is refused is left as it was.
     ///
     /// # Errors
-    /// `NotFormatted`, `NewerFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
+    /// `NotFormatted`, `OtherFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
     pub async fn open(
         directory: Arc<dyn Directory>,
         expected: Option<(String, u16)>,
@@ -251,7 +251,7 @@ impl Opening {
             synced: recovered.end,
         };
         let mut block = AlignedBuf::zeroed(BLOCK);
-        let chain = journal::encode_into(&mut block, &header, &[]);
+        let chain = journal::encode_into(&mut block, &header, &Payload::default());
         self.files.journal.write(facts.ring.offset(written), block).await?;
         self.files.journal.sync().await?;
         if recovered.end == 0 {
@@ -290,7 +290,12 @@ impl Opening {
     }
 }
 
-fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
+fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
+    for group in recovered.groups.values_mut() {
+        for (_, entry) in group.keys.iter() {
+            group.log.count_link(entry.version, entry.value.len, true);
+        }
+    }
     let checkpoints = Checkpoints {
         number: recovered.checkpoint.number,
         area: recovered.area,
@@ -302,6 +307,7 @@ fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
     State {
         groups: recovered.groups,
         space,
+        installing_bytes: 0,
         queue: Queue::new(ring.blocks()),
         unwritten: BTreeMap::new(),
         closing: false,
@@ -313,18 +319,15 @@ fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
 
 /// Counts every reference of keys and log.
 fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
-    let mut space = SpaceMap::new(geometry.data_blocks());
-    for group in groups.values() {
+    let values = groups.values().flat_map(|group| {
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
-        for value in logged.chain(group.keys.iter().map(|(_, e)| &e.value)) {
-            if !space.restore(value) {
-                let message = format!(
-                    "a value at {} of {} bytes lies outside the data area",
-                    value.offset, value.len
-                );
-                return Err(Error::Invalid(message));
-            }
-        }
-    }
-    Ok(space)
+        logged.chain(group.keys.iter().map(|(_, e)| &e.value))
+    });
+    SpaceMap::of(geometry.data_blocks(), values).map_err(|value| {
+        Error::Invalid(format!(
+            "a value at {} of {} bytes lies outside the data area, or belongs to too many entries",
+            value.offset(),
+            value.len
+        ))
+    })
 }

@@ -4,14 +4,13 @@
 use super::recovery::Recovered;
 use crate::checkpoint;
 use crate::error::Result;
-use crate::io::{BLOCK, OpenFile};
+use crate::io::{AlignedBuf, OpenFile};
 use crate::state::Files;
 use crate::types::ValueRef;
 use std::ops::Range;
 
-const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Blocks of values rewritten by one request.
-const BATCH_BLOCKS: u64 = 256;
+/// Bytes of values rewritten at once, unless one value alone is longer.
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// Rewrites what was recovered and no sync is known to have covered. That is the newest
 /// checkpoint's header, which is synced when this returns, because the other checkpoint is
@@ -28,51 +27,63 @@ pub(super) async fn rewrite_unsynced(files: &Files, recovered: &Recovered) -> Re
 }
 
 /// Values share blocks with others: this reads whole blocks, checks the values in them, and writes
-/// all of it back.
+/// the very bytes back that it checked. The values come in the order in which they were appended,
+/// so those that share a block follow one another.
 async fn write_values(data: &OpenFile, values: &[ValueRef]) -> Result<()> {
-    let mut values: Vec<&ValueRef> = values.iter().filter(|value| value.len > 0).collect();
-    values.sort_unstable_by_key(|value| value.offset);
-    let mut rest = values.as_slice();
-    while let Some(first) = rest.first() {
-        let start = first.offset / BLOCK_BYTES * BLOCK_BYTES;
-        let mut end = end_of(first);
-        let mut count = 1;
-        for value in rest.iter().skip(1) {
-            if value.offset > end || end_of(value).max(end) - start > BATCH_BLOCKS * BLOCK_BYTES {
-                break;
-            }
-            end = end.max(end_of(value));
-            count += 1;
-        }
+    let mut rest = values;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |value: &&ValueRef| {
+            bytes += u64::from(value.len);
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
         let (now, later) = rest.split_at(count);
         rest = later;
-        if !write_run(data, now, start..end).await? {
+        if !write_checked(data, now).await? {
             // Retry one value at a time. The damaged ones are left for the reads to report.
             for value in now {
-                let blocks = value.offset / BLOCK_BYTES * BLOCK_BYTES..end_of(value);
-                write_run(data, std::slice::from_ref(value), blocks).await?;
+                write_checked(data, std::slice::from_ref(value)).await?;
             }
         }
     }
     Ok(())
 }
 
-/// Reads these blocks and writes them back if the values in them match. Returns whether they did.
-async fn write_run(data: &OpenFile, values: &[&ValueRef], blocks: Range<u64>) -> Result<bool> {
-    let start = blocks.start;
-    let Ok(buf) = data.read(start, (blocks.end - start) as usize).await else { return Ok(false) };
-    let matches = |value: &&ValueRef| {
-        let at = (value.offset - start) as usize;
-        buf.get(at..at + value.len as usize).is_some_and(|bytes| value.matches(bytes))
-    };
-    let intact = values.iter().all(matches);
+/// Reads the blocks of these values and writes them back if all the values match. Returns whether
+/// they did.
+async fn write_checked(data: &OpenFile, values: &[ValueRef]) -> Result<bool> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut blocks: Vec<Range<u64>> = values.iter().flat_map(ValueRef::blocks).collect();
+    blocks.sort_unstable_by_key(|blocks| blocks.start);
+    for blocks in blocks {
+        match ranges.last_mut() {
+            Some(last) if blocks.start <= last.end => last.end = last.end.max(blocks.end),
+            _ => ranges.push(blocks),
+        }
+    }
+    let mut read = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let Ok(buf) = data.read(range.start, (range.end - range.start) as usize).await else {
+            return Ok(false);
+        };
+        read.push((range.start, buf));
+    }
+    let intact = values.iter().all(|value| {
+        let bytes = value.segments().map(|segment| bytes_of(&read, &segment));
+        bytes.collect::<Option<Vec<_>>>().is_some_and(|pieces| value.matches(&pieces.concat()))
+    });
     if intact {
-        data.write(start, buf).await?;
+        for (start, buf) in read {
+            data.write(start, buf).await?;
+        }
     }
     Ok(intact)
 }
 
-/// Where the last block of a value ends.
-fn end_of(value: &ValueRef) -> u64 {
-    (value.offset + u64::from(value.len)).next_multiple_of(BLOCK_BYTES)
+/// The bytes of a segment in what was read, which is sorted.
+fn bytes_of<'a>(read: &'a [(u64, AlignedBuf)], segment: &Range<u64>) -> Option<&'a [u8]> {
+    let number = read.partition_point(|(start, _)| *start <= segment.start).checked_sub(1)?;
+    let (start, buf) = read.get(number)?;
+    buf.get((segment.start - start) as usize..(segment.end - start) as usize)
 }

@@ -1,269 +1,220 @@
-//! Which blocks of the data area are allocated, and where the next value goes.
+//! The free blocks of the data area, and which of them the next value takes.
 //!
-//! A value needs one free run, and members pack values differently. A value that fits on a leader
-//! may not fit on a follower. Replication that waits for space would then wait forever, and the
-//! deletes that would free space would wait behind it. So the end of the area is a reserve that
-//! stays in one piece. A value goes there only if it fits nowhere else, and a leader accepts no
-//! client's write that would fit only into the reserve.
+//! Whole blocks come from one run where one is long enough. Allocation goes on behind the last one
+//! as long as the run there lasts, so that values that are written together lie together. Else it
+//! takes the shortest run that is worth a write of its own, then the shortest that fits, then
+//! several, the longest first. So whole blocks are found whenever there are enough.
+//!
+//! Shared tails are packed into a run that is kept apart for them. It is filled from its first block
+//! to its last, by one group commit after another; each begins with a new block. The unused rest
+//! counts as free, and goes back if whole blocks need it.
 
-use crate::io::BLOCK;
+use crate::layout::BLOCK_BYTES;
+use crate::value_ref::Run;
+use std::collections::{BTreeMap, BTreeSet};
 
-const BLOCK_BYTES: u64 = BLOCK as u64;
-/// The longest run opened for small values, in blocks.
-const RUN_BLOCKS: u32 = 256;
-/// The fraction of the data area that is the reserve, and its maximum in blocks.
-const RESERVE_PART: u32 = 16;
-const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
+/// A run of this many blocks is worth a write of its own: a new allocation begins there rather than
+/// in a shorter one.
+const RUN_BLOCKS: u32 = 64;
 
-/// A free run into which values are packed one after another.
+/// The run into which shared tails are packed.
 #[derive(Clone, Copy, Debug)]
-struct BlockRun {
+struct Tails {
     /// The first byte not yet allocated.
     cursor: u64,
-    /// The end of the run, in bytes.
-    end: u64,
+    /// The end of the run, in blocks.
+    end: u32,
 }
 
-#[derive(Clone)]
+impl Tails {
+    /// The first block that holds nothing yet.
+    fn next_block(&self) -> u32 {
+        self.cursor.div_ceil(BLOCK_BYTES) as u32
+    }
+
+    fn rest(&self) -> Run {
+        Run { first: self.next_block(), blocks: self.end - self.next_block() }
+    }
+
+    fn fits(&self, len: u32) -> bool {
+        u64::from(self.end) * BLOCK_BYTES - self.cursor >= u64::from(len)
+    }
+}
+
 pub(super) struct Free {
-    /// One bit per block: allocated, whether live or dead.
-    taken: Vec<u64>,
-    blocks: u32,
-    /// Where the reserve begins.
-    reserve: u32,
-    /// Free blocks of the reserve.
-    reserve_free: u32,
+    /// Blocks of each free run, by its first block. Runs do not touch.
+    runs: BTreeMap<u32, u32>,
+    /// The same runs as (blocks, first block).
+    by_length: BTreeSet<(u32, u32)>,
+    /// Free blocks, those kept for tails included.
     free: u32,
-    /// No free run of this many blocks exists outside the reserve, and none was freed since that
-    /// was found.
-    unfit: u32,
-    /// Where the search for the next run begins.
-    hint: u32,
-    run: Option<BlockRun>,
+    /// The block behind the last allocation.
+    next: u32,
+    tails: Option<Tails>,
 }
 
 impl Free {
-    pub(super) fn new(blocks: u32) -> Free {
-        let reserve = blocks - (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX);
-        Free {
-            taken: vec![0; (blocks as usize).div_ceil(64)],
-            blocks,
-            reserve,
-            reserve_free: blocks - reserve,
-            free: blocks,
-            unfit: u32::MAX,
-            hint: 0,
-            run: None,
+    /// These runs are free. They come in order, and do not touch.
+    pub(super) fn new(runs: impl IntoIterator<Item = Run>) -> Free {
+        let runs: BTreeMap<u32, u32> =
+            runs.into_iter().map(|run| (run.first, run.blocks)).collect();
+        let by_length = runs.iter().map(|(first, blocks)| (*blocks, *first)).collect();
+        let free = runs.values().sum();
+        Free { runs, by_length, free, next: 0, tails: None }
+    }
+
+    /// Free blocks.
+    pub(super) fn blocks(&self) -> u32 {
+        self.free
+    }
+
+    /// Whether there are enough free blocks for so many whole ones and a tail.
+    pub(super) fn has(&self, whole: u32, tail: u32) -> bool {
+        let new = match self.tails.filter(|tails| tails.fits(tail)) {
+            None => u32::from(tail > 0),
+            Some(tails) => {
+                let after = (tails.cursor + u64::from(tail)).div_ceil(BLOCK_BYTES) as u32;
+                after - tails.next_block()
+            }
+        };
+        whole.checked_add(new).is_some_and(|needed| needed <= self.free)
+    }
+
+    /// Whether a tail of this length begins a new run of tails.
+    pub(super) fn begins_run(&self, tail: u32) -> bool {
+        !self.tails.is_some_and(|tails| tails.fits(tail))
+    }
+
+    /// Allocates a tail, if there is a block for it. The caller has closed the last block of a run
+    /// into which it does not fit.
+    pub(super) fn allocate_tail(&mut self, len: u32) -> Option<u64> {
+        if self.begins_run(len) {
+            self.release_tails();
+            let run = self.find(RUN_BLOCKS).or_else(|| self.longest())?;
+            let run = Run { blocks: run.blocks.min(RUN_BLOCKS), ..run };
+            self.take(run);
+            self.free += run.blocks;
+            let cursor = u64::from(run.first) * BLOCK_BYTES;
+            self.tails = Some(Tails { cursor, end: run.end() });
         }
-    }
-
-    pub(super) fn free_bytes(&self) -> u64 {
-        u64::from(self.free) * BLOCK_BYTES
-    }
-
-    pub(super) fn capacity_bytes(&self) -> u64 {
-        u64::from(self.blocks) * BLOCK_BYTES
-    }
-
-    pub(super) fn reserve_bytes(&self) -> u64 {
-        u64::from(self.blocks - self.reserve) * BLOCK_BYTES
-    }
-
-    /// Whether `len` bytes fit into the open run.
-    pub(super) fn fits_open_run(&self, len: u32) -> bool {
-        self.run.is_some_and(|run| run.end - run.cursor >= u64::from(len))
-    }
-
-    /// Allocates `len` bytes, more than zero, in the open run or at the beginning of a new one. The
-    /// caller has closed an open run that is too short.
-    pub(super) fn allocate(&mut self, len: u32) -> Option<u64> {
-        if !self.fits_open_run(len) {
-            assert!(
-                self.run.is_none(),
-                "a run is abandoned whose last block may be partly allocated"
-            );
-            self.run = Some(self.find_run(len.div_ceil(BLOCK as u32))?);
-        }
-        let run = self.run.as_mut()?;
-        let offset = run.cursor;
-        run.cursor += u64::from(len);
-        self.take(offset, len);
+        let tails = self.tails.as_mut()?;
+        let (offset, before) = (tails.cursor, tails.next_block());
+        tails.cursor += u64::from(len);
+        self.free -= tails.next_block() - before;
         Some(offset)
     }
 
-    /// Allocates whole blocks for `len` bytes. No run is open.
-    pub(super) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
-        let run = self.find_run(len.div_ceil(BLOCK as u32))?;
-        self.take(run.cursor, len);
-        self.hint = blocks_before(run.cursor + u64::from(len));
-        Some(run.cursor)
+    /// The block of the next tail, if it already holds others.
+    pub(super) fn open_block(&self) -> Option<u32> {
+        let tails = self.tails.filter(|tails| !tails.cursor.is_multiple_of(BLOCK_BYTES))?;
+        Some((tails.cursor / BLOCK_BYTES) as u32)
     }
 
-    /// Closes the open run. Returns its last block if that is not full.
-    pub(super) fn close_run(&mut self) -> Option<u32> {
+    /// The next tail begins a block. Returns the block before it if that is not full.
+    pub(super) fn close_block(&mut self) -> Option<u32> {
         let open = self.open_block();
-        let run = self.run.take()?;
-        // The rest of the run was never allocated: the next run begins right here.
-        self.hint = blocks_before(run.cursor);
+        if let Some(tails) = &mut self.tails {
+            tails.cursor = tails.cursor.next_multiple_of(BLOCK_BYTES);
+        }
         open
     }
 
-    /// The block of the next value in the open run, if it already holds other values.
-    pub(super) fn open_block(&self) -> Option<u32> {
-        let run = self.run.filter(|run| run.cursor % BLOCK_BYTES != 0)?;
-        Some((run.cursor / BLOCK_BYTES) as u32)
+    /// Allocates whole blocks, more than zero: one run, or `several` if there is none. The caller
+    /// has checked that there are enough.
+    pub(super) fn allocate(&mut self, blocks: u32, several: &mut Vec<Run>) -> Option<Run> {
+        if let Some(run) = self.find(blocks) {
+            self.take(run);
+            self.next = run.end();
+            return Some(run);
+        }
+        let (mut left, kept) = (blocks, self.tails.map_or(0, |tails| tails.rest().blocks));
+        if self.free - kept < blocks {
+            self.release_tails();
+        }
+        while left > 0 {
+            let Some(run) = self.find(left).or_else(|| self.longest()) else {
+                panic!("{left} of {blocks} blocks are missing among {}", self.free);
+            };
+            self.take(run);
+            self.next = run.end();
+            several.push(run);
+            left -= run.blocks;
+        }
+        None
     }
 
-    /// Marks the blocks under these bytes as allocated.
-    pub(super) fn take(&mut self, offset: u64, len: u32) {
-        for block in (offset / BLOCK_BYTES) as u32..blocks_before(offset + u64::from(len)) {
-            if !self.is_taken(block) {
-                self.set_taken(block, true);
-                self.free -= 1;
-            }
+    /// `blocks` blocks of a free run that has as many.
+    fn find(&self, blocks: u32) -> Option<Run> {
+        let behind = self.runs.range(..=self.next).next_back();
+        let behind = behind.map(|(first, len)| Run { first: *first, blocks: *len });
+        if let Some(run) = behind
+            && run.end() > self.next
+            && run.end() - self.next >= blocks
+        {
+            return Some(Run { first: self.next, blocks });
+        }
+        let shortest = |least: u32| self.by_length.range((least, 0)..).next();
+        let (_, first) = shortest(blocks.max(RUN_BLOCKS)).or_else(|| shortest(blocks))?;
+        Some(Run { first: *first, blocks })
+    }
+
+    fn longest(&self) -> Option<Run> {
+        self.by_length.last().map(|(blocks, first)| Run { first: *first, blocks: *blocks })
+    }
+
+    /// Gives back what is kept for tails and not used.
+    fn release_tails(&mut self) {
+        let Some(tails) = &mut self.tails else { return };
+        let rest = tails.rest();
+        tails.end = rest.first;
+        if rest.blocks > 0 {
+            self.free -= rest.blocks;
+            self.give(rest);
         }
     }
 
-    /// Marks a block as free again.
-    pub(super) fn release(&mut self, block: u32) {
-        assert!(self.is_taken(block), "block {block} is freed twice");
-        self.set_taken(block, false);
-        self.free += 1;
-    }
-
-    /// Whether values of these lengths all fit, allocated one after another. `blocks` is what they
-    /// take if each begins a block.
-    ///
-    /// Fast path: the reserve is free and large enough. Else look for one long run. Else simulate
-    /// the allocation on a copy of the map.
-    pub(super) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
-        let reserve = self.blocks - self.reserve;
-        if self.reserve_free == reserve && blocks <= u64::from(reserve) {
-            return true;
-        }
-        if blocks > u64::from(self.free) {
-            // Packed they may still fit.
-            return self.try_all(lengths());
-        }
-        let in_one = |needed| {
-            let from_hint = self.scan(self.hint, self.blocks, needed, needed);
-            from_hint.or_else(|| self.scan(0, self.hint, needed, needed))
+    /// Takes a part of a free run.
+    fn take(&mut self, run: Run) {
+        let found = self.runs.range(..=run.first).next_back();
+        let found = found.map(|(first, blocks)| Run { first: *first, blocks: *blocks });
+        let Some(whole) = found.filter(|whole| whole.end() >= run.end()) else {
+            panic!("{run:?} is allocated twice");
         };
-        u32::try_from(blocks).is_ok_and(|needed| in_one(needed).is_some())
-            || self.try_all(lengths())
+        self.remove(whole);
+        let (before, behind) = (run.first - whole.first, whole.end() - run.end());
+        self.insert(Run { first: whole.first, blocks: before });
+        self.insert(Run { first: run.end(), blocks: behind });
+        self.free -= run.blocks;
     }
 
-    fn try_all(&self, lengths: Vec<u64>) -> bool {
-        let mut trial = self.clone();
-        trial.close_run();
-        lengths.into_iter().all(|len| {
-            // A group commit may begin before and end after any value. The padding that this costs
-            // short values is not counted, since most of them come in one group commit.
-            let apart = len > BLOCK_BYTES / 2;
-            let found = u32::try_from(len).is_ok_and(|len| {
-                if apart || !trial.fits_open_run(len) {
-                    trial.close_run();
-                }
-                len == 0 || trial.allocate(len).is_some()
-            });
-            if apart {
-                trial.close_run();
-            }
-            found
-        })
-    }
-
-    /// Whether one value of this length would fit outside the reserve.
-    pub(super) fn fits_unreserved(&mut self, len: u64) -> bool {
-        u32::try_from(len.div_ceil(BLOCK_BYTES))
-            .is_ok_and(|needed| needed == 0 || self.unreserved(needed, needed).is_some())
-    }
-
-    /// A free run outside the reserve of at least `needed` blocks. The search for a longer one
-    /// stops at `enough`.
-    fn unreserved(&mut self, needed: u32, enough: u32) -> Option<(u32, u32)> {
-        if needed >= self.unfit {
-            return None;
+    /// Marks blocks as free again.
+    pub(super) fn give(&mut self, run: Run) {
+        let before = self.runs.range(..run.end()).next_back();
+        let before = before.map(|(first, blocks)| Run { first: *first, blocks: *blocks });
+        let behind = self.runs.get(&run.end()).map(|len| Run { first: run.end(), blocks: *len });
+        assert!(before.is_none_or(|before| before.end() <= run.first), "{run:?} is freed twice");
+        let (mut first, mut blocks) = (run.first, run.blocks);
+        if let Some(before) = before.filter(|before| before.end() == run.first) {
+            self.remove(before);
+            (first, blocks) = (before.first, blocks + before.blocks);
         }
-        let found = self
-            .scan(self.hint, self.reserve, needed, enough)
-            .or_else(|| self.scan(0, self.reserve, needed, enough));
-        if found.is_none() {
-            self.unfit = needed;
+        if let Some(behind) = behind {
+            self.remove(behind);
+            blocks += behind.blocks;
         }
-        found
+        self.insert(Run { first, blocks });
+        self.free += run.blocks;
     }
 
-    /// The next free run: at least `needed` blocks, and at most [`RUN_BLOCKS`] if that is enough.
-    /// If it reaches into the reserve, no more than needed.
-    fn find_run(&mut self, needed: u32) -> Option<BlockRun> {
-        if needed > self.free {
-            return None;
-        }
-        let (start, len) = match self.unreserved(needed, needed.max(RUN_BLOCKS)) {
-            Some((start, len)) => {
-                self.hint = start + len;
-                (start, len)
-            }
-            None => {
-                let before =
-                    (0..self.reserve).rev().take_while(|block| !self.is_taken(*block)).count()
-                        as u32;
-                (self.scan(self.reserve - before, self.blocks, needed, needed)?.0, needed)
-            }
-        };
-        Some(BlockRun {
-            cursor: u64::from(start) * BLOCK_BYTES,
-            end: u64::from(start + len) * BLOCK_BYTES,
-        })
-    }
-
-    /// The first free run of at least `needed` blocks, and at most `enough`.
-    fn scan(&self, from: u32, to: u32, needed: u32, enough: u32) -> Option<(u32, u32)> {
-        let (mut start, mut len, mut block) = (from, 0, from);
-        while block < to {
-            if block % 64 == 0 && len == 0 && self.taken.get(block as usize / 64) == Some(&u64::MAX)
-            {
-                block += 64;
-                start = block;
-                continue;
-            }
-            if self.is_taken(block) {
-                if len >= needed {
-                    break;
-                }
-                len = 0;
-                start = block + 1;
-            } else {
-                len += 1;
-                if len == enough {
-                    break;
-                }
-            }
-            block += 1;
-        }
-        (len >= needed).then_some((start, len))
-    }
-
-    fn is_taken(&self, block: u32) -> bool {
-        self.taken.get(block as usize / 64).is_none_or(|word| word & (1 << (block % 64)) != 0)
-    }
-
-    fn set_taken(&mut self, block: u32, taken: bool) {
-        if let Some(word) = self.taken.get_mut(block as usize / 64) {
-            let bit = 1 << (block % 64);
-            *word = if taken { *word | bit } else { *word & !bit };
-        }
-        if !taken {
-            self.unfit = u32::MAX;
-        }
-        if block >= self.reserve {
-            self.reserve_free = if taken { self.reserve_free - 1 } else { self.reserve_free + 1 };
+    fn insert(&mut self, run: Run) {
+        if run.blocks > 0 {
+            self.runs.insert(run.first, run.blocks);
+            self.by_length.insert((run.blocks, run.first));
         }
     }
-}
 
-/// How many blocks lie before this offset, a partial one included.
-fn blocks_before(offset: u64) -> u32 {
-    offset.div_ceil(BLOCK_BYTES) as u32
+    fn remove(&mut self, run: Run) {
+        self.runs.remove(&run.first);
+        self.by_length.remove(&(run.blocks, run.first));
+    }
 }

@@ -1,26 +1,47 @@
 //! The space map: which 4 KiB blocks of the data area hold live bytes, and when a dead block may be
 //! used again.
 //!
-//! A block's life: **free** → allocated into the open run → **live** (its count of referenced bytes
-//! is above zero) → **dead** (the count fell to zero) → free again. The last step happens only when
-//! the journal block that recorded its death is synced, a synced block says so, and no view made
-//! before its death is left. Until then an older state of the disk, or a reader, may still need the
-//! bytes.
+//! A block's life: **free** → allocated → **live** (its count of referenced bytes is above zero) →
+//! **dead** (the count fell to zero) → free again. The last step happens only when the journal block
+//! that recorded its death is synced, a synced block says so, and no view made before its death is
+//! left. Until then an older state of the disk, or a reader, may still need the bytes.
 //!
-//! References are counted in bytes, once for the log entry and once for the key: an extent lives
-//! while either refers to it. The map is not on disk. Open rebuilds it from the keys and the log.
+//! References are counted in bytes: once for the log entry, once for the key, once for each snapshot
+//! being installed. An extent lives while any of them refers to it. The map is not on disk. Open
+//! rebuilds it from the keys and the log.
+//!
+//! Members fragment their data areas differently, but a value finds space wherever the number of
+//! free blocks suffices. So the **reserve** is a number of blocks: clients' writes leave it free,
+//! for the log itself and for followers that need a few blocks more than their leader.
 
 mod free;
 
 use crate::error::Error;
-use crate::io::BLOCK;
-use crate::types::ValueRef;
+use crate::layout::{BLOCK_BYTES, shared_tail, whole_blocks};
+use crate::value_ref::{Run, ValueRef};
 use free::Free;
 use std::collections::{BTreeMap, VecDeque};
 
-const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Block numbers in the data area.
-type Blocks = Vec<u32>;
+/// The fraction of the data area that is the reserve, and its maximum in blocks: 1 GiB.
+const RESERVE_PART: u32 = 16;
+const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
+
+/// Blocks in the order of their death.
+#[derive(Default)]
+struct Blocks(Vec<Run>);
+
+impl Blocks {
+    fn push(&mut self, block: u32) {
+        match self.0.last_mut() {
+            Some(last) if last.end() == block => last.blocks += 1,
+            _ => self.0.push(Run { first: block, blocks: 1 }),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|run| u64::from(run.blocks)).sum::<u64>() * BLOCK_BYTES
+    }
+}
 
 /// Blocks that died before a group commit was closed.
 pub(crate) struct NewlyDead {
@@ -30,7 +51,7 @@ pub(crate) struct NewlyDead {
 
 impl NewlyDead {
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.0.is_empty()
     }
 }
 
@@ -41,12 +62,26 @@ struct Dead {
     blocks: Blocks,
 }
 
+/// Bytes in dead blocks, by what they wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeadBytes {
+    /// A journal block that records their death.
+    pub record: u64,
+    /// The sync of that block, and a synced block that says so.
+    pub sync: u64,
+    /// The end of a view.
+    pub view: u64,
+}
+
 pub(crate) struct SpaceMap {
-    /// Referenced bytes in each block.
-    live: Vec<u32>,
+    /// Referenced bytes in each block. At most 15 references to a byte fit: see
+    /// [`SpaceMap::link`].
+    live: Vec<u16>,
     free: Free,
     /// Died since the last group commit; no record covers them yet.
     unrecorded: Blocks,
+    /// Taken by the group commit that is being recorded.
+    recording: u64,
     dead: VecDeque<Dead>,
     /// Synced journal blocks say that everything up to this sequence is synced.
     synced_stamp: u64,
@@ -56,28 +91,58 @@ pub(crate) struct SpaceMap {
 }
 
 impl SpaceMap {
-    pub(crate) fn new(blocks: u32) -> SpaceMap {
-        SpaceMap {
-            live: vec![0; blocks as usize],
-            free: Free::new(blocks),
-            unrecorded: Vec::new(),
+    /// The map of an area of so many blocks that holds these values, one reference for each. `Err`
+    /// is a value that lies outside the area, or one to which too much refers.
+    pub(crate) fn of<'a>(
+        blocks: u32,
+        values: impl IntoIterator<Item = &'a ValueRef>,
+    ) -> Result<SpaceMap, &'a ValueRef> {
+        let mut live = vec![0u16; blocks as usize];
+        for value in values {
+            for (block, bytes) in parts(value) {
+                let count = live.get_mut(block as usize).ok_or(value)?;
+                *count = count.checked_add(bytes).ok_or(value)?;
+            }
+        }
+        let free = Free::new(free_runs(&live));
+        Ok(SpaceMap {
+            live,
+            free,
+            unrecorded: Blocks::default(),
+            recording: 0,
             dead: VecDeque::new(),
             synced_stamp: 0,
             views: BTreeMap::new(),
             view_clock: 0,
-        }
+        })
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.free.free_bytes()
+        u64::from(self.free.blocks()) * BLOCK_BYTES
     }
 
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        self.free.capacity_bytes()
+        self.live.len() as u64 * BLOCK_BYTES
     }
 
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        self.free.reserve_bytes()
+        let blocks = self.live.len() as u32;
+        u64::from((blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX)) * BLOCK_BYTES
+    }
+
+    /// Bytes of dead blocks that are not free yet.
+    pub(crate) fn dead_bytes(&self) -> DeadBytes {
+        let open = self.free.open_block().filter(|block| self.live_in(*block) == 0);
+        let open = u64::from(open.is_some()) * BLOCK_BYTES;
+        let record = self.unrecorded.bytes() + self.recording + open;
+        let mut bytes = DeadBytes { record, ..DeadBytes::default() };
+        for dead in &self.dead {
+            match dead.sequence > self.synced_stamp {
+                true => bytes.sync += dead.blocks.bytes(),
+                false => bytes.view += dead.blocks.bytes(),
+            }
+        }
+        bytes
     }
 
     /// The error for `needed` bytes that find no space.
@@ -85,82 +150,78 @@ impl SpaceMap {
         Error::Full { needed, free: self.free_bytes(), capacity: self.capacity_bytes() }
     }
 
-    /// As [`Free::fits`].
-    pub(crate) fn fits(&self, blocks: u64, lengths: impl FnOnce() -> Vec<u64>) -> bool {
-        self.free.fits(blocks, lengths)
-    }
-
-    /// As [`Free::fits_unreserved`].
-    pub(crate) fn fits_unreserved(&mut self, len: u64) -> bool {
-        self.free.fits_unreserved(len)
-    }
-
     /// Whether dead blocks wait for a journal block: to record them, or to say that their record is
     /// synced.
     pub(crate) fn waits_for_journal(&self) -> bool {
-        !self.unrecorded.is_empty()
+        !self.unrecorded.0.is_empty()
             || self.dead.iter().any(|dead| dead.sequence > self.synced_stamp)
     }
 
-    /// Allocates `len` bytes in one run, behind the last allocation if possible, and counts one
-    /// reference.
-    pub(crate) fn allocate(&mut self, len: u32) -> Option<u64> {
-        if len == 0 {
-            return Some(0);
+    /// Allocates space for a value of `len` bytes and counts one reference. `None` if there are too
+    /// few free blocks; nothing is allocated then.
+    pub(crate) fn allocate(&mut self, len: u32, hash: u128) -> Option<ValueRef> {
+        let (whole, tail) = (whole_blocks(len), shared_tail(len));
+        if !self.free.has(whole, tail) {
+            return None;
         }
-        if !self.free.fits_open_run(len) {
-            self.close_run();
+        let mut offset = None;
+        if tail > 0 {
+            if self.free.begins_run(tail) {
+                self.close_block();
+            }
+            offset = Some(self.free.allocate_tail(tail)?);
         }
-        let offset = self.free.allocate(len)?;
-        self.count(offset, len, true);
-        Some(offset)
+        let (mut one, mut several) = (None, Vec::new());
+        if whole > 0 {
+            one = self.free.allocate(whole, &mut several);
+        }
+        let runs = one.as_ref().map_or(several.as_slice(), std::slice::from_ref);
+        let Some(value) = ValueRef::new(len, hash, runs, offset) else {
+            panic!("{runs:?} and {offset:?} are allocated for {len} bytes");
+        };
+        self.link(&value);
+        Some(value)
     }
 
-    /// Allocates whole blocks for `len` bytes, apart from the open run. Counts no reference.
-    pub(crate) fn allocate_apart(&mut self, len: u32) -> Option<u64> {
-        self.close_run();
-        self.free.allocate_apart(len)
-    }
-
-    /// Closes the open run: no later allocation shares a block with an earlier one, so that no
-    /// block is written twice.
-    pub(crate) fn close_run(&mut self) {
-        if let Some(last) = self.free.close_run()
+    /// No later allocation shares a block with an earlier one, so that no block is written twice.
+    pub(crate) fn close_block(&mut self) {
+        if let Some(last) = self.free.close_block()
             && self.live_in(last) == 0
         {
             self.unrecorded.push(last);
         }
     }
 
-    /// Counts one more reference.
+    /// Counts one more reference. A byte has one from its log entry, one from its key, one from each
+    /// snapshot that is being installed, and, before the log is re-applied after a restart, a few
+    /// from what was purged or overwritten since the checkpoint.
     pub(crate) fn link(&mut self, value: &ValueRef) {
-        self.count(value.offset, value.len, true);
+        for (block, bytes) in parts(value) {
+            if let Some(live) = self.live.get_mut(block as usize) {
+                let now = live.checked_add(bytes);
+                assert!(now.is_some(), "block {block} has {live} referenced bytes");
+                *live = now.unwrap_or(u16::MAX);
+            }
+        }
     }
 
     /// Counts one reference less. Blocks without a reference die.
     pub(crate) fn unlink(&mut self, value: &ValueRef) {
-        self.count(value.offset, value.len, false);
-    }
-
-    /// Marks a value found at recovery as allocated and counts one reference. `false` if it lies
-    /// outside the area.
-    pub(crate) fn restore(&mut self, value: &ValueRef) -> bool {
-        if !self.contains(value) {
-            return false;
+        let open = self.free.open_block();
+        for (block, bytes) in parts(value) {
+            if let Some(live) = self.live.get_mut(block as usize) {
+                assert!(*live >= bytes, "block {block} loses {bytes} of {live} live bytes");
+                *live -= bytes;
+                if *live == 0 && open != Some(block) {
+                    self.unrecorded.push(block);
+                }
+            }
         }
-        if value.len > 0 {
-            self.free.take(value.offset, value.len);
-            self.count(value.offset, value.len, true);
-        }
-        true
     }
 
     /// Whether the value lies inside the data area.
     pub(crate) fn contains(&self, value: &ValueRef) -> bool {
-        value
-            .offset
-            .checked_add(u64::from(value.len))
-            .is_some_and(|end| end <= self.capacity_bytes())
+        value.is_within(self.capacity_bytes())
     }
 
     /// The deaths so far. Pass them to [`SpaceMap::recorded`] once the journal block that records
@@ -168,14 +229,16 @@ impl SpaceMap {
     pub(crate) fn take_newly_dead(&mut self) -> NewlyDead {
         let view = self.view_clock;
         let blocks = std::mem::take(&mut self.unrecorded);
-        self.view_clock += u64::from(!blocks.is_empty());
+        self.view_clock += u64::from(!blocks.0.is_empty());
+        self.recording += blocks.bytes();
         NewlyDead { view, blocks }
     }
 
     /// These deaths are recorded in journal block `sequence`.
     pub(crate) fn recorded(&mut self, sequence: u64, newly_dead: NewlyDead) {
         let NewlyDead { view, blocks } = newly_dead;
-        if !blocks.is_empty() {
+        self.recording -= blocks.bytes();
+        if !blocks.0.is_empty() {
             self.dead.push_back(Dead { sequence, view, blocks });
         }
     }
@@ -192,9 +255,11 @@ impl SpaceMap {
                 break;
             }
             let Some(dead) = self.dead.pop_front() else { break };
-            for block in dead.blocks {
-                assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
-                self.free.release(block);
+            for run in dead.blocks.0 {
+                for block in run.first..run.end() {
+                    assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
+                }
+                self.free.give(run);
             }
         }
     }
@@ -214,221 +279,31 @@ impl SpaceMap {
         }
     }
 
-    fn count(&mut self, offset: u64, len: u32, up: bool) {
-        let end = offset + u64::from(len);
-        let mut at = offset;
-        while at < end {
-            let block = block_number(at);
-            let next = (u64::from(block) + 1) * BLOCK_BYTES;
-            let bytes = (next.min(end) - at) as u32;
-            let open = self.free.open_block() == Some(block);
-            if let Some(live) = self.live.get_mut(block as usize) {
-                if up {
-                    *live += bytes;
-                } else {
-                    assert!(*live >= bytes, "block {block} loses {bytes} of {live} live bytes");
-                    *live -= bytes;
-                    if *live == 0 && !open {
-                        self.unrecorded.push(block);
-                    }
-                }
-            }
-            at = next;
-        }
-    }
-
-    fn live_in(&self, block: u32) -> u32 {
+    fn live_in(&self, block: u32) -> u16 {
         self.live.get(block as usize).copied().unwrap_or(0)
     }
 }
 
-fn block_number(offset: u64) -> u32 {
-    (offset / BLOCK_BYTES) as u32
+/// The blocks of a value, with its bytes in each.
+fn parts(value: &ValueRef) -> impl Iterator<Item = (u32, u16)> {
+    value.segments().flat_map(|segment| {
+        let blocks = segment.start / BLOCK_BYTES..segment.end.div_ceil(BLOCK_BYTES);
+        blocks.map(move |block| {
+            let (start, end) = (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
+            let bytes = end.min(segment.end) - start.max(segment.start);
+            (u32::try_from(block).unwrap_or(u32::MAX), bytes as u16)
+        })
+    })
+}
+
+/// The runs of blocks without a referenced byte.
+fn free_runs(live: &[u16]) -> Vec<Run> {
+    let mut runs = Blocks::default();
+    for (block, _) in live.iter().enumerate().filter(|(_, count)| **count == 0) {
+        runs.push(block as u32);
+    }
+    runs.0
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn record(map: &mut SpaceMap, sequence: u64) {
-        let newly_dead = map.take_newly_dead();
-        map.recorded(sequence, newly_dead);
-    }
-
-    fn at(offset: u64, len: u32) -> ValueRef {
-        ValueRef { offset, len, hash: 0 }
-    }
-
-    fn fits(map: &SpaceMap, lengths: &[u64]) -> bool {
-        map.fits(lengths.iter().map(|len| len.div_ceil(BLOCK_BYTES)).sum(), || lengths.to_vec())
-    }
-
-    #[test]
-    fn fragmented_free_space_does_not_fit_a_value() {
-        let block = BLOCK_BYTES;
-        let mut map = SpaceMap::new(1024);
-        assert!(fits(&map, &[1024 * block]) && !fits(&map, &[1024 * block + 1]));
-        // Every eighth block is taken.
-        for number in 0..128 {
-            assert!(map.restore(&at(number * 8 * block, 10)));
-        }
-        assert_eq!(map.free_bytes(), 896 * block);
-        assert!(fits(&map, &[7 * block]) && !fits(&map, &[8 * block]));
-        assert!(fits(&map, &[7 * block; 128]) && !fits(&map, &[7 * block; 129]));
-        assert!(fits(&map, &[block; 896]) && !fits(&map, &[block; 897]));
-        assert!(fits(&map, &[0, 3 * block, 4 * block, 7 * block]));
-        let behind = map.allocate(7 * BLOCK as u32).unwrap();
-        map.close_run();
-        assert!(
-            behind < 16 * block && fits(&map, &[7 * block; 127]) && !fits(&map, &[7 * block; 128])
-        );
-        // The last allocation ended at the end of the area.
-        let mut full = SpaceMap::new(64);
-        assert_eq!(full.allocate(64 * BLOCK as u32), Some(0));
-        full.close_run();
-        assert_eq!(full.free_bytes(), 0);
-        assert!(!fits(&full, &[block]) && fits(&full, &[0]));
-    }
-
-    #[test]
-    fn the_reserve_stays_in_one_piece_and_serves_what_fits_nowhere_else() {
-        let block = BLOCK as u32;
-        let mut map = SpaceMap::new(64);
-        assert_eq!(map.reserve_bytes(), 4 * BLOCK_BYTES);
-        // Holes of one block, one after another, everywhere except in the reserve.
-        let values: Vec<ValueRef> =
-            (0..60).map(|_| at(map.allocate(block).unwrap(), block)).collect();
-        map.close_run();
-        assert!(!map.fits_unreserved(1) && fits(&map, &[4 * BLOCK_BYTES]));
-        for value in values.iter().step_by(2) {
-            map.unlink(value);
-        }
-        record(&mut map, 1);
-        map.release(1);
-        assert!(map.fits_unreserved(BLOCK_BYTES) && !map.fits_unreserved(2 * BLOCK_BYTES));
-        assert!(fits(&map, &[2 * BLOCK_BYTES, 2 * BLOCK_BYTES]) && !fits(&map, &[5 * BLOCK_BYTES]));
-        let short = |map: &mut SpaceMap| map.allocate(100).map(|offset| offset / BLOCK_BYTES);
-        assert_eq!(short(&mut map), Some(0));
-        assert_eq!(map.allocate(block * 3), Some(60 * BLOCK_BYTES));
-        // A short value does not continue where the long one ended.
-        assert_eq!(short(&mut map), Some(2));
-        map.close_run();
-        assert!(
-            !fits(&map, &[2 * BLOCK_BYTES])
-                && fits(&map, &[BLOCK_BYTES; 29])
-                && !fits(&map, &[BLOCK_BYTES; 30])
-        );
-        assert!(!map.fits_unreserved(2 * BLOCK_BYTES), "only a follower may use the reserve");
-        // A value longer than half a block takes a whole one.
-        assert!(fits(&map, &[2100; 29]) && !fits(&map, &[2100; 30]) && fits(&map, &[2000; 58]));
-    }
-
-    #[test]
-    fn small_values_are_packed_and_a_closed_run_shares_no_block() {
-        let mut map = SpaceMap::new(64);
-        assert_eq!(map.allocate(100), Some(0));
-        assert_eq!(map.allocate(100), Some(100));
-        map.close_run();
-        assert_eq!(map.allocate(100).map(|o| o % BLOCK_BYTES), Some(0));
-        assert_eq!(map.free_bytes(), 62 * BLOCK_BYTES);
-    }
-
-    #[test]
-    fn a_dead_block_is_reused_only_after_its_record_is_synced() {
-        let mut map = SpaceMap::new(1);
-        let offset = map.allocate(4096).unwrap();
-        map.close_run();
-        map.unlink(&at(offset, 4096));
-        map.release(6);
-        assert_eq!(map.allocate(1), None, "no record yet");
-        record(&mut map, 7);
-        map.release(6);
-        assert_eq!(map.allocate(1), None, "not synced yet");
-        map.release(7);
-        assert_eq!(map.allocate(1), Some(0));
-    }
-
-    #[test]
-    fn an_extent_lives_while_log_or_key_refers_to_it() {
-        let mut map = SpaceMap::new(1);
-        let value = at(map.allocate(10).unwrap(), 10);
-        map.link(&value);
-        map.close_run();
-        map.unlink(&value);
-        record(&mut map, 1);
-        map.release(1);
-        assert_eq!(map.allocate(1), None);
-        map.unlink(&value);
-        record(&mut map, 2);
-        map.release(2);
-        assert!(map.allocate(1).is_some());
-    }
-
-    #[test]
-    fn a_view_keeps_what_it_can_see() {
-        let mut map = SpaceMap::new(1);
-        let value = at(map.allocate(10).unwrap(), 10);
-        map.close_run();
-        let view = map.view_begins();
-        map.unlink(&value);
-        record(&mut map, 1);
-        map.release(1);
-        assert_eq!(map.allocate(1), None);
-        map.view_ends(view);
-        map.release(1);
-        assert!(map.allocate(1).is_some());
-    }
-
-    #[test]
-    fn a_value_that_dies_before_its_run_is_closed_is_freed_once() {
-        let mut map = SpaceMap::new(1);
-        let value = at(map.allocate(10).unwrap(), 10);
-        map.unlink(&value);
-        let second = at(map.allocate(20).unwrap(), 20);
-        map.close_run();
-        record(&mut map, 1);
-        map.release(1);
-        map.unlink(&second);
-        record(&mut map, 2);
-        map.release(2);
-        assert_eq!(map.free_bytes(), BLOCK_BYTES);
-    }
-
-    proptest! {
-        /// Allocations and frees in any order: live extents never overlap, and all space comes
-        /// back.
-        #[test]
-        fn live_extents_never_overlap_and_nothing_leaks(steps in prop::collection::vec((0u8..4, 1u32..20_000, any::<prop::sample::Index>()), 1..200)) {
-            let mut map = SpaceMap::new(300);
-            let mut live: Vec<ValueRef> = Vec::new();
-            let mut sequence = 0;
-            for (what, len, pick) in steps {
-                match what {
-                    0 | 1 => if let Some(offset) = map.allocate(len) {
-                        let new = at(offset, len);
-                        for old in &live {
-                            prop_assert!(old.offset + u64::from(old.len) <= new.offset || new.offset + u64::from(new.len) <= old.offset);
-                        }
-                        live.push(new);
-                    },
-                    2 => if !live.is_empty() {
-                        let value = live.swap_remove(pick.index(live.len()));
-                        map.unlink(&value);
-                    },
-                    _ => {
-                        map.close_run();
-                        sequence += 1;
-                        record(&mut map, sequence);
-                        map.release(sequence);
-                    }
-                }
-            }
-            for value in live.drain(..) { map.unlink(&value); }
-            map.close_run();
-            record(&mut map, sequence + 1);
-            map.release(sequence + 1);
-            prop_assert_eq!(map.free_bytes(), map.capacity_bytes());
-        }
-    }
-}
+mod tests;

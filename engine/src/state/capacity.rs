@@ -1,7 +1,6 @@
 //! Capacity checks, made before anything begins that cannot be undone.
 //!
-//! A value in the data area needs one free run; fragmented free bytes are not enough. In a
-//! checkpoint area all keys, the log's records and the machine image must fit at any time: without
+//! A value finds space in the data area if there are enough free blocks. In a checkpoint area all keys, the log's records and the machine image must fit at any time: without
 //! a checkpoint nothing can be purged. A leader checks a client's write and keeps reserves. A
 //! follower checks what the leader sends, down to the last block, and rejects it for now if it does
 //! not fit: an append into a full data area, or a checkpoint that does not fit, would end
@@ -9,8 +8,9 @@
 
 use super::Engine;
 use crate::error::{Error, Result};
-use crate::group::{KEY_RECORD_BYTES, checkpoint_bytes};
-use crate::io::BLOCK;
+use crate::group::{KEY_FIXED_BYTES_MAX, checkpoint_bytes_max};
+use crate::layout::BLOCK_BYTES;
+use crate::types::ValueRef;
 use std::sync::atomic::Ordering;
 
 /// Limits for the use of a checkpoint area, in percent. Beyond them these are refused: puts, by the
@@ -27,8 +27,8 @@ const LEADER_PERCENT: u64 = 98;
 pub struct Need {
     /// Bytes of its values and keys.
     pub bytes: u64,
-    /// The longest value, if it has any.
-    pub longest: Option<u64>,
+    /// Whether it has values, even empty ones.
+    pub puts: bool,
     /// Bytes of its record in a checkpoint, [`Engine::index_bytes`], and of what it leaves there
     /// when it is applied: [`Engine::applied_bytes`] and the client's session.
     pub index_bytes: u64,
@@ -37,7 +37,7 @@ pub struct Need {
 impl Engine {
     /// Checks whether a client's write can be accepted. A reserve of the data area stays free for
     /// the log itself, so that deletes, membership changes and purges always have space, and for
-    /// followers whose values are packed less densely. A part of the checkpoint area stays free for
+    /// followers that need a few blocks more. A part of the checkpoint area stays free for
     /// the log.
     ///
     /// # Errors
@@ -50,18 +50,14 @@ impl Engine {
 
     fn check_client_write(&self, need: Need) -> Result<()> {
         let shared = &self.shared;
-        let mut state = shared.state.lock();
+        let state = shared.state.lock();
         state.check_open()?;
         let area = shared.facts.checkpoint_capacity;
-        if let Some(longest) = need.longest {
+        if need.puts {
             let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-            let reserve = state.space.reserve_bytes();
-            if free < need.bytes.saturating_add(reserve) {
-                let free = free.saturating_sub(reserve);
+            let free = free.saturating_sub(state.space.reserve_bytes());
+            if free < need.bytes {
                 return Err(Error::Full { needed: need.bytes, free, capacity });
-            }
-            if !state.space.fits_unreserved(longest) {
-                return Err(state.space.full(longest));
             }
             fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
             return fits_index(state.index_bytes(), need.index_bytes, area, PUT_PERCENT);
@@ -69,28 +65,22 @@ impl Engine {
         fits_index(state.index_bytes(), need.index_bytes, area, CLIENT_PERCENT)
     }
 
-    /// Checks whether what a leader sends fits: its records into a checkpoint, and values of these
-    /// lengths, written one after another, into the data area. `bytes` is what the values take if
-    /// each begins a block ([`Engine::bytes_in_blocks`]); `lengths` is called only if `bytes` alone
-    /// does not decide.
+    /// Checks whether what a leader sends fits: its records into a checkpoint, and its values into
+    /// `blocks` blocks of the data area ([`Engine::blocks_for`]).
     ///
     /// # Errors
     /// `Full`, `IndexFull`.
-    pub fn has_capacity(
-        &self,
-        bytes: u64,
-        index_bytes: u64,
-        lengths: impl FnOnce() -> Vec<u64>,
-    ) -> Result<()> {
+    pub fn has_capacity(&self, blocks: u64, index_bytes: u64) -> Result<()> {
         let shared = &self.shared;
         let state = shared.state.lock();
         let area = shared.facts.checkpoint_capacity;
         let fits = fits_index(state.index_bytes(), index_bytes, area, LEADER_PERCENT);
         self.count_refusal(&fits);
         fits?;
-        match bytes == 0 || state.space.fits(bytes.div_ceil(BLOCK as u64), lengths) {
+        let needed = blocks.saturating_mul(BLOCK_BYTES);
+        match needed <= state.space.free_bytes() {
             true => Ok(()),
-            false => Err(state.space.full(bytes)),
+            false => Err(state.space.full(needed)),
         }
     }
 
@@ -101,26 +91,19 @@ impl Engine {
         }
     }
 
-    /// The bytes that values of these lengths take if each begins a block.
+    /// The most bytes that an entry with values of these lengths and such a meta takes in a
+    /// checkpoint.
     #[must_use]
-    pub fn bytes_in_blocks(lengths: &[u64]) -> u64 {
-        let block = BLOCK as u64;
-        lengths
-            .iter()
-            .fold(0, |sum, len| sum.saturating_add(len.div_ceil(block).saturating_mul(block)))
+    pub fn index_bytes(lengths: impl IntoIterator<Item = u64>, meta_len: usize) -> u64 {
+        checkpoint_bytes_max(lengths, meta_len)
     }
 
-    /// The bytes that an entry with this many values and such a meta takes in a checkpoint.
+    /// The most bytes that an entry leaves in a checkpoint if it puts values of these lengths under
+    /// keys that its meta names.
     #[must_use]
-    pub fn index_bytes(values: usize, meta_len: usize) -> u64 {
-        checkpoint_bytes(values, meta_len)
-    }
-
-    /// The most bytes that an entry leaves in a checkpoint if it puts `puts` keys, which its meta
-    /// names.
-    #[must_use]
-    pub fn applied_bytes(puts: usize, meta_len: usize) -> u64 {
-        puts as u64 * KEY_RECORD_BYTES + meta_len as u64
+    pub fn applied_bytes(lengths: impl IntoIterator<Item = u64>, meta_len: usize) -> u64 {
+        let of = |len| KEY_FIXED_BYTES_MAX + ValueRef::encoded_bytes_max(len);
+        lengths.into_iter().map(of).fold(meta_len as u64, u64::saturating_add)
     }
 }
 

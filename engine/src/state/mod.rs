@@ -41,8 +41,10 @@ use tokio::sync::Notify;
 pub(crate) struct State {
     pub groups: BTreeMap<GroupId, Group>,
     pub space: SpaceMap,
+    /// Bytes of values that only snapshots being installed refer to.
+    pub installing_bytes: u64,
     pub queue: Queue,
-    /// Values whose write has not completed, by offset.
+    /// Values whose write has not completed, by the offset of their first byte.
     pub unwritten: BTreeMap<u64, Bytes>,
     pub closing: bool,
     pub failed: Option<Error>,

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::group::LogEntry;
 use crate::io::BLOCK;
-use crate::types::{GroupId, LogId};
+use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -40,12 +40,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// What goes to the data area, by offset.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = (u64, Bytes)> {
+    /// What goes to the data area, and where.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (&ValueRef, &Bytes)> {
         let values = self.entry.values.iter().zip(self.values.iter());
         let values = values.filter(|(_, value)| !value.is_empty());
-        let body = self.entry.spilled.as_ref().zip(self.body.as_ref());
-        values.chain(body).map(|(at, bytes)| (at.offset, bytes.clone()))
+        values.chain(self.entry.spilled.as_ref().zip(self.body.as_ref()))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 impl Shared {
     /// Reads a value, from memory while its write is in flight. Does not count damage.
     pub(crate) async fn read_quietly(&self, at: &ValueRef, log_id: LogId) -> Result<Bytes> {
-        let unwritten = self.state.lock().unwritten.get(&at.offset).cloned();
+        let unwritten = self.state.lock().unwritten.get(&at.offset()).cloned();
         match unwritten.filter(|value| at.matches(value)) {
             Some(value) => Ok(value),
             None => read_value(&self.files.data, at, log_id).await,
@@ -31,14 +31,14 @@ impl Shared {
     ) -> Vec<T> {
         let unwritten: Vec<Option<Bytes>> = {
             let state = self.state.lock();
-            values.iter().map(|(at, _)| state.unwritten.get(&at.offset).cloned()).collect()
+            values.iter().map(|(at, _)| state.unwritten.get(&at.offset()).cloned()).collect()
         };
         let in_memory = unwritten.into_iter().zip(values);
         // The caller looked up the extents earlier; they may belong to other values now.
         let in_memory = in_memory.map(|(bytes, (at, _))| bytes.filter(|bytes| at.matches(bytes)));
         let in_memory: Vec<Option<Bytes>> = in_memory.collect();
         let on_device = in_memory.iter().zip(values).filter(|(bytes, _)| bytes.is_none());
-        let on_device: Vec<(ValueRef, LogId)> = on_device.map(|(_, value)| *value).collect();
+        let on_device: Vec<(ValueRef, LogId)> = on_device.map(|(_, value)| value.clone()).collect();
         let mut read = read_values(&self.files.data, &on_device, take).await.into_iter();
         let found = in_memory.into_iter().map(|bytes| match bytes {
             Some(bytes) => take(Ok(bytes)),

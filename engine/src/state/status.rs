@@ -1,7 +1,7 @@
 //! The status of an engine.
 
-use super::{Engine, FailureRecord};
-use crate::types::EngineStatus;
+use super::{Engine, FailureRecord, State};
+use crate::types::{EngineStatus, SpaceUse};
 use std::sync::atomic::Ordering;
 
 impl Engine {
@@ -26,6 +26,7 @@ impl Engine {
             unsynced_ms,
             data_bytes: state.space.capacity_bytes(),
             free_bytes: state.space.free_bytes(),
+            space: state.space_use(),
             keys: state.groups.values().map(|g| g.keys.len() as u64).sum(),
             live_bytes: state.groups.values().map(|g| g.keys.live_bytes()).sum(),
             index_bytes: state.index_bytes(),
@@ -44,6 +45,29 @@ impl Engine {
             failed: state.failed.as_ref().map(ToString::to_string),
             stalled: shared.deadlines.stalled(),
             failed_sync_recorded: state.failed_sync == Some(FailureRecord::Yes),
+        }
+    }
+}
+
+impl State {
+    /// What each byte of the data area is.
+    fn space_use(&self) -> SpaceUse {
+        let dead = self.space.dead_bytes();
+        let free = self.space.free_bytes();
+        let reserve = self.space.reserve_bytes().min(free);
+        let live = self.groups.values().map(|group| group.keys.value_bytes()).sum();
+        let log = self.groups.values().map(|group| group.log.unlinked_bytes()).sum();
+        let used = self.space.capacity_bytes() - free - dead.record - dead.sync - dead.view;
+        SpaceUse {
+            live,
+            log,
+            installing: self.installing_bytes,
+            padding: used.saturating_sub(live + log + self.installing_bytes),
+            dead_unrecorded: dead.record,
+            dead_unsynced: dead.sync,
+            dead_viewed: dead.view,
+            reserve,
+            free: free - reserve,
         }
     }
 }

@@ -101,7 +101,8 @@ impl View {
     /// Whether each of these values is intact. Adjacent ones are read together. Damage is not
     /// counted.
     pub(crate) async fn are_intact(&self, entries: &[KeyEntry]) -> Vec<bool> {
-        let values: Vec<_> = entries.iter().map(|entry| (entry.value, entry.version)).collect();
+        let values: Vec<_> =
+            entries.iter().map(|entry| (entry.value.clone(), entry.version)).collect();
         self.pin.shared.read_all_quietly(&values, |read| read.is_ok()).await
     }
 }

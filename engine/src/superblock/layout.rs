@@ -10,7 +10,7 @@ use bytes::BufMut;
 use std::collections::BTreeMap;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRN.SB";
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const CHECKSUM_AT: usize = 16;
 const CLUSTER_BYTES: usize = 64;
 const VOTES_AT: usize = 256;
@@ -67,8 +67,8 @@ pub(crate) struct Superblock {
 pub(crate) enum Unusable {
     /// The magic is missing.
     Absent,
-    /// Our magic, a matching checksum, a version above [`VERSION`].
-    Newer(u32),
+    /// Our magic, a matching checksum, another version than [`VERSION`].
+    Version(u32),
     /// Anything else.
     Damaged,
 }
@@ -161,8 +161,8 @@ impl Superblock {
         sealed::verify(block, CHECKSUM_AT).ok_or(Unusable::Damaged)?;
         match r.u32() {
             Some(VERSION) => Self::decode_fields(block).ok_or(Unusable::Damaged),
-            Some(newer) if newer > VERSION => Err(Unusable::Newer(newer)),
-            _ => Err(Unusable::Damaged),
+            Some(other) => Err(Unusable::Version(other)),
+            None => Err(Unusable::Damaged),
         }
     }
 
@@ -258,7 +258,7 @@ pub(crate) mod tests {
         let block = example().encode();
         assert_eq!(block.len(), BLOCK);
         assert_eq!(&block[0..8], b"CAIRN.SB");
-        assert_eq!(block[8..12], 1u32.to_le_bytes(), "version");
+        assert_eq!(block[8..12], 2u32.to_le_bytes(), "version");
         assert_eq!(block[32..40], 7u64.to_le_bytes(), "revision");
         assert_eq!(block[40..42], 4u16.to_le_bytes(), "cluster length");
         assert_eq!(block[42..44], 2u16.to_le_bytes(), "slot");
@@ -287,12 +287,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_newer_version_is_not_taken_for_damage() {
-        let mut block = example().encode();
-        block[8] = 2;
-        assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));
-        sealed::seal(&mut block, CHECKSUM_AT);
-        assert_eq!(Superblock::decode(&block), Err(Unusable::Newer(2)));
+    fn another_version_is_not_taken_for_damage() {
+        for version in [0, 1, 3] {
+            let mut block = example().encode();
+            block[8] = version;
+            assert_eq!(Superblock::decode(&block), Err(Unusable::Damaged));
+            sealed::seal(&mut block, CHECKSUM_AT);
+            assert_eq!(Superblock::decode(&block), Err(Unusable::Version(version.into())));
+        }
         assert_eq!(Superblock::decode(&[0; BLOCK]), Err(Unusable::Absent));
     }
 
@@ -306,7 +308,7 @@ pub(crate) mod tests {
             .for_each(|bytes| {
                 let raw = Superblock::decode(bytes);
                 assert!(raw != Err(Unusable::Absent) || !bytes.starts_with(&MAGIC));
-                let forged = sealed::forge(b"CAIRN.SB\x01\0\0\0", bytes, CHECKSUM_AT);
+                let forged = sealed::forge(b"CAIRN.SB\x02\0\0\0", bytes, CHECKSUM_AT);
                 match cairn_fuzz::within(4 * BLOCK, || Superblock::decode(&forged)) {
                     Ok(superblock) => {
                         assert!(superblock.geometry.check().is_ok());

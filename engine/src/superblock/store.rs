@@ -40,7 +40,7 @@ impl SuperblockStore {
     /// Reads the newest content held by at least two copies.
     ///
     /// # Errors
-    /// `NotFormatted`, `NewerFormat`, or `Corrupt` if no two copies agree.
+    /// `NotFormatted`, `OtherFormat`, or `Corrupt` if no two copies agree.
     pub(crate) async fn read(file: OpenFile) -> Result<SuperblockStore> {
         let current = match elect(&file.location, &read_copies(&file).await) {
             // Read once more before believing the loss.
@@ -195,7 +195,7 @@ pub(crate) async fn copies(file: &OpenFile) -> Vec<std::result::Result<u64, Stri
     let described = copies.map(|copy| {
         copy.map(|superblock| superblock.revision).map_err(|unusable| match unusable {
             Unusable::Absent => "empty, or never written".to_owned(),
-            Unusable::Newer(version) => format!("of format {version}"),
+            Unusable::Version(version) => format!("of format {version}"),
             Unusable::Damaged => "damaged, void or unreadable".to_owned(),
         })
     });
@@ -234,13 +234,13 @@ fn elect(
     if let Some(superblock) = agreed {
         return Ok((*superblock).clone());
     }
-    let newer = copies.iter().find_map(|c| match c {
-        Err(Unusable::Newer(version)) => Some(*version),
+    let other = copies.iter().find_map(|c| match c {
+        Err(Unusable::Version(version)) => Some(*version),
         _ => None,
     });
-    if let Some(found) = newer {
+    if let Some(found) = other {
         let location = location.to_owned();
-        return Err(Error::NewerFormat { location, found, supported: VERSION });
+        return Err(Error::OtherFormat { location, found, supported: VERSION });
     }
     if copies.iter().all(|c| matches!(c, Err(Unusable::Absent))) {
         let reason =
@@ -284,11 +284,19 @@ mod tests {
 
     #[test]
     fn nothing_newer_and_damaged_are_different_errors() {
-        use Unusable::{Absent, Damaged, Newer};
+        use Unusable::{Absent, Damaged, Version};
         let absent = elect("d", &[Err(Absent), Err(Absent), Err(Absent), Err(Absent)]);
         assert!(matches!(absent, Err(Error::NotFormatted { .. })));
-        let newer = elect("d", &[Err(Newer(9)), Err(Newer(9)), Err(Newer(9)), Err(Damaged)]);
-        assert!(matches!(newer, Err(Error::NewerFormat { found: 9, .. })));
+        for found in [1, 9] {
+            let other = Err(Version(found));
+            let copies = [other.clone(), other.clone(), other, Err(Damaged)];
+            let error = elect("d", &copies).unwrap_err();
+            assert!(!error.is_identity_lost(), "it is never formatted again by itself");
+            let message = error.to_string();
+            let versions = format!("format version {found}; this program reads version {VERSION}");
+            let way_out = if found == 1 { "format it again" } else { "newer cairn" };
+            assert!(message.contains(&versions) && message.contains(way_out), "{message}");
+        }
         let damaged = elect("d", &[Err(Damaged), Err(Absent), Err(Absent), Err(Absent)]);
         assert!(matches!(damaged, Err(Error::Corrupt(_))));
     }

@@ -1,12 +1,13 @@
 //! Preparing entries for the log: hashing outside the lock, allocating space and assigning journal
 //! order inside it.
 
-use crate::codec::hash;
+use crate::codec::{VARINT_BYTES_MAX, hash};
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
 use crate::journal::{MAX_INLINE_BODY, encode_body};
+use crate::layout::most_blocks;
 use crate::space::SpaceMap;
-use crate::state::{Op, Pending, State};
+use crate::state::{Engine, Op, Pending, State};
 use crate::types::{GroupId, LogId, NewEntry, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ const MAX_META_BYTES: usize = 1 << 20;
 /// The approximate limit for one operation in the queue, so that the queue's bounds are effective.
 const BATCH_RECORD_BYTES: usize = 32 << 10;
 const BATCH_VALUE_BYTES: u64 = 4 << 20;
-/// Bytes of a record beside meta and values.
+/// Bytes of a record beside meta and values, and about those of a reference.
 const RECORD_OVERHEAD: usize = 32;
+const REFERENCE_BYTES: usize = 32;
 
 /// An entry whose values are hashed.
 struct Prepared {
@@ -45,11 +47,37 @@ impl Prepared {
     }
 
     fn record_bytes(&self) -> usize {
-        RECORD_OVERHEAD + self.meta.len() + self.values.len() * 28
+        record_bytes(self.values.len(), self.meta.len())
     }
 
     fn value_bytes(&self) -> u64 {
         self.values.iter().map(|v| v.len() as u64).sum()
+    }
+}
+
+impl Engine {
+    /// The most blocks of the data area that entries take which are appended together, given by the
+    /// lengths of their values and of their metas.
+    pub fn blocks_for<V: IntoIterator<Item = u64>>(
+        entries: impl IntoIterator<Item = (V, usize)>,
+    ) -> u64 {
+        let mut lengths = Vec::new();
+        let (mut operations, mut records, mut bytes) = (1, 0, 0u64);
+        for (values, meta_len) in entries {
+            if records >= BATCH_RECORD_BYTES || bytes >= BATCH_VALUE_BYTES {
+                (operations, records, bytes) = (operations + 1, 0, 0);
+            }
+            let before = lengths.len();
+            lengths.extend(values);
+            let values = lengths.get(before..).unwrap_or_default();
+            records += record_bytes(values.len(), meta_len);
+            bytes = values.iter().fold(bytes, |sum, len| sum.saturating_add(*len));
+            let refs = values.iter().map(|len| ValueRef::encoded_bytes_max(*len)).sum::<u64>();
+            let body = VARINT_BYTES_MAX as u64 + refs + meta_len as u64;
+            lengths.extend((body > MAX_INLINE_BODY as u64).then_some(body));
+        }
+        // Each operation is in one group commit.
+        most_blocks(lengths, operations)
     }
 }
 
@@ -83,15 +111,21 @@ impl PreparedAppend {
     /// Allocates an extent for every value and makes the entries readable. All or nothing.
     pub(crate) fn insert(self, state: &mut State, group: GroupId, cache_limit: u64) -> Result<Op> {
         self.check_order(state, group)?;
-        let mut extents = Vec::new();
-        let placed = self.entries.into_iter();
-        let placed = placed.map(|entry| allocate_extents(&mut state.space, entry, &mut extents));
-        let placed: Vec<Pending> = placed
-            .collect::<Result<_>>()
-            .inspect_err(|_| extents.iter().for_each(|at| state.space.unlink(at)))?;
+        let mut placed: Vec<Pending> = Vec::with_capacity(self.entries.len());
+        for entry in self.entries {
+            match allocate_extents(&mut state.space, entry) {
+                Ok(pending) => placed.push(pending),
+                Err(error) => {
+                    let extents = placed.iter().flat_map(|pending| pending.entry.extents());
+                    extents.for_each(|at| state.space.unlink(at));
+                    return Err(error);
+                }
+            }
+        }
         let log = &mut state.groups.entry(group).or_default().log;
         for pending in &placed {
-            state.unwritten.extend(pending.chunks());
+            let chunks = pending.chunks().map(|(at, bytes)| (at.offset(), bytes.clone()));
+            state.unwritten.extend(chunks);
             log.push(pending.entry.clone(), Some(pending.values.clone()), cache_limit);
         }
         Ok(Op::Append { group, entries: placed })
@@ -112,25 +146,27 @@ impl PreparedAppend {
     }
 }
 
-/// Adds every extent that it allocates to `extents`.
-fn allocate_extents(
-    space: &mut SpaceMap,
-    entry: Prepared,
-    extents: &mut Vec<ValueRef>,
-) -> Result<Pending> {
+/// The approximate bytes of an entry's record.
+fn record_bytes(values: usize, meta_len: usize) -> usize {
+    RECORD_OVERHEAD + meta_len + values * REFERENCE_BYTES
+}
+
+/// Allocates the extents of an entry: all or none.
+fn allocate_extents(space: &mut SpaceMap, entry: Prepared) -> Result<Pending> {
     let Prepared { id, meta, values, hashes } = entry;
-    let mut allocate = |len: usize, hash| {
-        let offset = space.allocate(len as u32).ok_or_else(|| space.full(len as u64))?;
-        let at = ValueRef { offset, len: len as u32, hash };
-        extents.push(at);
-        Ok(at)
+    let mut refs: Vec<ValueRef> = Vec::with_capacity(values.len());
+    let mut allocate = |refs: &[ValueRef], len: usize, hash| {
+        space.allocate(len as u32, hash).ok_or_else(|| {
+            refs.iter().for_each(|at| space.unlink(at));
+            space.full(len as u64)
+        })
     };
-    let sized = values.iter().zip(hashes);
-    let refs: Box<[ValueRef]> =
-        sized.map(|(value, hash)| allocate(value.len(), hash)).collect::<Result<_>>()?;
+    for (value, hash) in values.iter().zip(hashes) {
+        refs.push(allocate(&refs, value.len(), hash)?);
+    }
     let body = Bytes::from(encode_body(&refs, &meta));
     let body = Some(body).filter(|body| body.len() > MAX_INLINE_BODY);
-    let spilled = body.as_ref().map(|body| allocate(body.len(), hash(body))).transpose()?;
-    let entry = Arc::new(LogEntry { id, meta, values: refs, spilled });
+    let spilled = body.as_ref().map(|body| allocate(&refs, body.len(), hash(body))).transpose()?;
+    let entry = Arc::new(LogEntry { id, meta, values: refs.into(), spilled });
     Ok(Pending { entry, values, body })
 }

@@ -3,6 +3,7 @@
 
 mod append;
 mod checkpointing;
+mod coalesce;
 mod failed_sync;
 mod sync;
 pub(crate) mod syncer;
@@ -10,4 +11,5 @@ mod unsynced_acks;
 mod writer;
 
 pub(crate) use append::PreparedAppend;
+pub(crate) use coalesce::coalesce;
 pub(crate) use writer::Writer;

@@ -6,13 +6,14 @@
 //! is how many small puts become few large writes.
 
 use super::checkpointing;
+use super::coalesce::coalesce;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, IoFuture};
-use crate::journal::{self, Header, Packer, Record};
+use crate::journal::{self, Header, Packer, Payload, Record};
 use crate::space::NewlyDead;
 use crate::state::{Op, PendingAck, Queued, Shared, State};
-use crate::types::{GroupId, LogId};
+use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
@@ -20,9 +21,6 @@ use std::sync::atomic::Ordering;
 
 /// Group commits in flight.
 const IN_FLIGHT: usize = 4;
-/// The largest write that combines several values, in bytes.
-const MAX_WRITE: u64 = 1 << 20;
-const BLOCK_BYTES: u64 = BLOCK as u64;
 /// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
@@ -128,7 +126,7 @@ impl Writer {
                 applied.push((*id, through));
             }
         }
-        state.space.close_run();
+        state.space.close_block();
         let newly_dead = state.space.take_newly_dead();
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
@@ -138,7 +136,7 @@ impl Writer {
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
         let mut packer = Packer::default();
-        let mut chunks: Vec<(u64, Bytes)> = Vec::new();
+        let mut chunks: Vec<(ValueRef, Bytes)> = Vec::new();
         // The sequence of each operation's last block, counted from the first block of the group
         // commit.
         let mut last_block = Vec::with_capacity(group_commit.queue.len());
@@ -147,7 +145,8 @@ impl Writer {
                 Op::Append { group, entries } => {
                     for pending in entries {
                         let entry = &pending.entry;
-                        chunks.extend(pending.chunks());
+                        let written = pending.chunks();
+                        chunks.extend(written.map(|(at, bytes)| (at.clone(), bytes.clone())));
                         let (group, id, body) = (*group, entry.id, entry.body());
                         packer.push(&Record::Entry { group, id, body });
                     }
@@ -237,7 +236,7 @@ impl Writer {
     }
 
     /// Starts the writes of a group commit.
-    fn submit(&mut self, mut payloads: &[Vec<u8>], chunks: Vec<(u64, Bytes)>) {
+    fn submit(&mut self, mut payloads: &[Payload], chunks: Vec<(ValueRef, Bytes)>) {
         let shared = &self.shared;
         let mut writes = Vec::new();
         let mut bytes = 0;
@@ -274,7 +273,7 @@ impl Writer {
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (sequence, checksum) = (self.next - 1, self.chain);
-        let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
+        let offsets = chunks.iter().map(|(at, _)| at.offset()).collect();
         self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
             for write in writes {
@@ -312,87 +311,4 @@ fn capture(state: &mut State) -> Capture {
     state.checkpoints.begun += 1;
     let replaces = state.checkpoints.hold;
     Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
-}
-
-/// Packs adjacent values into as few writes as possible. The chunks come in the order in which
-/// their space was allocated.
-fn coalesce(chunks: &[(u64, Bytes)]) -> Vec<(u64, AlignedBuf)> {
-    let mut groups: Vec<(u64, u64, usize)> = Vec::new();
-    for (offset, bytes) in chunks {
-        let end = offset + bytes.len() as u64;
-        let start = offset / BLOCK_BYTES * BLOCK_BYTES;
-        match groups.last_mut() {
-            Some((first, last, count))
-                if *offset >= *last
-                    && start <= last.next_multiple_of(BLOCK_BYTES)
-                    && (start < last.next_multiple_of(BLOCK_BYTES)
-                        || end - *first <= MAX_WRITE) =>
-            {
-                *last = end;
-                *count += 1;
-            }
-            _ => groups.push((start, end, 1)),
-        }
-    }
-    let mut rest = chunks;
-    let mut writes = Vec::with_capacity(groups.len());
-    for (first, last, count) in groups {
-        let (now, later) = rest.split_at(count);
-        rest = later;
-        let mut buf = AlignedBuf::zeroed((last - first) as usize);
-        for (offset, bytes) in now {
-            let at = (offset - first) as usize;
-            if let Some(place) = buf.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-        }
-        writes.push((first, buf));
-    }
-    writes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chunk(offset: u64, len: usize) -> (u64, Bytes) {
-        (offset, Bytes::from(vec![(offset % 251) as u8 + 1; len]))
-    }
-
-    #[test]
-    fn adjacent_chunks_share_a_write_and_distant_ones_do_not() {
-        let chunks = [chunk(0, 100), chunk(100, 4096), chunk(8192, 10), chunk(40960, 10)];
-        let writes = coalesce(&chunks);
-        let shape: Vec<(u64, usize)> = writes.iter().map(|(o, b)| (*o, b.len())).collect();
-        assert_eq!(shape, [(0, 3 * BLOCK), (40960, BLOCK)]);
-        for (offset, bytes) in &chunks {
-            let found = writes.iter().any(|(o, b)| {
-                offset.checked_sub(*o).and_then(|at| b.get(at as usize..at as usize + bytes.len()))
-                    == Some(&bytes[..])
-            });
-            assert!(found, "the chunk at {offset} is in no write");
-        }
-    }
-
-    #[test]
-    fn a_gap_inside_a_block_stays_inside_one_write() {
-        let shape: Vec<_> = coalesce(&[chunk(0, 100), chunk(300, 50)])
-            .into_iter()
-            .map(|(o, b)| (o, b.len()))
-            .collect();
-        assert_eq!(shape, [(0, BLOCK)]);
-    }
-
-    #[test]
-    fn writes_are_bounded_and_split_only_between_blocks() {
-        let chunks: Vec<_> = (0..600).map(|i| chunk(i * 4096, 4096)).collect();
-        let shape: Vec<_> = coalesce(&chunks).into_iter().map(|(o, b)| (o, b.len())).collect();
-        assert_eq!(shape, [(0, 1 << 20), (1 << 20, 1 << 20), (2 << 20, 88 * 4096)]);
-        let packed: Vec<_> = (0..900).map(|i| chunk(i * 1500, 1500)).collect();
-        let mut end = 0;
-        for (offset, buf) in coalesce(&packed) {
-            assert!(offset >= end, "two writes share a block");
-            end = offset + buf.len() as u64;
-        }
-    }
 }

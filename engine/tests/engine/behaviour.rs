@@ -4,7 +4,7 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, need, options, put, put_one,
 };
-use crate::support::{Disk, Random, geometry, run};
+use crate::support::{Disk, Random, geometry, place, run};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
 use cairn_engine::{Engine, Error, ListQuery, Mode};
@@ -64,10 +64,10 @@ fn overwriting_continues_for_many_laps_of_journal_and_data() {
         let (disk, engine) = fresh(Mode::Replicated).await;
         // 40 MB through 4 MiB of data, 2000 blocks through 256 of journal.
         for i in 0..2000u64 {
-            let mut admitted = engine.check_capacity(need(20_000, 20_000));
+            let mut admitted = engine.check_capacity(need(20_000));
             while admitted.is_err() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                admitted = engine.check_capacity(need(20_000, 20_000));
+                admitted = engine.check_capacity(need(20_000));
             }
             put_one(&engine, i, &format!("k{}", i % 5), filled(20_000, i)).await.unwrap();
             if i % 20 == 19 {
@@ -144,10 +144,13 @@ fn a_flipped_bit_in_a_value_is_an_error_with_its_location_and_never_not_found() 
     run(async {
         let (disk, engine) = fresh(Mode::Replicated).await;
         put_one(&engine, 7, "k", filled(5000, 0)).await.unwrap();
-        let at = engine.lookup(GROUP, b"k").unwrap().value.offset;
-        disk.damage(FileKind::Data, |bytes| bytes[at as usize + 4500] ^= 4);
+        let at = engine.lookup(GROUP, b"k").unwrap().value;
+        disk.damage(FileKind::Data, |bytes| bytes[place(&at, 4500)] ^= 4);
         let Error::Corrupt(damage) = engine.get(GROUP, b"k").await.unwrap_err() else { panic!() };
-        assert_eq!((damage.file, damage.offset, damage.length), (FileKind::Data, at, 5000));
+        assert_eq!(
+            (damage.file, damage.offset, damage.length),
+            (FileKind::Data, at.offset(), 5000)
+        );
         assert_eq!(damage.log_ids, [id(7)]);
         assert_eq!(engine.status().corrupt_values, 1);
     });
@@ -226,7 +229,7 @@ fn flipped_bits_in_any_file_are_survived_or_reported_but_never_served() {
                 .await
             {
                 Ok(engine) => engine,
-                Err(Error::Corrupt(_) | Error::NotFormatted { .. } | Error::NewerFormat { .. }) => {
+                Err(Error::Corrupt(_) | Error::NotFormatted { .. } | Error::OtherFormat { .. }) => {
                     refused += 1;
                     continue;
                 }

@@ -45,7 +45,7 @@ fn damage_is_reported_file_by_file() {
     run(async {
         let (disk, engine) = filled().await;
         // Both checkpoints hold it, so this damage cannot pass for a torn tail.
-        let at = engine.lookup(GROUP, &key(40)).unwrap().value.offset as usize;
+        let at = engine.lookup(GROUP, &key(40)).unwrap().value.offset() as usize;
         engine.close().await.unwrap();
         drop(engine);
         disk.kill(|| 0);

@@ -1,7 +1,7 @@
 //! Reads that fail once, by which nothing may be lost; and reads that fail for good, by which
 //! nothing else may be lost.
 
-use crate::support::{Disk, geometry, identity, run};
+use crate::support::{Disk, geometry, identity, place, run, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -192,7 +192,7 @@ fn an_unreadable_body_is_damage_like_any_other() {
         let engine = open(&disk, 1, false).await.unwrap();
         let extents = engine.extents(GROUP, 0..u64::MAX).await;
         let is_body = |extent: &&Extent| extent.log_id == id(35) && extent.at.len > 1500;
-        let body = extents.iter().find(is_body).unwrap().at.offset;
+        let body = extents.iter().find(is_body).unwrap().at.offset();
         drop(engine);
         disk.kill(|| 0);
         disk.core.lock().unwrap().worn.insert((FileKind::Data, body / BLOCK as u64));
@@ -231,18 +231,19 @@ fn a_neighbour_misread_during_a_repair_is_not_damaged() {
         let clean = disk.bytes(FileKind::Data);
         let extents = engine.extents(GROUP, 0..u64::MAX).await;
         assert!(
-            extents.iter().any(|one| one.at.offset % BLOCK as u64 != 0),
+            extents.iter().any(|one| one.at.offset() % BLOCK as u64 != 0),
             "no extent shares a block: {extents:?}"
         );
         for extent in extents {
-            let at = extent.at.offset as usize;
-            let right = clean[at..at + extent.at.len as usize].to_vec();
-            let blocks = at / BLOCK..=(at + right.len() - 1) / BLOCK;
+            let right = stored(&clean, &extent.at);
+            let damaged = place(&extent.at, 7);
+            let segments = extent.at.segments();
+            let blocks = segments.flat_map(|s| s.start / BLOCK as u64..=(s.end - 1) / BLOCK as u64);
             // The first reads find the value damaged; the next ones are for the rewrite.
             for (block, reads_before) in
-                blocks.flat_map(|block| (0..6).map(move |before| (block as u64, before)))
+                blocks.flat_map(|block| (0..6).map(move |before| (block, before)))
             {
-                disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
+                disk.damage(FileKind::Data, |bytes| bytes[damaged] ^= 1);
                 {
                     let mut core = disk.core.lock().unwrap();
                     (core.misread, core.misread_after) =

@@ -1,7 +1,7 @@
 //! Reused space: a repair never overwrites a value that has been given the old value's space.
 
 use crate::support::sixty::{GROUP, append, entry, id, image, key, open, transition, value};
-use crate::support::{Disk, geometry, identity, run};
+use crate::support::{Disk, geometry, identity, place, run, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -28,9 +28,11 @@ async fn reused() -> (Disk, u64) {
     let disk = Disk::new(geometry());
     Engine::format(&disk, geometry(), &identity()).await.unwrap();
     let engine = open(&disk, false).await.unwrap();
+    let mut first = u64::MAX;
     for index in 0..80 {
         append(&engine, entry(index, 10)).await;
         engine.apply(GROUP, vec![transition(index)], image(index)).unwrap();
+        first = first.min(engine.values_of(GROUP, index).unwrap()[0].offset());
         if index == 40 || index == 59 {
             engine.checkpoint().await.unwrap();
         }
@@ -42,7 +44,7 @@ async fn reused() -> (Disk, u64) {
         append(&engine, large(index)).await;
         engine.apply(GROUP, vec![put_large(index)], image(index)).unwrap();
         engine.sync().await.unwrap();
-        if engine.values_of(GROUP, index).unwrap()[0].offset == 0 {
+        if engine.values_of(GROUP, index).unwrap()[0].offset() == first {
             assert_eq!(engine.status().checkpoints, 2, "no automatic one was taken");
             engine.close().await.unwrap();
             drop(engine);
@@ -73,13 +75,13 @@ async fn check_nothing_is_repaired(disk: &Disk, engine: &Engine, what: &str) -> 
         let keyed = engine
             .lookup(GROUP, &key(index))
             .filter(|found| found.version == id(index) && !reapplied);
-        let logged = logged.map(|_| (engine.values_of(GROUP, index).unwrap()[0], Owner::Entry));
+        let logged =
+            logged.map(|_| (engine.values_of(GROUP, index).unwrap().remove(0), Owner::Entry));
         for (at, owner) in
             logged.into_iter().chain(keyed.map(|found| (found.value, Owner::Key(key(index)))))
         {
             let extent = Extent { at, log_id: id(index), owner };
-            let bytes = &before[at.offset as usize..][..at.len as usize];
-            lost += usize::from(bytes != &value(index)[..]);
+            lost += usize::from(stored(&before, &extent.at) != value(index));
             assert!(
                 !engine.repair(GROUP, &extent, &value(index)).await.unwrap(),
                 "{what}: {extent:?}"
@@ -105,7 +107,7 @@ async fn check_repaired_again(disk: &Disk, engine: &Engine, last: u64) {
     }
     let (found, bytes) =
         engine.get(GROUP, format!("large{last}").as_bytes()).await.unwrap().unwrap();
-    disk.damage(FileKind::Data, |data| data[found.value.offset as usize + 5] ^= 1);
+    disk.damage(FileKind::Data, |data| data[place(&found.value, 5)] ^= 1);
     let extent = Extent::of_key(format!("large{last}").into(), &found);
     assert!(engine.repair(GROUP, &extent, &bytes).await.unwrap());
 }
@@ -190,8 +192,8 @@ fn a_snapshot_takes_no_extent_over_from_keys_that_are_older_than_before_the_rest
             })
             .collect();
         let lost = |index: &&u64| {
-            let at = engine.lookup(GROUP, &key(**index)).unwrap().value.offset as usize;
-            before[at..][..value(**index).len()] != value(**index)[..]
+            let at = engine.lookup(GROUP, &key(**index)).unwrap().value;
+            stored(&before, &at) != value(**index)
         };
         assert!(held.iter().filter(lost).count() > 5);
         let without = |index: &u64| {
@@ -254,12 +256,13 @@ fn the_space_of_an_abandoned_write_stays_allocated_until_the_write_has_ended() {
             }
             written.await.unwrap().unwrap();
             engine.sync().await.unwrap();
-            let at = engine.values_of(GROUP, index).unwrap()[0];
-            let end = at.offset + u64::from(at.len);
-            assert!(
-                end <= taken.start || at.offset >= taken.end,
-                "entry {index} at {at:?} in {taken:?}"
-            );
+            let at = engine.values_of(GROUP, index).unwrap().remove(0);
+            for part in at.segments() {
+                assert!(
+                    part.end <= taken.start || part.start >= taken.end,
+                    "entry {index} at {at:?} in {taken:?}"
+                );
+            }
         }
         let last = engine.log_bounds(GROUP).last.unwrap();
         assert!(

@@ -5,7 +5,7 @@ use crate::support::sixty::{
     GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
     value,
 };
-use crate::support::{Cache, Disk, Random, geometry, identity, run};
+use crate::support::{Cache, Disk, Random, geometry, identity, place, run, stored};
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
     Engine, Error, Extent, KernelBootId, MemberState, Mode, Options, Owner, ScrubProgress,
@@ -215,13 +215,13 @@ fn every_live_extent_is_listed_once_in_order_with_its_owner() {
     run(async {
         let (_, engine) = filled().await;
         let all = extents(&engine).await;
-        assert!(all.is_sorted_by(|a, b| a.at.offset < b.at.offset));
+        assert!(all.is_sorted_by(|a, b| a.at.offset() < b.at.offset()));
         let count =
             |wanted: fn(&Owner) -> bool| all.iter().filter(|extent| wanted(&extent.owner)).count();
         assert_eq!(count(|owner| matches!(owner, Owner::Key(_))), 20);
         assert_eq!(count(|owner| matches!(owner, Owner::Entry)), 40);
         assert_eq!(count(|owner| matches!(owner, Owner::Body)), 12);
-        let middle = all[30].at.offset;
+        let middle = all[30].at.offset();
         let (before, after) =
             (engine.extents(GROUP, 0..middle).await, engine.extents(GROUP, middle..u64::MAX).await);
         assert_eq!([before, after].concat(), all);
@@ -285,21 +285,26 @@ fn entries_that_the_older_checkpoint_has_not_applied_are_in_the_log_though_purge
 fn entries_that_claim_the_same_bytes_are_damage() {
     run(async {
         let (disk, engine) = filled().await;
-        let (one, other) =
-            (engine.values_of(GROUP, 58).unwrap()[0], engine.values_of(GROUP, 59).unwrap()[0]);
+        let (one, other) = (
+            engine.values_of(GROUP, 58).unwrap().remove(0),
+            engine.values_of(GROUP, 59).unwrap().remove(0),
+        );
         drop(engine);
         disk.kill(|| 0);
+        // Hash and tail: both values are as long, and so are the offsets.
+        let varint =
+            |n: u64| [(n & 0x7f) as u8 | 0x80, (n >> 7 & 0x7f) as u8 | 0x80, (n >> 14) as u8];
         let bytes = |at: &cairn_engine::ValueRef| {
-            [&at.offset.to_le_bytes()[..], &at.len.to_le_bytes()[..], &at.hash.to_le_bytes()[..]]
-                .concat()
+            assert!(at.len == one.len && (1 << 14..1 << 21).contains(&at.offset()), "{at:?}");
+            [&at.hash.to_le_bytes()[..], &varint(at.offset())].concat()
         };
         disk.damage(FileKind::Journal, |journal| {
             let block = journal
                 .chunks_mut(BLOCK)
-                .find(|block| block.windows(28).any(|at| at == bytes(&other)));
+                .find(|block| block.windows(19).any(|at| at == bytes(&other)));
             let block = block.unwrap();
-            let at = block.windows(28).position(|at| at == bytes(&other)).unwrap();
-            block[at..at + 28].copy_from_slice(&bytes(&one));
+            let at = block.windows(19).position(|at| at == bytes(&other)).unwrap();
+            block[at..at + 19].copy_from_slice(&bytes(&one));
             block[8..24].fill(0);
             let checksum = xxhash_rust::xxh3::xxh3_128(block);
             block[8..24].copy_from_slice(&checksum.to_le_bytes());
@@ -323,9 +328,8 @@ fn a_damaged_extent_is_repaired_in_place_and_its_neighbours_stay_as_they_were() 
         engine.sync().await.unwrap();
         let clean = disk.bytes(FileKind::Data);
         for extent in extents(&engine).await {
-            let at = extent.at.offset as usize;
-            let right = clean[at..at + extent.at.len as usize].to_vec();
-            disk.damage(FileKind::Data, |bytes| bytes[at + 7] ^= 1);
+            let right = stored(&clean, &extent.at);
+            disk.damage(FileKind::Data, |bytes| bytes[place(&extent.at, 7)] ^= 1);
             assert!(matches!(engine.read_extent(GROUP, &extent).await, Err(Error::Corrupt(_))));
             assert!(matches!(
                 engine.repair(GROUP, &extent, &vec![0; right.len()]).await,
@@ -351,7 +355,7 @@ fn an_extent_without_a_reference_is_not_repaired() {
         let (disk, engine) = filled().await;
         let old = extents(&engine).await.into_iter().find(|extent| extent.log_id == id(3)).unwrap();
         engine.purge(GROUP, id(10)).await.unwrap();
-        disk.damage(FileKind::Data, |bytes| bytes[old.at.offset as usize] ^= 1);
+        disk.damage(FileKind::Data, |bytes| bytes[old.at.offset() as usize] ^= 1);
         let before = disk.bytes(FileKind::Data);
         assert!(!engine.repair(GROUP, &old, &value(3)).await.unwrap());
         assert_eq!(engine.read_extent(GROUP, &old).await.unwrap(), None);

@@ -2,7 +2,7 @@
 //! a trace, keeps the values already held, and needs no more space than the engine has.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, options, put_one};
-use crate::support::{Cache, Random, run, until};
+use crate::support::{Cache, Random, place, run, until};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
@@ -164,7 +164,7 @@ fn a_snapshot_needs_no_space_for_values_already_held_and_replaces_damaged_ones()
         }
         assert!(engine.status().free_bytes < 1_500_000, "{:?}", engine.status());
         let held = engine.lookup(GROUP, b"k07").unwrap();
-        disk.damage(FileKind::Data, |bytes| bytes[held.value.offset as usize + 5] ^= 1);
+        disk.damage(FileKind::Data, |bytes| bytes[place(&held.value, 5)] ^= 1);
         let mut installer = engine.begin_install(GROUP).await.unwrap();
         for i in 0..30 {
             let key = Bytes::from(format!("k{i:02}"));

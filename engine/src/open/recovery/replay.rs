@@ -7,7 +7,7 @@ use crate::checkpoint::{self, Header};
 use crate::error::{Corruption, Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{BLOCK, FileKind, OpenFile};
-use crate::journal::{Block, Body, Record, Ring};
+use crate::journal::{Block, Body, Moved, Record, RecordStream, Ring};
 use crate::state::Files;
 use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
@@ -102,6 +102,7 @@ pub(crate) async fn recover(
         known_synced,
         unreadable: BTreeMap::new(),
         unsynced_values: Vec::new(),
+        stream: RecordStream::default(),
         reached: (header.sequence, header.chain),
     };
     salvage.check(replay.run(end).await)?;
@@ -302,6 +303,8 @@ struct Replay<'a> {
     unreadable: BTreeMap<(GroupId, u64), Error>,
     /// The values that blocks behind the last sync name.
     unsynced_values: Vec<ValueRef>,
+    /// Finds the records, also those that continue in the next block.
+    stream: RecordStream,
     /// The last block replayed, and its checksum.
     reached: (u64, u128),
 }
@@ -322,7 +325,7 @@ impl Replay<'_> {
                     Some(block) => block,
                     None => self.read_block(sequence).await?,
                 };
-                if !self.block(sequence, &block.payload).await? {
+                if !self.block(&block).await? {
                     return Ok(());
                 }
                 self.reached = (sequence, block.checksum);
@@ -340,34 +343,58 @@ impl Replay<'_> {
         block.ok_or_else(|| damaged_block(self.ring, sequence, "it was intact a moment ago"))
     }
 
-    /// Replays one block. Returns `false` if a value that it names never arrived: the journal ends
-    /// before it.
-    async fn block(&mut self, sequence: u64, payload: &[u8]) -> Result<bool> {
-        let mut reader = crate::codec::Reader::new(payload);
-        let mut steps = Vec::new();
-        while reader.remaining() > 0 {
-            let record = Record::decode(&mut reader)
-                .ok_or_else(|| damaged_block(self.ring, sequence, "records that can be read"))?;
+    /// Replays the records that end in a block. Returns `false` if a value that one of them names
+    /// never arrived: the journal ends before the block.
+    async fn block(&mut self, block: &Block) -> Result<bool> {
+        let sequence = block.header.sequence;
+        let records = self.stream.records(block);
+        let records = records.map_err(|expected| damaged_block(self.ring, sequence, expected))?;
+        let mut steps = Vec::with_capacity(records.len());
+        for record in records {
             let mut entry = None;
-            if let Record::Entry { group, id, body } = &record {
-                entry = self.entry(sequence, *group, *id, body).await?;
-                if entry.is_none() {
+            match &record {
+                Record::Entry { group, id, body } => {
+                    entry = self.entry(sequence, *group, *id, body).await?;
+                    if entry.is_none() {
+                        return Ok(false);
+                    }
+                }
+                Record::Moved(Moved { id, to, .. }) if !self.arrived(sequence, *id, to).await? => {
                     return Ok(false);
                 }
+                _ => {}
             }
             steps.push((record, entry));
         }
         for (record, entry) in steps {
-            if let Some(entry) = entry.as_ref().filter(|_| sequence > self.known_synced) {
-                self.unsynced_values.extend(entry.extents());
+            if sequence > self.known_synced {
+                let moved =
+                    if let Record::Moved(Moved { to, .. }) = &record { Some(to) } else { None };
+                let extents = entry.iter().flat_map(LogEntry::extents).chain(moved);
+                self.unsynced_values.extend(extents.cloned());
             }
             self.step(sequence, record, entry)?;
         }
         Ok(true)
     }
 
-    /// The entry of a record; `None` if its bytes were still in flight. Values beyond the last sync
-    /// are read and checked, since the record may have arrived without them.
+    /// Whether a value that block `sequence` names has arrived. Values beyond the last sync are read
+    /// and checked, since the record may have arrived without them.
+    async fn arrived(&self, sequence: u64, id: LogId, at: &ValueRef) -> Result<bool> {
+        if sequence > self.known_synced
+            && let Err(error) = read_value(&self.files.data, at, id).await
+        {
+            if sequence > self.known_written && matches!(error, Error::Corrupt(_)) {
+                return Ok(false);
+            }
+            // It was completed. Its record is right, the value is damaged, and reads will report
+            // that.
+            tracing::warn!(%error, "a completed value is damaged");
+        }
+        Ok(true)
+    }
+
+    /// The entry of a record; `None` if its bytes were still in flight.
     async fn entry(
         &mut self,
         sequence: u64,
@@ -380,24 +407,20 @@ impl Replay<'_> {
         let entry = match body {
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
             Body::Spilled(at) => match read_value(&self.files.data, at, id).await {
-                Ok(bytes) => LogEntry::from_body(id, &bytes, Some(*at)).ok_or_else(unreadable)?,
+                Ok(bytes) => {
+                    LogEntry::from_body(id, &bytes, Some(at.clone())).ok_or_else(unreadable)?
+                }
                 Err(_) if in_flight => return Ok(None),
                 Err(error) => {
                     self.unreadable.insert((group, id.index), error);
                     let (meta, values) = (Bytes::new(), Box::default());
-                    LogEntry { id, meta, values, spilled: Some(*at) }
+                    LogEntry { id, meta, values, spilled: Some(at.clone()) }
                 }
             },
         };
-        if sequence > self.known_synced {
-            for at in &entry.values {
-                match read_value(&self.files.data, at, id).await {
-                    Ok(_) => {}
-                    Err(Error::Corrupt(_)) if in_flight => return Ok(None),
-                    // The entry was completed. Its record is right, its value is damaged, and reads
-                    // will report that.
-                    Err(error) => tracing::warn!(%error, "a completed value is damaged"),
-                }
+        for at in &entry.values {
+            if !self.arrived(sequence, id, at).await? {
+                return Ok(None);
             }
         }
         Ok(Some(entry))
@@ -435,6 +458,7 @@ impl Replay<'_> {
                 }
                 group.applied_before = group.applied_before.max(Some(through));
             }
+            Record::Moved(moved) => self.groups.entry(moved.group).or_default().value_moved(&moved),
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::group::Group;
 use crate::io::FileKind;
 use crate::types::{GroupId, ValueRef};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The error for two entries that overlap, if there are any. One of them is not what was written,
 /// and it cannot be known which.
@@ -16,22 +17,22 @@ pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> 
     let mut extents = Vec::new();
     for group in groups.values() {
         for entry in group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index)) {
-            let of = |at: &ValueRef| (at.offset, u64::from(at.len), entry.id);
-            extents.extend(entry.extents().filter(|at| at.len > 0).map(of));
+            let of = |segment: Range<u64>| (segment.start, segment.end, entry.id);
+            extents.extend(entry.extents().flat_map(ValueRef::segments).map(of));
         }
     }
     extents.sort_unstable();
     let overlap = |pair: &&[(u64, u64, _)]| match pair {
-        [(first, len, _), (second, ..)] => first.saturating_add(*len) > *second,
+        [(_, end, _), (start, ..)] => end > start,
         _ => false,
     };
-    let [(_, _, one), (offset, length, other)] = extents.windows(2).find(overlap)? else {
+    let [(_, _, one), (offset, end, other)] = extents.windows(2).find(overlap)? else {
         return None;
     };
     Some(Error::Corrupt(Corruption {
         file: FileKind::Data,
         offset: *offset,
-        length: *length,
+        length: end - offset,
         expected: format!("an extent of entry {other} alone"),
         found: format!("entry {one}, which overlaps it"),
         log_ids: vec![*one, *other],

@@ -14,7 +14,7 @@ pub mod workload;
 use cairn_engine::io::{
     AlignedBuf, BLOCK, Device, Directory, FileKind, IoFuture, SUPERBLOCK_BYTES,
 };
-use cairn_engine::{Geometry, Identity};
+use cairn_engine::{Geometry, Identity, ValueRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -495,4 +495,14 @@ pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
 /// Runs a future on a runtime of one thread.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// The bytes of a value in the data area.
+pub fn stored(data: &[u8], at: &ValueRef) -> Vec<u8> {
+    at.segments().flat_map(|part| &data[part.start as usize..part.end as usize]).copied().collect()
+}
+
+/// Where byte `number` of a value is in the data area.
+pub fn place(at: &ValueRef, number: u64) -> usize {
+    at.segments().flatten().nth(number as usize).unwrap() as usize
 }

@@ -65,6 +65,6 @@ pub fn filled(len: usize, with: u64) -> Bytes {
 }
 
 /// The capacity that a client's write needs.
-pub fn need(bytes: u64, longest: u64) -> Need {
-    Need { bytes, longest: Some(longest), index_bytes: 0 }
+pub fn need(bytes: u64) -> Need {
+    Need { bytes, puts: true, index_bytes: 0 }
 }

@@ -9,12 +9,12 @@
 pub mod driver;
 
 use super::workload::{GROUP, Step, image, log_after};
-use super::{Cache, Disk, Random, identity};
+use super::{Cache, Disk, Random, identity, stored};
 use bytes::Bytes;
 use cairn_engine::io::{BLOCK, FileKind};
 use cairn_engine::{
     Change, Engine, Geometry, KernelBootId, LogId, MemberState, Mode, NewEntry, Options, Owner,
-    Transition, ValueRef,
+    SpaceUse, Transition, ValueRef,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -172,17 +172,20 @@ fn places(engine: &Engine, requests: &Requests) -> Vec<(ValueRef, Bytes)> {
     }
     assert!(found.iter().all(|(at, bytes)| at.len as usize == bytes.len()));
     found.retain(|(at, _)| at.len > 0);
-    found.sort_by_key(|(at, _)| at.offset);
+    found.sort_by_key(|(at, _)| at.offset());
     // A value that both a log entry and a key refer to.
-    found.dedup_by_key(|(at, _)| (at.offset, at.len));
+    found.dedup_by_key(|(at, _)| at.clone());
     found
 }
 
 /// Checks that no two values share a byte.
 fn check_apart(places: &[(ValueRef, Bytes)]) {
-    for pair in places.windows(2) {
-        let (one, two) = (pair[0].0, pair[1].0);
-        assert!(one.offset + u64::from(one.len) <= two.offset, "{one:?} overlaps {two:?}");
+    let of =
+        |(at, _): &(ValueRef, Bytes)| at.segments().map(|s| (s.start, s.end)).collect::<Vec<_>>();
+    let mut parts: Vec<(u64, u64)> = places.iter().flat_map(of).collect();
+    parts.sort_unstable();
+    for pair in parts.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "{pair:?} overlap");
     }
 }
 
@@ -204,20 +207,22 @@ pub async fn check_space(
     check_apart(&places);
     let on_disk = disk.bytes(FileKind::Data);
     for (at, bytes) in &places {
-        let from = at.offset as usize;
-        assert!(on_disk[from..from + bytes.len()] == bytes[..], "{what}: other bytes at {at:?}");
+        assert!(stored(&on_disk, at) == bytes[..], "{what}: other bytes at {at:?}");
     }
     let mut bodies = engine.extents(GROUP, 0..u64::MAX).await;
     bodies.retain(|extent| extent.owner == Owner::Body);
     let mut blocks = BTreeSet::new();
     for at in places.iter().map(|(at, _)| at).chain(bodies.iter().map(|extent| &extent.at)) {
-        blocks.extend(
-            at.offset / BLOCK as u64..(at.offset + u64::from(at.len)).div_ceil(BLOCK as u64),
-        );
+        for part in at.segments() {
+            blocks.extend(part.start / BLOCK as u64..part.end.div_ceil(BLOCK as u64));
+        }
     }
     for body in &bodies {
-        let (from, to) = (body.at.offset, body.at.offset + u64::from(body.at.len));
-        let apart = |at: &ValueRef| at.offset + u64::from(at.len) <= from || to <= at.offset;
+        let apart = |at: &ValueRef| {
+            let mut parts =
+                at.segments().flat_map(|a| body.at.segments().map(move |b| (a.clone(), b)));
+            parts.all(|(a, b)| a.end <= b.start || b.end <= a.start)
+        };
         assert!(places.iter().all(|(at, _)| apart(at)), "{what}: {body:?} overlaps a value");
         assert!(engine.read_extent(GROUP, body).await.unwrap().is_some(), "{what}: {body:?}");
     }
@@ -228,6 +233,19 @@ pub async fn check_space(
         geometry.data_bytes - live,
         "{what}: live and free bytes do not add up to the area"
     );
+    let space = engine.status().space;
+    let keyed: u64 = requests.keys().values().map(|(_, bytes)| bytes.len() as u64).sum();
+    let all = places.iter().map(|(at, _)| at).chain(bodies.iter().map(|extent| &extent.at));
+    let all: u64 = all.map(|at| u64::from(at.len)).sum();
+    let expected = SpaceUse {
+        live: keyed,
+        log: all - keyed,
+        padding: live - all,
+        reserve: free.min(geometry.data_bytes / BLOCK as u64 / 16 * BLOCK as u64),
+        free: free.saturating_sub(geometry.data_bytes / BLOCK as u64 / 16 * BLOCK as u64),
+        ..SpaceUse::default()
+    };
+    assert_eq!(space, expected, "{what}");
 }
 
 /// Compares what was opened after a crash with the requests, and re-applies what was applied
