@@ -79,11 +79,6 @@ impl ValueRef {
             .then(|| ValueRef::new(len, hash, runs, tail))?
     }
 
-    /// An empty value.
-    pub(crate) fn empty(hash: u128) -> ValueRef {
-        ValueRef { hash, len: 0, first: 0, tail: 0, runs: None }
-    }
-
     /// The byte offset of its first byte; 0 if it is empty. No two live values begin at the same
     /// byte.
     pub fn offset(&self) -> u64 {
@@ -280,7 +275,7 @@ pub(crate) mod tests {
         assert_eq!(encoded(&one), with(&[0xa0, 0x1f], &[1, 0xac, 2]));
         let several = ValueRef::new(8200, hash, &[run(9, 1), run(3, 1)], Some(100)).unwrap();
         assert_eq!(encoded(&several), with(&[0x88, 0x40], &[2, 9, 1, 3, 100]));
-        assert_eq!(encoded(&ValueRef::empty(hash)), with(&[0], &[]));
+        assert_eq!(encoded(&ValueRef::new(0, hash, &[], None).unwrap()), with(&[0], &[]));
     }
 
     #[test]
@@ -316,7 +311,7 @@ pub(crate) mod tests {
     fn any_bytes_decode_to_a_reference_or_to_nothing() {
         let several = ValueRef::new(8200, 7, &[run(9, 1), run(3, 1)], Some(100)).unwrap();
         cairn_fuzz::target!(
-            "empty" => encoded(&ValueRef::empty(7)),
+            "empty" => encoded(&ValueRef::new(0, 7, &[], None).unwrap()),
             "tail" => encoded(&ValueRef::contiguous(8200, 250, 7).unwrap()),
             "run" => encoded(&ValueRef::contiguous(8192, 50_000, 7).unwrap()),
             "several" => encoded(&several),

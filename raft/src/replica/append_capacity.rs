@@ -1,7 +1,7 @@
 //! Capacity for what a leader sends, reserved before replication takes it, and for what clients
 //! send to a leader.
 //!
-//! Members pack their data areas differently, so a follower may be full while its leader is not. A
+//! Members keep different parts of the log, so a follower may be full while its leader is not. A
 //! member must store an entry that replication has taken, or stop. So it refuses the request before
 //! that: the leader retries later, heartbeats continue, and meanwhile this member purges its log
 //! and frees dead extents. A new reservation counts together with those whose entries have no
@@ -20,9 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::Status;
 
-/// A longer meta may not fit into a journal record; then it goes to the data area.
-const LONG_META_BYTES: usize = 512;
-
 /// The capacity that is reserved for entries without extents.
 pub(crate) struct AppendCapacity {
     engine: Engine,
@@ -35,8 +32,8 @@ pub(crate) struct AppendCapacity {
 
 #[derive(Default)]
 struct Reserved {
-    /// Bytes if each value begins at a block.
-    bytes: u64,
+    /// Blocks of the data area.
+    blocks: u64,
     /// Bytes in a checkpoint.
     index_bytes: u64,
     requests: BTreeMap<u64, Request>,
@@ -44,9 +41,8 @@ struct Reserved {
 }
 
 struct Request {
-    bytes: u64,
+    blocks: u64,
     index_bytes: u64,
-    lengths: Vec<u64>,
 }
 
 /// The reservation of one request's entries, until the last of them is dropped.
@@ -81,7 +77,7 @@ impl AppendCapacity {
         let proposed = WriteReservation { append_capacity: self.clone(), need };
         self.engine.check_capacity(Need {
             bytes: need.bytes.saturating_add(before),
-            longest: need.longest,
+            puts: need.puts,
             index_bytes: need.index_bytes.saturating_add(before_index),
         })?;
         Ok(proposed)
@@ -96,42 +92,28 @@ impl AppendCapacity {
         if request.entries.is_empty() {
             return Ok(None);
         }
-        let of = |entry: &proto::Entry| {
-            let body = Some(entry.meta.len()).filter(|len| *len > LONG_META_BYTES);
-            entry.values.iter().map(|value| value.len()).chain(body).collect::<Vec<_>>()
+        let lengths = |entry: &proto::Entry| {
+            entry.values.iter().map(|value| value.len() as u64).collect::<Vec<_>>()
         };
-        let lengths = request.entries.iter().flat_map(of).filter(|len| *len > 0);
-        let lengths: Vec<u64> = lengths.map(|len| len as u64).collect();
-        let index =
-            |entry: &proto::Entry| Engine::index_bytes(entry.values.len(), entry.meta.len());
+        let index = |entry: &proto::Entry| Engine::index_bytes(lengths(entry), entry.meta.len());
         let index_bytes = request.entries.iter().map(index).sum();
-        let number = self.reserve_bytes(lengths, index_bytes)?;
+        let entries = request.entries.iter().map(|entry| (lengths(entry), entry.meta.len()));
+        let number = self.reserve(Engine::blocks_for(entries), index_bytes)?;
         Ok(Some(Arc::new(Reservation { append_capacity: self.clone(), number })))
     }
 
-    fn reserve_bytes(&self, lengths: Vec<u64>, index_bytes: u64) -> Result<u64, Status> {
-        let bytes = Engine::bytes_in_blocks(&lengths);
+    fn reserve(&self, blocks: u64, index_bytes: u64) -> Result<u64, Status> {
         let mut reserved = self.reserved.lock();
-        let all = || {
-            reserved
-                .requests
-                .values()
-                .flat_map(|request| &request.lengths)
-                .chain(&lengths)
-                .copied()
-                .collect()
-        };
-        let (all_bytes, all_index) = (
-            reserved.bytes.saturating_add(bytes),
+        let checked = self.engine.has_capacity(
+            reserved.blocks.saturating_add(blocks),
             reserved.index_bytes.saturating_add(index_bytes),
         );
-        let checked = self.engine.has_capacity(all_bytes, all_index, all);
         checked.map_err(|error| Status::resource_exhausted(error.to_string()))?;
         let number = reserved.next;
         reserved.next += 1;
-        reserved.bytes += bytes;
+        reserved.blocks += blocks;
         reserved.index_bytes += index_bytes;
-        reserved.requests.insert(number, Request { bytes, index_bytes, lengths });
+        reserved.requests.insert(number, Request { blocks, index_bytes });
         Ok(number)
     }
 }
@@ -140,7 +122,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut reserved = self.append_capacity.reserved.lock();
         if let Some(request) = reserved.requests.remove(&self.number) {
-            reserved.bytes -= request.bytes;
+            reserved.blocks -= request.blocks;
             reserved.index_bytes -= request.index_bytes;
         }
     }

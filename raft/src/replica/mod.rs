@@ -107,11 +107,12 @@ impl Replica {
         if !runs && let Some(reason) = self.stopped() {
             return Err(WriteError::Stopped(reason));
         }
+        let lengths = || proposal.values.iter().map(|value| value.len() as u64);
         let need = Need {
             bytes,
-            longest: proposal.values.iter().map(|value| value.len() as u64).max(),
-            index_bytes: Engine::index_bytes(proposal.values.len(), proposal.meta.len())
-                + Engine::applied_bytes(proposal.values.len(), proposal.meta.len())
+            puts: !proposal.values.is_empty(),
+            index_bytes: Engine::index_bytes(lengths(), proposal.meta.len())
+                + Engine::applied_bytes(lengths(), proposal.meta.len())
                 + result_bytes,
         };
         let proposed = leads

@@ -249,8 +249,10 @@ impl Cycle<'_> {
         let extents = self.scrubber.member.engine.extents(GROUP, self.progress.position..end).await;
         let mut rest = extents.as_slice();
         while let Some(first) = rest.first() {
+            let mut bytes = 0;
             let within = |extent: &&Extent| {
-                extent.at.offset + u64::from(extent.at.len) <= first.at.offset + SPAN_BYTES
+                bytes += u64::from(extent.at.len);
+                extent.at.offset() <= first.at.offset() + SPAN_BYTES && bytes <= SPAN_BYTES
             };
             let count = rest.iter().take_while(within).count().max(1);
             let (now, later) = rest.split_at(count);
@@ -259,7 +261,7 @@ impl Cycle<'_> {
             if self.scrubber.interrupted() || self.scrubber.stopped() {
                 return Ok(());
             }
-            self.progress.position = later.first().map_or(end, |next| next.at.offset);
+            self.progress.position = later.first().map_or(end, |next| next.at.offset());
             self.tick();
             if runtime::now() - self.saved > SAVE_EVERY {
                 self.save().await?;

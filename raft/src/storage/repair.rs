@@ -69,7 +69,7 @@ impl Repairer {
     pub(crate) async fn repair(&self, extent: &Extent) -> Option<Bytes> {
         let own = self.engine.identity();
         let node = NodeId::new(own.slot, own.incarnation);
-        let (log_id, offset) = (extent.log_id, extent.at.offset);
+        let (log_id, offset) = (extent.log_id, extent.at.offset());
         let Some((bytes, from)) = self.find(extent).await else {
             if self.mark_purgeable(extent).await {
                 self.repaired.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Repairer {
         }
         // Look up the present owners: the entry may have been applied since the caller read the
         // extent.
-        let (offset, log_id) = (extent.at.offset, extent.log_id);
+        let (offset, log_id) = (extent.at.offset(), extent.log_id);
         let owners = self.engine.extents(GROUP, offset..offset + 1).await;
         if owners.iter().any(|now| matches!(now.owner, Owner::Key(_))) {
             return false;
@@ -162,7 +162,7 @@ impl Repairer {
         match self.repair_boxed(Extent::of_key(Bytes::copy_from_slice(key), &entry)).await {
             Some(bytes) => Ok(Some((entry, bytes))),
             // It may have been overwritten while the other members were asked.
-            None if self.engine.lookup(GROUP, key) != Some(entry) => {
+            None if self.engine.lookup(GROUP, key).as_ref() != Some(&entry) => {
                 self.engine.get(GROUP, key).await
             }
             None => Err(error),
@@ -198,7 +198,7 @@ impl Repairer {
         keys: &[(&Bytes, &KeyEntry)],
     ) -> cairn_engine::Result<Vec<Bytes>> {
         let mut values = Vec::with_capacity(keys.len());
-        let read = view.read_all(keys.iter().map(|(_, entry)| **entry)).await;
+        let read = view.read_all(keys.iter().map(|(_, entry)| KeyEntry::clone(entry))).await;
         for ((key, entry), read) in keys.iter().zip(read) {
             values.push(match read {
                 Err(error) if is_damage(&error) => {

@@ -80,7 +80,7 @@ fn value_ref(replica: &Replica, number: usize) -> ValueRef {
 /// Damages the value of a key on one member, wherever that member stores it.
 fn damage_value(cluster: &Cluster, slot: u16, number: usize) {
     let at = value_ref(cluster.replica(slot), number);
-    damage(cluster, slot, FileKind::Data, at.offset + 5, 3);
+    damage(cluster, slot, FileKind::Data, at.offset() + 5, 3);
 }
 
 /// Whether the device holds the right value. Does not repair it.
@@ -370,7 +370,7 @@ async fn a_damaged_entry_that_no_member_has_and_no_key_refers_to_is_purged() {
     write(cluster.leader().await, put(&key(60), "another")).await;
     cluster.converge().await;
     for (slot, at) in (1..).zip(&values) {
-        damage(&cluster, slot, FileKind::Data, at.offset + 5, 3);
+        damage(&cluster, slot, FileKind::Data, at.offset() + 5, 3);
     }
     let replica = cluster.replica(follower(&cluster).await);
     let first = scrubbed(replica).await;

@@ -155,8 +155,8 @@ async fn a_member_that_was_down_gets_only_what_changed_and_repairs_its_own_damag
     let data = cluster.members[2].folder.path().join("data");
     let file = std::fs::File::options().read(true).write(true).open(data).unwrap();
     let mut byte = [0];
-    file.read_exact_at(&mut byte, damaged.offset + 5).unwrap();
-    file.write_all_at(&[!byte[0]], damaged.offset + 5).unwrap();
+    file.read_exact_at(&mut byte, damaged.offset() + 5).unwrap();
+    file.write_all_at(&[!byte[0]], damaged.offset() + 5).unwrap();
     file.sync_all().unwrap();
     write_keys_past(&cluster, CHANGED, last).await;
 

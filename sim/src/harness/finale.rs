@@ -134,7 +134,7 @@ pub(super) async fn converge(cluster: &Arc<Cluster>, seen: &Mutex<Seen>) {
 }
 
 /// Replaces members that can never catch up. Such a member fell behind while its data area was
-/// full, and its free space is less than the others' data, or in pieces shorter than a value. It
+/// full, and its free space is less than the others' data, or than a few values. It
 /// cannot take a snapshot beside its own state, so an operator gives it an empty directory. Returns
 /// whether there was such a member.
 async fn replace_the_full(cluster: &Arc<Cluster>) -> bool {
@@ -190,7 +190,8 @@ fn is_complete(cluster: &Cluster) -> bool {
 }
 
 fn has_capacity(engine: &Engine, lengths: &[u64]) -> bool {
-    engine.has_capacity(Engine::bytes_in_blocks(lengths), 0, || lengths.to_vec()).is_ok()
+    let blocks = Engine::blocks_for([(lengths.iter().copied(), 0)]);
+    engine.has_capacity(blocks, 0).is_ok()
 }
 
 /// If any disk was damaged, scrubs every member until nothing is found. Then checks that every key

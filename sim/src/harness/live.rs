@@ -23,10 +23,16 @@ pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
     let doubtful = machine.doubtful_through();
     let flushed = machine.counted();
     let wrong = of(&node.engine().view(GROUP)).into_iter().filter(|(_, entry)| {
-        let (offset, len) = (entry.value.offset, entry.value.len as usize);
+        let mut parts = entry.value.segments();
         written(entry.version, flushed)
             && doubtful.is_none_or(|doubtful| entry.version.index > doubtful)
-            && machine.disk.as_written(FileKind::Data, offset, len)
+            && parts.all(|part| {
+                machine.disk.as_written(
+                    FileKind::Data,
+                    part.start,
+                    (part.end - part.start) as usize,
+                )
+            })
             && !intact(machine, entry)
     });
     for (key, entry) in wrong {
@@ -50,12 +56,14 @@ fn written(version: LogId, flushed: Option<LogId>) -> bool {
 }
 
 fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
-    let (offset, len) = (entry.value.offset, entry.value.len as usize);
-    let bytes = machine.disk.bytes(FileKind::Data, offset, len);
-    bytes.is_some_and(|bytes| xxh3_128(&bytes) == entry.value.hash)
+    let parts = entry.value.segments().map(|part| {
+        machine.disk.bytes(FileKind::Data, part.start, (part.end - part.start) as usize)
+    });
+    let bytes: Option<Vec<_>> = parts.collect();
+    bytes.is_some_and(|bytes| xxh3_128(&bytes.concat()) == entry.value.hash)
 }
 
 fn of(view: &View) -> Vec<(Bytes, KeyEntry)> {
     let with_value = view.entries().filter(|(_, entry)| entry.value.len > 0);
-    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), *entry)).collect()
+    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), entry.clone())).collect()
 }

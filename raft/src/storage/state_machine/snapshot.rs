@@ -287,7 +287,7 @@ mod tests {
     use cairn_engine::ValueRef;
 
     fn item(number: usize, len: u32, held: bool) -> Item {
-        let value = ValueRef { offset: 0, len, hash: 0 };
+        let value = ValueRef::contiguous(0, len, 0).unwrap();
         Item {
             key: Bytes::from(format!("key{number:06}")),
             entry: KeyEntry { version: LogId { term: 1, index: 1 }, value },

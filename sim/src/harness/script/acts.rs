@@ -265,8 +265,9 @@ impl Stage {
         else {
             return false;
         };
+        let middle = entry.value.segments().flatten().nth(entry.value.len as usize / 2);
         machine.decays();
-        machine.disk.flip(FileKind::Data, entry.value.offset + u64::from(entry.value.len) / 2)
+        middle.is_some_and(|middle| machine.disk.flip(FileKind::Data, middle))
     }
 
     /// Reads every key of the workload at a member, and checks each read. Returns how many could
