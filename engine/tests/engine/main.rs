@@ -14,6 +14,7 @@ mod behaviour;
 mod capacity;
 mod crash;
 mod failed_sync;
+mod fragmentation;
 mod inspect;
 mod install;
 mod lost_identity;
