@@ -199,42 +199,15 @@ mod tests {
     use super::*;
     use crate::checkpoint::capture::{Capture, CapturedGroup};
     use crate::checkpoint::save::write;
-    use crate::io::{AlignedBuf, Device, FileKind, IoFuture};
+    use crate::io::FileKind;
+    use crate::io::memory::Memory;
     use crate::types::Run;
     use bytes::BufMut;
     use futures::executor::block_on;
     use futures::future::ready;
-    use parking_lot::Mutex;
-    use std::io;
-
-    /// A device in memory. Its operations are done when they begin.
-    struct Memory(Mutex<Vec<u8>>);
 
     fn file(device: &Arc<Memory>) -> OpenFile {
-        let (kind, location) = (FileKind::Checkpoint0, "here".into());
-        OpenFile { kind, location, device: device.clone() }
-    }
-
-    impl Device for Memory {
-        fn size(&self) -> u64 {
-            self.0.lock().len() as u64
-        }
-
-        fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
-            let (from, len) = (offset as usize, buf.len());
-            buf.copy_from_slice(&self.0.lock()[from..from + len]);
-            Box::pin(ready((Ok(()), buf)))
-        }
-
-        fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
-            let (from, len) = (offset as usize, buf.len());
-            self.0.lock()[from..from + len].copy_from_slice(&buf);
-            Box::pin(ready((Ok(()), buf)))
-        }
-
-        fn sync(&self) -> IoFuture<io::Result<()>> {
-            Box::pin(ready(Ok(())))
-        }
+        device.file(FileKind::Checkpoint0)
     }
 
     /// An area with this body, and the right hashes and header.
@@ -246,7 +219,7 @@ mod tests {
         let mut area = vec![0; header.area_bytes() as usize];
         area[BODY_AT as usize..][..body.len()].copy_from_slice(body);
         area[header.table_at() as usize..][..table.len()].copy_from_slice(&table);
-        (file(&Arc::new(Memory(Mutex::new(area)))), header)
+        (file(&Memory::new(area)), header)
     }
 
     type Groups = BTreeMap<GroupId, Group>;
@@ -260,7 +233,7 @@ mod tests {
 
     /// The checkpoint of this state, as it is written.
     fn area_with(groups: &Groups) -> (Arc<Memory>, Header) {
-        let area = Arc::new(Memory(Mutex::new(vec![0; 1 << 20])));
+        let area = Memory::new(vec![0; 1 << 20]);
         let groups = groups.iter().map(CapturedGroup::of).collect();
         let capture = Capture { replaces: false, groups };
         let header = Header { number: 1, sequence: 1, ..Header::default() };

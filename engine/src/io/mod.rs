@@ -12,6 +12,8 @@
 mod buffer;
 mod deadline;
 mod file;
+#[cfg(test)]
+pub(crate) mod memory;
 mod real;
 
 pub use buffer::AlignedBuf;

@@ -463,3 +463,6 @@ impl Replay<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

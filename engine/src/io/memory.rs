@@ -1,0 +1,41 @@
+//! A file in memory for unit tests. Its operations are done when they begin.
+
+use super::{AlignedBuf, Device, FileKind, IoFuture, OpenFile};
+use parking_lot::Mutex;
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
+
+pub(crate) struct Memory(pub Mutex<Vec<u8>>);
+
+impl Memory {
+    pub(crate) fn new(bytes: Vec<u8>) -> Arc<Memory> {
+        Arc::new(Memory(Mutex::new(bytes)))
+    }
+
+    pub(crate) fn file(self: &Arc<Memory>, kind: FileKind) -> OpenFile {
+        OpenFile { kind, location: "here".into(), device: self.clone() }
+    }
+}
+
+impl Device for Memory {
+    fn size(&self) -> u64 {
+        self.0.lock().len() as u64
+    }
+
+    fn read(&self, offset: u64, mut buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let (from, len) = (offset as usize, buf.len());
+        buf.copy_from_slice(&self.0.lock()[from..from + len]);
+        Box::pin(ready((Ok(()), buf)))
+    }
+
+    fn write(&self, offset: u64, buf: AlignedBuf) -> IoFuture<(io::Result<()>, AlignedBuf)> {
+        let (from, len) = (offset as usize, buf.len());
+        self.0.lock()[from..from + len].copy_from_slice(&buf);
+        Box::pin(ready((Ok(()), buf)))
+    }
+
+    fn sync(&self) -> IoFuture<io::Result<()>> {
+        Box::pin(ready(Ok(())))
+    }
+}
