@@ -101,6 +101,12 @@ impl Log {
         self.entries.get(self.position(index)?)
     }
 
+    /// The id of the entry number `count` of the log, if it lies before `through`.
+    pub(crate) fn id_after(&self, count: usize, through: LogId) -> Option<LogId> {
+        let id = self.entries.get(count.checked_sub(1)?)?.id;
+        (id.index < through.index).then_some(id)
+    }
+
     /// The values of an entry, if they are cached.
     pub(crate) fn cached(&self, index: u64) -> Option<Arc<[Bytes]>> {
         let from_end = self.entries.len().checked_sub(self.position(index)?)?;

@@ -59,7 +59,7 @@ impl Block {
     }
 }
 
-/// Writes `header` and `payload` into `block` and returns the checksum.
+/// Writes `header` and `payload` into `block`, zeros behind them, and returns the checksum.
 pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> u128 {
     let mut head = Vec::with_capacity(HEADER_BYTES);
     head.put_slice(&MAGIC);
@@ -74,9 +74,13 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &[u8]) -> 
     head.put_u64_le(header.synced);
     head.resize(HEADER_BYTES, 0);
     assert!(payload.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", payload.len());
-    for (to, from) in block.iter_mut().zip(head.iter().chain(payload)) {
-        *to = *from;
+    let mut rest = &mut *block;
+    for part in [head.as_slice(), payload] {
+        let (place, behind) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = behind;
     }
+    rest.fill(0);
     sealed::seal(block, CHECKSUM_AT)
 }
 
@@ -154,6 +158,13 @@ mod tests {
         }
         let lengths: Vec<usize> = packer.payloads.iter().map(Vec::len).collect();
         assert_eq!(lengths, [3000, 3000, 1500]);
+    }
+
+    #[test]
+    fn nothing_stays_in_a_block_of_what_it_held_before() {
+        let mut block = vec![0xee; BLOCK];
+        encode_into(&mut block, &header(), b"records");
+        assert!(block[HEADER_BYTES + 7..].iter().all(|byte| *byte == 0));
     }
 
     #[test]

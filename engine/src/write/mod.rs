@@ -4,6 +4,7 @@
 mod append;
 mod checkpointing;
 mod failed_sync;
+mod spare;
 mod sync;
 pub(crate) mod syncer;
 mod unsynced_acks;

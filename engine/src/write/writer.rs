@@ -6,6 +6,7 @@
 //! is how many small puts become few large writes.
 
 use super::checkpointing;
+use super::spare::SpareBuffers;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, IoFuture};
@@ -18,8 +19,14 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Group commits in flight.
+/// The most group commits in flight.
 const IN_FLIGHT: usize = 4;
+/// With so many bytes waiting, another group commit begins beside those in flight: a larger write
+/// would hardly be cheaper.
+const ENOUGH_BYTES: u64 = 128 << 10;
+/// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
+/// be mostly padding.
+const FEW_BYTES: u64 = 16 << 10;
 /// The largest write that combines several values, in bytes.
 const MAX_WRITE: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = BLOCK as u64;
@@ -29,6 +36,8 @@ const GROUP_COMMIT_BLOCKS: u64 = 32;
 
 /// What was queued, and what else the journal must record.
 struct GroupCommit {
+    /// Bytes of values and records, as they were queued.
+    bytes: u64,
     queue: Vec<Queued>,
     applied: Vec<(GroupId, LogId)>,
     newly_dead: NewlyDead,
@@ -44,10 +53,14 @@ struct InFlightCommit {
     checksum: u128,
     /// What its blocks say was synced.
     synced_stamp: u64,
+    /// Bytes as they were queued, and as they were written.
+    queued_bytes: u64,
     bytes: u64,
     /// Offsets of the values to drop from memory once they are written.
     offsets: Vec<u64>,
     result: Result<()>,
+    /// The buffers of its writes.
+    buffers: Vec<AlignedBuf>,
 }
 
 pub(crate) struct Writer {
@@ -58,6 +71,9 @@ pub(crate) struct Writer {
     /// The sequence of the last capture.
     captured: u64,
     in_flight: FuturesOrdered<IoFuture<InFlightCommit>>,
+    /// Bytes of the group commits in flight, as they were queued.
+    in_flight_bytes: u64,
+    spare: SpareBuffers,
 }
 
 impl Writer {
@@ -68,7 +84,15 @@ impl Writer {
             let progress = shared.progress.lock();
             (progress.written, progress.written_checksum)
         };
-        Writer { shared, next: written + 1, chain, captured, in_flight: FuturesOrdered::new() }
+        Writer {
+            shared,
+            next: written + 1,
+            chain,
+            captured,
+            in_flight: FuturesOrdered::new(),
+            in_flight_bytes: 0,
+            spare: SpareBuffers::default(),
+        }
     }
 
     /// Runs until the engine is closed or fails.
@@ -118,6 +142,10 @@ impl Writer {
         if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
         }
+        let waiting = state.queue.bytes();
+        if !self.in_flight.is_empty() && !worth_beginning(waiting, self.in_flight_bytes) {
+            return None;
+        }
         let flush = std::mem::take(&mut state.queue.flush);
         let queue = state.queue.take();
         let mut applied = Vec::new();
@@ -133,7 +161,7 @@ impl Writer {
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.signals.changed.notify_waiters();
-        Some(GroupCommit { queue, applied, newly_dead, capture, flush })
+        Some(GroupCommit { bytes: waiting, queue, applied, newly_dead, capture, flush })
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
@@ -181,7 +209,8 @@ impl Writer {
             return;
         }
         let first = self.next;
-        self.submit(&packer.payloads, chunks);
+        self.in_flight_bytes += group_commit.bytes;
+        self.submit(group_commit.bytes, &packer.payloads, chunks);
         let sequence = self.next - 1;
         self.shared.state.lock().space.recorded(sequence, group_commit.newly_dead);
         let mut progress = self.shared.progress.lock();
@@ -237,13 +266,13 @@ impl Writer {
     }
 
     /// Starts the writes of a group commit.
-    fn submit(&mut self, mut payloads: &[Vec<u8>], chunks: Vec<(u64, Bytes)>) {
+    fn submit(&mut self, queued_bytes: u64, mut payloads: &[Vec<u8>], chunks: Vec<(u64, Bytes)>) {
         let shared = &self.shared;
         let mut writes = Vec::new();
         let mut bytes = 0;
-        for (offset, buf) in coalesce(&chunks) {
+        for (offset, buf) in coalesce(&chunks, &mut self.spare) {
             bytes += buf.len() as u64;
-            writes.push(shared.files.data.write(offset, buf));
+            writes.push(shared.files.data.write_reusing(offset, buf));
         }
         let (written, synced) = {
             let progress = shared.progress.lock();
@@ -256,7 +285,7 @@ impl Writer {
             let (now, later) = payloads.split_at(count as usize);
             payloads = later;
             let offset = shared.facts.ring.offset(self.next);
-            let mut buf = AlignedBuf::zeroed(now.len() * BLOCK);
+            let mut buf = self.spare.take(now.len() * BLOCK);
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
                 let header = Header {
                     incarnation: shared.facts.identity.incarnation,
@@ -270,22 +299,36 @@ impl Writer {
                 self.next += 1;
             }
             bytes += buf.len() as u64;
-            writes.push(shared.files.journal.write(offset, buf));
+            writes.push(shared.files.journal.write_reusing(offset, buf));
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (sequence, checksum) = (self.next - 1, self.chain);
         let offsets = chunks.iter().map(|(offset, _)| *offset).collect();
         self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
+            let mut buffers = Vec::with_capacity(writes.len());
             for write in writes {
+                let (written, buf) = write.await;
                 // The last error counts.
-                result = write.await.and(result);
+                result = written.and(result);
+                buffers.push(buf);
             }
-            InFlightCommit { sequence, checksum, synced_stamp, bytes, offsets, result }
+            InFlightCommit {
+                sequence,
+                checksum,
+                synced_stamp,
+                queued_bytes,
+                bytes,
+                offsets,
+                result,
+                buffers,
+            }
         }));
     }
 
     fn complete(&mut self, commit: InFlightCommit) {
+        self.in_flight_bytes -= commit.queued_bytes;
+        commit.buffers.into_iter().for_each(|buf| self.spare.put(buf));
         if let Err(error) = commit.result {
             return self.shared.fail(&error);
         }
@@ -314,9 +357,16 @@ fn capture(state: &mut State) -> Capture {
     Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
 }
 
+/// Whether a group commit of `waiting` bytes should begin beside those in flight. Small ones wait
+/// and become one; where little is under way, nothing waits for long.
+fn worth_beginning(waiting: u64, in_flight: u64) -> bool {
+    let enough = waiting >= ENOUGH_BYTES;
+    enough || (waiting >= in_flight && (waiting >= FEW_BYTES || in_flight < FEW_BYTES))
+}
+
 /// Packs adjacent values into as few writes as possible. The chunks come in the order in which
 /// their space was allocated.
-fn coalesce(chunks: &[(u64, Bytes)]) -> Vec<(u64, AlignedBuf)> {
+fn coalesce(chunks: &[(u64, Bytes)], spare: &mut SpareBuffers) -> Vec<(u64, AlignedBuf)> {
     let mut groups: Vec<(u64, u64, usize)> = Vec::new();
     for (offset, bytes) in chunks {
         let end = offset + bytes.len() as u64;
@@ -339,12 +389,20 @@ fn coalesce(chunks: &[(u64, Bytes)]) -> Vec<(u64, AlignedBuf)> {
     for (first, last, count) in groups {
         let (now, later) = rest.split_at(count);
         rest = later;
-        let mut buf = AlignedBuf::zeroed((last - first) as usize);
+        let mut buf = spare.take((last - first) as usize);
+        let mut filled = 0;
         for (offset, bytes) in now {
             let at = (offset - first) as usize;
-            if let Some(place) = buf.get_mut(at..at + bytes.len()) {
+            if let Some(gap) = buf.get_mut(filled..at) {
+                gap.fill(0);
+            }
+            filled = at + bytes.len();
+            if let Some(place) = buf.get_mut(at..filled) {
                 place.copy_from_slice(bytes);
             }
+        }
+        if let Some(padding) = buf.get_mut(filled..) {
+            padding.fill(0);
         }
         writes.push((first, buf));
     }
@@ -362,7 +420,7 @@ mod tests {
     #[test]
     fn adjacent_chunks_share_a_write_and_distant_ones_do_not() {
         let chunks = [chunk(0, 100), chunk(100, 4096), chunk(8192, 10), chunk(40960, 10)];
-        let writes = coalesce(&chunks);
+        let writes = coalesce(&chunks, &mut SpareBuffers::default());
         let shape: Vec<(u64, usize)> = writes.iter().map(|(o, b)| (*o, b.len())).collect();
         assert_eq!(shape, [(0, 3 * BLOCK), (40960, BLOCK)]);
         for (offset, bytes) in &chunks {
@@ -376,23 +434,51 @@ mod tests {
 
     #[test]
     fn a_gap_inside_a_block_stays_inside_one_write() {
-        let shape: Vec<_> = coalesce(&[chunk(0, 100), chunk(300, 50)])
-            .into_iter()
-            .map(|(o, b)| (o, b.len()))
-            .collect();
+        let shape: Vec<_> =
+            coalesce(&[chunk(0, 100), chunk(300, 50)], &mut SpareBuffers::default())
+                .into_iter()
+                .map(|(o, b)| (o, b.len()))
+                .collect();
         assert_eq!(shape, [(0, BLOCK)]);
     }
 
     #[test]
     fn writes_are_bounded_and_split_only_between_blocks() {
         let chunks: Vec<_> = (0..600).map(|i| chunk(i * 4096, 4096)).collect();
-        let shape: Vec<_> = coalesce(&chunks).into_iter().map(|(o, b)| (o, b.len())).collect();
+        let shape: Vec<_> = coalesce(&chunks, &mut SpareBuffers::default())
+            .into_iter()
+            .map(|(o, b)| (o, b.len()))
+            .collect();
         assert_eq!(shape, [(0, 1 << 20), (1 << 20, 1 << 20), (2 << 20, 88 * 4096)]);
         let packed: Vec<_> = (0..900).map(|i| chunk(i * 1500, 1500)).collect();
         let mut end = 0;
-        for (offset, buf) in coalesce(&packed) {
+        for (offset, buf) in coalesce(&packed, &mut SpareBuffers::default()) {
             assert!(offset >= end, "two writes share a block");
             end = offset + buf.len() as u64;
         }
+    }
+
+    #[test]
+    fn bytes_of_an_earlier_write_do_not_come_back_as_padding() {
+        let mut spare = SpareBuffers::default();
+        let mut old = AlignedBuf::zeroed(2 * BLOCK);
+        old.fill(0xee);
+        spare.put(old);
+        let writes = coalesce(&[chunk(100, 50), chunk(4000, 200)], &mut spare);
+        let [(0, buf)] = writes.as_slice() else { panic!("one write") };
+        let left = buf.iter().filter(|byte| **byte == 0xee).count();
+        assert_eq!((left, buf.len()), (0, 2 * BLOCK));
+        assert!(buf[..100].iter().chain(&buf[150..4000]).chain(&buf[4200..]).all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_group_commit_begins_beside_others_where_it_is_not_small() {
+        let kib = |n: u64| n << 10;
+        // Nothing waits where little is under way; at 100 requests of 4 KiB each write is large.
+        assert!(worth_beginning(kib(4), kib(4)) && worth_beginning(kib(1), kib(1)));
+        assert!(!worth_beginning(kib(64), kib(128)) && worth_beginning(kib(128), kib(400)));
+        // 100 requests of 256 bytes are one group commit after another.
+        assert!(!worth_beginning(kib(8), kib(17)) && !worth_beginning(100, kib(25)));
+        assert!(worth_beginning(kib(16), kib(16)));
     }
 }
