@@ -15,6 +15,10 @@ mod target;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(
     name = "cairn-bench",
