@@ -15,6 +15,10 @@ mod target;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// As in the server.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(
     name = "cairn-bench",
@@ -43,9 +47,25 @@ enum Command {
     Syscalls(commands::syscalls::Arguments),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let mut builder = match &arguments.command {
+        // As in a server, storage and what it serves share one thread.
+        Command::Engine(_) | Command::Amplification(_) => {
+            tokio::runtime::Builder::new_current_thread()
+        }
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match builder.enable_all().build() {
+        Ok(runtime) => runtime.block_on(measure(arguments)),
+        Err(error) => {
+            eprintln!("cairn-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(arguments: Arguments) -> ExitCode {
     // Dropping the command's future stops the servers that it started, so Ctrl-C leaves none
     // behind.
     let outcome = tokio::select! {

@@ -7,6 +7,7 @@ use crate::admission::memory::Reads;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, MemberState};
 use cairn_raft::{Replica, Role};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
@@ -17,8 +18,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::Code;
+
+/// A delay stays visible for one to two of these.
+const DELAY_WINDOW: Duration = Duration::from_secs(10);
 
 /// A method of the public service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -43,11 +49,48 @@ struct OutcomeLabels {
     code: String,
 }
 
+/// How late the thread that replicates and stores got to what was due: the longest delay of the
+/// last ten to twenty seconds.
+#[derive(Default)]
+pub(crate) struct Delay {
+    windows: Mutex<DelayWindows>,
+}
+
+#[derive(Default)]
+struct DelayWindows {
+    began: Option<Instant>,
+    present: Duration,
+    before: Duration,
+}
+
+impl Delay {
+    /// Takes one measurement.
+    pub(crate) fn observe(&self, late: Duration) {
+        let mut windows = self.windows.lock();
+        let now = Instant::now();
+        let began = *windows.began.get_or_insert(now);
+        if now - began >= DELAY_WINDOW {
+            *windows = DelayWindows {
+                began: Some(now),
+                before: windows.present,
+                ..DelayWindows::default()
+            };
+        }
+        windows.present = windows.present.max(late);
+    }
+
+    fn longest(&self) -> Duration {
+        let windows = self.windows.lock();
+        windows.present.max(windows.before)
+    }
+}
+
 /// The counters of one node and the registry that renders them.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<OutcomeLabels, Counter>,
     duration: Family<MethodLabels, Histogram>,
+    delay: Arc<Delay>,
 }
 
 impl Metrics {
@@ -67,9 +110,16 @@ impl Metrics {
         registry.register("requests", requests_help, requests.clone());
         let (help, unit) = ("Time to answer a request", Unit::Seconds);
         registry.register_with_unit("request_duration", help, unit, duration.clone());
-        let gauges = NodeGauges { replica, election_blocked_state, reads };
+        let delay = Arc::<Delay>::default();
+        let gauges =
+            NodeGauges { replica, election_blocked_state, reads, delay: Arc::clone(&delay) };
         registry.register_collector(Box::new(gauges));
-        Metrics { registry, requests, duration }
+        Metrics { registry, requests, duration, delay }
+    }
+
+    /// The delay of the main thread.
+    pub(crate) fn delay(&self) -> Arc<Delay> {
+        Arc::clone(&self.delay)
     }
 
     /// Counts an answered request.
@@ -91,6 +141,7 @@ struct NodeGauges {
     replica: Replica,
     election_blocked_state: ElectionBlockedState,
     reads: Reads,
+    delay: Arc<Delay>,
 }
 
 impl fmt::Debug for NodeGauges {
@@ -157,6 +208,10 @@ impl Collector for NodeGauges {
         out.counter("corrupt_values", "Values that did not match their hash", corrupt)?;
         self.scrub(&mut out)?;
         self.reads(&mut out)?;
+        let late = ConstGauge::new(self.delay.longest().as_secs_f64());
+        let late_help =
+            "Longest time in the last ten to twenty seconds by which the main thread was late";
+        out.metric("main_thread_delay", late_help, Some(Unit::Seconds), late)?;
         let device = engine.device_bytes_written;
         out.counted_bytes("device_written", "Bytes written to the device", device)?;
         let user = engine.user_bytes_written;

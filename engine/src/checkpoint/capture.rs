@@ -1,8 +1,7 @@
 //! The capture of the state from which a checkpoint is written.
 
-use crate::group::{Group, Keys, LogEntry};
+use crate::group::{Entries, Group, Keys};
 use crate::types::{GroupId, LogId, SharedImage};
-use std::sync::Arc;
 
 /// A consistent capture of everything, taken when the queue was empty.
 pub(crate) struct Capture {
@@ -19,12 +18,12 @@ pub(crate) struct CapturedGroup {
     pub applied: Option<LogId>,
     pub applied_before: Option<LogId>,
     pub image: Option<SharedImage>,
-    pub log: Vec<Arc<LogEntry>>,
+    pub log: Entries,
     pub keys: Keys,
 }
 
 impl CapturedGroup {
-    /// O(1) for the keys, one reference per entry for the log.
+    /// O(1) for the keys, one reference per chunk of entries for the log.
     pub(crate) fn of((id, group): (&GroupId, &Group)) -> CapturedGroup {
         let (purged, log) = group.checkpoint_log();
         CapturedGroup {

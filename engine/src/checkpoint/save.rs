@@ -111,7 +111,7 @@ async fn write_group(body: &mut BodyWriter<'_>, group: &CapturedGroup) -> Result
     put_varint(out, image.len() as u64);
     out.put_slice(&image);
     put_varint(out, group.log.len() as u64);
-    for entry in &group.log {
+    for entry in group.log.iter() {
         put_entry(&mut body.buffer, entry);
         if body.buffer.len() >= CHUNK_BYTES {
             body.drain().await?;

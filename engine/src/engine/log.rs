@@ -9,6 +9,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
+/// The most entries that one step of a purge removes. Everything else waits for the step.
+const PURGE_STEP: usize = 1024;
+
 impl Engine {
     /// Appends entries that follow the log's last one without a hole. When this returns, the
     /// entries can be read. `done` is called once, in append order across all appends: when the
@@ -181,8 +184,11 @@ impl Engine {
         .await
     }
 
-    /// Removes every entry up to `through`. Takes a checkpoint first if recovery would still need
-    /// them.
+    /// Removes every entry up to `through`, in steps. Takes a checkpoint first if recovery would
+    /// still need them.
+    ///
+    /// # After a crash
+    /// During this call: the entries up to some step are removed.
     ///
     /// # Errors
     /// `Failed`, `Closed`.
@@ -198,6 +204,20 @@ impl Engine {
         if needs_checkpoint {
             self.checkpoint().await?;
         }
+        loop {
+            let until = {
+                let state = self.shared.state.lock();
+                let log = state.groups.get(&group).map(|group| &group.log);
+                log.and_then(|log| log.id_after(PURGE_STEP, through)).unwrap_or(through)
+            };
+            self.purge_step(group, until).await?;
+            if until == through {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn purge_step(&self, group: GroupId, through: LogId) -> Result<()> {
         self.step(|state| {
             let g = state.groups.entry(group).or_default();
             let covered = state.checkpoints.applied.get(&group).map(|c| c.index);

@@ -1,6 +1,7 @@
 //! The log namespace: entries without holes. The values of the newest ones are cached for
 //! replication and apply.
 
+use super::Entries;
 use crate::codec::{VARINT_BYTES_MAX, varint_bytes};
 use crate::journal::{Body, decode_body, encode_body};
 use crate::types::{LogBounds, LogId};
@@ -87,7 +88,7 @@ pub(crate) struct Log {
     purged: Option<LogId>,
     /// The index of the first entry in `entries`.
     first: u64,
-    entries: VecDeque<Arc<LogEntry>>,
+    entries: Entries,
     bytes: u64,
     extent_bytes: u64,
     checkpoint_bytes: u64,
@@ -153,12 +154,23 @@ impl Log {
         self.entries.iter()
     }
 
+    /// The entries above `index`; all for `None`. Made from one reference for each chunk.
+    pub(crate) fn entries_above(&self, index: Option<u64>) -> Entries {
+        self.entries.above(index)
+    }
+
     fn position(&self, index: u64) -> Option<usize> {
         usize::try_from(index.checked_sub(self.first)?).ok()
     }
 
     pub(crate) fn get(&self, index: u64) -> Option<&Arc<LogEntry>> {
         self.entries.get(self.position(index)?)
+    }
+
+    /// The id of the entry number `count` of the log, if it lies before `through`.
+    pub(crate) fn id_after(&self, count: usize, through: LogId) -> Option<LogId> {
+        let id = self.entries.get(count.checked_sub(1)?)?.id;
+        (id.index < through.index).then_some(id)
     }
 
     /// The values of an entry, if they are cached.
@@ -204,9 +216,11 @@ impl Log {
     /// Removes entries above `last`, newest first; `None` removes all.
     pub(crate) fn truncate_after(&mut self, last: Option<u64>) -> Vec<Arc<LogEntry>> {
         let mut removed = Vec::new();
-        while let Some(entry) =
-            self.entries.pop_back_if(|e| last.is_none_or(|last| e.id.index > last))
-        {
+        let above = |entry: &Arc<LogEntry>| last.is_none_or(|last| entry.id.index > last);
+        while self.entries.back().is_some_and(above) {
+            let Some(entry) = self.entries.pop_back() else {
+                break;
+            };
             let linked = self.linked.pop_back();
             self.gone(&entry, linked);
             if self.cache.pop_back().is_some() {

@@ -1,8 +1,10 @@
 //! One replicated group in memory: its log, its keys, and how far the log is applied to the keys.
 
+mod entries;
 mod keys;
 mod log;
 
+pub(crate) use entries::Entries;
 pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys};
 pub(crate) use log::{Log, LogEntry, checkpoint_bytes_max};
 
@@ -95,10 +97,9 @@ impl Group {
     /// What a checkpoint holds of the log: the position through which it is purged, and the
     /// entries. A due purge is applied there as far as its entries are applied, and stays due for
     /// the rest.
-    pub(crate) fn checkpoint_log(&self) -> (Option<LogId>, Vec<Arc<LogEntry>>) {
+    pub(crate) fn checkpoint_log(&self) -> (Option<LogId>, Entries) {
         let due = self.purge_due();
         let gone = self.applied.min(due).map(|gone| gone.index);
-        let kept = self.log.entries().filter(|entry| gone.is_none_or(|gone| gone < entry.id.index));
-        (due.or(self.log.bounds().purged), kept.cloned().collect())
+        (due.or(self.log.bounds().purged), self.log.entries_above(gone))
     }
 }

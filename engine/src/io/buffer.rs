@@ -21,6 +21,19 @@ impl AlignedBuf {
         AlignedBuf { blocks: vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)] }
     }
 
+    /// A buffer of at least `bytes`, rounded up to whole blocks, in the memory of this one. It holds
+    /// the bytes of this one, and zeros behind them.
+    #[must_use]
+    pub fn resized(mut self, bytes: usize) -> AlignedBuf {
+        self.blocks.resize(bytes.div_ceil(BLOCK), Block([0; BLOCK]));
+        self
+    }
+
+    /// Bytes that it can hold without new memory.
+    pub fn capacity(&self) -> usize {
+        self.blocks.capacity() * BLOCK
+    }
+
     /// A buffer that begins with `bytes`, followed by zeros up to the end of the last block.
     pub fn copied_from(bytes: &[u8]) -> AlignedBuf {
         let mut buf = AlignedBuf::zeroed(bytes.len());

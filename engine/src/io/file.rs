@@ -32,8 +32,21 @@ impl OpenFile {
         offset: u64,
         buf: AlignedBuf,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let written = self.write_reusing(offset, buf);
+        async move { written.await.0 }
+    }
+
+    /// As [`OpenFile::write`]. Returns the buffer for another write.
+    pub(crate) fn write_reusing(
+        &self,
+        offset: u64,
+        buf: AlignedBuf,
+    ) -> impl Future<Output = (Result<()>, AlignedBuf)> + Send + use<> {
         let (file, begun) = (self.clone(), self.device.write(offset, buf));
-        async move { begun.await.0.map_err(|error| file.failed("write", error)) }
+        async move {
+            let (result, buf) = begun.await;
+            (result.map_err(|error| file.failed("write", error)), buf)
+        }
     }
 
     /// As [`Device::sync`]. The sync begins with the call.

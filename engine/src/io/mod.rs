@@ -1,7 +1,7 @@
 //! The device seam: everything that the engine needs from a disk, and nothing else.
 //!
-//! There are three implementations of [`Directory`] and [`Device`]: io_uring on a thread of its
-//! own, a pool of threads with `pread`/`pwrite` (both in this module, for real files), and the
+//! There are three implementations of [`Directory`] and [`Device`]: io_uring in a task or on a
+//! thread of its own, a pool of threads with `pread`/`pwrite` (both in this module, for real files), and the
 //! simulated disk of the `sim` crate.
 //!
 //! What holds here: Offsets and lengths are multiples of [`BLOCK`]. An operation owns its buffer

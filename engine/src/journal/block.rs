@@ -61,7 +61,7 @@ impl Block {
     }
 }
 
-/// Writes `header` and `payload` into `block` and returns the checksum.
+/// Writes `header` and `payload` into `block`, zeros behind them, and returns the checksum.
 pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &Payload) -> u128 {
     let Payload { bytes, continued } = payload;
     let mut head = Vec::with_capacity(HEADER_BYTES);
@@ -78,9 +78,13 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &Payload) 
     head.put_u16_le(*continued as u16);
     head.resize(HEADER_BYTES, 0);
     assert!(bytes.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", bytes.len());
-    for (to, from) in block.iter_mut().zip(head.iter().chain(bytes)) {
-        *to = *from;
+    let mut rest = &mut *block;
+    for part in [head.as_slice(), bytes] {
+        let (place, behind) = rest.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        rest = behind;
     }
+    rest.fill(0);
     sealed::seal(block, CHECKSUM_AT)
 }
 
@@ -115,6 +119,13 @@ mod tests {
         assert_eq!(block[80..82], 2u16.to_le_bytes(), "bytes that continue a record");
         assert_eq!(&block[82..96], [0; 14]);
         assert_eq!(&block[96..103], b"records");
+    }
+
+    #[test]
+    fn nothing_stays_in_a_block_of_what_it_held_before() {
+        let mut block = vec![0xee; BLOCK];
+        encode_into(&mut block, &header(), &payload(b"records", 0));
+        assert!(block[HEADER_BYTES + 7..].iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::group::Keys;
+use crate::io::AlignedBuf;
 use crate::state::{Engine, Shared, State, View, fits_state};
 use crate::types::{GroupId, KeyEntry, LogId, SharedImage, SnapshotKey, ValueRef};
 use crate::write::coalesce;
@@ -165,7 +166,7 @@ impl Installer {
         let claimed = self.claimed.take().ok_or(Error::Closed)?;
         let writing = tokio::spawn(async move {
             let shared = &claimed.shared;
-            let writes = coalesce(&values).into_iter().map(|(offset, buf)| {
+            let writes = coalesce(&values, AlignedBuf::zeroed).into_iter().map(|(offset, buf)| {
                 shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
                 shared.files.data.write(offset, buf)
             });

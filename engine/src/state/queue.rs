@@ -87,6 +87,11 @@ impl Queue {
         self.steps.is_empty()
     }
 
+    /// Bytes of the queued values and records.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.value_bytes + self.record_bytes as u64
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.record_bytes >= self.most_record_bytes || self.value_bytes >= MAX_VALUE_BYTES
     }

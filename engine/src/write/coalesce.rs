@@ -9,8 +9,11 @@ const MAX_WRITE: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
 /// The writes that put these values at their places: whole blocks, with zeros where no value is.
-/// Two writes never share a block.
-pub(crate) fn coalesce(values: &[(ValueRef, Bytes)]) -> Vec<(u64, AlignedBuf)> {
+/// Two writes never share a block. `take` gives a buffer of so many bytes, whatever it holds.
+pub(crate) fn coalesce(
+    values: &[(ValueRef, Bytes)],
+    mut take: impl FnMut(usize) -> AlignedBuf,
+) -> Vec<(u64, AlignedBuf)> {
     let mut pieces: Vec<(u64, &[u8])> = Vec::with_capacity(values.len());
     for (at, bytes) in values {
         let mut rest: &[u8] = bytes;
@@ -27,16 +30,29 @@ pub(crate) fn coalesce(values: &[(ValueRef, Bytes)]) -> Vec<(u64, AlignedBuf)> {
     while let Some((first, end, count)) = next_write(rest) {
         let (now, later) = rest.split_at(count);
         rest = later;
-        let mut buf = AlignedBuf::zeroed((end - first) as usize);
-        for (offset, bytes) in now {
-            let at = (offset - first) as usize;
-            if let Some(place) = buf.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-        }
+        let mut buf = take((end - first) as usize);
+        fill(&mut buf, first, now);
         writes.push((first, buf));
     }
     writes
+}
+
+/// Fills a buffer that begins at `first` with these pieces, and with zeros where none is.
+fn fill(buf: &mut [u8], first: u64, pieces: &[(u64, &[u8])]) {
+    let mut filled = 0;
+    for (offset, bytes) in pieces {
+        let at = (offset - first) as usize;
+        if let Some(gap) = buf.get_mut(filled..at) {
+            gap.fill(0);
+        }
+        filled = at + bytes.len();
+        if let Some(place) = buf.get_mut(at..filled) {
+            place.copy_from_slice(bytes);
+        }
+    }
+    if let Some(padding) = buf.get_mut(filled..) {
+        padding.fill(0);
+    }
 }
 
 /// Where the first write of these pieces begins and ends, and how many of them are in it.
@@ -72,7 +88,16 @@ mod tests {
     }
 
     fn shape(values: &[(ValueRef, Bytes)]) -> Vec<(u64, usize)> {
-        let writes = coalesce(values);
+        let used = |bytes| {
+            let mut buf = AlignedBuf::zeroed(bytes);
+            buf.fill(0xee);
+            buf
+        };
+        let writes = coalesce(values, used);
+        let bytes: usize = values.iter().map(|(_, bytes)| bytes.len()).sum();
+        let zeros = writes.iter().flat_map(|(_, buf)| buf.iter()).filter(|byte| **byte == 0);
+        let size: usize = writes.iter().map(|(_, buf)| buf.len()).sum();
+        assert!(zeros.count() >= size - bytes, "what is no value is zeros");
         for (at, bytes) in values {
             let mut found = Vec::new();
             for segment in at.segments() {

@@ -5,6 +5,7 @@ mod append;
 mod checkpointing;
 mod coalesce;
 mod failed_sync;
+mod spare;
 mod sync;
 pub(crate) mod syncer;
 mod unsynced_acks;

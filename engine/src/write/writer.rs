@@ -7,6 +7,7 @@
 
 use super::checkpointing;
 use super::coalesce::coalesce;
+use super::spare::SpareBuffers;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
 use crate::io::{AlignedBuf, BLOCK, IoFuture};
@@ -19,14 +20,22 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Group commits in flight.
+/// The most group commits in flight.
 const IN_FLIGHT: usize = 4;
+/// With so many bytes waiting, another group commit begins beside those in flight: a larger write
+/// would hardly be cheaper.
+const ENOUGH_BYTES: u64 = 128 << 10;
+/// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
+/// be mostly padding.
+const FEW_BYTES: u64 = 16 << 10;
 /// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
 
 /// What was queued, and what else the journal must record.
 struct GroupCommit {
+    /// Bytes of values and records, as they were queued.
+    bytes: u64,
     queue: Vec<Queued>,
     applied: Vec<(GroupId, LogId)>,
     newly_dead: NewlyDead,
@@ -42,10 +51,14 @@ struct InFlightCommit {
     checksum: u128,
     /// What its blocks say was synced.
     synced_stamp: u64,
+    /// Bytes as they were queued, and as they were written.
+    queued_bytes: u64,
     bytes: u64,
     /// Offsets of the values to drop from memory once they are written.
     offsets: Vec<u64>,
     result: Result<()>,
+    /// The buffers of its writes.
+    buffers: Vec<AlignedBuf>,
 }
 
 pub(crate) struct Writer {
@@ -56,6 +69,9 @@ pub(crate) struct Writer {
     /// The sequence of the last capture.
     captured: u64,
     in_flight: FuturesOrdered<IoFuture<InFlightCommit>>,
+    /// Bytes of the group commits in flight, as they were queued.
+    in_flight_bytes: u64,
+    spare: SpareBuffers,
 }
 
 impl Writer {
@@ -66,7 +82,15 @@ impl Writer {
             let progress = shared.progress.lock();
             (progress.written, progress.written_checksum)
         };
-        Writer { shared, next: written + 1, chain, captured, in_flight: FuturesOrdered::new() }
+        Writer {
+            shared,
+            next: written + 1,
+            chain,
+            captured,
+            in_flight: FuturesOrdered::new(),
+            in_flight_bytes: 0,
+            spare: SpareBuffers::default(),
+        }
     }
 
     /// Runs until the engine is closed or fails.
@@ -116,6 +140,10 @@ impl Writer {
         if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
         }
+        let waiting = state.queue.bytes();
+        if !self.in_flight.is_empty() && !worth_beginning(waiting, self.in_flight_bytes) {
+            return None;
+        }
         let flush = std::mem::take(&mut state.queue.flush);
         let queue = state.queue.take();
         let mut applied = Vec::new();
@@ -131,7 +159,7 @@ impl Writer {
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.signals.changed.notify_waiters();
-        Some(GroupCommit { queue, applied, newly_dead, capture, flush })
+        Some(GroupCommit { bytes: waiting, queue, applied, newly_dead, capture, flush })
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
@@ -180,7 +208,8 @@ impl Writer {
             return;
         }
         let first = self.next;
-        self.submit(&packer.payloads, chunks);
+        self.in_flight_bytes += group_commit.bytes;
+        self.submit(group_commit.bytes, &packer.payloads, chunks);
         let sequence = self.next - 1;
         self.shared.state.lock().space.recorded(sequence, group_commit.newly_dead);
         let mut progress = self.shared.progress.lock();
@@ -236,13 +265,18 @@ impl Writer {
     }
 
     /// Starts the writes of a group commit.
-    fn submit(&mut self, mut payloads: &[Payload], chunks: Vec<(ValueRef, Bytes)>) {
+    fn submit(
+        &mut self,
+        queued_bytes: u64,
+        mut payloads: &[Payload],
+        chunks: Vec<(ValueRef, Bytes)>,
+    ) {
         let shared = &self.shared;
         let mut writes = Vec::new();
         let mut bytes = 0;
-        for (offset, buf) in coalesce(&chunks) {
+        for (offset, buf) in coalesce(&chunks, |bytes| self.spare.take(bytes)) {
             bytes += buf.len() as u64;
-            writes.push(shared.files.data.write(offset, buf));
+            writes.push(shared.files.data.write_reusing(offset, buf));
         }
         let (written, synced) = {
             let progress = shared.progress.lock();
@@ -255,7 +289,7 @@ impl Writer {
             let (now, later) = payloads.split_at(count as usize);
             payloads = later;
             let offset = shared.facts.ring.offset(self.next);
-            let mut buf = AlignedBuf::zeroed(now.len() * BLOCK);
+            let mut buf = self.spare.take(now.len() * BLOCK);
             for (payload, block) in now.iter().zip(buf.chunks_mut(BLOCK)) {
                 let header = Header {
                     incarnation: shared.facts.identity.incarnation,
@@ -269,22 +303,36 @@ impl Writer {
                 self.next += 1;
             }
             bytes += buf.len() as u64;
-            writes.push(shared.files.journal.write(offset, buf));
+            writes.push(shared.files.journal.write_reusing(offset, buf));
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (sequence, checksum) = (self.next - 1, self.chain);
         let offsets = chunks.iter().map(|(at, _)| at.offset()).collect();
         self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
+            let mut buffers = Vec::with_capacity(writes.len());
             for write in writes {
+                let (written, buf) = write.await;
                 // The last error counts.
-                result = write.await.and(result);
+                result = written.and(result);
+                buffers.push(buf);
             }
-            InFlightCommit { sequence, checksum, synced_stamp, bytes, offsets, result }
+            InFlightCommit {
+                sequence,
+                checksum,
+                synced_stamp,
+                queued_bytes,
+                bytes,
+                offsets,
+                result,
+                buffers,
+            }
         }));
     }
 
     fn complete(&mut self, commit: InFlightCommit) {
+        self.in_flight_bytes -= commit.queued_bytes;
+        commit.buffers.into_iter().for_each(|buf| self.spare.put(buf));
         if let Err(error) = commit.result {
             return self.shared.fail(&error);
         }
@@ -311,4 +359,27 @@ fn capture(state: &mut State) -> Capture {
     state.checkpoints.begun += 1;
     let replaces = state.checkpoints.hold;
     Capture { replaces, groups: state.groups.iter().map(CapturedGroup::of).collect() }
+}
+
+/// Whether a group commit of `waiting` bytes should begin beside those in flight. Small ones wait
+/// and become one; where little is under way, nothing waits for long.
+fn worth_beginning(waiting: u64, in_flight: u64) -> bool {
+    let enough = waiting >= ENOUGH_BYTES;
+    enough || (waiting >= in_flight && (waiting >= FEW_BYTES || in_flight < FEW_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_commit_begins_beside_others_where_it_is_not_small() {
+        let kib = |n: u64| n << 10;
+        // Nothing waits where little is under way; at 100 requests of 4 KiB each write is large.
+        assert!(worth_beginning(kib(4), kib(4)) && worth_beginning(kib(1), kib(1)));
+        assert!(!worth_beginning(kib(64), kib(128)) && worth_beginning(kib(128), kib(400)));
+        // 100 requests of 256 bytes are one group commit after another.
+        assert!(!worth_beginning(kib(8), kib(17)) && !worth_beginning(100, kib(25)));
+        assert!(worth_beginning(kib(16), kib(16)));
+    }
 }

@@ -175,3 +175,31 @@ fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
         until("the space comes back", || engine.check_capacity(need(100_000)).is_ok()).await;
     });
 }
+
+/// The story: the log was purged of half of what it held at once, 65,000 entries, and every write
+/// and read waited 40 ms for that.
+#[test]
+fn a_purge_of_many_entries_goes_in_steps_between_which_others_have_their_turn() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        let entries = (0..3000).map(|index| {
+            let values = vec![Bytes::from_static(b"tiny")];
+            NewEntry { id: id(index), meta: Bytes::new(), values }
+        });
+        append(&engine, entries.collect()).await.unwrap();
+        let applied = (0..3000).map(|index| Transition { applied: id(index), changes: vec![] });
+        engine.apply(GROUP, applied.collect(), image(1)).unwrap();
+        engine.checkpoint().await.unwrap();
+        let mut purge = Box::pin(engine.purge(GROUP, id(2500)));
+        let mut steps = vec![0];
+        while futures::poll!(&mut purge).is_pending() {
+            let purged = engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
+            if steps.last() != Some(&purged) {
+                steps.push(purged);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert!(steps.len() > 2 && steps.windows(2).all(|pair| pair[1] - pair[0] <= 1024));
+        assert_eq!(engine.log_bounds(GROUP).purged, Some(id(2500)));
+    });
+}

@@ -20,7 +20,12 @@ fn make_directory(
     zeroed: Progress<'_>,
 ) -> Result<FileDirectory> {
     FileDirectory::create(path, geometry, zeroed)?;
-    Ok(FileDirectory::open(path, backend)?)
+    open_directory(path, backend)
+}
+
+/// As a server opens it: I/O runs on the caller's runtime.
+fn open_directory(path: &Path, backend: Backend) -> Result<FileDirectory> {
+    Ok(FileDirectory::open_as_task(path, backend, |ring| drop(tokio::spawn(ring)))?)
 }
 
 /// A formatted, open engine in `path`, which does not exist yet.
@@ -62,7 +67,7 @@ pub(crate) async fn open_engine_with(
     backend: Backend,
     options: impl FnOnce(KernelBootId) -> Options,
 ) -> Result<Engine> {
-    open_in(FileDirectory::open(path, backend)?, options).await
+    open_in(open_directory(path, backend)?, options).await
 }
 
 async fn open_in(

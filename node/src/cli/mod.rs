@@ -96,7 +96,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let output = cli.output;
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match runtime(&cli.command) {
         Ok(runtime) => runtime,
         Err(error) => {
             return exit::failed(&output, &anyhow::Error::new(error).context("cannot start"));
@@ -109,6 +109,16 @@ pub(crate) fn main() -> ExitCode {
     // A call to a device that hangs must not keep the process.
     runtime.shutdown_timeout(END_LIMIT);
     exit
+}
+
+/// A server has one thread for replication, storage and sockets, so that a request costs no switch
+/// from one thread to another. The other commands use all processors.
+fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = match command {
+        Command::Serve(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.enable_all().build()
 }
 
 async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {

@@ -30,7 +30,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use world::{
-    address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers, watch_device,
+    ClientThreads, address_of, bind, report_moved, serve_clients, serve_peers, serve_watchers,
+    watch_delay, watch_device,
 };
 
 /// How often the node tries again to read an unreadable identity.
@@ -48,6 +49,8 @@ pub struct Node {
 struct Running {
     stop: oneshot::Sender<()>,
     clients: JoinHandle<()>,
+    /// They end with the node.
+    _client_threads: ClientThreads,
     others: Vec<JoinHandle<()>>,
 }
 
@@ -213,6 +216,9 @@ async fn assemble(
         Some(address) => Some(bind(address, "HTTP", "listen.http").await?),
         None => None,
     };
+    let client_threads = ClientThreads::start(&config).map_err(|error| {
+        Error::Platform(format!("threads for clients (threads.clients): {error}"))
+    })?;
     let (client_address, peer_address) = (address_of(&clients)?, address_of(&peers)?);
     let replica =
         Replica::start(replica_config(&config, &durability, &engine, seed), engine).await?;
@@ -234,9 +240,10 @@ async fn assemble(
     others.extend(serve_watchers(http, (&replica, &election_blocked_state), Arc::clone(&metrics)));
     others.extend(watch_device(&config, &durability, replica.engine()));
     others.extend(report_moved(&config, &replica));
+    others.extend(watch_delay(&metrics));
     others.extend(watch_outages(&config, &replica, &election_blocked_state)?);
     let clients = serve_clients(clients, config.clone(), service, replica.clone(), reads, stopping);
-    let clients = tokio::spawn(clients);
+    let clients = client_threads.handle().spawn(clients);
     let identity = replica.node_id();
     info!("mode {}", durability.promise());
     for remark in durability.remarks() {
@@ -247,7 +254,8 @@ async fn assemble(
     }
     info!(node = %identity, cluster = %config.cluster, mode = %durability.words(), client = %client_address,
           peer = %peer_address, "serving");
-    let running = Mutex::new(Some(Running { stop, clients, others }));
+    let running =
+        Mutex::new(Some(Running { stop, clients, _client_threads: client_threads, others }));
     Ok(Node { config, replica, metrics, election_blocked_state, running })
 }
 

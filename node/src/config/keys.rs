@@ -6,7 +6,7 @@
 //! an environment variable.
 
 use super::members;
-use Kind::{Address, Choice, Integer, Members, OptionalAddress, Size, Text, Time};
+use Kind::{Address, Choice, Integer, IntegerOrAuto, Members, OptionalAddress, Size, Text, Time};
 use cairn_engine::Geometry;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub(crate) enum Kind {
     Text,
     /// A whole number in a closed range.
     Integer(u64, u64),
+    /// A whole number in a closed range, or `auto`.
+    IntegerOrAuto(u64, u64),
     /// A number of bytes in a closed range: `65536`, `64KiB`, `1MiB`.
     Size(u64, u64),
     /// A length of time: `100ms`, `1s`.
@@ -133,6 +135,9 @@ pub(crate) const KEYS: &[Key] = &[
         .means("applied log kept for followers that lag; bounded by an eighth of the data area"),
     key("storage.log_retain_entries", Integer(1, 100_000_000), "500000")
         .means("applied log entries kept for followers that lag"),
+    key("threads.clients", IntegerOrAuto(0, 64), "auto")
+        .means("threads that serve client connections, beside the thread that replicates and stores; 0: that thread serves them too; \
+                auto: 0 with one or two processors, else one less than there are, at most 8"),
     key("scrub.rate_bytes", Size(4096, 1 << 40), "10MiB")
         .means("bytes that the scrubber reads in a second, at most"),
     key("scrub.cycle_days", Integer(1, 3650), "30")
@@ -195,6 +200,14 @@ pub fn format_rounded(bytes: u64) -> String {
     format_size((bytes >> shift) << shift)
 }
 
+/// Reads a number of threads; `None` for `auto`.
+pub(crate) fn parse_threads(text: &str) -> Result<Option<usize>, String> {
+    match text {
+        "auto" => Ok(None),
+        number => number.parse().map(Some).map_err(|_| "expected a whole number or auto".into()),
+    }
+}
+
 /// Reads a length of time.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
@@ -217,6 +230,10 @@ impl Kind {
                     .map_err(|_| format!("expected a whole number from {min} to {max}"))?;
                 in_range(number, min, max, |n| n.to_string())
             }
+            Kind::IntegerOrAuto(..) if text == "auto" => Ok(()),
+            Kind::IntegerOrAuto(min, max) => Kind::Integer(min, max)
+                .check(text)
+                .map_err(|expected| format!("{expected}, or auto")),
             Kind::Size(min, max) => in_range(parse_size(text)?, min, max, format_size),
             Kind::Time => parse_time(text).map(|_| ()),
             Kind::OptionalAddress if text == "none" => Ok(()),

@@ -46,6 +46,9 @@ pub struct NodeConfig {
     pub timing: Timing,
     /// How the engine runs.
     pub storage: StorageConfig,
+    /// Threads that serve client connections; 0: the thread that replicates and stores serves them
+    /// too; `None`: by the number of processors.
+    pub client_threads: Option<usize>,
     /// How the scrubber runs.
     pub scrub: ScrubConfig,
     /// Whether the members accept data loss without an operator once every voter answers.
@@ -195,6 +198,7 @@ impl NodeConfig {
             limits: read_limits(layers)?,
             timing: read_timing(layers)?,
             storage: read_storage(layers)?,
+            client_threads: layers.read("threads.clients", keys::parse_threads)?,
             scrub: read_scrub(layers)?,
             unsafe_recovery_automatic: layers.text("unsafe_recovery.automatic")? == "true",
         };

@@ -12,7 +12,7 @@
 
 pub mod time;
 
-pub use real_tokio::{select, sync};
+pub use real_tokio::{io, runtime, select, sync};
 
 use shuttle::future::JoinHandle;
 

@@ -3,7 +3,7 @@
 use super::file::{failed, open_file};
 use super::{create, ring::Ring, system, threads::Pool};
 use crate::error::{Error, Result};
-use crate::io::{Device, Directory, FileKind, Progress};
+use crate::io::{Device, Directory, FileKind, IoFuture, Progress};
 use crate::types::Geometry;
 use std::fs::File;
 use std::io;
@@ -35,7 +35,8 @@ enum Running {
     Pool(Pool),
 }
 
-/// A data directory of real files. Its threads end when it and all devices opened from it are gone.
+/// A data directory of real files. Its threads, or its task, end when it and all devices opened from
+/// it are gone.
 pub struct FileDirectory {
     path: PathBuf,
     running: Running,
@@ -69,18 +70,25 @@ impl FileDirectory {
     /// [`Error::MissingFile`] if one was. [`Error::Io`] if a file cannot be opened, or if `backend`
     /// is [`Backend::IoUring`] and io_uring is not available.
     pub fn open(path: &Path, backend: Backend) -> Result<FileDirectory> {
-        let mut direct = true;
-        for kind in FileKind::ALL {
-            direct &= probe(path, kind)?;
-        }
-        if !direct {
-            tracing::warn!(
-                directory = %path.display(),
-                "the filesystem refuses O_DIRECT: a completed write is in the page cache, not on the device"
-            );
-        }
-        let running = start(path, backend)?;
-        Ok(FileDirectory { path: path.to_owned(), running, direct })
+        open(path, backend, Ring::start)
+    }
+
+    /// The same, but io_uring runs as a task, which `spawn` starts on a tokio runtime with I/O. Its
+    /// operations then cost no switch to another thread if they begin on a thread of that runtime.
+    /// They fail once the runtime has ended.
+    ///
+    /// # Errors
+    /// As [`FileDirectory::open`].
+    pub fn open_as_task(
+        path: &Path,
+        backend: Backend,
+        spawn: impl FnOnce(IoFuture<()>),
+    ) -> Result<FileDirectory> {
+        open(path, backend, || {
+            let (ring, ring_loop) = Ring::new()?;
+            spawn(Box::pin(ring_loop.run()));
+            Ok(ring)
+        })
     }
 
     /// Whether I/O bypasses the page cache. If not, a completed write is not on the device before a
@@ -88,6 +96,25 @@ impl FileDirectory {
     pub fn direct(&self) -> bool {
         self.direct
     }
+}
+
+fn open(
+    path: &Path,
+    backend: Backend,
+    ring: impl FnOnce() -> io::Result<Ring>,
+) -> Result<FileDirectory> {
+    let mut direct = true;
+    for kind in FileKind::ALL {
+        direct &= probe(path, kind)?;
+    }
+    if !direct {
+        tracing::warn!(
+            directory = %path.display(),
+            "the filesystem refuses O_DIRECT: a completed write is in the page cache, not on the device"
+        );
+    }
+    let running = start(path, backend, ring)?;
+    Ok(FileDirectory { path: path.to_owned(), running, direct })
 }
 
 impl Directory for FileDirectory {
@@ -156,14 +183,18 @@ fn missing(directory: &Path, kind: FileKind) -> String {
     }
 }
 
-fn start(path: &Path, backend: Backend) -> Result<Running> {
+fn start(
+    path: &Path,
+    backend: Backend,
+    ring: impl FnOnce() -> io::Result<Ring>,
+) -> Result<Running> {
     static FALLBACK: Once = Once::new();
     let ring = match backend {
         Backend::Threads => None,
-        Backend::IoUring => Some(Ring::start().map_err(|error| {
+        Backend::IoUring => Some(ring().map_err(|error| {
             failed(path, "setting up io_uring, which the configuration requires,", error)
         })?),
-        Backend::Auto => Ring::start()
+        Backend::Auto => ring()
             .inspect_err(|error| {
                 FALLBACK.call_once(
                     || tracing::warn!(%error, "io_uring is not available; I/O uses a pool of threads"),

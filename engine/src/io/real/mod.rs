@@ -2,7 +2,7 @@
 //! [`Device`](super::Device).
 //!
 //! ```text
-//! create ──► files of zeros        directory ──► FileDevice ──► ring     one thread, io_uring
+//! create ──► files of zeros        directory ──► FileDevice ──► ring     io_uring, a task or a thread
 //!    │                                │                    └──► threads  a pool, pread/pwrite
 //!    └───────────┬────────────────────┘      probe ──► facts about the machine
 //!             system (the calls that std does not have)

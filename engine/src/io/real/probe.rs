@@ -81,7 +81,7 @@ pub fn probe_directory(path: &Path) -> io::Result<FileProbe> {
 /// # Errors
 /// The system's, if io_uring is forbidden or absent.
 pub fn probe_io_uring() -> io::Result<()> {
-    Ring::start().map(drop)
+    Ring::new().map(drop)
 }
 
 /// Reads the identification and the health of the NVMe drive behind a block device.

@@ -1,24 +1,33 @@
-//! io_uring, on one thread per directory.
+//! io_uring: one ring per directory, and the loop that fills and empties it.
 //!
-//! At each wakeup the thread takes the queued operations from its channel, up to [`DEPTH`] in
-//! flight; the rest wait in the channel. The thread owns the open files: a file is closed, and its
-//! lock released, when its device is dropped and its last operation has ended. The thread itself
-//! ends when the directory and all its devices are dropped.
+//! A call of a device's method puts the operation into a queue and wakes the loop. The loop hands
+//! over to the kernel what was queued since its last turn, with one system call, and sends the
+//! results of what has completed. It runs as a task of the caller's runtime, so that a write that
+//! begins on the thread of that runtime costs no switch to another thread; or on a thread of its
+//! own, where the caller has none.
+//!
+//! What holds here:
+//! - At most [`DEPTH`] operations are in the ring; the others wait in the queue.
+//! - An operation holds its file and its buffer until the kernel has completed it. A loop that ends
+//!   earlier, because its runtime ends, gives up the buffers for good: the kernel may still write
+//!   into them.
+//! - A file is closed, and its lock released, when its device is dropped and its last operation has
+//!   ended. The loop ends when the directory and all its devices are dropped.
 
 use super::device::{Direction, FileDevice, Request, Submit, Transfer, TransferProgress};
 use crate::io::{AlignedBuf, Device};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use std::collections::BTreeMap;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::fs::File;
-use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_uring::buf::{IoBuf, IoBufMut};
+use std::task::{Context, Poll, Waker};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 
 /// Operations in flight, and entries of the ring.
 const DEPTH: usize = 256;
@@ -27,258 +36,442 @@ const DEPTH: usize = 256;
 /// page short of 2 GiB.
 const PART_BYTES: usize = 1 << 30;
 
-enum Message {
-    Open { id: u64, file: File },
-    Operate { id: u64, request: Request },
-    Close { id: u64 },
+/// A handle on the loop. The loop ends after its last handle and its last file are dropped.
+pub(super) struct Ring {
+    owner: Arc<Owner>,
 }
 
-/// A handle on the thread. The thread ends after its last handle and its last file are dropped.
-pub(super) struct Ring {
-    messages: UnboundedSender<Message>,
-    next_id: AtomicU64,
+/// Keeps the loop running. The loop itself holds only the queue.
+struct Owner(Arc<Mutex<Queue>>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        queue.closed = true;
+        queue.wake();
+    }
+}
+
+/// Operations that are not in the ring yet.
+#[derive(Default)]
+struct Queue {
+    operations: VecDeque<(Arc<File>, Request)>,
+    /// Of the loop, while it waits.
+    waker: Option<Waker>,
+    /// No operation can come any more.
+    closed: bool,
+    /// The loop has ended, with its runtime.
+    ended: bool,
+}
+
+impl Queue {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Ring {
-    /// Starts the thread, with a ring that has completed one read.
+    /// Makes a ring that has completed one read, and its loop. The caller runs [`RingLoop::run`].
     ///
     /// # Errors
     /// The system's error, if io_uring is forbidden or absent.
-    pub(super) fn start() -> io::Result<Ring> {
-        let (messages, receiver) = unbounded_channel();
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        std::thread::Builder::new()
-            .name("cairn-uring".to_owned())
-            .spawn(move || run(receiver, &ready))?;
-        started
-            .recv()
-            .map_err(|_| io::Error::other("the io_uring thread ended at its start"))??;
-        Ok(Ring { messages, next_id: AtomicU64::new(0) })
+    pub(super) fn new() -> io::Result<(Ring, RingLoop)> {
+        let mut ring = build()?;
+        try_read(&mut ring)?;
+        let queue = Arc::new(Mutex::new(Queue::default()));
+        let owner = Arc::new(Owner(queue.clone()));
+        let (taken, in_flight) = (VecDeque::new(), InFlight::default());
+        Ok((Ring { owner }, RingLoop { ring, queue, taken, in_flight }))
     }
 
-    /// Hands an open file of `size` bytes to the thread.
+    /// The same, with the loop on a thread of its own.
+    ///
+    /// # Errors
+    /// The same, or that of starting the thread.
+    pub(super) fn start() -> io::Result<Ring> {
+        let (ring, ring_loop) = Ring::new()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new()
+            .name("cairn-uring".to_owned())
+            .spawn(move || runtime.block_on(ring_loop.run()))?;
+        Ok(ring)
+    }
+
+    /// Makes a device of an open file of `size` bytes.
     pub(super) fn attach(&self, file: File, size: u64) -> Arc<dyn Device> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let messages = self.messages.clone();
-        // If the thread died, the file is closed here and each operation on the device reports it.
-        drop(messages.send(Message::Open { id, file }));
-        Arc::new(FileDevice::new(size, RingFile { id, messages }))
+        let owner = Arc::clone(&self.owner);
+        Arc::new(FileDevice::new(size, RingFile { file: Arc::new(file), owner }))
     }
 }
 
 struct RingFile {
-    id: u64,
-    messages: UnboundedSender<Message>,
+    file: Arc<File>,
+    owner: Arc<Owner>,
 }
 
 impl Submit for RingFile {
     fn submit(&self, request: Request) {
-        drop(self.messages.send(Message::Operate { id: self.id, request }));
-    }
-}
-
-impl Drop for RingFile {
-    fn drop(&mut self) {
-        drop(self.messages.send(Message::Close { id: self.id }));
-    }
-}
-
-/// The thread: creates the ring, reports the result, and serves until all handles are dropped.
-fn run(receiver: UnboundedReceiver<Message>, ready: &std::sync::mpsc::SyncSender<io::Result<()>>) {
-    let runtime = match tokio_uring::Runtime::new(tokio_uring::builder().entries(DEPTH as u32)) {
-        Ok(runtime) => runtime,
-        Err(error) => return drop(ready.send(Err(error))),
-    };
-    runtime.block_on(async {
-        let tried = try_read().await;
-        let works = tried.is_ok();
-        drop(ready.send(tried));
-        if works {
-            serve(receiver).await;
+        let mut queue = self.owner.0.lock();
+        if !queue.ended {
+            queue.operations.push_back((Arc::clone(&self.file), request));
+            queue.wake();
         }
-    });
+    }
 }
 
-/// Tries one read through the ring: a kernel or a filter may allow the ring and refuse the
-/// operations.
-async fn try_read() -> io::Result<()> {
-    let zeros = tokio_uring::fs::File::from_std(File::open("/dev/zero")?);
-    let (read, _) = zeros.read_at(Window::new(AlignedBuf::zeroed(1)), 0).await;
-    read.map(drop)
+/// A ring. Completions do not interrupt the thread where the kernel can avoid that: they are
+/// noticed at its next system call, at the latest when it waits.
+fn build() -> io::Result<IoUring> {
+    let cooperative = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32);
+    cooperative.or_else(|_| IoUring::new(DEPTH as u32))
 }
 
-/// Starts operations and completes them, until no message can come and nothing is in flight.
-async fn serve(mut receiver: UnboundedReceiver<Message>) {
-    let mut files = BTreeMap::new();
-    let mut in_flight = FuturesUnordered::new();
-    let mut messages = Vec::with_capacity(DEPTH);
-    let mut open = true;
-    poll_fn(|context| {
-        loop {
-            let mut moved = false;
-            let capacity = DEPTH.saturating_sub(in_flight.len());
-            if open && capacity > 0 {
-                match receiver.poll_recv_many(context, &mut messages, capacity) {
-                    Poll::Ready(0) => open = false,
-                    Poll::Ready(_) => {
-                        in_flight.extend(
-                            messages.drain(..).filter_map(|message| accept(&mut files, message)),
-                        );
-                        moved = true;
+/// Tries one read: a kernel or a filter may allow the ring and refuse the operations.
+fn try_read(ring: &mut IoUring) -> io::Result<()> {
+    let zeros = File::open("/dev/zero")?;
+    let mut buf = AlignedBuf::zeroed(1);
+    let len = buf.len() as u32;
+    let read = opcode::Read::new(types::Fd(zeros.as_raw_fd()), buf.as_mut_ptr(), len).build();
+    // SAFETY: file and buffer outlive the operation: this function waits for it. If waiting fails,
+    // neither is dropped.
+    let (zeros, buf) = (ManuallyDrop::new(zeros), ManuallyDrop::new(buf));
+    unsafe { ring.submission().push(&read) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    let done = ring.completion().next().ok_or_else(|| io::Error::other("no completion"))?;
+    drop((ManuallyDrop::into_inner(zeros), ManuallyDrop::into_inner(buf)));
+    result_of(&done).map(drop)
+}
+
+fn result_of(completion: &cqueue::Entry) -> io::Result<usize> {
+    usize::try_from(completion.result())
+        .map_err(|_| io::Error::from_raw_os_error(-completion.result()))
+}
+
+/// The ring and what is in it.
+pub(super) struct RingLoop {
+    ring: IoUring,
+    queue: Arc<Mutex<Queue>>,
+    /// Taken from the queue, and not in the ring yet.
+    taken: VecDeque<(Arc<File>, Request)>,
+    in_flight: InFlight,
+}
+
+/// An operation that the kernel has, with all that it needs.
+struct Operation {
+    file: Arc<File>,
+    work: Work,
+}
+
+enum Work {
+    Transfer {
+        direction: Direction,
+        offset: u64,
+        buf: AlignedBuf,
+        progress: TransferProgress,
+        reply: oneshot::Sender<Transfer>,
+    },
+    Sync {
+        reply: oneshot::Sender<io::Result<()>>,
+    },
+}
+
+impl Operation {
+    fn new(file: Arc<File>, request: Request) -> Operation {
+        let work = match request {
+            Request::Transfer { direction, offset, buf, reply } => {
+                let progress = TransferProgress::new(direction, buf.len());
+                Work::Transfer { direction, offset, buf, progress, reply }
+            }
+            Request::Sync { reply } => Work::Sync { reply },
+        };
+        Operation { file, work }
+    }
+
+    /// The ring entry for what remains to be done.
+    fn entry(&mut self, slot: usize) -> squeue::Entry {
+        let fd = types::Fd(self.file.as_raw_fd());
+        let entry = match &mut self.work {
+            Work::Transfer { direction, offset, buf, progress, .. } => {
+                let at = *offset + progress.done() as u64;
+                let rest = buf.get_mut(progress.done()..).unwrap_or_default();
+                let len = rest.len().min(PART_BYTES) as u32;
+                match direction {
+                    Direction::Read => {
+                        opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
                     }
-                    Poll::Pending => {}
+                    Direction::Write => {
+                        opcode::Write::new(fd, rest.as_ptr(), len).offset(at).build()
+                    }
                 }
             }
-            if let Poll::Ready(Some(())) = in_flight.poll_next_unpin(context) {
-                moved = true;
+            Work::Sync { .. } => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        };
+        entry.user_data(slot as u64)
+    }
+
+    /// Takes the result of the part that the kernel has completed. Returns the operation if more
+    /// remains to be done. Else sends the result, after it has released the file.
+    fn advance(self, result: io::Result<usize>) -> Option<Operation> {
+        let Operation { file, work } = self;
+        match work {
+            Work::Transfer { direction, offset, buf, mut progress, reply } => {
+                let ended = match progress.advance(result) {
+                    Ok(false) => {
+                        let work = Work::Transfer { direction, offset, buf, progress, reply };
+                        return Some(Operation { file, work });
+                    }
+                    Ok(true) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                drop(file);
+                drop(reply.send((ended, buf)));
             }
-            if !open && in_flight.is_empty() {
+            Work::Sync { reply } => {
+                // Never retried, whatever the error: the kernel reports a lost page only once.
+                drop(file);
+                drop(reply.send(result.map(drop)));
+            }
+        }
+        None
+    }
+}
+
+/// The operations in the ring, by slot.
+#[derive(Default)]
+struct InFlight {
+    slots: Vec<Option<Operation>>,
+    free: Vec<usize>,
+}
+
+impl InFlight {
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn free_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        })
+    }
+
+    fn take(&mut self, slot: usize) -> Option<Operation> {
+        let operation = self.slots.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        Some(operation)
+    }
+}
+
+impl Drop for RingLoop {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut queue = self.queue.lock();
+            queue.ended = true;
+            std::mem::take(&mut queue.operations)
+        };
+        drop(waiting);
+        for operation in std::mem::take(&mut self.in_flight.slots).into_iter().flatten() {
+            // The kernel has the buffer, and its own reference to the file.
+            if let Work::Transfer { buf, .. } = operation.work {
+                std::mem::forget(buf);
+            }
+        }
+    }
+}
+
+impl RingLoop {
+    /// Serves until no operation can come and none is in flight. Runs inside a tokio runtime with
+    /// I/O.
+    pub(super) async fn run(mut self) {
+        let completions = match self.completions() {
+            Ok(completions) => completions,
+            // The queue ends with the loop: every operation reports that the loop is gone.
+            Err(error) => return tracing::error!(%error, "the io_uring loop cannot wait"),
+        };
+        std::future::poll_fn(|context| self.turn(&completions, context)).await;
+    }
+
+    /// The ring's descriptor, to wait for completions.
+    fn completions(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        let descriptor = self.ring.as_fd().try_clone_to_owned()?;
+        // SAFETY: it owns the descriptor.
+        Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
+    }
+
+    /// One turn: what completed is answered, what was queued goes to the kernel.
+    fn turn(&mut self, completions: &AsyncFd<OwnedFd>, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let continued = self.complete();
+            let (started, closed) = self.start(context);
+            if closed && self.in_flight.len() == 0 {
                 return Poll::Ready(());
             }
-            if !moved {
-                return Poll::Pending;
+            if continued || started {
+                if let Err(error) = self.submit() {
+                    tracing::error!(%error, "io_uring does not accept operations any more");
+                    return Poll::Ready(());
+                }
+                // A write that needs no waiting is complete already.
+                continue;
+            }
+            match completions.poll_read_ready(context) {
+                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                Poll::Ready(Err(error)) => {
+                    tracing::error!(%error, "the io_uring loop cannot wait");
+                    return Poll::Ready(());
+                }
+                Poll::Pending => return Poll::Pending,
             }
         }
-    })
-    .await;
-}
-
-type RingFiles = BTreeMap<u64, Rc<tokio_uring::fs::File>>;
-
-/// Updates the table of open files. Turns an operation into a future that shares its file.
-fn accept(files: &mut RingFiles, message: Message) -> Option<impl Future<Output = ()> + use<>> {
-    match message {
-        Message::Open { id, file } => {
-            files.insert(id, Rc::new(tokio_uring::fs::File::from_std(file)));
-            None
-        }
-        Message::Close { id } => {
-            files.remove(&id);
-            None
-        }
-        Message::Operate { id, request } => {
-            files.get(&id).cloned().map(|file| operate(file, request))
-        }
     }
-}
 
-/// Does one operation, releases the file, and sends the result.
-async fn operate(file: Rc<tokio_uring::fs::File>, request: Request) {
-    match request {
-        Request::Transfer { direction, offset, buf, reply } => {
-            let (result, buf) = transfer(&file, direction, offset, buf).await;
-            drop(file);
-            drop(reply.send((result, buf)));
-        }
-        Request::Sync { reply } => {
-            // Never retried, whatever the error: the kernel reports a lost page only once.
-            let result = file.sync_data().await;
-            drop(file);
-            drop(reply.send(result));
-        }
-    }
-}
-
-async fn transfer(
-    file: &tokio_uring::fs::File,
-    direction: Direction,
-    offset: u64,
-    buf: AlignedBuf,
-) -> Transfer {
-    let mut progress = TransferProgress::new(direction, buf.len());
-    let mut window = Window::new(buf);
-    loop {
-        window.skip_to(progress.done());
-        let at = offset + progress.done() as u64;
-        let (part, back) = match direction {
-            Direction::Read => file.read_at(window, at).await,
-            Direction::Write => file.write_at(window, at).submit().await,
+    /// Fills the submission queue. Returns whether it put anything in, and whether no operation can
+    /// come any more. An operation that is queued later wakes the task.
+    fn start(&mut self, context: &mut Context<'_>) -> (bool, bool) {
+        let closed = {
+            let mut queue = self.queue.lock();
+            if self.taken.is_empty() {
+                std::mem::swap(&mut self.taken, &mut queue.operations);
+            }
+            if !queue.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                queue.waker = Some(context.waker().clone());
+            }
+            queue.closed && queue.operations.is_empty()
         };
-        window = back;
-        match progress.advance(part) {
-            Ok(false) => {}
-            Ok(true) => return (Ok(()), window.buf),
-            Err(error) => return (Err(error), window.buf),
+        let mut started = false;
+        while self.in_flight.len() < DEPTH
+            && let Some((file, request)) = self.taken.pop_front()
+        {
+            let slot = self.in_flight.free_slot();
+            self.push(slot, Operation::new(file, request));
+            started = true;
+        }
+        (started, closed && self.taken.is_empty())
+    }
+
+    /// Puts an operation into its slot and into the submission queue, which has an entry for each
+    /// slot.
+    fn push(&mut self, slot: usize, mut operation: Operation) {
+        let entry = operation.entry(slot);
+        if let Some(place) = self.in_flight.slots.get_mut(slot) {
+            *place = Some(operation);
+        }
+        // SAFETY: the operation with its file and its buffer stays in `in_flight` until its
+        // completion is taken from the ring; if the loop is dropped before, the buffer is never
+        // freed. The buffer's bytes are on the heap and do not move with it, and nothing else
+        // refers to them meanwhile.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the ring has fewer entries than slots");
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        loop {
+            match self.ring.submit() {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel has no memory for more operations, or no space for their completions.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    self.ring.submit_and_wait(1)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
-}
 
-/// The part of a buffer that remains to be transferred.
-struct Window {
-    buf: AlignedBuf,
-    start: usize,
-}
-
-impl Window {
-    fn new(buf: AlignedBuf) -> Window {
-        Window { buf, start: 0 }
+    /// Takes all completions and answers their operations. Returns whether it put the rest of any
+    /// into the submission queue.
+    fn complete(&mut self) -> bool {
+        let mut continued = Vec::new();
+        let (_, _, mut completions) = self.ring.split();
+        for completion in &mut completions {
+            let slot = completion.user_data() as usize;
+            let operation = self.in_flight.take(slot);
+            if let Some(rest) = operation.and_then(|it| it.advance(result_of(&completion))) {
+                continued.push(rest);
+            }
+        }
+        drop(completions);
+        let continues = !continued.is_empty();
+        for operation in continued {
+            let slot = self.in_flight.free_slot();
+            self.push(slot, operation);
+        }
+        continues
     }
-
-    /// Begins at `start` of the buffer, or at the buffer's end if that comes first.
-    fn skip_to(&mut self, start: usize) {
-        self.start = start.min(self.buf.len());
-    }
-
-    fn len(&self) -> usize {
-        (self.buf.len() - self.start).min(PART_BYTES)
-    }
-}
-
-// SAFETY: the pointer stays valid and in place while `Window` moves, because the blocks are on the
-// heap and nothing resizes them; `start <= buf.len()` (`skip_to` sees to it), so `stable_ptr`
-// points into the allocation, or to its end with a length of zero; `len` bytes from there are
-// inside it, and all are initialised since `AlignedBuf` is made zeroed.
-unsafe impl IoBuf for Window {
-    fn stable_ptr(&self) -> *const u8 {
-        self.buf.as_ptr().wrapping_add(self.start)
-    }
-
-    fn bytes_init(&self) -> usize {
-        self.len()
-    }
-
-    fn bytes_total(&self) -> usize {
-        self.len()
-    }
-}
-
-// SAFETY: as for `IoBuf`; the pointer comes from a unique borrow, and the ring owns `Window` until
-// the read ends, so the kernel is the only writer. Any bytes are valid content, so there is nothing
-// for `set_init` to record.
-unsafe impl IoBufMut for Window {
-    fn stable_mut_ptr(&mut self) -> *mut u8 {
-        self.buf.as_mut_ptr().wrapping_add(self.start)
-    }
-
-    unsafe fn set_init(&mut self, _: usize) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ring() -> Option<(Ring, RingLoop)> {
+        let ring = Ring::new();
+        let allowed = ring.is_ok();
+        assert!(allowed || Ring::start().is_err());
+        ring.ok()
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
     #[test]
-    fn the_thread_ends_when_the_last_device_is_gone() {
-        let (messages, receiver) = unbounded_channel();
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::spawn(move || run(receiver, &ready));
-        if started.recv().unwrap().is_ok() {
-            let ring = Ring { messages, next_id: AtomicU64::new(0) };
-            let device = ring.attach(tempfile::tempfile().unwrap(), 4096);
-            drop(ring);
-            drop(device.write(0, AlignedBuf::zeroed(4096)));
-            drop(device);
-        }
+    fn the_loop_ends_when_the_last_device_is_gone() {
+        let Some((ring, ring_loop)) = ring() else { return };
+        let thread = std::thread::spawn(move || runtime().block_on(ring_loop.run()));
+        let device = ring.attach(tempfile::tempfile().unwrap(), 4096);
+        drop(ring);
+        drop(device.write(0, AlignedBuf::zeroed(4096)));
+        drop(device);
         thread.join().unwrap();
     }
 
     #[test]
-    fn a_window_never_reaches_outside_its_buffer() {
-        let mut window = Window::new(AlignedBuf::zeroed(8192));
-        for (start, left) in [(0, 8192), (4096, 4096), (8192, 0), (usize::MAX, 0)] {
-            window.skip_to(start);
-            assert_eq!((window.bytes_init(), window.bytes_total()), (left, left));
-            assert_eq!(window.stable_ptr() as usize + left, window.buf.as_ptr() as usize + 8192);
+    fn a_loop_as_a_task_needs_no_other_thread() {
+        let Some((ring, ring_loop)) = ring() else { return };
+        let written = runtime().block_on(async {
+            tokio::spawn(ring_loop.run());
+            let device = ring.attach(tempfile::tempfile().unwrap(), 1 << 20);
+            let writes = (0..1000).map(|i| device.write(i % 256 * 4096, AlignedBuf::zeroed(4096)));
+            let written = futures::future::join_all(writes).await;
+            device.sync().await.unwrap();
+            written
+        });
+        assert!(written.iter().all(|(result, buf)| result.is_ok() && buf.len() == 4096));
+    }
+
+    /// An operation must not wait forever for a loop that its runtime has dropped.
+    #[test]
+    fn operations_end_with_an_error_when_the_runtime_ends() {
+        let Some((ring, ring_loop)) = ring() else { return };
+        let device = ring.attach(tempfile::tempfile().unwrap(), 4096);
+        let before = device.write(0, AlignedBuf::zeroed(4096));
+        let runtime = runtime();
+        drop(runtime.spawn(ring_loop.run()));
+        drop(runtime);
+        for operation in [before, device.write(0, AlignedBuf::zeroed(4096))] {
+            let error = futures::executor::block_on(operation).0.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         }
+    }
+
+    #[test]
+    fn what_the_kernel_did_in_part_is_continued() {
+        let (reply, mut replied) = oneshot::channel();
+        let request = Request::Transfer {
+            direction: Direction::Write,
+            offset: 4096,
+            buf: AlignedBuf::zeroed(3 * 4096),
+            reply,
+        };
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let operation = Operation::new(file.clone(), request);
+        let rest = operation.advance(Ok(4096)).expect("two blocks remain");
+        assert!(replied.try_recv().is_err());
+        assert!(rest.advance(Ok(8192)).is_none());
+        assert!(replied.try_recv().unwrap().0.is_ok());
+        assert_eq!(Arc::strong_count(&file), 1, "the file is released");
     }
 }

@@ -18,8 +18,8 @@ use simulated as here;
 pub use here::{format, inspect, termination};
 
 pub(super) use here::{
-    address_of, bind, durability, report_moved, serve_clients, serve_peers, serve_watchers,
-    watch_device,
+    ClientThreads, address_of, bind, durability, report_moved, serve_clients, serve_peers,
+    serve_watchers, watch_delay, watch_device,
 };
 
 use crate::config::NodeConfig;
@@ -54,7 +54,7 @@ pub use cairn_engine::io::Progress;
 
 impl Environment {
     /// The environment on this machine: the files of the data directory, the running kernel, the
-    /// system's randomness.
+    /// system's randomness. Storage runs on the runtime of the caller.
     ///
     /// # Errors
     /// `Engine`, if the directory cannot be opened.

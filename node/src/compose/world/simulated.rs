@@ -118,6 +118,27 @@ pub(in crate::compose) fn watch_device(
     None
 }
 
+pub(in crate::compose) fn watch_delay(_metrics: &Metrics) -> Option<JoinHandle<()>> {
+    None
+}
+
+/// The simulation has no threads.
+pub(in crate::compose) struct ClientThreads;
+
+impl ClientThreads {
+    /// Nothing to start.
+    ///
+    /// # Errors
+    /// None.
+    pub(in crate::compose) fn start(_config: &NodeConfig) -> std::io::Result<ClientThreads> {
+        Ok(ClientThreads)
+    }
+
+    pub(in crate::compose) fn handle(&self) -> tokio::runtime::Handle {
+        tokio::runtime::Handle::current()
+    }
+}
+
 pub(in crate::compose) fn report_moved(
     _config: &NodeConfig,
     _replica: &Replica,

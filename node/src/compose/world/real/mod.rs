@@ -5,6 +5,7 @@ mod incoming;
 mod moved;
 mod probes;
 mod sending;
+mod threads;
 
 use super::{Environment, Progress, cannot_listen, log_end, request_bytes_max, resolve, server};
 use crate::admission::memory::{Pace, Reads};
@@ -27,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+pub(in crate::compose) use threads::ClientThreads;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -152,6 +154,11 @@ pub(in crate::compose) fn watch_device(
     Some(tokio::spawn(contract::watch(engine.clone(), contract, contract::POLL_INTERVAL, ask)))
 }
 
+/// The task that measures how late the main thread is.
+pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(threads::measure_delay(metrics.delay())))
+}
+
 /// The task that reports members whose configured address differs from the log's.
 pub(in crate::compose) fn report_moved(
     config: &NodeConfig,
@@ -180,7 +187,9 @@ pub(in crate::compose) fn durability(config: &NodeConfig) -> Result<Durability, 
 }
 
 pub(super) fn from_files(config: &NodeConfig) -> Result<Environment, Error> {
-    let directory = FileDirectory::open(&config.data_directory, config.storage.backend)?;
+    let backend = config.storage.backend;
+    let spawn = |ring| drop(tokio::spawn(ring));
+    let directory = FileDirectory::open_as_task(&config.data_directory, backend, spawn)?;
     let boot_id_file = &config.storage.boot_id_file;
     let boot = cairn_engine::io::boot_id_from(boot_id_file).map_err(|error| {
         let what =

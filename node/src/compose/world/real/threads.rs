@@ -1,0 +1,82 @@
+//! The threads of a server beside its main one, which replicates and stores, and the delay of the
+//! main one.
+//!
+//! What holds here: work that takes long on the main thread delays everything, so the longest
+//! recent delay is a metric.
+
+use crate::config::NodeConfig;
+use crate::metrics::Delay;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::Instant;
+
+/// The most threads for client connections that are started by default.
+const DEFAULT_MOST: usize = 8;
+/// Up to this many processors, the main thread serves the clients too: a request then costs no
+/// switch to another thread.
+const SHARED_UP_TO: usize = 2;
+
+/// How often the main thread's delay is measured.
+const DELAY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Where client connections are served.
+pub(in crate::compose) struct ClientThreads(Option<Runtime>);
+
+impl ClientThreads {
+    /// Starts the threads that the configuration asks for.
+    ///
+    /// # Errors
+    /// The system's, if a thread cannot be started.
+    pub(in crate::compose) fn start(config: &NodeConfig) -> std::io::Result<ClientThreads> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = config.client_threads.unwrap_or_else(|| default_count(processors));
+        if count == 0 {
+            return Ok(ClientThreads(None));
+        }
+        let mut builder = Builder::new_multi_thread();
+        let builder = builder.worker_threads(count).thread_name("cairn-clients").enable_all();
+        builder.build().map(|runtime| ClientThreads(Some(runtime)))
+    }
+
+    /// Where to spawn the server for clients.
+    pub(in crate::compose) fn handle(&self) -> Handle {
+        self.0.as_ref().map_or_else(Handle::current, |runtime| runtime.handle().clone())
+    }
+}
+
+impl Drop for ClientThreads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // Waiting for the threads would block the main one.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn default_count(processors: usize) -> usize {
+    match processors {
+        0..=SHARED_UP_TO => 0,
+        more => (more - 1).min(DEFAULT_MOST),
+    }
+}
+
+/// Measures how late the main thread gets to what is due.
+pub(super) async fn measure_delay(delay: Arc<Delay>) {
+    loop {
+        let due = Instant::now() + DELAY_INTERVAL;
+        tokio::time::sleep_until(due).await;
+        delay.observe(due.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_machines_share_the_main_thread_and_large_ones_have_a_bound() {
+        let counts = [1, 2, 3, 4, 9, 64].map(default_count);
+        assert_eq!(counts, [0, 0, 2, 3, 8, 8]);
+    }
+}
