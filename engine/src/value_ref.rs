@@ -117,6 +117,15 @@ impl ValueRef {
         })
     }
 
+    /// The same as block numbers.
+    pub(crate) fn block_runs(&self) -> impl Iterator<Item = Run> {
+        self.blocks().map(|bytes| {
+            let number = |at: u64| u32::try_from(at / BLOCK_BYTES).unwrap_or(u32::MAX);
+            let first = number(bytes.start);
+            Run { first, blocks: number(bytes.end) - first }
+        })
+    }
+
     /// Whether it lies inside a data area of this many bytes.
     pub(crate) fn is_within(&self, bytes: u64) -> bool {
         self.blocks().all(|blocks| blocks.end <= bytes)

@@ -1,9 +1,12 @@
 //! A file of a directory in use. Its errors name the directory and the file.
 
-use super::{AlignedBuf, Device, FileKind};
+use super::{AlignedBuf, BLOCK, Device, FileKind};
 use crate::error::{Error, Result};
 use std::io;
 use std::sync::Arc;
+
+/// How often blocks are read until two reads agree.
+const AGREEMENTS: usize = 4;
 
 /// An open file. Clones share the device.
 #[derive(Clone)]
@@ -24,6 +27,40 @@ impl OpenFile {
     pub(crate) async fn read(&self, offset: u64, bytes: usize) -> io::Result<AlignedBuf> {
         let (result, buf) = self.device.read(offset, AlignedBuf::zeroed(bytes)).await;
         result.map(|()| buf)
+    }
+
+    /// Reads whole blocks until two reads agree, for a write that puts them back: an error of a
+    /// single read must not reach the device. Blocks that cannot be read are zeros.
+    pub(crate) async fn read_stable(&self, offset: u64, bytes: usize) -> Result<AlignedBuf> {
+        let mut buf = self.read_or_zeros(offset, bytes).await;
+        for _ in 0..AGREEMENTS {
+            let again = self.read_or_zeros(offset, bytes).await;
+            if *again == *buf {
+                return Ok(buf);
+            }
+            buf = again;
+        }
+        Err(Error::Io {
+            location: self.location.to_string(),
+            operation: "read",
+            reason: format!(
+                "the {bytes} bytes at {offset} of `{}` read differently each time",
+                self.kind.name()
+            ),
+        })
+    }
+
+    async fn read_or_zeros(&self, offset: u64, bytes: usize) -> AlignedBuf {
+        if let Ok(buf) = self.read(offset, bytes).await {
+            return buf;
+        }
+        let mut all = AlignedBuf::zeroed(bytes);
+        for (place, at) in all.chunks_mut(BLOCK).zip((offset..).step_by(BLOCK)) {
+            if let Ok(block) = self.read(at, BLOCK).await {
+                place.copy_from_slice(&block);
+            }
+        }
+        all
     }
 
     /// As [`Device::write`]. The write begins with the call.

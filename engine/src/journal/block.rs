@@ -26,6 +26,9 @@ pub(crate) struct Header {
     pub written: u64,
     /// Everything up to this sequence was synced when this block was made.
     pub synced: u64,
+    /// The values that blocks up to this sequence carry are at their places once the group commit
+    /// of this block is written.
+    pub placed: u64,
 }
 
 /// A block read back.
@@ -46,15 +49,18 @@ impl Block {
         let used = usize::from(r.u16()?);
         let checksum = sealed::verify(bytes, CHECKSUM_AT)?;
         r.u128()?;
-        let header = Header {
+        let mut header = Header {
             incarnation: r.u64()?,
             epoch: r.u64()?,
             sequence: r.u64()?,
             previous: r.u128()?,
             written: r.u64()?,
             synced: r.u64()?,
+            placed: 0,
         };
         let continued = usize::from(r.u16()?);
+        r.bytes(6)?;
+        header.placed = r.u64()?;
         let bytes = bytes.get(HEADER_BYTES..)?.get(..used)?.to_vec();
         let payload = Payload { bytes, continued };
         (continued <= used).then_some(Block { header, checksum, payload })
@@ -76,7 +82,9 @@ pub(crate) fn encode_into(block: &mut [u8], header: &Header, payload: &Payload) 
     head.put_u64_le(header.written);
     head.put_u64_le(header.synced);
     head.put_u16_le(*continued as u16);
-    head.resize(HEADER_BYTES, 0);
+    head.put_bytes(0, 6);
+    head.put_u64_le(header.placed);
+    assert!(head.len() == HEADER_BYTES, "a header of {} bytes", head.len());
     assert!(bytes.len() <= PAYLOAD_BYTES, "a journal payload of {} bytes", bytes.len());
     let mut rest = &mut *block;
     for part in [head.as_slice(), bytes] {
@@ -94,7 +102,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        Header { incarnation: 1, epoch: 2, sequence: 3, previous: 4, written: 5, synced: 6 }
+        Header {
+            incarnation: 1,
+            epoch: 2,
+            sequence: 3,
+            previous: 4,
+            written: 5,
+            synced: 6,
+            placed: 7,
+        }
     }
 
     fn payload(bytes: &[u8], continued: usize) -> Payload {
@@ -117,7 +133,8 @@ mod tests {
         assert_eq!(block[64..72], 5u64.to_le_bytes(), "written");
         assert_eq!(block[72..80], 6u64.to_le_bytes(), "synced");
         assert_eq!(block[80..82], 2u16.to_le_bytes(), "bytes that continue a record");
-        assert_eq!(&block[82..96], [0; 14]);
+        assert_eq!(&block[82..88], [0; 6]);
+        assert_eq!(block[88..96], 7u64.to_le_bytes(), "placed");
         assert_eq!(&block[96..103], b"records");
     }
 

@@ -16,6 +16,7 @@ const TRUNCATE: u8 = 3;
 const PURGE: u8 = 4;
 const APPLIED: u8 = 5;
 const MOVED: u8 = 6;
+const ENTRY_CARRIED: u8 = 7;
 
 /// The longest body kept in the record; a longer one goes into an extent, so that the journal stays
 /// short.
@@ -26,6 +27,11 @@ pub(crate) const MAX_INLINE_BODY: usize = 1024;
 pub(crate) enum Body {
     Inline(Bytes),
     Spilled(ValueRef),
+    /// In the record itself, with the bytes of its values, one behind another.
+    Carried {
+        body: Bytes,
+        values: Bytes,
+    },
 }
 
 /// A value that was copied to a new place.
@@ -81,6 +87,12 @@ impl Record {
                 put_position(out, ENTRY_SPILLED, *group, *id);
                 at.encode(out);
             }
+            Record::Entry { group, id, body: Body::Carried { body, values } } => {
+                put_position(out, ENTRY_CARRIED, *group, *id);
+                put_varint(out, body.len() as u64);
+                out.extend_from_slice(body);
+                out.extend_from_slice(values);
+            }
             Record::Truncate { group, last } => {
                 out.push(TRUNCATE);
                 put_varint(out, group.0.into());
@@ -132,6 +144,13 @@ impl Record {
             ENTRY_SPILLED => {
                 let id = log_id(&mut r)?;
                 Record::Entry { group, id, body: Body::Spilled(ValueRef::decode(&mut r)?) }
+            }
+            ENTRY_CARRIED => {
+                let id = log_id(&mut r)?;
+                let len = usize::try_from(r.varint()?).ok()?;
+                let body = Bytes::copy_from_slice(r.bytes(len)?);
+                let values = Bytes::copy_from_slice(r.bytes(r.remaining())?);
+                Record::Entry { group, id, body: Body::Carried { body, values } }
             }
             TRUNCATE => {
                 let last = match r.u8()? {
@@ -210,7 +229,9 @@ mod tests {
         let group = any::<u32>().prop_map(GroupId);
         let inline = prop::collection::vec(any::<u8>(), 0..MAX_INLINE_BODY)
             .prop_map(|b| Body::Inline(b.into()));
-        let body = prop_oneof![inline, any_ref().prop_map(Body::Spilled)];
+        let bytes = || prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from);
+        let carried = (bytes(), bytes()).prop_map(|(body, values)| Body::Carried { body, values });
+        let body = prop_oneof![inline, any_ref().prop_map(Body::Spilled), carried];
         let key = prop::collection::vec(any::<u8>(), 0..40);
         (group, log_id(), body, any::<Option<u64>>(), 0..5u8, any_ref(), key).prop_map(
             |(group, id, body, last, kind, from, key)| match kind {
@@ -268,6 +289,9 @@ mod tests {
         assert_eq!(encoded(&[Record::Truncate { group: GROUP, last: None }]), [3, 3, 1, 0]);
         assert_eq!(encoded(&[Record::Purge { group: GROUP, through: ID }]), with(5, 4, &[]));
         assert_eq!(encoded(&[Record::Applied { group: GROUP, through: ID }]), with(5, 5, &[]));
+        let (body, values) = (Bytes::from_static(b"body"), Bytes::from_static(b"v"));
+        let carried = encoded(&[entry(Body::Carried { body, values })]);
+        assert_eq!(carried, with(11, 7, b"\x04bodyv"));
         let rest = [&[1, b'k'], &reference[..], &[100]].concat();
         assert_eq!(encoded(&[moved()]), with(27, 6, &rest));
         let body = [&[1], &reference[..], b"meta"].concat();
@@ -280,6 +304,8 @@ mod tests {
         let entry = |body| Record::Entry { group, id, body };
         let body = encode_body(&[at(0)], b"meta").into();
         let entries = [entry(Body::Inline(body)), entry(Body::Spilled(at(0)))];
+        let body = encode_body(&[at(0)], b"meta").into();
+        let carried = [entry(Body::Carried { body, values: Bytes::from_static(b"value") })];
         let removals = [
             Record::Truncate { group, last: Some(2) },
             Record::Truncate { group, last: None },
@@ -290,6 +316,7 @@ mod tests {
         let unfollowed = [Record::Purge { group, through: last_index }];
         cairn_fuzz::target!(
             "entries" => encoded(&entries),
+            "carried" => encoded(&carried),
             "removals" => encoded(&removals),
             "applied" => encoded(&applied),
             "moved" => encoded(&[moved()]),

@@ -20,20 +20,18 @@
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{AlignedBuf, BLOCK, yield_once};
+use crate::io::{BLOCK, yield_once};
 use crate::journal::encode_body;
-use crate::state::{Engine, Shared, State, View};
+use crate::state::{Engine, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
 use crate::values::{read_once, read_value};
+use crate::write::plan_writes;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Keys or entries visited before the task yields.
 const STRIDE: usize = 4096;
-/// How often the blocks of a damaged value are read until two reads agree.
-const AGREEMENTS: usize = 4;
 
 /// What refers to an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,7 +232,7 @@ impl Engine {
         repairing.await.unwrap_or(Err(Error::Closed))
     }
 
-    async fn repair_with(&self, group: GroupId, extent: &Extent, bytes: &[u8]) -> Result<bool> {
+    async fn repair_with(&self, group: GroupId, extent: &Extent, bytes: &Bytes) -> Result<bool> {
         let shared = &self.shared;
         let _one_at_a_time = shared.repairing.lock().await;
         let _pinned = View::new(shared, group);
@@ -246,63 +244,16 @@ impl Engine {
         if read().await.is_ok() {
             return Ok(false);
         }
-        let mut rest = bytes;
-        for segment in extent.at.segments() {
-            let (from, mut buf) = shared.stable_blocks_of(&segment).await?;
-            let start = (segment.start - from) as usize;
-            let (now, later) =
-                rest.split_at(rest.len().min((segment.end - segment.start) as usize));
-            rest = later;
-            if let Some(place) = buf.get_mut(start..start + now.len()) {
-                place.copy_from_slice(now);
-            }
+        for plan in plan_writes(&[(extent.at.clone(), bytes.clone())]) {
+            let mut buf = shared.files.data.read_stable(plan.offset, plan.bytes).await?;
+            plan.put_into(&mut buf);
             shared.counters.device_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
-            shared.files.data.write(from, buf).await.inspect_err(|error| shared.fail(error))?;
+            let written = shared.files.data.write(plan.offset, buf).await;
+            written.inspect_err(|error| shared.fail(error))?;
         }
         shared.sync_now().await?;
         read().await?;
         shared.counters.repaired_values.fetch_add(1, Ordering::Relaxed);
         Ok(true)
-    }
-}
-
-impl Shared {
-    /// The blocks under a segment of a value, read until two reads agree. The repair writes the
-    /// neighbours' bytes back, so an error of a single read must not reach the device.
-    async fn stable_blocks_of(&self, segment: &Range<u64>) -> Result<(u64, AlignedBuf)> {
-        let (start, mut buf) = self.blocks_of(segment).await;
-        for _ in 0..AGREEMENTS {
-            let (_, again) = self.blocks_of(segment).await;
-            if *again == *buf {
-                return Ok((start, buf));
-            }
-            buf = again;
-        }
-        Err(Error::Io {
-            location: self.facts.location.clone(),
-            operation: "read",
-            reason: format!(
-                "the blocks of the value at {} read differently each time",
-                segment.start
-            ),
-        })
-    }
-
-    /// The blocks under a segment as read. Blocks that cannot be read are zeros.
-    async fn blocks_of(&self, segment: &Range<u64>) -> (u64, AlignedBuf) {
-        let start = segment.start / BLOCK_BYTES * BLOCK_BYTES;
-        let end = segment.end.next_multiple_of(BLOCK_BYTES);
-        let data = &self.files.data;
-        let len = (end - start) as usize;
-        if let Ok(buf) = data.read(start, len).await {
-            return (start, buf);
-        }
-        let mut all = AlignedBuf::zeroed(len);
-        for (place, offset) in all.chunks_mut(BLOCK).zip((start..end).step_by(BLOCK)) {
-            if let Ok(block) = data.read(offset, BLOCK).await {
-                place.copy_from_slice(&block);
-            }
-        }
-        (start, all)
     }
 }

@@ -2,6 +2,7 @@
 //! its end, syncs it, and rewrites it if it may not be on the medium or is only a part of what was
 //! there.
 
+use super::place_carried::place_carried;
 use super::recovery::Recovered;
 use super::rewrite::rewrite_unsynced;
 use crate::checkpoint::{self, Capture, CapturedGroup, Header};
@@ -26,6 +27,7 @@ pub(super) async fn finish_recovery(
     if after_failed_sync {
         rewrite_unsynced(files, recovered).await?;
     }
+    place_carried(&files.data, &recovered.carried).await?;
     let mut leftovers = recovered.leftovers.as_slice();
     while let Some(first) = leftovers.first() {
         // Adjacent blocks in one write: after damage this may be the whole ring.

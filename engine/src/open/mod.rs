@@ -7,6 +7,7 @@ mod finish_recovery;
 mod format;
 mod inspect;
 mod lost_identity;
+mod place_carried;
 mod recovery;
 mod rewrite;
 
@@ -18,8 +19,8 @@ use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Payload, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
-    Checkpoints, Counters, Engine, Facts, Files, Queue, Shared, Signals, State, UnsyncedAckFlag,
-    WriteProgress,
+    Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Shared, Signals, State,
+    UnsyncedAckFlag, WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
@@ -249,6 +250,7 @@ impl Opening {
             previous: recovered.chain,
             written: recovered.end,
             synced: recovered.end,
+            placed: recovered.end,
         };
         let mut block = AlignedBuf::zeroed(BLOCK);
         let chain = journal::encode_into(&mut block, &header, &Payload::default());
@@ -310,6 +312,7 @@ fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
         installing_bytes: 0,
         queue: Queue::new(ring.blocks()),
         unwritten: BTreeMap::new(),
+        deferred: Deferred::default(),
         closing: false,
         failed: None,
         failed_sync: None,

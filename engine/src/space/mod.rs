@@ -219,6 +219,12 @@ impl SpaceMap {
         }
     }
 
+    /// Whether its blocks still belong to the value. A shared block does as long as anything in it is
+    /// live.
+    pub(crate) fn is_live(&self, value: &ValueRef) -> bool {
+        parts(value).all(|(block, _)| self.live_in(block) > 0)
+    }
+
     /// Whether the value lies inside the data area.
     pub(crate) fn contains(&self, value: &ValueRef) -> bool {
         value.is_within(self.capacity_bytes())
@@ -244,8 +250,9 @@ impl SpaceMap {
     }
 
     /// Frees the blocks whose death is recorded at or below `synced_stamp` and that no view can
-    /// reach. Synced journal blocks say that everything up to `synced_stamp` is synced.
-    pub(crate) fn release(&mut self, synced_stamp: u64) {
+    /// reach. Synced journal blocks say that everything up to `synced_stamp` is synced. Returns them.
+    pub(crate) fn release(&mut self, synced_stamp: u64) -> Vec<Run> {
+        let mut freed = Vec::new();
         self.synced_stamp = self.synced_stamp.max(synced_stamp);
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
         while let Some(dead) = self.dead.front() {
@@ -260,8 +267,10 @@ impl SpaceMap {
                     assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
                 }
                 self.free.give(run);
+                freed.push(run);
             }
         }
+        freed
     }
 
     /// Begins a view. Pass its number to [`SpaceMap::view_ends`].

@@ -5,6 +5,7 @@
 
 mod capacity;
 mod checkpoints;
+mod deferred;
 mod handle;
 mod progress;
 mod queue;
@@ -16,6 +17,7 @@ mod view;
 pub use capacity::Need;
 pub(crate) use capacity::fits_state;
 pub(crate) use checkpoints::Checkpoints;
+pub(crate) use deferred::Deferred;
 pub use handle::Engine;
 pub(crate) use progress::{PendingAck, WriteProgress};
 pub(crate) use queue::{Done, Op, Pending, Queue, Queued};
@@ -46,6 +48,8 @@ pub(crate) struct State {
     pub queue: Queue,
     /// Values whose write has not completed, by the offset of their first byte.
     pub unwritten: BTreeMap<u64, Bytes>,
+    /// Those of them that only the journal holds so far.
+    pub deferred: Deferred,
     pub closing: bool,
     pub failed: Option<Error>,
     /// A write or sync failed; says whether the superblock records it.
@@ -72,9 +76,11 @@ impl State {
         }
     }
 
-    /// Whether something was applied or freed that no journal block records yet.
+    /// Whether something was applied or freed that no journal block records yet, or a value is not at
+    /// its place yet.
     pub(crate) fn unrecorded(&self) -> bool {
-        self.space.waits_for_journal()
+        !self.deferred.is_empty()
+            || self.space.waits_for_journal()
             || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
 

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::group::LogEntry;
 use crate::io::BLOCK;
+use crate::journal::{Body, encode_body};
 use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -46,6 +47,17 @@ impl Pending {
         let values = values.filter(|(_, value)| !value.is_empty());
         values.chain(self.entry.spilled.as_ref().zip(self.body.as_ref()))
     }
+
+    /// The body of its record; with `carried`, the record has the values with it.
+    pub(crate) fn record_body(&self, carried: bool) -> Body {
+        match carried && self.values.iter().any(|value| !value.is_empty()) {
+            true => Body::Carried {
+                body: encode_body(&self.entry.values, &self.entry.meta).into(),
+                values: self.values.concat().into(),
+            },
+            false => self.entry.body(),
+        }
+    }
 }
 
 /// An operation, whether its acknowledgement needs a sync, and the callback.
@@ -85,6 +97,20 @@ impl Queue {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// Bytes of the queued values.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
+    /// Whether a long body waits, which goes to the data area.
+    pub(crate) fn spills(&self) -> bool {
+        let spills = |step: &Queued| match &step.op {
+            Op::Append { entries, .. } => entries.iter().any(|pending| pending.body.is_some()),
+            _ => false,
+        };
+        self.steps.iter().any(spills)
     }
 
     /// Bytes of the queued values and records.

@@ -14,6 +14,37 @@ pub(crate) fn coalesce(
     values: &[(ValueRef, Bytes)],
     mut take: impl FnMut(usize) -> AlignedBuf,
 ) -> Vec<(u64, AlignedBuf)> {
+    let writes = plan_writes(values).into_iter().map(|plan| {
+        let mut buf = take(plan.bytes);
+        fill(&mut buf, plan.offset, &plan.pieces);
+        (plan.offset, buf)
+    });
+    writes.collect()
+}
+
+/// A write of whole blocks.
+pub(crate) struct WritePlan<'a> {
+    /// Where it begins, and its length, in bytes.
+    pub offset: u64,
+    pub bytes: usize,
+    /// What is put into it, by offset.
+    pub pieces: Vec<(u64, &'a [u8])>,
+}
+
+impl WritePlan<'_> {
+    /// Puts the pieces into the blocks that are there.
+    pub(crate) fn put_into(&self, buf: &mut [u8]) {
+        for (offset, bytes) in &self.pieces {
+            let at = (offset - self.offset) as usize;
+            if let Some(place) = buf.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// The writes that put these values at their places.
+pub(crate) fn plan_writes(values: &[(ValueRef, Bytes)]) -> Vec<WritePlan<'_>> {
     let mut pieces: Vec<(u64, &[u8])> = Vec::with_capacity(values.len());
     for (at, bytes) in values {
         let mut rest: &[u8] = bytes;
@@ -30,9 +61,11 @@ pub(crate) fn coalesce(
     while let Some((first, end, count)) = next_write(rest) {
         let (now, later) = rest.split_at(count);
         rest = later;
-        let mut buf = take((end - first) as usize);
-        fill(&mut buf, first, now);
-        writes.push((first, buf));
+        writes.push(WritePlan {
+            offset: first,
+            bytes: (end - first) as usize,
+            pieces: now.to_vec(),
+        });
     }
     writes
 }

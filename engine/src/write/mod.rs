@@ -12,5 +12,5 @@ mod unsynced_acks;
 mod writer;
 
 pub(crate) use append::PreparedAppend;
-pub(crate) use coalesce::coalesce;
+pub(crate) use coalesce::{coalesce, plan_writes};
 pub(crate) use writer::Writer;

@@ -59,7 +59,7 @@ impl Shared {
             progress.take_synced_stamp(target)
         };
         if let Some(synced_stamp) = synced_stamp {
-            self.state.lock().space.release(synced_stamp);
+            self.state.lock().release_space(synced_stamp);
         }
         self.signals.changed.notify_waiters();
         Ok(Clean { sequence: target, checksum })

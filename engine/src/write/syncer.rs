@@ -41,7 +41,7 @@ async fn run_until_end(shared: &Shared) {
             }
         } else if tick {
             // Views may have ended since the last sync, so space may be released.
-            shared.state.lock().space.release(0);
+            shared.state.lock().release_space(0);
         }
         if tick {
             // Record what was applied or freed while nothing was appended, so that the space is

@@ -28,6 +28,9 @@ const ENOUGH_BYTES: u64 = 128 << 10;
 /// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
 /// be mostly padding.
 const FEW_BYTES: u64 = 16 << 10;
+/// The most bytes of values that a group commit carries in its journal blocks. One write for both
+/// is sooner complete than two, and the values wait for a large write to their places.
+const CARRIED_BYTES: u64 = 8 << 10;
 /// The blocks that two group commits may take beyond twice an eighth of the ring each, half of it
 /// unused (see the queue's bounds).
 const GROUP_COMMIT_BLOCKS: u64 = 32;
@@ -42,6 +45,10 @@ struct GroupCommit {
     capture: Option<Capture>,
     /// A block is due even without records: to say what is synced.
     flush: bool,
+    /// Its journal blocks carry its values.
+    carries: bool,
+    /// Values of earlier group commits that this one writes to their places.
+    deferred: Vec<(ValueRef, Bytes)>,
 }
 
 /// A group commit in flight.
@@ -66,6 +73,9 @@ pub(crate) struct Writer {
     next: u64,
     /// The checksum of block `next - 1`.
     chain: u128,
+    /// The values that blocks up to this sequence carry are at their places once the group commits
+    /// begun so far are written.
+    placed: u64,
     /// The sequence of the last capture.
     captured: u64,
     in_flight: FuturesOrdered<IoFuture<InFlightCommit>>,
@@ -86,6 +96,7 @@ impl Writer {
             shared,
             next: written + 1,
             chain,
+            placed: written,
             captured,
             in_flight: FuturesOrdered::new(),
             in_flight_bytes: 0,
@@ -137,6 +148,8 @@ impl Writer {
             return None;
         }
         let capture_now = (checkpoints.requested || since >= blocks / 3) && !checkpoints.running;
+        // At the end, what is deferred goes to its place.
+        state.queue.flush |= state.closing && !state.deferred.is_empty();
         if state.queue.is_empty() && !state.queue.flush && !capture_now {
             return None;
         }
@@ -145,6 +158,12 @@ impl Writer {
             return None;
         }
         let flush = std::mem::take(&mut state.queue.flush);
+        let value_bytes = state.queue.value_bytes();
+        let carries = !flush
+            && !capture_now
+            && value_bytes <= CARRIED_BYTES
+            && state.deferred.has_room(value_bytes)
+            && !state.queue.spills();
         let queue = state.queue.take();
         let mut applied = Vec::new();
         for (id, group) in &mut state.groups {
@@ -154,17 +173,34 @@ impl Writer {
                 applied.push((*id, through));
             }
         }
-        state.space.close_block();
+        let deferred = match carries {
+            // Nothing is written to the data area: the next values may share the block.
+            true => Vec::new(),
+            false => {
+                state.space.close_block();
+                state.take_deferred()
+            }
+        };
         let newly_dead = state.space.take_newly_dead();
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.signals.changed.notify_waiters();
-        Some(GroupCommit { bytes: waiting, queue, applied, newly_dead, capture, flush })
+        Some(GroupCommit {
+            bytes: waiting,
+            queue,
+            applied,
+            newly_dead,
+            capture,
+            flush,
+            carries,
+            deferred,
+        })
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
         let mut packer = Packer::default();
-        let mut chunks: Vec<(ValueRef, Bytes)> = Vec::new();
+        let carries = group_commit.carries;
+        let mut chunks = std::mem::take(&mut group_commit.deferred);
         // The sequence of each operation's last block, counted from the first block of the group
         // commit.
         let mut last_block = Vec::with_capacity(group_commit.queue.len());
@@ -175,7 +211,7 @@ impl Writer {
                         let entry = &pending.entry;
                         let written = pending.chunks();
                         chunks.extend(written.map(|(at, bytes)| (at.clone(), bytes.clone())));
-                        let (group, id, body) = (*group, entry.id, entry.body());
+                        let (group, id, body) = (*group, entry.id, pending.record_body(carries));
                         packer.push(&Record::Entry { group, id, body });
                     }
                 }
@@ -209,9 +245,17 @@ impl Writer {
         }
         let first = self.next;
         self.in_flight_bytes += group_commit.bytes;
+        let carried = if carries { std::mem::take(&mut chunks) } else { Vec::new() };
+        if !carries {
+            self.placed = first - 1;
+        }
         self.submit(group_commit.bytes, &packer.payloads, chunks);
         let sequence = self.next - 1;
-        self.shared.state.lock().space.recorded(sequence, group_commit.newly_dead);
+        {
+            let mut state = self.shared.state.lock();
+            state.space.recorded(sequence, group_commit.newly_dead);
+            carried.into_iter().for_each(|(at, bytes)| state.deferred.push(at, bytes));
+        }
         let mut progress = self.shared.progress.lock();
         for (queued, blocks) in group_commit.queue.drain(..).zip(last_block) {
             if let Some(done) = queued.done {
@@ -298,6 +342,7 @@ impl Writer {
                     previous: self.chain,
                     written,
                     synced,
+                    placed: self.placed,
                 };
                 self.chain = journal::encode_into(block, &header, payload);
                 self.next += 1;

@@ -144,6 +144,8 @@ fn a_flipped_bit_in_a_value_is_an_error_with_its_location_and_never_not_found() 
     run(async {
         let (disk, engine) = fresh(Mode::Replicated).await;
         put_one(&engine, 7, "k", filled(5000, 0)).await.unwrap();
+        // The value is at its place then.
+        engine.checkpoint().await.unwrap();
         let at = engine.lookup(GROUP, b"k").unwrap().value;
         disk.damage(FileKind::Data, |bytes| bytes[place(&at, 4500)] ^= 4);
         let Error::Corrupt(damage) = engine.get(GROUP, b"k").await.unwrap_err() else { panic!() };

@@ -332,6 +332,8 @@ fn a_read_that_never_returns_also_ends_the_engine() {
             ..with(Mode::Replicated, true, 1)
         };
         let (disk, engine) = ten_entries(options).await;
+        // No value is in memory then.
+        engine.checkpoint().await.unwrap();
         disk.core.lock().unwrap().hang_reads = Some(FileKind::Data);
         engine.read_log(GROUP, 0..10, u64::MAX).await.unwrap_err();
         until("the engine has failed", || engine.status().failed.is_some()).await;

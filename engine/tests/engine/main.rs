@@ -12,6 +12,7 @@
 
 mod behaviour;
 mod capacity;
+mod carried;
 mod crash;
 mod failed_sync;
 mod fragmentation;

@@ -13,7 +13,7 @@ use crate::superblock::Superblock;
 use crate::types::{GroupId, LogId, ValueRef};
 use crate::values::read_value;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ pub(crate) struct Recovered {
     /// it.
     pub synced: u64,
     pub unsynced_values: Vec<ValueRef>,
+    /// Values that journal blocks carry and that may not be at their places yet.
+    pub carried: Vec<(ValueRef, Bytes)>,
     /// The other area's checkpoint does not lead to this state. It must be made void before
     /// anything new is written.
     pub other_is_void: bool,
@@ -102,11 +104,13 @@ pub(crate) async fn recover(
         known_synced,
         unreadable: BTreeMap::new(),
         unsynced_values: Vec::new(),
+        carried: VecDeque::new(),
         stream: RecordStream::default(),
         reached: (header.sequence, header.chain),
     };
     salvage.check(replay.run(end).await)?;
-    let Replay { mut groups, unreadable, unsynced_values, reached: (end, chain), .. } = replay;
+    let Replay { mut groups, unreadable, unsynced_values, carried, reached: (end, chain), .. } =
+        replay;
     if let Some(error) = missing_purged_entries(&groups, files.area(1 - area)) {
         salvage.accept(error)?;
         return Ok(empty_state(&scan, &headers, salvage));
@@ -130,6 +134,8 @@ pub(crate) async fn recover(
         );
         salvage.accept(damaged_block(ring, end + 1, expected))?;
     }
+    let carried = carried.into_iter().filter(|carried| carried.is_due(&groups));
+    let carried = carried.flat_map(Carried::into_values).collect();
     let oldest_kept = end.saturating_sub(ring.blocks());
     let leads_here =
         other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
@@ -145,6 +151,7 @@ pub(crate) async fn recover(
         checkpoint_applied,
         synced: known_synced,
         unsynced_values,
+        carried,
         other_is_void: header.replaces && other.is_some(),
         damage: salvage.damage,
     })
@@ -303,10 +310,53 @@ struct Replay<'a> {
     unreadable: BTreeMap<(GroupId, u64), Error>,
     /// The values that blocks behind the last sync name.
     unsynced_values: Vec<ValueRef>,
+    /// Entries whose values the journal carries and that may not be at their places, the oldest
+    /// first. What is known to be at its place leaves, so they are about as many as fit between two
+    /// syncs.
+    carried: VecDeque<Carried>,
     /// Finds the records, also those that continue in the next block.
     stream: RecordStream,
     /// The last block replayed, and its checksum.
     reached: (u64, u128),
+}
+
+/// An entry whose values a journal block carries.
+struct Carried {
+    sequence: u64,
+    group: GroupId,
+    id: LogId,
+    places: Box<[ValueRef]>,
+    values: Bytes,
+}
+
+impl Carried {
+    /// The entry's values with their places; `None` if the bytes are not those of the values.
+    fn new(sequence: u64, group: GroupId, entry: &LogEntry, values: Bytes) -> Option<Carried> {
+        let places = entry.values.clone();
+        let carried = Carried { sequence, group, id: entry.id, places, values };
+        let bytes: u64 = carried.places.iter().map(|at| u64::from(at.len)).sum();
+        let intact = bytes == carried.values.len() as u64
+            && carried.split().all(|(at, bytes)| at.matches(&bytes));
+        intact.then_some(carried)
+    }
+
+    fn split(&self) -> impl Iterator<Item = (&ValueRef, Bytes)> {
+        let mut rest = self.values.clone();
+        self.places.iter().map(move |at| (at, rest.split_to((at.len as usize).min(rest.len()))))
+    }
+
+    /// Whether the log still refers to the places, and they cannot belong to other values.
+    fn is_due(&self, groups: &BTreeMap<GroupId, Group>) -> bool {
+        let group = groups.get(&self.group);
+        let group = group.filter(|group| group.keeps_extents_of(self.id.index));
+        let entry = group.and_then(|group| group.log.get(self.id.index));
+        entry.is_some_and(|entry| entry.id == self.id && entry.values == self.places)
+    }
+
+    fn into_values(self) -> Vec<(ValueRef, Bytes)> {
+        let values = self.split().filter(|(_, bytes)| !bytes.is_empty());
+        values.map(|(at, bytes)| (at.clone(), bytes)).collect()
+    }
 }
 
 impl Replay<'_> {
@@ -347,6 +397,10 @@ impl Replay<'_> {
     /// never arrived: the journal ends before the block.
     async fn block(&mut self, block: &Block) -> Result<bool> {
         let sequence = block.header.sequence;
+        if sequence <= self.known_synced {
+            let placed = |carried: &mut Carried| carried.sequence <= block.header.placed;
+            while self.carried.pop_front_if(placed).is_some() {}
+        }
         let records = self.stream.records(block);
         let records = records.map_err(|expected| damaged_block(self.ring, sequence, expected))?;
         let mut steps = Vec::with_capacity(records.len());
@@ -367,7 +421,8 @@ impl Replay<'_> {
             steps.push((record, entry));
         }
         for (record, entry) in steps {
-            if sequence > self.known_synced {
+            let carried = matches!(&record, Record::Entry { body: Body::Carried { .. }, .. });
+            if sequence > self.known_synced && !carried {
                 let moved =
                     if let Record::Moved(Moved { to, .. }) = &record { Some(to) } else { None };
                 let extents = entry.iter().flat_map(LogEntry::extents).chain(moved);
@@ -405,6 +460,12 @@ impl Replay<'_> {
         let in_flight = sequence > self.known_written;
         let unreadable = || damaged_block(self.ring, sequence, "an entry whose body can be read");
         let entry = match body {
+            Body::Carried { body, values } => {
+                let entry = LogEntry::from_body(id, body, None).ok_or_else(unreadable)?;
+                let carried = Carried::new(sequence, group, &entry, values.clone());
+                self.carried.push_back(carried.ok_or_else(unreadable)?);
+                return Ok(Some(entry));
+            }
             Body::Inline(bytes) => LogEntry::from_body(id, bytes, None).ok_or_else(unreadable)?,
             Body::Spilled(at) => match read_value(&self.files.data, at, id).await {
                 Ok(bytes) => {

@@ -51,9 +51,13 @@ pub fn transition(index: u64) -> Transition {
 }
 
 pub async fn append(engine: &Engine, entry: NewEntry) {
+    append_all(engine, vec![entry]).await;
+}
+
+pub async fn append_all(engine: &Engine, entries: Vec<NewEntry>) {
     let (done, written) = oneshot::channel();
     engine
-        .append(GROUP, vec![entry], Promise::Mode, Box::new(move |r| drop(done.send(r))))
+        .append(GROUP, entries, Promise::Mode, Box::new(move |r| drop(done.send(r))))
         .await
         .unwrap();
     written.await.unwrap().unwrap();

@@ -49,6 +49,7 @@ fn replay(files: &Files, known_written: u64, known_synced: u64) -> Replay<'_> {
         known_synced,
         unreadable: BTreeMap::new(),
         unsynced_values: Vec::new(),
+        carried: VecDeque::new(),
         stream: RecordStream::default(),
         reached: (0, 0),
     }
@@ -131,4 +132,78 @@ fn a_moved_value_that_did_not_arrive_ends_the_journal_unless_it_was_completed() 
     assert!(block_on(completed.block(&block)).unwrap());
     assert_eq!(log_values(&completed, 0), [at(8192)], "reads will find the damage");
     assert_eq!(completed.unsynced_values, [at(100), at(8192)]);
+}
+
+fn carried(index: u64, places: &[ValueRef], bytes: &[u8]) -> Record {
+    let body = Bytes::from(encode_body(places, b"meta"));
+    let body = Body::Carried { body, values: Bytes::copy_from_slice(bytes) };
+    Record::Entry { group: GROUP, id: id(index), body }
+}
+
+/// Where the values lie that the journal carries and the next open puts there.
+fn due(replay: Replay<'_>) -> Vec<u64> {
+    let Replay { carried, groups, .. } = replay;
+    let due = carried.into_iter().filter(|carried| carried.is_due(&groups));
+    due.flat_map(Carried::into_values).map(|(at, _)| at.offset()).collect()
+}
+
+#[test]
+fn values_that_the_journal_carries_need_not_be_at_their_places() {
+    let files = files(&[]);
+    let mut replay = replay(&files, 0, 0);
+    let records =
+        [carried(0, &[at(100)], VALUE), carried(1, &[at(4096), at(350)], &VALUE.repeat(2))];
+    assert!(block_on(replay.block(&blocks(1, &records)[0])).unwrap());
+    assert_eq!(log_values(&replay, 1), [at(4096), at(350)]);
+    assert!(replay.unsynced_values.is_empty(), "they are written from the journal");
+    assert_eq!(due(replay), [100, 4096, 350]);
+}
+
+#[test]
+fn values_are_put_at_their_places_only_where_the_log_still_refers_to_them() {
+    let files = files(&[]);
+    let mut replay = replay(&files, 0, 0);
+    let records = [
+        carried(0, &[at(100)], VALUE),
+        carried(1, &[at(4096)], VALUE),
+        carried(2, &[at(8192)], VALUE),
+        Record::Truncate { group: GROUP, last: Some(1) },
+        carried(2, &[at(12_288)], VALUE),
+    ];
+    assert!(block_on(replay.block(&blocks(1, &records)[0])).unwrap());
+    // The purge of entry 0 is due: its place may belong to another value.
+    let group = replay.groups.get_mut(&GROUP).unwrap();
+    group.purge_applied(id(0));
+    assert_eq!(due(replay), [4096, 12_288]);
+}
+
+#[test]
+fn what_a_synced_block_says_to_be_placed_is_not_written_again() {
+    let files = files(&[]);
+    let block = |sequence: u64, placed, index: u64| {
+        let record = carried(index, &[at(4096 * index)], VALUE);
+        let mut block = blocks(sequence, &[record]).remove(0);
+        block.header.placed = placed;
+        block
+    };
+    let all = [block(1, 0, 1), block(2, 0, 2), block(3, 1, 3), block(4, 2, 4)];
+    for (known_synced, expected) in [
+        (2, vec![4096, 8192, 12_288, 16_384]),
+        (3, vec![8192, 12_288, 16_384]),
+        (4, vec![12_288, 16_384]),
+    ] {
+        let mut replay = replay(&files, 4, known_synced);
+        all.iter().for_each(|block| assert!(block_on(replay.block(block)).unwrap()));
+        assert_eq!(due(replay), expected, "{known_synced} is synced");
+    }
+}
+
+#[test]
+fn carried_bytes_that_are_not_those_of_the_values_are_damage() {
+    let files = files(&[]);
+    for bytes in [&VALUE[1..], &[8; 250], &VALUE.repeat(2)] {
+        let mut replay = replay(&files, 0, 0);
+        let block = blocks(1, &[carried(0, &[at(100)], bytes)]).remove(0);
+        assert!(matches!(block_on(replay.block(&block)), Err(Error::Corrupt(_))));
+    }
 }

@@ -1,0 +1,132 @@
+//! Values that small group commits carry in the journal.
+
+use crate::support::store::{
+    GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
+};
+use crate::support::{Cache, Disk, run, until};
+use bytes::Bytes;
+use cairn_engine::io::FileKind;
+use cairn_engine::{Engine, Mode, Options};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An engine that writes no value to its place before it must.
+async fn patient() -> (Disk, Engine) {
+    let (disk, engine) = fresh(Mode::Sync).await;
+    engine.close().await.unwrap();
+    drop(engine);
+    let engine = reopen(&disk).await;
+    (disk, engine)
+}
+
+fn patient_options() -> Options {
+    Options { sync_interval: Duration::from_secs(3600), ..options(Mode::Sync) }
+}
+
+async fn reopen(disk: &Disk) -> Engine {
+    Engine::open(Arc::new(disk.clone()), None, patient_options()).await.unwrap()
+}
+
+async fn value_of(engine: &Engine, key: &str) -> Option<Bytes> {
+    engine.get(GROUP, key.as_bytes()).await.unwrap().map(|(_, value)| value)
+}
+
+fn data_is_empty(disk: &Disk) -> bool {
+    disk.bytes(FileKind::Data).iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn a_small_put_writes_the_journal_alone_and_is_read_back() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..20 {
+            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+        }
+        put_one(&engine, 20, "large", filled(5000, 20)).await.unwrap();
+        assert!(data_is_empty(&disk));
+        assert_eq!(value_of(&engine, "k7").await, Some(filled(300, 7)));
+        assert_eq!(value_of(&engine, "large").await, Some(filled(5000, 20)));
+        // A larger group commit takes along what waits.
+        put_one(&engine, 21, "larger", filled(9000, 21)).await.unwrap();
+        until("they are at their places", || engine.status().unsynced_bytes == 0).await;
+        for index in 0..20 {
+            let at = &engine.values_of(GROUP, index).unwrap()[0];
+            let bytes = &disk.bytes(FileKind::Data)[at.offset() as usize..][..300];
+            assert!(*bytes == filled(300, index)[..], "value {index}");
+        }
+    });
+}
+
+/// The story: each small put alone took a block of the data area.
+#[test]
+fn small_values_put_one_by_one_share_blocks() {
+    run(async {
+        let (_, engine) = patient().await;
+        let before = engine.status().free_bytes;
+        for index in 0..160 {
+            put_one(&engine, index, &format!("k{index}"), filled(250, index)).await.unwrap();
+        }
+        let used = before - engine.status().free_bytes;
+        assert!(used <= 11 * 4096, "160 values of 250 bytes take {used} bytes");
+    });
+}
+
+#[test]
+fn a_node_that_is_killed_puts_them_at_their_places_when_it_opens() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..20 {
+            put_one(&engine, index, "key", filled(300, index)).await.unwrap();
+        }
+        engine.truncate_after(GROUP, Some(19)).await.unwrap();
+        append(&engine, vec![entry(20, filled(700, 20))]).await.unwrap();
+        assert!(data_is_empty(&disk));
+        disk.kill(|| 0);
+        drop(engine);
+        let found =
+            cairn_engine::inspect(&disk, patient_options().boot, true).await.unwrap().contents;
+        let values = found.unwrap().groups[0].values.clone().unwrap();
+        assert_eq!((values.checked, values.damaged), (21, 0));
+        let engine = reopen(&disk).await;
+        for index in 0..21 {
+            let at = &engine.values_of(GROUP, index).unwrap()[0];
+            let bytes = &disk.bytes(FileKind::Data)[at.offset() as usize..][..at.len as usize];
+            assert!(*bytes == filled(at.len as usize, index)[..], "value {index}");
+        }
+        engine.apply(GROUP, (0..20).map(|i| put(i, "key")).collect(), image(1)).unwrap();
+        assert_eq!(value_of(&engine, "key").await, Some(filled(300, 19)));
+    });
+}
+
+#[test]
+fn a_clean_end_leaves_none_in_the_journal_alone() {
+    run(async {
+        let (disk, engine) = patient().await;
+        put_one(&engine, 0, "key", filled(300, 0)).await.unwrap();
+        let at = engine.values_of(GROUP, 0).unwrap()[0].clone();
+        assert!(data_is_empty(&disk));
+        engine.close().await.unwrap();
+        let bytes = &disk.bytes(FileKind::Data)[at.offset() as usize..][..300];
+        assert!(*bytes == filled(300, 0)[..]);
+    });
+}
+
+/// A checkpoint covers the records that carry the values, so the values must be at their places.
+#[test]
+fn a_checkpoint_waits_for_them() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..5 {
+            put_one(&engine, index, &format!("k{index}"), filled(300, index)).await.unwrap();
+        }
+        engine.checkpoint().await.unwrap();
+        engine.purge(GROUP, id(4)).await.unwrap();
+        disk.reboot(Cache::Volatile, || 1);
+        drop(engine);
+        let engine = reopen(&disk).await;
+        for index in 0..5 {
+            let value = value_of(&engine, &format!("k{index}")).await;
+            assert_eq!(value, Some(filled(300, index)));
+        }
+    });
+}
