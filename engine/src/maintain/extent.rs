@@ -20,7 +20,7 @@
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::group::LogEntry;
-use crate::io::{BLOCK, yield_once};
+use crate::io::yield_once;
 use crate::journal::encode_body;
 use crate::state::{Engine, State, View};
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};

@@ -132,9 +132,9 @@ impl Free {
             self.release_tails();
         }
         while left > 0 {
-            let Some(run) = self.find(left).or_else(|| self.longest()) else {
-                panic!("{left} of {blocks} blocks are missing among {}", self.free);
-            };
+            let run = self.find(left).or_else(|| self.longest());
+            assert!(run.is_some(), "{left} of {blocks} blocks are missing among {}", self.free);
+            let Some(run) = run else { break };
             self.take(run);
             self.next = run.end();
             several.push(run);
@@ -177,9 +177,9 @@ impl Free {
     fn take(&mut self, run: Run) {
         let found = self.runs.range(..=run.first).next_back();
         let found = found.map(|(first, blocks)| Run { first: *first, blocks: *blocks });
-        let Some(whole) = found.filter(|whole| whole.end() >= run.end()) else {
-            panic!("{run:?} is allocated twice");
-        };
+        let whole = found.filter(|whole| whole.end() >= run.end());
+        assert!(whole.is_some(), "{run:?} is allocated twice");
+        let Some(whole) = whole else { return };
         self.remove(whole);
         let (before, behind) = (run.first - whole.first, whole.end() - run.end());
         self.insert(Run { first: whole.first, blocks: before });

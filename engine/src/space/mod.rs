@@ -176,11 +176,9 @@ impl SpaceMap {
             one = self.free.allocate(whole, &mut several);
         }
         let runs = one.as_ref().map_or(several.as_slice(), std::slice::from_ref);
-        let Some(value) = ValueRef::new(len, hash, runs, offset) else {
-            panic!("{runs:?} and {offset:?} are allocated for {len} bytes");
-        };
-        self.link(&value);
-        Some(value)
+        let value = ValueRef::new(len, hash, runs, offset);
+        assert!(value.is_some(), "{runs:?} and {offset:?} are allocated for {len} bytes");
+        value.inspect(|value| self.link(value))
     }
 
     /// No later allocation shares a block with an earlier one, so that no block is written twice.

@@ -17,9 +17,8 @@ const MAX_META_BYTES: usize = 1 << 20;
 /// The approximate limit for one operation in the queue, so that the queue's bounds are effective.
 const BATCH_RECORD_BYTES: usize = 32 << 10;
 const BATCH_VALUE_BYTES: u64 = 4 << 20;
-/// Bytes of a record beside meta and values, and about those of a reference.
-const RECORD_OVERHEAD: usize = 32;
-const REFERENCE_BYTES: usize = 32;
+/// The most bytes of a record beside meta and references.
+const RECORD_OVERHEAD: u64 = 48;
 
 /// An entry whose values are hashed.
 struct Prepared {
@@ -47,7 +46,8 @@ impl Prepared {
     }
 
     fn record_bytes(&self) -> usize {
-        record_bytes(self.values.len(), self.meta.len())
+        let refs = self.values.iter().map(|value| ValueRef::encoded_bytes_max(value.len() as u64));
+        (RECORD_OVERHEAD + self.meta.len() as u64 + refs.sum::<u64>()) as usize
     }
 
     fn value_bytes(&self) -> u64 {
@@ -64,15 +64,15 @@ impl Engine {
         let mut lengths = Vec::new();
         let (mut operations, mut records, mut bytes) = (1, 0, 0u64);
         for (values, meta_len) in entries {
-            if records >= BATCH_RECORD_BYTES || bytes >= BATCH_VALUE_BYTES {
+            if records >= BATCH_RECORD_BYTES as u64 || bytes >= BATCH_VALUE_BYTES {
                 (operations, records, bytes) = (operations + 1, 0, 0);
             }
             let before = lengths.len();
             lengths.extend(values);
             let values = lengths.get(before..).unwrap_or_default();
-            records += record_bytes(values.len(), meta_len);
             bytes = values.iter().fold(bytes, |sum, len| sum.saturating_add(*len));
             let refs = values.iter().map(|len| ValueRef::encoded_bytes_max(*len)).sum::<u64>();
+            records += RECORD_OVERHEAD + refs + meta_len as u64;
             let body = VARINT_BYTES_MAX as u64 + refs + meta_len as u64;
             lengths.extend((body > MAX_INLINE_BODY as u64).then_some(body));
         }
@@ -144,11 +144,6 @@ impl PreparedAppend {
         }
         Ok(())
     }
-}
-
-/// The approximate bytes of an entry's record.
-fn record_bytes(values: usize, meta_len: usize) -> usize {
-    RECORD_OVERHEAD + meta_len + values * REFERENCE_BYTES
 }
 
 /// Allocates the extents of an entry: all or none.

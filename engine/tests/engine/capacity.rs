@@ -3,8 +3,10 @@
 use crate::support::store::{GROUP, append, filled, fresh, id, image, need, options, put_one};
 use crate::support::{run, stored, until};
 use bytes::Bytes;
-use cairn_engine::io::FileKind;
-use cairn_engine::{Change, Engine, Error, Mode, Need, NewEntry, Transition};
+use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{
+    Change, Engine, Error, Mode, Need, NewEntry, SnapshotKey, SpaceUse, Transition,
+};
 use std::sync::Arc;
 
 fn has_capacity(engine: &Engine, lengths: &[u64]) -> bool {
@@ -201,5 +203,48 @@ fn a_purge_of_many_entries_goes_in_steps_between_which_others_have_their_turn() 
         }
         assert!(steps.len() > 2 && steps.windows(2).all(|pair| pair[1] - pair[0] <= 1024));
         assert_eq!(engine.log_bounds(GROUP).purged, Some(id(2500)));
+    });
+}
+
+/// Checks that the parts add up to the area, and returns them.
+fn parts(engine: &Engine) -> SpaceUse {
+    let status = engine.status();
+    let space = status.space;
+    let dead = space.dead_unrecorded + space.dead_unsynced + space.dead_viewed;
+    let used = space.live + space.log + space.installing + space.padding;
+    assert_eq!(used + dead + space.reserve + space.free, status.data_bytes, "{space:?}");
+    assert_eq!(space.reserve + space.free, status.free_bytes);
+    space
+}
+
+#[test]
+fn every_byte_of_the_data_area_has_a_name() {
+    run(async {
+        let (_, engine) = fresh(Mode::Replicated).await;
+        let empty = parts(&engine);
+        let expected = SpaceUse { reserve: 256 << 10, free: 3840 << 10, ..SpaceUse::default() };
+        assert_eq!(empty, expected);
+        put_one(&engine, 0, "a", filled(5000, 0)).await.unwrap();
+        put_one(&engine, 1, "a", filled(4000, 1)).await.unwrap();
+        let overwritten = parts(&engine);
+        assert_eq!((overwritten.live, overwritten.log), (4000, 5000));
+        assert_eq!(overwritten.padding, 96 + 4096 - 904);
+        // A view keeps what a purge frees.
+        let view = engine.view(GROUP);
+        engine.purge(GROUP, id(1)).await.unwrap();
+        until("the deaths are recorded and synced", || {
+            parts(&engine).dead_viewed == 2 * BLOCK as u64
+        })
+        .await;
+        assert_eq!((parts(&engine).live, parts(&engine).log), (4000, 0));
+        drop(view);
+        until("it is free", || parts(&engine).free == empty.free - BLOCK as u64).await;
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let key = |name: &str, value| SnapshotKey::with_value(name.to_owned().into(), id(9), value);
+        installer.put(vec![key("x", filled(100_000, 2)), key("y", filled(300, 3))]).await.unwrap();
+        assert_eq!(parts(&engine).installing, 100_300);
+        installer.finish(id(9), image(9)).await.unwrap();
+        let installed = parts(&engine);
+        assert_eq!((installed.live, installed.installing), (100_300, 0));
     });
 }

@@ -2,8 +2,8 @@
 //! in place.
 
 use crate::support::sixty::{
-    GROUP, append, check_prefix, entry, filled, id, image, key, open, options, stopped, transition,
-    value,
+    GROUP, append, append_all, check_prefix, entry, filled, id, image, key, open, options, stopped,
+    transition, value,
 };
 use crate::support::{Cache, Disk, Random, geometry, identity, place, run, stored};
 use cairn_engine::io::{BLOCK, FileKind};

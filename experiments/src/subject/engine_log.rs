@@ -77,11 +77,7 @@ impl EngineLog {
     /// Whether the engine takes one more put, as a node asks it before each one.
     fn has_space(&self, key: &Bytes, value: &Bytes) -> Result<bool> {
         let value_bytes = value.len() as u64;
-        let need = Need {
-            bytes: value_bytes + key.len() as u64,
-            longest: Some(value_bytes),
-            index_bytes: 0,
-        };
+        let need = Need { bytes: value_bytes + key.len() as u64, puts: true, index_bytes: 0 };
         match self.engine.check_capacity(need) {
             Ok(()) => Ok(true),
             Err(Error::Full { .. }) => Ok(false),

@@ -44,24 +44,32 @@ mod tests {
     use cairn_engine::{LogId, ValueRef};
 
     fn entry(bytes: &[u8]) -> KeyEntry {
-        let value = ValueRef { offset: 0, len: bytes.len() as u32, hash: xxh3_128(bytes) };
+        let value = ValueRef::contiguous(0, bytes.len() as u32, xxh3_128(bytes)).unwrap();
         KeyEntry { version: LogId { term: 1, index: 2 }, value }
     }
 
     #[test]
     fn right_bytes_and_true_absence_are_fine_and_nothing_else_is() {
-        let held = entry(b"value");
+        let held = || entry(b"value");
         let judge = |before, read, after| check(1, b"key", before, &read, after).is_some();
-        assert!(!judge(Some(held), Ok(Some((held, Bytes::from_static(b"value")))), Some(held)));
+        assert!(!judge(
+            Some(held()),
+            Ok(Some((held(), Bytes::from_static(b"value")))),
+            Some(held())
+        ));
         assert!(!judge(None, Ok(None), None));
-        assert!(!judge(Some(held), Ok(None), None), "it was deleted meanwhile");
-        assert!(!judge(Some(held), Err(Error::Closed), Some(held)));
-        assert!(judge(Some(held), Ok(None), Some(held)));
-        assert!(judge(Some(held), Ok(Some((held, Bytes::from_static(b"valu!")))), Some(held)));
-        assert!(judge(Some(held), Ok(Some((held, Bytes::from_static(b"val")))), Some(held)));
+        assert!(!judge(Some(held()), Ok(None), None), "it was deleted meanwhile");
+        assert!(!judge(Some(held()), Err(Error::Closed), Some(held())));
+        assert!(judge(Some(held()), Ok(None), Some(held())));
+        assert!(judge(
+            Some(held()),
+            Ok(Some((held(), Bytes::from_static(b"valu!")))),
+            Some(held())
+        ));
+        assert!(judge(Some(held()), Ok(Some((held(), Bytes::from_static(b"val")))), Some(held())));
         let io = Error::Io { location: "d".into(), operation: "read", reason: "r".into() };
         assert!(
-            judge(Some(held), Err(io), Some(held)),
+            judge(Some(held()), Err(io), Some(held())),
             "an unreadable block is damage, not a failure of the node"
         );
     }
