@@ -1,6 +1,5 @@
 //! The bytes of one commit block.
 
-use super::stream::Payload;
 use crate::codec::{Reader, sealed};
 use crate::io::BLOCK;
 use bytes::BufMut;
@@ -29,6 +28,14 @@ pub(crate) struct Header {
     /// The values that blocks up to this sequence carry are at their places once the group commit
     /// of this block is written.
     pub placed: u64,
+}
+
+/// What a block holds beside its header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Payload {
+    pub bytes: Vec<u8>,
+    /// How many of the bytes continue a record that began in an earlier block.
+    pub continued: usize,
 }
 
 /// A block read back.

@@ -9,9 +9,9 @@ mod record;
 mod ring;
 mod stream;
 
-pub(crate) use block::{Block, Header, encode_into};
+pub(crate) use block::{Block, Header, Payload, encode_into};
 pub(crate) use record::{
     Body, MAX_INLINE_BODY, Moved, Record, decode_body, encode_body, log_id, put_log_id,
 };
 pub(crate) use ring::Ring;
-pub(crate) use stream::{Packer, Payload, RecordStream};
+pub(crate) use stream::{Packer, RecordStream};

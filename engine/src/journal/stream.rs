@@ -5,16 +5,8 @@
 //! record of the blocks before it; so a record can be found without the block that it began in, and
 //! one whose continuation never arrived is noticed.
 
-use super::block::{Block, PAYLOAD_BYTES};
+use super::block::{Block, PAYLOAD_BYTES, Payload};
 use super::record::{Next, Record};
-
-/// What a block holds beside its header.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Payload {
-    pub bytes: Vec<u8>,
-    /// How many of the bytes continue a record that began in an earlier block.
-    pub continued: usize,
-}
 
 /// Packs the records of a group commit into the payloads of consecutive blocks.
 #[derive(Default)]
