@@ -57,6 +57,8 @@ mod engine;
 mod error;
 mod geometry;
 mod group;
+#[doc(hidden)]
+pub mod index;
 mod journal;
 mod maintain;
 mod open;
