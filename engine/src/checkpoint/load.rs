@@ -4,7 +4,7 @@
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
-use crate::group::{Group, LogEntry};
+use crate::group::{Group, Keys, LogEntry};
 use crate::io::{BLOCK, OpenFile};
 use crate::journal::{log_id, value_ref};
 use crate::types::{GroupId, KeyEntry, LogId};
@@ -76,11 +76,16 @@ async fn read_group(body: &mut BodyReader<'_>) -> std::result::Result<(GroupId, 
         group.purge_applied(purged);
     }
     let keys = body.field(8, |r| r.u64()).await?;
-    for _ in 0..keys {
+    let mut builder = Keys::builder();
+    for number in 0..keys {
         let len = usize::from(body.field(2, |r| r.u16()).await?);
-        let (key, entry) = body.field(len + 16 + 28, |r| key_entry(r, len)).await?;
-        group.keys.insert(&key, entry);
+        let pushed = body.field(len + 16 + 28, |r| {
+            let (key, entry) = key_entry(r, len)?;
+            Some(builder.push(key, &entry))
+        });
+        pushed.await?.map_err(|_| format!("key {number} is not above the one before it"))?;
     }
+    group.keys = builder.finish();
     Ok((id, group))
 }
 
@@ -98,8 +103,8 @@ fn option(r: &mut Reader<'_>) -> Option<Option<LogId>> {
     Some((some == 1).then_some(id))
 }
 
-fn key_entry(r: &mut Reader<'_>, len: usize) -> Option<(Vec<u8>, KeyEntry)> {
-    let key = r.bytes(len)?.to_vec();
+fn key_entry<'a>(r: &mut Reader<'a>, len: usize) -> Option<(&'a [u8], KeyEntry)> {
+    let key = r.bytes(len)?;
     let version = LogId { term: r.u64()?, index: r.u64()? };
     Some((key, KeyEntry { version, value: value_ref(r)? }))
 }

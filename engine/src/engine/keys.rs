@@ -57,11 +57,11 @@ impl Engine {
         }
         for transition in transitions {
             let version = transition.applied;
+            let logged = group.log.get(version.index);
             for change in transition.changes {
                 let old = match &change {
                     Change::Put { key, value } => {
-                        let entry = group.log.get(version.index);
-                        let Some(value) = entry.and_then(|e| e.values.get(*value)).copied() else {
+                        let Some(value) = logged.and_then(|e| e.values.get(*value)).copied() else {
                             continue;
                         };
                         space.link(&value);

@@ -212,8 +212,7 @@ impl Inner {
         }
         for left in [at.checked_sub(1), Some(at)].into_iter().flatten() {
             let pair = self.children.get(left).zip(self.children.get(left + 1));
-            let joined =
-                pair.and_then(|(a, b)| a.joined(self.separators.get(left), b, packer));
+            let joined = pair.and_then(|(a, b)| a.joined(self.separators.get(left), b, packer));
             if let Some(joined) = joined {
                 self.separators.remove(left);
                 self.children.remove(left + 1);

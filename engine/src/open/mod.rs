@@ -316,8 +316,8 @@ fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Resu
     let mut space = SpaceMap::new(geometry.data_blocks());
     for group in groups.values() {
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
-        for value in logged.chain(group.keys.iter().map(|(_, e)| &e.value)) {
-            if !space.restore(value) {
+        for value in logged.copied().chain(group.keys.iter().map(|(_, e)| e.value)) {
+            if !space.restore(&value) {
                 let message = format!(
                     "a value at {} of {} bytes lies outside the data area",
                     value.offset, value.len

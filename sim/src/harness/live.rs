@@ -57,5 +57,5 @@ fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
 
 fn of(view: &View) -> Vec<(Bytes, KeyEntry)> {
     let with_value = view.entries().filter(|(_, entry)| entry.value.len > 0);
-    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), *entry)).collect()
+    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), entry)).collect()
 }
