@@ -276,6 +276,15 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_do_not_ascend_are_not_loaded() {
+        let mut body = save(&example());
+        let (at, record) = (body.len() - 2 * 47, body.split_off(body.len() - 47));
+        body.splice(at..at, record);
+        let error = load_body(&body).err();
+        assert_eq!(error.as_deref(), Some("key 1 is not above the one before it"));
+    }
+
+    #[test]
     fn any_bytes_decode_to_a_state_or_to_the_reason_why_not() {
         let empty =
             save(&Groups::from([(GroupId(0), Group::default()), (GroupId(1), Group::default())]));
