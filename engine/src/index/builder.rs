@@ -1,6 +1,6 @@
 //! Building a tree from keys in ascending order, without searching: one pass, leaves nearly full.
 
-use super::leaf::LEAF_BYTES;
+use super::leaf::{LEAF_BYTES, Leaf};
 use super::node::{Inner, MAX_CHILDREN, Node, Split};
 use super::packer::Packer;
 use super::separators::between;
@@ -65,7 +65,7 @@ impl<V: Encoded> Builder<V> {
 
     /// Ends the leaf in the making. `next` is the separator behind it.
     fn end_leaf(&mut self, next: Vec<u8>) {
-        let leaf = Node::Leaf(self.packer.finish());
+        let leaf = Node::Leaf(Leaf::packed(&mut self.packer));
         let separator = std::mem::replace(&mut self.separator, next);
         self.add(0, (separator, leaf));
     }

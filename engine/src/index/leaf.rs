@@ -15,7 +15,7 @@
 //!   half a leaf costs half the memory. It grows and shrinks class by class.
 //! - A shared leaf is never changed. A change makes a new one.
 
-use super::packer::Packer;
+use super::packer::{COUNTERS, HEADER, Packer, SLOT, record_bytes};
 use super::varint;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -25,22 +25,22 @@ use std::sync::Arc;
 /// about forty keys of 24 bytes. Larger leaves cost more to copy while a snapshot is held, and the
 /// memory for smaller ones grows.
 pub(super) const LEAF_BYTES: usize = 2048 - COUNTERS;
-/// The two counters of an [`Arc`], in the same allocation as its content.
-const COUNTERS: usize = 16;
 /// Where the end of the records is kept.
 const END: usize = 2;
-/// Where the records begin.
-pub(super) const HEADER: usize = 6;
-/// Bytes of a start.
-pub(super) const SLOT: usize = 2;
-
 #[derive(Clone)]
 pub(super) struct Leaf(Arc<[u8]>);
 
 impl Leaf {
-    /// A leaf from its bytes, as [`Packer`] lays them out.
-    pub(super) fn of_bytes(bytes: &[u8]) -> Leaf {
-        Leaf(Arc::from(bytes))
+    /// The packer's records. The packer is empty afterwards.
+    pub(super) fn packed(packer: &mut Packer) -> Leaf {
+        Leaf(packer.finish())
+    }
+
+    /// Appends some records to a packer.
+    pub(super) fn pack(&self, range: Range<usize>, packer: &mut Packer) {
+        let from = self.start(range.start);
+        let starts = range.clone().map(|at| self.start(at) - from);
+        packer.push_records(self.records(range), starts);
     }
 
     pub(super) fn count(&self) -> usize {
@@ -88,12 +88,12 @@ impl Leaf {
     }
 
     /// The bytes of some records.
-    pub(super) fn records(&self, range: Range<usize>) -> &[u8] {
+    fn records(&self, range: Range<usize>) -> &[u8] {
         within(&self.0, self.start(range.start)..self.start(range.end))
     }
 
     /// Where a record starts, or the records end.
-    pub(super) fn start(&self, at: usize) -> usize {
+    fn start(&self, at: usize) -> usize {
         if at < self.count() { start(&self.0, at) } else { end(&self.0) }
     }
 
@@ -121,10 +121,10 @@ impl Leaf {
             move_starts(bytes, at + 1, old_bytes, new_bytes);
             write_record(within_mut(bytes, start..start + new_bytes), key, entry);
         } else {
-            packer.push_range(self, 0..at);
+            self.pack(0..at, packer);
             packer.push(key, entry);
-            packer.push_range(self, at + gone..self.count());
-            *self = packer.finish();
+            self.pack(at + gone..self.count(), packer);
+            *self = Leaf::packed(packer);
         }
         Vec::new()
     }
@@ -138,9 +138,9 @@ impl Leaf {
             remove_start(bytes, at);
             move_starts(bytes, at, old_bytes, 0);
         } else {
-            packer.push_range(self, 0..at);
-            packer.push_range(self, at + 1..self.count());
-            *self = packer.finish();
+            self.pack(0..at, packer);
+            self.pack(at + 1..self.count(), packer);
+            *self = Leaf::packed(packer);
         }
     }
 
@@ -164,34 +164,21 @@ impl Leaf {
             let with_it = packer.size() + record.len() + SLOT;
             let halved = leaves.is_empty() && packer.size() + record.len() / 2 > half;
             if !packer.is_empty() && (with_it > LEAF_BYTES || halved) {
-                leaves.push(packer.finish());
+                leaves.push(Leaf::packed(packer));
             }
             packer.push_record(record);
         }
-        let last = packer.finish();
+        let last = Leaf::packed(packer);
         let mut leaves = leaves.into_iter();
         *self = leaves.next().unwrap_or_else(|| last.clone());
         leaves.chain([last]).collect()
     }
 }
 
-/// The capacity for content of `size` bytes: with the counters, a size class of the usual
-/// allocators, which have four classes for each doubling.
-pub(super) fn capacity_for(size: usize) -> usize {
-    let bytes = (size + COUNTERS).max(64);
-    let step = 1 << ((bytes - 1).ilog2() - 2);
-    bytes.next_multiple_of(step) - COUNTERS
-}
-
 /// Whether content of `size` bytes may stay in this capacity: it fits, and is at most two classes
 /// below it. So sizes that swing around the border of a class do not copy the leaf each time.
 fn suits(size: usize, capacity: usize) -> bool {
     size <= capacity && capacity - size <= capacity.max(256) / 3
-}
-
-/// Bytes of a record.
-pub(super) fn record_bytes(key: &[u8], entry: &[u8]) -> usize {
-    varint::len(key.len() as u64) + key.len() + entry.len()
 }
 
 /// Writes a record into exactly its bytes.

@@ -121,7 +121,7 @@ impl<V: Encoded> Index<V> {
         entry.encode(encoded);
         let Some(root) = &mut self.root else {
             packer.push(key, encoded);
-            self.root = Some(Node::Leaf(packer.finish()));
+            self.root = Some(Node::Leaf(Leaf::packed(packer)));
             self.len = 1;
             return None;
         };

@@ -92,9 +92,9 @@ impl Node {
         match (self, right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
                 (left.size() + right.size() <= LEAF_BYTES / 4 * 3).then(|| {
-                    packer.push_range(left, 0..left.count());
-                    packer.push_range(right, 0..right.count());
-                    Node::Leaf(packer.finish())
+                    left.pack(0..left.count(), packer);
+                    right.pack(0..right.count(), packer);
+                    Node::Leaf(Leaf::packed(packer))
                 })
             }
             (Node::Inner(left), Node::Inner(right)) => {

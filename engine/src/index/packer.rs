@@ -1,9 +1,15 @@
 //! Packs records, given in key order, into a new leaf. Its buffers are used again, so a leaf costs
 //! one allocation.
 
-use super::leaf::{HEADER, Leaf, SLOT, capacity_for, record_bytes};
 use super::varint;
-use std::ops::Range;
+use std::sync::Arc;
+
+/// The two counters of an [`Arc`], in the same allocation as its content.
+pub(super) const COUNTERS: usize = 16;
+/// Where the records begin.
+pub(super) const HEADER: usize = 6;
+/// Bytes of a start.
+pub(super) const SLOT: usize = 2;
 
 /// A leaf in the making.
 pub(super) struct Packer {
@@ -34,7 +40,7 @@ impl Packer {
     }
 
     pub(super) fn push(&mut self, key: &[u8], entry: &[u8]) {
-        self.begin();
+        self.add_start(self.bytes.len());
         varint::put(&mut self.bytes, key.len() as u64);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(entry);
@@ -42,26 +48,27 @@ impl Packer {
 
     /// Appends a record of a leaf.
     pub(super) fn push_record(&mut self, record: &[u8]) {
-        self.begin();
+        self.add_start(self.bytes.len());
         self.bytes.extend_from_slice(record);
     }
 
-    /// Appends some records of a leaf.
-    pub(super) fn push_range(&mut self, leaf: &Leaf, range: Range<usize>) {
-        let (from, to) = (leaf.start(range.start), self.bytes.len());
-        self.bytes.extend_from_slice(leaf.records(range.clone()));
-        assert!(range.is_empty() || self.bytes.len() <= 1 << 16, "a leaf's starts have 16 bits");
-        self.starts.extend(range.map(|at| (leaf.start(at) - from + to) as u16));
+    /// Appends records of a leaf, which start at `starts` of these bytes.
+    pub(super) fn push_records(&mut self, records: &[u8], starts: impl Iterator<Item = usize>) {
+        let to = self.bytes.len();
+        self.bytes.extend_from_slice(records);
+        for start in starts {
+            self.add_start(to + start);
+        }
     }
 
-    fn begin(&mut self) {
-        let start = u16::try_from(self.bytes.len());
+    fn add_start(&mut self, start: usize) {
+        let start = u16::try_from(start);
         assert!(start.is_ok(), "only the last record of a leaf may be long");
         self.starts.push(start.unwrap_or_default());
     }
 
-    /// The leaf. The packer is empty afterwards.
-    pub(super) fn finish(&mut self) -> Leaf {
+    /// The bytes of the leaf. The packer is empty afterwards.
+    pub(super) fn finish(&mut self) -> Arc<[u8]> {
         let (end, count) = (self.bytes.len(), self.starts.len());
         let capacity = capacity_for(self.size());
         let (head, _) = self.bytes.split_at_mut(HEADER);
@@ -72,9 +79,22 @@ impl Packer {
         for start in self.starts.iter().rev() {
             self.bytes.extend_from_slice(&start.to_le_bytes());
         }
-        let leaf = Leaf::of_bytes(&self.bytes);
+        let leaf = Arc::from(self.bytes.as_slice());
         self.starts.clear();
         self.bytes.truncate(HEADER);
         leaf
     }
+}
+
+/// The capacity for content of `size` bytes: with the counters, a size class of the usual
+/// allocators, which have four classes for each doubling.
+pub(super) fn capacity_for(size: usize) -> usize {
+    let bytes = (size + COUNTERS).max(64);
+    let step = 1 << ((bytes - 1).ilog2() - 2);
+    bytes.next_multiple_of(step) - COUNTERS
+}
+
+/// Bytes of a record.
+pub(super) fn record_bytes(key: &[u8], entry: &[u8]) -> usize {
+    varint::len(key.len() as u64) + key.len() + entry.len()
 }

@@ -1,7 +1,8 @@
 //! The index against a `BTreeMap`.
 
-use super::leaf::{LEAF_BYTES, capacity_for};
+use super::leaf::LEAF_BYTES;
 use super::node::MAX_CHILDREN;
+use super::packer::capacity_for;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -325,7 +326,10 @@ fn a_change_copies_one_path_and_only_if_it_is_shared() {
     assert_eq!(addresses(&clone), before);
     let copied = addresses(&index).iter().zip(&before).filter(|(now, then)| now != then).count();
     assert_eq!(copied, 3, "a root, an inner node and a leaf");
-    index.remove(b"no such key");
+    let (clone_of_now, now) = (index.clone(), addresses(&index));
+    assert_eq!(index.remove(b"no such key"), None);
+    assert_eq!(addresses(&index), now);
+    drop(clone_of_now);
     assert_eq!(clone.get(b"00005000"), Some(blob(1, 28)));
 }
 
