@@ -131,7 +131,9 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
             }
         }
     }
-    report.notes.push("times are processor time of the one thread that works".to_owned());
+    report
+        .notes
+        .push("ns are processor time of the one thread that works; ms are wall clock".to_owned());
     report.notes.push(
         "memory is the growth of the resident set of a process that holds nothing else".to_owned(),
     );
