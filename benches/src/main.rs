@@ -15,7 +15,7 @@ mod target;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// As in the server.
+/// The allocator of the shipped binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -43,6 +43,8 @@ enum Command {
     Cluster(commands::cluster::Arguments),
     /// `cairn bench disk`, with fio beside its raw rows; writes docs/experiments.md.
     Experiments(commands::experiments::Arguments),
+    /// The engine's key index against other ordered maps with cheap copies.
+    Index(commands::index::Arguments),
     /// Sync-like system calls of each node during puts, counted by strace.
     Syscalls(commands::syscalls::Arguments),
 }
@@ -89,6 +91,7 @@ async fn run(command: Command) -> anyhow::Result<report::Report> {
         Command::Amplification(arguments) => commands::amplification::run(arguments).await,
         Command::Cluster(arguments) => commands::cluster::run(arguments).await,
         Command::Experiments(arguments) => commands::experiments::run(arguments).await,
+        Command::Index(arguments) => commands::index::run(arguments).await,
         Command::Syscalls(arguments) => commands::syscalls::run(arguments).await,
     }
 }

@@ -44,6 +44,7 @@
 //! write         append, the writer, syncs, the unsynced-ack flag, taking a checkpoint
 //! state         shared state, by the lock that guards it; views, reads, capacity
 //! checkpoint, group, journal, superblock, space, geometry, values   formats and structures
+//! index         an ordered map with an O(1) copy
 //! io            the device seam
 //! types, error, value_ref, layout, codec
 //! ```
@@ -57,6 +58,8 @@ mod engine;
 mod error;
 mod geometry;
 mod group;
+#[doc(hidden)]
+pub mod index;
 mod journal;
 mod layout;
 mod maintain;

@@ -4,4 +4,5 @@ pub mod amplification;
 pub mod cluster;
 pub mod engine;
 pub mod experiments;
+pub mod index;
 pub mod syscalls;

@@ -4,7 +4,7 @@
 
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
-use crate::group::{Group, LogEntry};
+use crate::group::{Group, Keys, LogEntry};
 use crate::io::{BLOCK, OpenFile, yield_once};
 use crate::journal::log_id;
 use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
@@ -82,10 +82,15 @@ async fn read_group(body: &mut BodyReader<'_>) -> Result<(GroupId, Group)> {
         group.purge_applied(purged);
     }
     let keys = body.next(|r| r.varint()).await?;
-    for _ in 0..keys {
-        let (key, entry) = body.next(key_entry).await?;
-        group.keys.insert(&key, entry);
+    let mut builder = Keys::builder();
+    for number in 0..keys {
+        let pushed = body.next(|r| {
+            let (key, entry) = key_entry(r)?;
+            Some(builder.push(key, &entry))
+        });
+        pushed.await?.map_err(|_| format!("key {number} is not above the one before it"))?;
     }
+    group.keys = builder.finish();
     Ok((id, group))
 }
 
@@ -113,8 +118,8 @@ fn entry(r: &mut Reader<'_>) -> Option<LogEntry> {
     LogEntry::from_body(id, sized(r)?, spilled)
 }
 
-fn key_entry(r: &mut Reader<'_>) -> Option<(Vec<u8>, KeyEntry)> {
-    let key = sized(r)?.to_vec();
+fn key_entry<'a>(r: &mut Reader<'a>) -> Option<(&'a [u8], KeyEntry)> {
+    let key = sized(r)?;
     let version = LogId { term: r.varint()?, index: r.varint()? };
     Some((key, KeyEntry { version, value: ValueRef::decode(r)? }))
 }
@@ -174,7 +179,7 @@ impl<'a> BodyReader<'a> {
     }
 
     /// What `decode` reads next. It is called again with more bytes if it wants more than are there.
-    async fn next<T>(&mut self, decode: impl Fn(&mut Reader<'_>) -> Option<T>) -> Result<T> {
+    async fn next<T>(&mut self, mut decode: impl FnMut(&mut Reader<'_>) -> Option<T>) -> Result<T> {
         loop {
             let rest = self.buffer.get(self.at..).unwrap_or_default();
             let mut r = Reader::new(rest);
@@ -297,6 +302,15 @@ mod tests {
             let groups = block_on(load(&file(&area), &header)).unwrap();
             assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
         }
+    }
+
+    #[test]
+    fn keys_that_do_not_ascend_are_not_loaded() {
+        let mut body = save(&example());
+        let (at, record) = (body.len() - 2 * 47, body.split_off(body.len() - 47));
+        body.splice(at..at, record);
+        let error = load_body(&body).err();
+        assert_eq!(error.as_deref(), Some("key 1 is not above the one before it"));
     }
 
     #[test]

@@ -53,11 +53,13 @@ impl Engine {
         }
         for transition in transitions {
             let version = transition.applied;
+            let logged = group.log.get(version.index).cloned();
             for change in transition.changes {
                 let old = match &change {
                     Change::Put { key, value } => {
-                        let entry = group.log.get(version.index);
-                        let Some(value) = entry.and_then(|e| e.values.get(*value)).cloned() else {
+                        let value =
+                            logged.as_ref().and_then(|entry| entry.values.get(*value)).cloned();
+                        let Some(value) = value else {
                             continue;
                         };
                         space.link(&value);

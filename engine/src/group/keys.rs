@@ -1,13 +1,15 @@
 //! The key namespace: an ordered map with an O(1) copy, so that views and checkpoints never stop
 //! writers.
 
-use crate::codec::{VARINT_BYTES_MAX, varint_bytes};
-use crate::types::{KeyEntry, ListItem, ListPage, ListQuery, LogId};
+use crate::codec::{Reader, VARINT_BYTES_MAX, put_varint, varint_bytes};
+use crate::index::{Builder, Encoded, Index, Item, Unordered};
+use crate::io::yield_once;
+use crate::types::{KeyEntry, ListItem, ListPage, ListQuery, LogId, ValueRef};
 use bytes::Bytes;
-use imbl::OrdMap;
 use std::ops::Bound;
-use std::sync::Arc;
 
+/// Nodes of the index that are freed before the task yields.
+const DROPPED_AT_ONCE: usize = 1024;
 /// The most bytes that a checkpoint needs for a key beside the key itself and the reference to its
 /// value.
 pub(crate) const KEY_FIXED_BYTES_MAX: u64 = 3 * VARINT_BYTES_MAX as u64;
@@ -19,16 +21,37 @@ fn checkpoint_bytes(key_len: usize, entry: &KeyEntry) -> u64 {
     (numbers + key_len + entry.value.encoded_bytes()) as u64
 }
 
+/// Term and index as varints, then the reference: about 28 bytes.
+impl Encoded for KeyEntry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.version.term);
+        put_varint(out, self.version.index);
+        self.value.encode(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<KeyEntry> {
+        let mut r = Reader::new(bytes);
+        let version = LogId { term: r.varint()?, index: r.varint()? };
+        let value = ValueRef::decode(&mut r)?;
+        (r.remaining() == 0).then_some(KeyEntry { version, value })
+    }
+}
+
 /// A group's keys. Cloning shares the tree; writers then copy only the path that they change.
 #[derive(Clone, Default)]
 pub(crate) struct Keys {
-    map: OrdMap<Arc<[u8]>, KeyEntry>,
+    map: Index<KeyEntry>,
     key_bytes: u64,
     value_bytes: u64,
     checkpoint_bytes: u64,
 }
 
 impl Keys {
+    /// Keys from an iterator in ascending order.
+    pub(crate) fn builder() -> KeysBuilder {
+        KeysBuilder { map: Builder::new(), key_bytes: 0, value_bytes: 0, checkpoint_bytes: 0 }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -49,14 +72,14 @@ impl Keys {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        self.map.get(key).cloned()
+        self.map.get(key)
     }
 
     /// Sets a key. Returns its old state.
     pub(crate) fn insert(&mut self, key: &[u8], entry: KeyEntry) -> Option<KeyEntry> {
+        let old = self.map.insert(key, &entry);
         self.value_bytes += u64::from(entry.value.len);
         self.checkpoint_bytes += checkpoint_bytes(key.len(), &entry);
-        let old = self.map.insert(Arc::from(key), entry);
         match &old {
             Some(old) => self.subtract(key, old),
             None => self.key_bytes += key.len() as u64,
@@ -77,29 +100,38 @@ impl Keys {
         self.checkpoint_bytes -= checkpoint_bytes(key.len(), old);
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<[u8]>, &KeyEntry)> {
-        self.map.iter()
+    /// Every key with its entry, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        self.map.iter().filter_map(pair)
+    }
+
+    /// Frees what nobody else shares, in pieces of less than a millisecond.
+    pub(crate) async fn drop_in_pieces(self) {
+        let mut remains = self.map.into_remains();
+        while remains.drop_some(DROPPED_AT_ONCE) {
+            yield_once().await;
+        }
     }
 
     /// A page of keys; see [`ListQuery`].
     pub(crate) fn list(&self, query: &ListQuery) -> ListPage {
         let prefix: &[u8] = &query.prefix;
         let after = query.start_after.as_deref();
-        let items: Box<dyn Iterator<Item = (&Arc<[u8]>, &KeyEntry)>> = if query.reverse {
-            let ends = [after.map(<[u8]>::to_vec), successor(prefix)];
-            let upper = ends.into_iter().flatten().min();
-            let upper = upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            Box::new(self.map.range::<_, [u8]>((Bound::Unbounded, upper)).rev())
+        let end = successor(prefix);
+        let from = if query.reverse {
+            let upper = [after, end.as_deref()].into_iter().flatten().min();
+            upper.map_or(Bound::Unbounded, Bound::Excluded)
         } else {
-            let lower = match after {
+            match after {
                 Some(after) if after >= prefix => Bound::Excluded(after),
                 _ => Bound::Included(prefix),
-            };
-            Box::new(self.map.range::<_, [u8]>((lower, Bound::Unbounded)))
+            }
         };
+        let items = self.map.range(from, query.reverse);
         let mut page = ListPage::default();
         let mut bytes = 0u64;
-        for (key, entry) in items.take_while(|(key, _)| key.starts_with(prefix)) {
+        let items = items.take_while(|item| item.key().starts_with(prefix));
+        for (key, entry) in items.filter_map(pair) {
             let value_bytes = if query.keys_only { 0 } else { u64::from(entry.value.len) };
             bytes = bytes.saturating_add(key.len() as u64 + value_bytes);
             let over = page.items.len() >= query.limit
@@ -108,9 +140,40 @@ impl Keys {
                 page.more = true;
                 break;
             }
-            page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry: entry.clone() });
+            page.items.push(ListItem { key: Bytes::copy_from_slice(key), entry });
         }
         page
+    }
+}
+
+fn pair<'a>(item: Item<'a, KeyEntry>) -> Option<(&'a [u8], KeyEntry)> {
+    Some((item.key(), item.entry()?))
+}
+
+/// [`Keys`] in the making.
+pub(crate) struct KeysBuilder {
+    map: Builder<KeyEntry>,
+    key_bytes: u64,
+    value_bytes: u64,
+    checkpoint_bytes: u64,
+}
+
+impl KeysBuilder {
+    /// Appends a key.
+    ///
+    /// # Errors
+    /// If it is not above the one before it.
+    pub(crate) fn push(&mut self, key: &[u8], entry: &KeyEntry) -> Result<(), Unordered> {
+        self.map.push(key, entry)?;
+        self.key_bytes += key.len() as u64;
+        self.value_bytes += u64::from(entry.value.len);
+        self.checkpoint_bytes += checkpoint_bytes(key.len(), entry);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Keys {
+        let KeysBuilder { map, key_bytes, value_bytes, checkpoint_bytes } = self;
+        Keys { map: map.finish(), key_bytes, value_bytes, checkpoint_bytes }
     }
 }
 
@@ -129,7 +192,7 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::ValueRef;
+    use crate::value_ref::tests::any_ref;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -176,6 +239,35 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_entry_is_read_back_and_nothing_shorter_or_longer_is_one(
+            term: u64, index: u64, value in any_ref(),
+        ) {
+            let entry = KeyEntry { version: LogId { term, index }, value };
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes);
+            prop_assert_eq!(KeyEntry::decode(&bytes), Some(entry));
+            prop_assert!((0..bytes.len()).all(|len| KeyEntry::decode(&bytes[..len]).is_none()));
+            bytes.push(0);
+            prop_assert_eq!(KeyEntry::decode(&bytes), None);
+        }
+
+        /// The sums of a built map are those of the inserts.
+        #[test]
+        fn keys_are_built_with_their_sums(
+            names in prop::collection::btree_map(prop::collection::vec(any::<u8>(), 0..20), any::<u32>(), 0..40),
+        ) {
+            let (mut keys, mut builder) = (Keys::default(), Keys::builder());
+            for (name, len) in &names {
+                keys.insert(name, entry(*len));
+                builder.push(name, &entry(*len)).unwrap();
+            }
+            let built = builder.finish();
+            prop_assert!(built.iter().eq(keys.iter()));
+            prop_assert_eq!(built.live_bytes(), keys.live_bytes());
+            prop_assert_eq!(built.checkpoint_bytes(), keys.checkpoint_bytes());
+        }
+
         /// Pages chained by their last key equal a plain scan, in both directions.
         #[test]
         fn chained_pages_are_a_scan(

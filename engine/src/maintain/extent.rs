@@ -103,7 +103,7 @@ impl Engine {
         let mut found = Vec::new();
         for (number, (key, entry)) in view.entries().filter(|_| reapplied).enumerate() {
             if wanted(&entry.value) {
-                found.push(Extent::of_key(Bytes::copy_from_slice(key), entry));
+                found.push(Extent::of_key(Bytes::copy_from_slice(key), &entry));
             }
             if number % STRIDE == STRIDE - 1 {
                 yield_once().await;

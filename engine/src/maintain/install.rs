@@ -228,7 +228,7 @@ impl Installer {
     pub async fn finish(mut self, applied: LogId, image: SharedImage) -> Result<()> {
         let mut claimed = self.claimed.take().ok_or(Error::Closed)?;
         let shared = self.shared.clone();
-        let target = shared
+        let (target, old) = shared
             .wait_until(|shared| {
                 let mut state = shared.state.lock();
                 if let Err(error) = state.check_open() {
@@ -248,10 +248,11 @@ impl Installer {
                 }
                 state.checkpoints.hold = true;
                 state.checkpoints.requested = true;
-                Some(Ok(state.checkpoints.begun + 1))
+                Some(Ok((state.checkpoints.begun + 1, keys)))
             })
             .await?;
         shared.signals.writer.notify_one();
+        old.drop_in_pieces().await;
         shared.wait_for_checkpoint(target).await
     }
 }

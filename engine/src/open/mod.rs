@@ -324,7 +324,7 @@ fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
 fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
     let values = groups.values().flat_map(|group| {
         let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
-        logged.chain(group.keys.iter().map(|(_, e)| &e.value))
+        logged.cloned().chain(group.keys.iter().map(|(_, e)| e.value))
     });
     SpaceMap::of(geometry.data_blocks(), values).map_err(|value| {
         Error::Invalid(format!(

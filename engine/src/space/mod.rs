@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::layout::{BLOCK_BYTES, shared_tail, whole_blocks};
 use crate::value_ref::{Run, ValueRef};
 use free::Free;
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The fraction of the data area that is the reserve, and its maximum in blocks: 1 GiB.
@@ -93,15 +94,19 @@ pub(crate) struct SpaceMap {
 impl SpaceMap {
     /// The map of an area of so many blocks that holds these values, one reference for each. `Err`
     /// is a value that lies outside the area, or one to which too much refers.
-    pub(crate) fn of<'a>(
+    pub(crate) fn of(
         blocks: u32,
-        values: impl IntoIterator<Item = &'a ValueRef>,
-    ) -> Result<SpaceMap, &'a ValueRef> {
+        values: impl IntoIterator<Item = impl Borrow<ValueRef>>,
+    ) -> Result<SpaceMap, ValueRef> {
         let mut live = vec![0u16; blocks as usize];
         for value in values {
+            let value = value.borrow();
             for (block, bytes) in parts(value) {
-                let count = live.get_mut(block as usize).ok_or(value)?;
-                *count = count.checked_add(bytes).ok_or(value)?;
+                let counted = live.get_mut(block as usize).and_then(|count| {
+                    *count = count.checked_add(bytes)?;
+                    Some(())
+                });
+                counted.ok_or_else(|| value.clone())?;
             }
         }
         let free = Free::new(free_runs(&live));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
 fn map(blocks: u32) -> SpaceMap {
-    SpaceMap::of(blocks, []).unwrap()
+    SpaceMap::of(blocks, [] as [ValueRef; 0]).unwrap()
 }
 
 fn record(map: &mut SpaceMap, sequence: u64) {
@@ -161,10 +161,10 @@ fn a_value_that_dies_before_its_block_is_closed_is_freed_once() {
 #[test]
 fn values_outside_the_area_or_with_too_many_references_are_named() {
     let outside = ValueRef::contiguous(4 * BLOCK_BYTES, 100, 0).unwrap();
-    assert_eq!(SpaceMap::of(4, [&outside]).err(), Some(&outside));
+    assert_eq!(SpaceMap::of(4, [&outside]).err(), Some(outside.clone()));
     let often = ValueRef::contiguous(0, BLOCK, 0).unwrap();
     assert!(SpaceMap::of(4, [&often; 15]).is_ok());
-    assert_eq!(SpaceMap::of(4, [&often; 16]).err(), Some(&often));
+    assert_eq!(SpaceMap::of(4, [&often; 16]).err(), Some(often.clone()));
 }
 
 proptest! {

@@ -67,8 +67,8 @@ impl View {
     }
 
     /// Every key with its state, in order; no I/O.
-    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyEntry)> {
-        self.keys.iter().map(|(key, entry)| (key.as_ref(), entry))
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], KeyEntry)> {
+        self.keys.iter()
     }
 
     /// A page of keys; no I/O.

@@ -8,14 +8,18 @@ use std::sync::atomic::Ordering;
 
 /// Writes a captured state to the device, then reclaims the journal.
 pub(super) async fn run(shared: Arc<Shared>, capture: Capture, sequence: u64, chain: u128) {
-    if let Err(error) = save(&shared, capture, sequence, chain).await {
+    if let Err(error) = save(&shared, &capture, sequence, chain).await {
         shared.fail(&error);
     }
     shared.signals.changed.notify_waiters();
     shared.signals.writer.notify_one();
+    // Most of the nodes may belong to the capture alone by now.
+    for group in capture.groups {
+        group.keys.drop_in_pieces().await;
+    }
 }
 
-async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128) -> Result<()> {
+async fn save(shared: &Arc<Shared>, capture: &Capture, sequence: u64, chain: u128) -> Result<()> {
     let ended = |s: &Shared| match s.failed() {
         Some(error) => Some(Err(error)),
         None => (s.progress.lock().written >= sequence).then_some(Ok(())),
@@ -28,7 +32,7 @@ async fn save(shared: &Arc<Shared>, capture: Capture, sequence: u64, chain: u128
     let incarnation = shared.facts.identity.incarnation;
     let header = Header { incarnation, number, sequence, chain, ..Header::default() };
     let sync_all = async { shared.sync_now().await.map(drop) };
-    let bytes = write(shared.files.area(area), &capture, header, sync_all).await?;
+    let bytes = write(shared.files.area(area), capture, header, sync_all).await?;
     shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
     if capture.replaces {
         // A snapshot replaced the state: the older checkpoint and the journal no longer lead to it.

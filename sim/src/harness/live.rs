@@ -65,5 +65,5 @@ fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
 
 fn of(view: &View) -> Vec<(Bytes, KeyEntry)> {
     let with_value = view.entries().filter(|(_, entry)| entry.value.len > 0);
-    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), entry.clone())).collect()
+    with_value.map(|(key, entry)| (Bytes::copy_from_slice(key), entry)).collect()
 }

@@ -29,7 +29,7 @@ pub(super) fn check(cluster: Arc<Cluster>, slot: u16, life: u32, view: View) {
 
 async fn read(machine: &Machine, life: u32, view: &View) -> Result<(), String> {
     for (key, entry) in view.entries() {
-        let read = view.read(entry).await;
+        let read = view.read(&entry).await;
         if machine.damaged() || machine.node().is_none_or(|(current, _)| current != life) {
             return Ok(());
         }
