@@ -204,8 +204,10 @@ mod tests {
     use super::*;
     use crate::checkpoint::capture::{Capture, CapturedGroup};
     use crate::checkpoint::save::write;
+    use crate::codec::put_varint;
     use crate::io::FileKind;
     use crate::io::memory::Memory;
+    use crate::journal::put_log_id;
     use crate::types::Run;
     use bytes::BufMut;
     use futures::executor::block_on;
@@ -306,9 +308,23 @@ mod tests {
 
     #[test]
     fn keys_that_do_not_ascend_are_not_loaded() {
-        let mut body = save(&example());
-        let (at, record) = (body.len() - 2 * 47, body.split_off(body.len() - 47));
-        body.splice(at..at, record);
+        let groups = example();
+        let keys = groups.values().next_back().unwrap().keys.iter();
+        let mut records: Vec<Vec<u8>> = keys
+            .map(|(key, entry)| {
+                let mut record = Vec::new();
+                put_varint(&mut record, key.len() as u64);
+                record.extend_from_slice(key);
+                put_log_id(&mut record, entry.version);
+                entry.value.encode(&mut record);
+                record
+            })
+            .collect();
+        let mut body = save(&groups);
+        assert!(records.len() > 1 && body.ends_with(&records.concat()));
+        body.truncate(body.len() - records.concat().len());
+        records.reverse();
+        body.extend(records.concat());
         let error = load_body(&body).err();
         assert_eq!(error.as_deref(), Some("key 1 is not above the one before it"));
     }

@@ -142,6 +142,11 @@ impl Core {
         self.files.get(&kind).is_some_and(|file| file.as_written(offset, len))
     }
 
+    /// The size of a file in bytes, if it is there.
+    pub fn size(&self, kind: FileKind) -> Option<u64> {
+        self.files.get(&kind).map(FileImage::size)
+    }
+
     /// These bytes of a file, without counting as a read; `None` if they cannot be read.
     pub fn bytes(&self, kind: FileKind, offset: u64, len: usize) -> Option<Vec<u8>> {
         self.files.get(&kind)?.bytes(offset, len)

@@ -102,6 +102,11 @@ impl SimDisk {
         self.inner.lock().core.as_written(kind, offset, len)
     }
 
+    /// See [`Core::size`].
+    pub fn size(&self, kind: FileKind) -> Option<u64> {
+        self.inner.lock().core.size(kind)
+    }
+
     /// See [`Core::bytes`].
     pub fn bytes(&self, kind: FileKind, offset: u64, len: usize) -> Option<Vec<u8>> {
         self.inner.lock().core.bytes(kind, offset, len)
