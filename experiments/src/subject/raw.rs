@@ -126,3 +126,34 @@ impl Worker for RawWriter {
         Ok(())
     }
 }
+
+/// One reader of a raw file: it reads 4 KiB at random offsets, over and over.
+pub struct RawReader {
+    device: Arc<dyn Device>,
+    buf: Option<AlignedBuf>,
+    rng: StdRng,
+}
+
+impl RawReader {
+    /// `depth` readers.
+    pub fn many(device: &Arc<dyn Device>, depth: usize, seed: u64) -> Vec<RawReader> {
+        (0..depth as u64)
+            .map(|slot| RawReader {
+                device: Arc::clone(device),
+                buf: Some(AlignedBuf::zeroed(BLOCK)),
+                rng: StdRng::seed_from_u64(seed ^ (slot << 32)),
+            })
+            .collect()
+    }
+}
+
+impl Worker for RawReader {
+    async fn step(&mut self) -> Result<()> {
+        let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
+        let buf = self.buf.take().context("the buffer was lost with a failed read")?;
+        let (outcome, buf) = self.device.read(block * BLOCK as u64, buf).await;
+        outcome.context("raw read")?;
+        self.buf = Some(buf);
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! The run: the rows of four tables, measured in alternating rounds.
+//!
+//! What holds here: the rows of a phase alternate, and every second round runs them in the reverse
+//! order. What a row leaves to the background ends before the next row, outside of the measured time.
+//! Gets come first, when all values lie where the preload and its end put them.
+
+use crate::places::{self, Made, Places};
+use crate::plan::{DEPTHS, LEAST_ROUNDS, Plan};
+use crate::sides::{Load, Side};
+use crate::values::{KEY_BYTES, Values};
+use anyhow::{Context, Result, ensure};
+use cairn_experiments::{
+    Check, FileStore, FileSync, Place, Samples, Stop, Stopped, Table, median, spread,
+    sync_filesystem,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// The part of the time that gets may take.
+const GETS: f64 = 0.4;
+/// The run ends rather than leave less than this on the filesystem.
+const SPARE_BYTES: u64 = 1 << 30;
+/// The most by which rate × mean latency may differ from the number of requests under way.
+const LITTLE_TOLERANCE: f64 = 0.15;
+
+/// What the run found.
+#[derive(Serialize)]
+pub struct Output {
+    /// What was measured, and the versions and settings of the peers.
+    pub settings: BTreeMap<String, String>,
+    /// The figures.
+    pub tables: Vec<Table>,
+    /// What must hold if the figures are to be believed.
+    pub checks: Vec<Check>,
+    /// What a reader must know to believe them.
+    pub notes: Vec<String>,
+}
+
+/// A row of a table.
+struct Row {
+    name: String,
+    answered_by: String,
+    side: Made<Side>,
+    depth: usize,
+    rounds: Vec<Samples>,
+    /// Bytes written to the filesystem for each byte of a value.
+    written: Vec<f64>,
+}
+
+impl Row {
+    fn new(name: &str, answered_by: &str, side: Made<Side>) -> Row {
+        Row {
+            name: name.to_owned(),
+            answered_by: answered_by.to_owned(),
+            side,
+            depth: 1,
+            rounds: Vec::new(),
+            written: Vec::new(),
+        }
+    }
+}
+
+/// Runs the plan. What it makes is removed when this returns, and when the future is dropped.
+///
+/// # Errors
+/// The first failure; `Stopped`.
+pub async fn run(plan: &Plan, stop: &Stop) -> Result<Output> {
+    let began = Instant::now();
+    std::fs::create_dir_all(&plan.dir).with_context(|| plan.dir.display().to_string())?;
+    let place = Place::make(&plan.dir, plan.bytes())?;
+    let values = Values::new(plan.keys, plan.value_bytes);
+    let places = places::make(plan, &values, &place, stop).await?;
+    let mut settings = settings(plan);
+    settings.extend(places.peers());
+
+    let (mut gets, mut puts) = (Vec::new(), Vec::new());
+    for depth in DEPTHS {
+        gets.extend(get_rows(&places).into_iter().map(|row| Row { depth, ..row }));
+        puts.extend(put_rows(&places, plan, depth)?.into_iter().map(|row| Row { depth, ..row }));
+    }
+    let phase = Phase { plan, values: &values, folder: &place.path(""), stop };
+    let left = plan.time.saturating_sub(began.elapsed());
+    let gets_end = Instant::now() + left.mul_f64(GETS);
+    phase.rounds("get", &mut gets, gets_end).await?;
+    phase.rounds("put", &mut puts, began + plan.time).await?;
+
+    let mut tables = Vec::new();
+    for (what, rows) in [("Puts", &puts), ("Uncached gets", &gets)] {
+        for depth in DEPTHS {
+            let title = format!("{what} of {} B, {depth} under way", plan.value_bytes);
+            tables.push(table(title, rows.iter().filter(|row| row.depth == depth)));
+        }
+    }
+    let checks = gets.iter().chain(&puts).flat_map(checks).collect();
+    drop((gets, puts));
+    places.close().await?;
+    drop(place);
+    settings.insert("seconds of the run".to_owned(), began.elapsed().as_secs().to_string());
+    Ok(Output { settings, tables, checks, notes: notes(plan) })
+}
+
+fn settings(plan: &Plan) -> BTreeMap<String, String> {
+    let limit = format!("{} of {:?}", plan.rounds, plan.limit());
+    [
+        ("value bytes", plan.value_bytes.to_string()),
+        ("key bytes", KEY_BYTES.to_string()),
+        ("keys, all put before the rounds", plan.keys.to_string()),
+        ("rounds", limit),
+        ("quick", plan.quick.to_string()),
+        (
+            "Cairn",
+            format!(
+                "{}, engine of {} MiB",
+                crate::store::locked("cairn-engine"),
+                plan.engine_bytes() >> 20
+            ),
+        ),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+fn get_rows(places: &Places) -> Vec<Row> {
+    let device = "device";
+    #[cfg(feature = "rocksdb")]
+    let rocks = places.direct_gets.clone().map(Side::RocksGets);
+    #[cfg(not(feature = "rocksdb"))]
+    let rocks = places.direct.clone().and_then(|_| Err("this build is without RocksDB".to_owned()));
+    let files = places.files.clone().and_then(|folder| {
+        places.o_direct.clone()?;
+        let made = FileStore::make(&folder, true, FileSync::Nothing);
+        made.map_err(|error| format!("{error:#}"))
+    });
+    let no_direct = |peer: &str| Err(format!("{peer} has no direct reads"));
+    vec![
+        Row::new("raw random 4 KiB reads", device, places.raw.clone().map(Side::RawReads)),
+        Row::new("Cairn", device, places.replicated.clone().map(Side::EngineGets)),
+        Row::new("RocksDB, direct reads", device, rocks),
+        Row::new("redb", "", no_direct("redb")),
+        Row::new("fjall", "", no_direct("fjall")),
+        Row::new("a file for each object, O_DIRECT", device, files.map(Side::FileGets)),
+    ]
+}
+
+fn put_rows(places: &Places, plan: &Plan, depth: usize) -> Result<Vec<Row>> {
+    let store = |store: &Made<_>, synced, grouped| -> Made<Side> {
+        if grouped && depth == 1 {
+            return Err("one put under way has none to be committed with".to_owned());
+        }
+        let store = store.clone()?;
+        Ok(Side::StorePuts { store, synced, grouped })
+    };
+    let background = "device; disk within 1 s or 64 MiB, in the background";
+    let (rocks, direct) = (&places.rocks, &places.direct);
+    let (redb, fjall) = (&places.redb, &places.fjall);
+    let (disk, cache, memory) = ("disk", "page cache", "memory of the process");
+    let mut rows = vec![
+        Row::new("Cairn, replicated", background, places.replicated.clone().map(Side::EnginePuts)),
+        Row::new("Cairn, sync", disk, places.synced.clone().map(Side::EnginePuts)),
+        Row::new("RocksDB, WAL synced", disk, store(rocks, true, false)),
+        Row::new("RocksDB, WAL synced, tables O_DIRECT", disk, store(direct, true, false)),
+        Row::new("RocksDB, WAL not synced", cache, store(rocks, false, false)),
+        Row::new("RocksDB, WAL not synced, tables O_DIRECT", cache, store(direct, false, false)),
+        Row::new("redb, durable", disk, store(redb, true, false)),
+        Row::new("redb, durable, one commit for all that wait", disk, store(redb, true, true)),
+        Row::new("redb, not durable", memory, store(redb, false, false)),
+        Row::new("fjall, journal synced", disk, store(fjall, true, false)),
+        Row::new(
+            "fjall, journal synced, one sync for all that wait",
+            disk,
+            store(fjall, true, true),
+        ),
+        Row::new("fjall, journal not synced", cache, store(fjall, false, false)),
+    ];
+    for direct in [false, true] {
+        for sync in [FileSync::File, FileSync::Nothing] {
+            rows.push(file_row(places, plan, direct, sync)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn file_row(places: &Places, plan: &Plan, direct: bool, sync: FileSync) -> Result<Row> {
+    let how = if direct { "O_DIRECT" } else { "buffered" };
+    let synced = if sync == FileSync::Nothing { "no fsync" } else { "fsync of the file" };
+    let answered_by = match (direct, sync) {
+        (true, FileSync::Nothing) => "device, but the file is known in memory only",
+        (_, sync) => sync.answered_by(),
+    };
+    let side = places.files.clone().and_then(|folder| {
+        if direct {
+            places.o_direct.clone()?;
+            if !plan.value_bytes.is_multiple_of(4096) {
+                return Err("O_DIRECT writes whole blocks, and these values are none".to_owned());
+            }
+        }
+        let made = FileStore::make(&folder, direct, sync);
+        made.map(Side::FilePuts).map_err(|error| format!("{error:#}"))
+    });
+    Ok(Row::new(&format!("a file for each object, {how}, {synced}"), answered_by, side))
+}
+
+struct Phase<'a> {
+    plan: &'a Plan,
+    values: &'a Values,
+    folder: &'a Path,
+    stop: &'a Stop,
+}
+
+impl Phase<'_> {
+    /// Measures the rows in alternating rounds, until another one would not end in time.
+    async fn rounds(&self, what: &str, rows: &mut [Row], until: Instant) -> Result<()> {
+        for round in 0..self.plan.rounds {
+            let began = Instant::now();
+            let mut ordered: Vec<&mut Row> = rows.iter_mut().collect();
+            if round % 2 == 1 {
+                ordered.reverse();
+            }
+            for row in ordered {
+                let name = format!("{what}, {} under way: {}", row.depth, row.name);
+                self.one(row, round).await.context(name)?;
+            }
+            let (took, of) = (began.elapsed(), self.plan.rounds);
+            eprintln!("{what}s: round {} of {of} in {:.1} s", round + 1, took.as_secs_f64());
+            if Instant::now() + took > until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn one(&self, row: &mut Row, round: usize) -> Result<()> {
+        let Ok(side) = &row.side else { return Ok(()) };
+        if self.stop.is_set() {
+            return Err(Stopped.into());
+        }
+        let load = Load {
+            depth: row.depth,
+            limit: self.plan.limit(),
+            seed: round as u64 + 1,
+            stop: self.stop.clone(),
+        };
+        let before = written_bytes()?;
+        let samples = side.round(self.values, &load).await?;
+        let settled = side.settle().await?;
+        sync_filesystem(self.folder).await?;
+        let written = (written_bytes()? - before) as f64;
+        let free = cairn_engine::io::free_space(self.folder).context("free space")?.free_bytes;
+        ensure!(free >= SPARE_BYTES, "only {} MiB are free", free >> 20);
+        let user = samples.answered.saturating_mul(self.plan.value_bytes as u64);
+        // Bytes of work that goes on would be missing here, and counted for another row.
+        row.written.push(if settled { written / user as f64 } else { f64::NAN });
+        row.rounds.push(samples);
+        Ok(())
+    }
+}
+
+/// Bytes that this process had written to filesystems.
+fn written_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").context("/proc/self/io")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|bytes| bytes.trim().parse().ok()).context("/proc/self/io has no write_bytes")
+}
+
+fn table<'a>(title: String, rows: impl Iterator<Item = &'a Row>) -> Table {
+    let columns = [
+        ("rate", "/s"),
+        ("p50", "µs"),
+        ("p99", "µs"),
+        ("p99.9", "µs"),
+        ("rate × mean", ""),
+        ("written", "B/B"),
+    ];
+    let puts = title.starts_with("Puts");
+    let mut table = Table::new(title, if puts { &columns } else { &columns[..5] });
+    for row in rows {
+        if let Err(reason) = &row.side {
+            table.not_made(&row.name, reason);
+            continue;
+        }
+        let each =
+            |of: &dyn Fn(&Samples) -> f64| spread(&row.rounds.iter().map(of).collect::<Vec<_>>());
+        let mut figures = vec![
+            each(&Samples::rate),
+            each(&|samples| samples.quantile_us(0.5)),
+            each(&|samples| samples.quantile_us(0.99)),
+            each(&|samples| samples.quantile_us(0.999)),
+            each(&Samples::under_way),
+        ];
+        if puts {
+            figures.push(spread(&row.written));
+        }
+        table.measured(&row.name, &row.answered_by, figures);
+    }
+    table
+}
+
+fn checks(row: &Row) -> Vec<Check> {
+    if row.side.is_err() {
+        return Vec::new();
+    }
+    let Row { name, depth, rounds, .. } = row;
+    let under_way = median(&rounds.iter().map(Samples::under_way).collect::<Vec<_>>());
+    vec![
+        Check {
+            name: format!("{name}, {depth} under way: at least {LEAST_ROUNDS} rounds"),
+            passed: rounds.len() >= LEAST_ROUNDS,
+            found: rounds.len().to_string(),
+        },
+        Check {
+            name: format!("{name}: rate × mean latency is the {depth} under way, within 15 %"),
+            // Not a number is not within.
+            passed: (under_way / *depth as f64 - 1.0).abs() <= LITTLE_TOLERANCE,
+            found: format!("{under_way:.2}"),
+        },
+    ]
+}
+
+fn notes(plan: &Plan) -> Vec<String> {
+    let Plan { keys, value_bytes, .. } = plan;
+    [
+        format!("each of the {keys} keys was put once before the first round; a put overwrites one of them, each equally likely, with {value_bytes} random bytes"),
+        "every side has the same number of requests under way: tasks for Cairn and the raw reads, a thread for each request for the others, whose calls block".to_owned(),
+        "Cairn appends each put to a log and applies it, as a node does, without replication".to_owned(),
+        "rounds are short: what an LSM tree leaves to compaction ends after its round, outside of the measured time; its bytes are in the column «written»".to_owned(),
+        "«written» is what the kernel counts for the process until the background work of the round has ended, over the bytes of the values; it has no blocks of the filesystem's own journal".to_owned(),
+        "redb has no group commit and fjall syncs for each thread; the rows «for all that wait» put up to 64 waiting puts into one commit, as an application can".to_owned(),
+        "values are in the tables of the LSM trees; separating them from the keys was not measured".to_owned(),
+        "gets read values from the device: Cairn and RocksDB have their indexes in memory, a file is opened for each get".to_owned(),
+    ]
+    .into()
+}
