@@ -16,7 +16,7 @@ use crate::store::redb::Redb;
 use crate::values::Values;
 use anyhow::{Context, Result};
 use cairn_engine::Mode;
-use cairn_engine::io::{AlignedBuf, Backend, Device};
+use cairn_engine::io::{AlignedBuf, Backend, Device, FileKind};
 use cairn_experiments::{
     EngineLog, FileStore, FileSync, Place, Stop, Stopped, make_engine, make_raw_device,
     sync_filesystem,
@@ -40,8 +40,8 @@ pub struct Places {
     pub replicated: Made<EngineLog>,
     /// Cairn in mode `sync`.
     pub synced: Made<EngineLog>,
-    /// The raw file.
-    pub raw: Made<Arc<dyn Device>>,
+    /// The raw file, through Cairn's device code, and its path.
+    pub raw: Made<(Arc<dyn Device>, PathBuf)>,
     /// RocksDB, buffered.
     pub rocks: Made<Arc<dyn Store>>,
     /// RocksDB, direct.
@@ -147,7 +147,7 @@ impl Maker<'_> {
     }
 
     /// A file of random bytes, as large as all objects.
-    async fn raw(&self) -> Result<Arc<dyn Device>> {
+    async fn raw(&self) -> Result<(Arc<dyn Device>, PathBuf)> {
         self.place.direct().map_err(anyhow::Error::msg)?;
         let bytes = self.plan.data_bytes().next_multiple_of(PIECE as u64);
         let path = self.place.path("raw");
@@ -161,7 +161,7 @@ impl Maker<'_> {
             buf = same;
         }
         device.sync().await.context("raw sync")?;
-        Ok(device)
+        Ok((device, path.join(FileKind::Data.name())))
     }
 
     async fn store<S: Store>(

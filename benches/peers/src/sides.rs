@@ -11,10 +11,11 @@ use crate::values::{Values, key};
 use anyhow::{Context, Result, ensure};
 use cairn_engine::io::{AlignedBuf, Device};
 use cairn_experiments::{
-    BlockingWorker, EngineLog, FileStore, Limit, RawReader, Samples, Stop, Worker, drive_blocking,
-    drive_until,
+    BlockingWorker, EngineLog, FileReader, FileStore, Limit, RawReader, Samples, Stop, Worker,
+    drive_blocking, drive_until,
 };
 use rand::rngs::StdRng;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub enum Side {
     EngineGets(EngineLog),
     /// Direct reads of a file, through the engine's device code.
     RawReads(Arc<dyn Device>),
+    /// The same reads of the same file, by threads.
+    FileReads(PathBuf),
     /// Puts into a peer.
     StorePuts {
         /// The peer's store.
@@ -84,6 +87,10 @@ impl Side {
             }
             Side::RawReads(device) => {
                 drive_until(RawReader::many(device, depth, seed), limit, stop).await
+            }
+            Side::FileReads(file) => {
+                let readers = FileReader::many(file, depth, seed)?;
+                drive_blocking(readers, limit, stop).await
             }
             Side::StorePuts { store, synced, grouped: false } => {
                 let put = |client| StorePut(Arc::clone(store), *synced, client);

@@ -4,4 +4,7 @@ pub mod amplification;
 pub mod cluster;
 pub mod engine;
 pub mod experiments;
+pub mod lossy;
+pub mod peers;
 pub mod syscalls;
+pub mod table;

@@ -195,11 +195,7 @@ pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> 
 ///
 /// # Errors
 /// The first error of a worker; [`Stopped`](super::Stopped).
-pub async fn drive_until<W: Worker>(
-    workers: Vec<W>,
-    limit: Limit,
-    stop: &Stop,
-) -> Result<Samples> {
+pub async fn drive_until<W: Worker>(workers: Vec<W>, limit: Limit, stop: &Stop) -> Result<Samples> {
     let window = Window::open(limit, stop);
     let mut tasks: JoinSet<Result<Recorder>> = JoinSet::new();
     for mut worker in workers {
