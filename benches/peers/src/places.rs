@@ -76,10 +76,13 @@ pub async fn make(plan: &Plan, values: &Values, place: &Place, stop: &Stop) -> R
     let synced = maker.one("Cairn, sync", maker.engine(Mode::Sync)).await?;
     let raw = maker.one("the raw file", maker.raw()).await?;
     #[cfg(feature = "rocksdb")]
-    let (rocks, direct_gets) = (
-        maker.one("RocksDB", maker.rocks("rocksdb", false)).await?,
-        maker.one("RocksDB, direct", maker.rocks("rocksdb-direct", true)).await?,
-    );
+    let (rocks, direct_gets) = match &plan.without_rocksdb {
+        Some(reason) => (Err(reason.clone()), Err(reason.clone())),
+        None => (
+            maker.one("RocksDB", maker.rocks("rocksdb", false)).await?,
+            maker.one("RocksDB, direct", maker.rocks("rocksdb-direct", true)).await?,
+        ),
+    };
     #[cfg(feature = "rocksdb")]
     let (rocks, direct) = (as_store(&rocks), as_store(&direct_gets));
     #[cfg(not(feature = "rocksdb"))]

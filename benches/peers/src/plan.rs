@@ -32,7 +32,7 @@ pub struct Arguments {
     /// Rounds of each row.
     #[arg(long, default_value_t = LEAST_ROUNDS as u64, value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
-    /// Why RocksDB is not part of this build.
+    /// Why RocksDB is not measured.
     #[arg(long)]
     pub without_rocksdb: Option<String>,
 }
@@ -49,7 +49,7 @@ pub struct Plan {
     pub keys: u64,
     /// Rounds of each row.
     pub rounds: usize,
-    /// Why RocksDB is not part of this build.
+    /// Why RocksDB is not measured.
     pub without_rocksdb: Option<String>,
     /// The most time for putting all keys into one store.
     pub preload: Duration,

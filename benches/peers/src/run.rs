@@ -20,6 +20,16 @@ use std::time::Instant;
 
 /// The part of the time that gets may take.
 const GETS: f64 = 0.4;
+/// What keeps the objects of rows that put. Rows that differ in what they sync share one.
+const STORES: [&str; 7] = [
+    "Cairn, replicated",
+    "Cairn, sync",
+    "RocksDB",
+    "RocksDB, tables O_DIRECT",
+    "redb",
+    "fjall",
+    "a file for each object",
+];
 /// The run ends rather than leave less than this on the filesystem.
 const SPARE_BYTES: u64 = 1 << 30;
 /// The most by which rate × mean latency may differ from the number of requests under way.
@@ -38,6 +48,25 @@ pub struct Output {
     pub notes: Vec<String>,
 }
 
+/// Bytes of all rounds.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    /// By the kernel's count.
+    to_files: u64,
+    /// Of values.
+    of_values: u64,
+    /// Whether some of the work in the background did not end in time, so that bytes are missing.
+    incomplete: bool,
+}
+
+impl Written {
+    fn add(&mut self, other: Written) {
+        self.to_files += other.to_files;
+        self.of_values += other.of_values;
+        self.incomplete |= other.incomplete;
+    }
+}
+
 /// A row of a table.
 struct Row {
     name: String,
@@ -45,8 +74,7 @@ struct Row {
     side: Made<Side>,
     depth: usize,
     rounds: Vec<Samples>,
-    /// Bytes written to the filesystem for each byte of a value.
-    written: Vec<f64>,
+    written: Written,
 }
 
 impl Row {
@@ -57,8 +85,20 @@ impl Row {
             side,
             depth: 1,
             rounds: Vec::new(),
-            written: Vec::new(),
+            written: Written::default(),
         }
+    }
+
+    /// The one of [`STORES`] that has its objects; empty if none has.
+    fn store(&self) -> &'static str {
+        // A longer name may begin with a shorter one.
+        let direct = self.name.starts_with("RocksDB") && self.name.ends_with("O_DIRECT");
+        let found = STORES.iter().find(|store| match **store {
+            "RocksDB, tables O_DIRECT" => direct,
+            "RocksDB" => !direct && self.name.starts_with("RocksDB"),
+            store => self.name.starts_with(store),
+        });
+        found.copied().unwrap_or_default()
     }
 
     /// Whether its requests wait in threads for a lock that need not be fair.
@@ -111,6 +151,7 @@ pub async fn run(plan: &Plan, stop: &Stop) -> Result<Output> {
             tables.push(table(title, rows.iter().filter(|row| row.depth == depth)));
         }
     }
+    tables.push(phase.written(&puts).await?);
     let checks = gets.iter().chain(&puts).flat_map(checks).collect();
     let mut notes = notes(plan);
     notes.extend(gets.iter().chain(&puts).filter_map(starved));
@@ -269,14 +310,45 @@ impl Phase<'_> {
         let samples = side.round(self.values, &load).await?;
         let settled = side.settle().await?;
         sync_filesystem(self.folder).await?;
-        let written = (written_bytes()? - before) as f64;
         let free = cairn_engine::io::free_space(self.folder).context("free space")?.free_bytes;
         ensure!(free >= SPARE_BYTES, "only {} MiB are free", free >> 20);
-        let user = samples.answered.saturating_mul(self.plan.value_bytes as u64);
-        // Bytes of work that goes on would be missing here, and counted for another row.
-        row.written.push(if settled { written / user as f64 } else { f64::NAN });
+        row.written.add(Written {
+            to_files: written_bytes()?.saturating_sub(before),
+            of_values: samples.answered.saturating_mul(self.plan.value_bytes as u64),
+            incomplete: !settled,
+        });
         row.rounds.push(samples);
         Ok(())
+    }
+
+    /// What each store wrote in all rounds of its rows, and in the end.
+    async fn written(&self, rows: &[Row]) -> Result<Table> {
+        let title = format!("Bytes written, puts of {} B, all rounds", self.plan.value_bytes);
+        let mut table = Table::new(title, &[("written", "B/B")]);
+        for name in STORES {
+            let of_store = || rows.iter().filter(|row| row.store() == name);
+            let Some(first) = of_store().next() else { continue };
+            let side = match &first.side {
+                Ok(side) => side,
+                Err(reason) => {
+                    table.not_made(name, reason);
+                    continue;
+                }
+            };
+            let before = written_bytes()?;
+            let incomplete = !side.finish().await.context(name)?;
+            sync_filesystem(self.folder).await?;
+            let to_files = written_bytes()?.saturating_sub(before);
+            let mut written = Written { to_files, of_values: 0, incomplete };
+            of_store().for_each(|row| written.add(row.written));
+            if written.incomplete {
+                table.not_made(name, "its work in the background did not end in time");
+                continue;
+            }
+            let figure = written.to_files as f64 / written.of_values as f64;
+            table.measured(name, "disk", vec![spread(&[figure])]);
+        }
+        Ok(table)
     }
 }
 
@@ -288,16 +360,9 @@ fn written_bytes() -> Result<u64> {
 }
 
 fn table<'a>(title: String, rows: impl Iterator<Item = &'a Row>) -> Table {
-    let columns = [
-        ("rate", "/s"),
-        ("p50", "µs"),
-        ("p99", "µs"),
-        ("p99.9", "µs"),
-        ("rate × mean", ""),
-        ("written", "B/B"),
-    ];
-    let puts = title.starts_with("Puts");
-    let mut table = Table::new(title, if puts { &columns } else { &columns[..5] });
+    let columns =
+        [("rate", "/s"), ("p50", "µs"), ("p99", "µs"), ("p99.9", "µs"), ("rate × mean", "")];
+    let mut table = Table::new(title, &columns);
     for row in rows {
         if let Err(reason) = &row.side {
             table.not_made(&row.name, reason);
@@ -309,16 +374,13 @@ fn table<'a>(title: String, rows: impl Iterator<Item = &'a Row>) -> Table {
             true => each(&|samples| samples.quantile_us(quantile)),
             false => None,
         };
-        let mut figures = vec![
+        let figures = vec![
             each(&Samples::rate),
             latency(0.5),
             latency(0.99),
             latency(0.999),
             each(&Samples::under_way),
         ];
-        if puts {
-            figures.push(spread(&row.written));
-        }
         table.measured(&row.name, &row.answered_by, figures);
     }
     table
@@ -362,11 +424,45 @@ fn notes(plan: &Plan) -> Vec<String> {
         format!("each of the {keys} keys was put once before the first round; a put overwrites one of them, each equally likely, with {value_bytes} random bytes"),
         "every side has the same number of requests under way: tasks for Cairn and for the raw reads through its device code, a thread for each request for the others, whose calls block".to_owned(),
         "Cairn appends each put to a log and applies it, as a node does, without replication".to_owned(),
-        "rounds are short: what an LSM tree leaves to compaction ends after its round, outside of the measured time; its bytes are in the column «written»".to_owned(),
-        "«written» is what the kernel counts for the process until the background work of the round has ended, over the bytes of the values; it has no blocks of the filesystem's own journal".to_owned(),
+        "rounds are short: what an LSM tree leaves to compaction ends after its round, outside of the measured time; its bytes are in the table of bytes written".to_owned(),
+        "bytes written are what the kernel counts for the process in all rounds, with what is in memory written at the end and compacted, over the bytes of the values; the filesystem's own journal is not among them".to_owned(),
         "redb has no group commit and fjall syncs for each thread; the rows «for all that wait» put up to 64 waiting puts into one commit, as an application can".to_owned(),
         "values are in the tables of the LSM trees; separating them from the keys was not measured".to_owned(),
         "gets read values from the device: Cairn and RocksDB have their indexes in memory, a file is opened for each get".to_owned(),
     ]
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_that_puts_belongs_to_its_store() {
+        let store = |name: &str| Row::new(name, "", Err(String::new())).store();
+        for (name, found) in [
+            ("Cairn, sync", "Cairn, sync"),
+            ("RocksDB, WAL synced", "RocksDB"),
+            ("RocksDB, WAL synced, tables O_DIRECT", "RocksDB, tables O_DIRECT"),
+            ("redb, durable, one commit for all that wait", "redb"),
+            ("a file for each object, O_DIRECT, no fsync", "a file for each object"),
+            ("raw random 4 KiB reads, threads", ""),
+        ] {
+            assert_eq!(store(name), found, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_row_whose_threads_starve_has_a_rate_and_no_latencies() {
+        let mut row = Row::new("redb, durable", "disk", Err("replaced".to_owned()));
+        row.depth = 100;
+        let mut samples = Samples::new().unwrap();
+        // 100 answers in a second of 1 ms each: 0.1 under way.
+        samples.latencies.record_n(1_000_000, 100).unwrap();
+        samples.elapsed = std::time::Duration::from_secs(1);
+        row.rounds.push(samples);
+        assert!(!row.waits_are_known());
+        row.rounds[0].latencies.record_n(1_000_000_000, 100).unwrap();
+        assert!(row.waits_are_known(), "{}", row.under_way());
+    }
 }

@@ -143,6 +143,30 @@ impl Side {
             _ => Ok(true),
         }
     }
+
+    /// Ends what all rounds left: what is in memory is written, and what that leaves to the
+    /// background too. False if it did not end in time.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn finish(&self) -> Result<bool> {
+        match self {
+            Side::EnginePuts(log) => {
+                log.engine().checkpoint().await?;
+                log.engine().sync().await?;
+                Ok(true)
+            }
+            Side::StorePuts { store, .. } => {
+                let store = Arc::clone(store);
+                blocking(move || {
+                    store.flush()?;
+                    store.settle(Instant::now() + SETTLE)
+                })
+                .await
+            }
+            _ => Ok(true),
+        }
+    }
 }
 
 /// Runs work that blocks beside the runtime's threads.

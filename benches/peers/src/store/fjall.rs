@@ -62,6 +62,10 @@ impl Store for Fjall {
         Ok(true)
     }
 
+    fn flush(&self) -> Result<()> {
+        self.objects.rotate_memtable_and_wait().context("fjall")
+    }
+
     fn version(&self) -> String {
         locked("fjall")
     }

@@ -88,6 +88,10 @@ mod tests {
             Ok(true)
         }
 
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+
         fn version(&self) -> String {
             String::new()
         }

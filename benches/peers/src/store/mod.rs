@@ -33,6 +33,12 @@ pub trait Store: Send + Sync + 'static {
     /// The store's.
     fn settle(&self, until: Instant) -> Result<bool>;
 
+    /// Writes to files what is in memory.
+    ///
+    /// # Errors
+    /// The store's.
+    fn flush(&self) -> Result<()>;
+
     /// Its version, as it tells itself or as its package says.
     fn version(&self) -> String;
 

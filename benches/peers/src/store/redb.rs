@@ -38,9 +38,13 @@ impl Store for Redb {
 
     /// It has no threads of its own. Commits without durability leave their pages to a durable one.
     fn settle(&self, _until: Instant) -> Result<bool> {
-        let transaction = self.0.begin_write().context("redb")?;
-        transaction.commit().context("redb")?;
+        self.flush()?;
         Ok(true)
+    }
+
+    fn flush(&self) -> Result<()> {
+        let transaction = self.0.begin_write().context("redb")?;
+        transaction.commit().context("redb")
     }
 
     fn version(&self) -> String {

@@ -46,16 +46,6 @@ impl Rocks {
         Ok(Rocks { db, folder: folder.to_path_buf(), direct })
     }
 
-    /// Writes what is in memory into tables, so that every get of it reads a table.
-    ///
-    /// # Errors
-    /// RocksDB's.
-    pub fn flush(&self) -> Result<()> {
-        let mut options = FlushOptions::default();
-        options.set_wait(true);
-        self.db.flush_opt(&options).context("RocksDB")
-    }
-
     /// The bytes of a key's value; none if there is no such key.
     ///
     /// # Errors
@@ -73,7 +63,7 @@ impl Store for Rocks {
         for (key, value) in puts {
             batch.put(key, value);
         }
-        self.db.write_opt(&batch, &options).context("RocksDB")
+        self.db.write_opt(batch, &options).context("RocksDB")
     }
 
     fn settle(&self, until: Instant) -> Result<bool> {
@@ -86,6 +76,12 @@ impl Store for Rocks {
             Err(error) if error.kind() == rocksdb::ErrorKind::TimedOut => Ok(false),
             Err(error) => Err(error).context("RocksDB"),
         }
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut options = FlushOptions::default();
+        options.set_wait(true);
+        self.db.flush_opt(&options).context("RocksDB")
     }
 
     /// The library writes its version into its log: also one of the system that was linked instead
