@@ -6,13 +6,17 @@
 //! the number of clients (Little's law), and each line prints that product.
 
 mod commands;
+mod machine;
+mod page;
 mod proc_io;
 mod progress;
 mod report;
+mod results;
 mod systems;
 mod target;
 
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The allocator of the shipped binary.
@@ -31,6 +35,10 @@ struct Arguments {
     /// Print one JSON document instead of a table.
     #[arg(long, global = true)]
     json: bool,
+    /// Keep the result, with the facts of the machine, in benches/results: `table` makes README's
+    /// table from these files.
+    #[arg(long, global = true)]
+    keep: bool,
 }
 
 #[derive(Subcommand)]
@@ -45,8 +53,32 @@ enum Command {
     Experiments(commands::experiments::Arguments),
     /// The engine's key index against other ordered maps with cheap copies.
     Index(commands::index::Arguments),
+    /// The engine beside RocksDB, redb, fjall and files, in one run.
+    Peers(commands::peers::Arguments),
+    /// Power cuts of one machine under load, by `cargo lossy`. Needs root.
+    Lossy(commands::lossy::Arguments),
     /// Sync-like system calls of each node during puts, counted by strace.
     Syscalls(commands::syscalls::Arguments),
+    /// Writes README's table from the results that `--keep` kept.
+    Table(commands::table::Arguments),
+}
+
+impl Command {
+    /// Where it measures, if it measures.
+    fn directory(&self) -> Option<PathBuf> {
+        let disk = match self {
+            Command::Engine(arguments) => &arguments.disk,
+            Command::Amplification(arguments) => &arguments.disk,
+            Command::Cluster(arguments) => &arguments.disk,
+            Command::Experiments(arguments) => &arguments.disk,
+            Command::Peers(arguments) => &arguments.disk,
+            Command::Syscalls(arguments) => &arguments.disk,
+            // The machines' folders are in the temporary directory.
+            Command::Lossy(_) => return Some(std::env::temp_dir()),
+            Command::Index(_) | Command::Table(_) => return None,
+        };
+        Some(disk.dir.clone())
+    }
 }
 
 fn main() -> ExitCode {
@@ -59,7 +91,7 @@ fn main() -> ExitCode {
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     match builder.enable_all().build() {
-        Ok(runtime) => runtime.block_on(measure(arguments)),
+        Ok(runtime) => runtime.block_on(print(arguments)),
         Err(error) => {
             eprintln!("cairn-bench: {error}");
             ExitCode::FAILURE
@@ -67,15 +99,17 @@ fn main() -> ExitCode {
     }
 }
 
-async fn measure(arguments: Arguments) -> ExitCode {
+async fn print(arguments: Arguments) -> ExitCode {
+    let Arguments { command, json, keep } = arguments;
+    let directory = command.directory().filter(|_| keep);
     // Dropping the command's future stops the servers that it started, so Ctrl-C leaves none
     // behind.
     let outcome = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        outcome = run(arguments.command) => outcome,
+        outcome = run(command, directory) => outcome,
     };
-    match outcome.and_then(|report| report.print(arguments.json).map(|()| report.passed())) {
+    match outcome.and_then(|report| report.print(json).map(|()| report.passed())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(2),
         Err(error) => {
@@ -85,13 +119,27 @@ async fn measure(arguments: Arguments) -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<report::Report> {
+/// Runs a command. Keeps its result if the directory that it measured in is named.
+async fn run(command: Command, directory: Option<PathBuf>) -> anyhow::Result<report::Report> {
+    let report = measure(command).await?;
+    if let Some(directory) = directory {
+        let machine = machine::Machine::of(&directory)?;
+        let file = results::keep(&results::folder()?, &report, machine)?;
+        eprintln!("kept in {}", file.display());
+    }
+    Ok(report)
+}
+
+async fn measure(command: Command) -> anyhow::Result<report::Report> {
     match command {
         Command::Engine(arguments) => commands::engine::run(arguments).await,
         Command::Amplification(arguments) => commands::amplification::run(arguments).await,
         Command::Cluster(arguments) => commands::cluster::run(arguments).await,
         Command::Experiments(arguments) => commands::experiments::run(arguments).await,
         Command::Index(arguments) => commands::index::run(arguments).await,
+        Command::Lossy(arguments) => commands::lossy::run(arguments).await,
+        Command::Peers(arguments) => commands::peers::run(arguments).await,
         Command::Syscalls(arguments) => commands::syscalls::run(arguments).await,
+        Command::Table(arguments) => commands::table::run(&arguments),
     }
 }

@@ -1,19 +1,22 @@
 //! The report of a run: lines, ratios with their rounds, and checks that decide the exit code.
 
 use anyhow::Result;
-use cairn_experiments::{Samples, median};
-use serde::Serialize;
+use cairn_experiments::{Outcome, Row, Samples, Table, cell, median};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A whole run.
-#[derive(Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// The command.
-    pub bench: &'static str,
+    pub bench: String,
     /// The arguments, and what was found about the systems.
-    pub settings: BTreeMap<&'static str, String>,
+    pub settings: BTreeMap<String, String>,
     /// The measured loads.
     pub lines: Vec<Line>,
+    /// Tables of rows with their spread.
+    pub tables: Vec<Table>,
     /// Numbers that are neither a load nor a ratio.
     pub figures: Vec<Figure>,
     /// The ratios.
@@ -25,7 +28,7 @@ pub struct Report {
 }
 
 /// One load.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// What was measured.
     pub name: String,
@@ -69,19 +72,19 @@ impl Line {
 }
 
 /// A number with its unit.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// What the number is.
     pub name: String,
     /// The number.
     pub value: f64,
     /// Its unit.
-    pub unit: &'static str,
+    pub unit: String,
 }
 
 /// The ratio of two rates: the median over the rounds. In each round the two sides were measured
 /// one after the other.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Which side over which other side.
     pub name: String,
@@ -100,7 +103,7 @@ impl Ratio {
 }
 
 /// Something that must hold.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// What must hold.
     pub name: String,
@@ -112,23 +115,38 @@ pub struct Check {
 
 impl Report {
     /// An empty report of a command.
-    pub fn new(bench: &'static str) -> Report {
-        Report { bench, ..Report::default() }
+    pub fn new(bench: &str) -> Report {
+        Report { bench: bench.to_owned(), ..Report::default() }
     }
 
     /// Records a setting: an argument, or something found about a system.
-    pub fn set(&mut self, name: &'static str, value: impl ToString) {
-        self.settings.insert(name, value.to_string());
+    pub fn set(&mut self, name: &str, value: impl ToString) {
+        self.settings.insert(name.to_owned(), value.to_string());
     }
 
     /// Adds a number.
-    pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
-        self.figures.push(Figure { name: name.into(), value, unit });
+    pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &str) {
+        self.figures.push(Figure { name: name.into(), value, unit: unit.to_owned() });
     }
 
     /// Adds an assertion.
     pub fn check(&mut self, name: impl Into<String>, passed: bool, found: impl ToString) {
         self.checks.push(Check { name: name.into(), passed, found: found.to_string() });
+    }
+
+    /// The line of this name.
+    pub fn line(&self, name: &str) -> Option<&Line> {
+        self.lines.iter().find(|line| line.name == name)
+    }
+
+    /// The value of the figure of this name.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+    }
+
+    /// The ratio of this name.
+    pub fn ratio(&self, name: &str) -> Option<f64> {
+        self.ratios.iter().find(|ratio| ratio.name == name).map(|ratio| ratio.value)
     }
 
     /// Whether all assertions held.
@@ -147,6 +165,7 @@ impl Report {
             println!("  {name}: {value}");
         }
         self.print_lines();
+        self.tables.iter().for_each(print_table);
         for Figure { name, value, unit } in &self.figures {
             println!("{name:<58} {value:>14.3} {unit}");
         }
@@ -183,6 +202,25 @@ impl Report {
                 line.little,
                 line.clients
             );
+        }
+    }
+}
+
+fn print_table(table: &Table) {
+    println!("{}", table.title);
+    let columns: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| format!("{:>26}", format!("{} {}", column.name, column.unit).trim()))
+        .collect();
+    println!("{:<52}{}", "", columns.concat());
+    for Row { name, answered_by, outcome } in &table.rows {
+        match outcome {
+            Outcome::Measured(figures) => {
+                let cells = figures.iter().map(|figure| format!("{:>26}", cell(*figure)));
+                println!("{name:<52}{}  {answered_by}", cells.collect::<String>());
+            }
+            Outcome::NotMade(reason) => println!("{name:<52}  not measured: {reason}"),
         }
     }
 }

@@ -33,11 +33,17 @@ mod run;
 mod subject;
 
 pub use experiment::{Bounds, Observer, Settings, run_child};
-pub use measure::{Limit, Payloads, Samples, Stop, Stopped, Worker, drive, median};
-pub use place::{FOLDER, Refused};
+pub use measure::{
+    BlockingWorker, Limit, Payloads, Samples, Stop, Stopped, Worker, drive, drive_blocking,
+    drive_until, median, spread,
+};
+pub use place::{FOLDER, Place, Refused};
 pub use report::{
     Check, Column, Experiment, Figure, Outcome, Plot, PlotData, Report, Row, Table, cell, markdown,
     number, svg,
 };
 pub use run::{Name, Plan, run};
-pub use subject::{EngineLog, Putter, RawWriter, make_engine, make_raw_device, raw_writes};
+pub use subject::{
+    EngineLog, FileReader, FileStore, FileSync, Putter, RawReader, RawWriter, make_engine,
+    make_raw_device, raw_writes, sync_filesystem,
+};

@@ -39,7 +39,7 @@ impl Refused {
 
 /// The folder of one run. Dropping it removes the folder with all that is in it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     folder: PathBuf,
     /// Whether files can be opened with `O_DIRECT`, or why not.
     direct: Result<(), String>,
@@ -52,7 +52,7 @@ impl Place {
     /// # Errors
     /// [`Refused`] if the directory is not there or not writable, if another run uses it, if a
     /// folder of this name belongs to somebody else, or if there is less free space than `bytes`.
-    pub(crate) fn make(directory: &Path, bytes: u64) -> Result<Place> {
+    pub fn make(directory: &Path, bytes: u64) -> Result<Place> {
         let found = directory.canonicalize().map_err(|error| {
             Refused::new(directory, format!("{error}; name a directory that exists"))
         })?;
@@ -88,12 +88,12 @@ impl Place {
     }
 
     /// Whether `O_DIRECT` works here, or why not.
-    pub(crate) fn direct(&self) -> Result<(), String> {
+    pub fn direct(&self) -> Result<(), String> {
         self.direct.clone()
     }
 
     /// The path of a subfolder that is not there yet.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -101,7 +101,7 @@ impl Place {
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(crate) fn subfolder(&self, name: &str) -> Result<PathBuf> {
+    pub fn subfolder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         fs::create_dir(&path).with_context(|| path.display().to_string())?;
         Ok(path)
@@ -111,7 +111,7 @@ impl Place {
     ///
     /// # Errors
     /// If it cannot be removed.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+    pub fn remove(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         let removed =
             if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };

@@ -20,7 +20,7 @@ const MOST_DISAGREEMENT: f64 = 0.05;
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    disk: DiskArguments,
+    pub disk: DiskArguments,
     /// I/O backend.
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendArgument,

@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    disk: DiskArguments,
+    pub disk: DiskArguments,
     /// Clients, each with one request at a time.
     #[arg(long, default_value_t = 100)]
     clients: usize,

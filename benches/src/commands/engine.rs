@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    disk: DiskArguments,
+    pub disk: DiskArguments,
     /// I/O backend of both lines.
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendArgument,

@@ -4,6 +4,7 @@
 //! experiments' code and with fio, in alternating rounds: if both do not agree, the raw rows are
 //! not to be believed.
 
+use crate::page::write_measured;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
 use crate::systems::cairn::program;
@@ -17,9 +18,6 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Where the measured part of the page begins and ends.
-const BEGIN: &str = "<!-- measured: begin -->\n";
-const END: &str = "<!-- measured: end -->\n";
 /// The page, and the folder of its plots, as the page names it.
 const PAGE: &str = "docs/experiments.md";
 const PLOTS: &str = "experiments";
@@ -32,7 +30,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    disk: DiskArguments,
+    pub disk: DiskArguments,
     /// Short rounds.
     #[arg(long)]
     quick: bool,
@@ -207,15 +205,12 @@ fn write_page(
     fio: &str,
 ) -> Result<()> {
     let page = root.join(PAGE);
-    let text = std::fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    let (head, rest) = text.split_once(BEGIN).context("the page has no mark of a beginning")?;
-    let (_, tail) = rest.split_once(END).context("the page has no mark of an end")?;
     let text = format!(
-        "{head}{BEGIN}\n{}\n{}\n## fio beside the raw rows\n\nThe same file, written in alternating rounds by the experiments' code and by fio (psync, a thread\nfor each write under way).\n\n| 4 KiB random writes | under way | ours, writes/s | fio, writes/s | ratio, median of the rounds |\n|---|---:|---:|---:|---:|\n{fio}\n{END}{tail}",
+        "\n{}\n{}\n## fio beside the raw rows\n\nThe same file, written in alternating rounds by the experiments' code and by fio (psync, a thread\nfor each write under way).\n\n| 4 KiB random writes | under way | ours, writes/s | fio, writes/s | ratio, median of the rounds |\n|---|---:|---:|---:|---:|\n{fio}\n",
         machine(measured),
         markdown(measured, PLOTS),
     );
-    std::fs::write(&page, text).with_context(|| page.display().to_string())?;
+    write_measured(&page, &text)?;
     let folder: PathBuf = page.with_file_name(PLOTS);
     // Plots of earlier runs may have other names.
     match std::fs::remove_dir_all(&folder) {
@@ -254,6 +249,7 @@ fn machine(measured: &cairn_experiments::Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::{BEGIN, END};
 
     #[test]
     fn only_the_measured_part_of_the_page_is_written_anew() {

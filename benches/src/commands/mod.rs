@@ -5,4 +5,7 @@ pub mod cluster;
 pub mod engine;
 pub mod experiments;
 pub mod index;
+pub mod lossy;
+pub mod peers;
 pub mod syscalls;
+pub mod table;

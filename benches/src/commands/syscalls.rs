@@ -36,7 +36,7 @@ const ELECTION_ALLOWANCE: f64 = 12.0;
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    disk: DiskArguments,
+    pub disk: DiskArguments,
     /// Puts during which system calls are counted.
     #[arg(long, default_value_t = 20_000)]
     puts: u64,
@@ -103,6 +103,10 @@ async fn measure(arguments: &Arguments, backend: &'static str, report: &mut Repo
         let syncs = after.syncs - before.syncs;
         let seen = counts.get("fdatasync").copied().unwrap_or(0);
         let forbidden: u64 = FORBIDDEN.iter().filter_map(|call| counts.get(call)).sum();
+        report.figure(format!("{name}: calls of other kinds"), forbidden as f64, "");
+        report.figure(format!("{name}: fdatasyncs by strace"), seen as f64, "");
+        report.figure(format!("{name}: syncs by the engine's count"), syncs as f64, "");
+        report.figure(format!("{name}: time"), end - begin, "s");
         let all: Vec<String> =
             counts.iter().map(|(call, number)| format!("{call} {number}")).collect();
         report.check(format!("{name}: no call but fdatasync"), forbidden == 0, all.join(", "));

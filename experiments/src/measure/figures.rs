@@ -16,7 +16,7 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The figure of some rounds, each with one value. None if a value is not a finite number, or if
 /// there is none: JSON has no such numbers.
-pub(crate) fn spread(values: &[f64]) -> Option<Figure> {
+pub fn spread(values: &[f64]) -> Option<Figure> {
     if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
         return None;
     }

@@ -21,8 +21,11 @@ pub trait Worker: Send + 'static {
 }
 
 /// The loop body of one client that waits inside system calls, on a thread of its own.
-pub(crate) trait BlockingWorker: Send + 'static {
+pub trait BlockingWorker: Send + 'static {
     /// Does one operation.
+    ///
+    /// # Errors
+    /// What ends the run.
     fn step(&mut self) -> Result<()>;
 }
 
@@ -192,11 +195,7 @@ pub async fn drive<W: Worker>(workers: Vec<W>, limit: Limit) -> Result<Samples> 
 ///
 /// # Errors
 /// The first error of a worker; [`Stopped`](super::Stopped).
-pub(crate) async fn drive_until<W: Worker>(
-    workers: Vec<W>,
-    limit: Limit,
-    stop: &Stop,
-) -> Result<Samples> {
+pub async fn drive_until<W: Worker>(workers: Vec<W>, limit: Limit, stop: &Stop) -> Result<Samples> {
     let window = Window::open(limit, stop);
     let mut tasks: JoinSet<Result<Recorder>> = JoinSet::new();
     for mut worker in workers {
@@ -226,7 +225,7 @@ pub(crate) async fn drive_until<W: Worker>(
 /// # Errors
 /// The first error of a worker; the system's, if it starts no thread;
 /// [`Stopped`](super::Stopped).
-pub(crate) async fn drive_blocking<W: BlockingWorker>(
+pub async fn drive_blocking<W: BlockingWorker>(
     workers: Vec<W>,
     limit: Limit,
     stop: &Stop,

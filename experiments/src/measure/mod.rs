@@ -6,10 +6,9 @@ mod payload;
 mod stop;
 mod usage;
 
-pub use figures::median;
-pub(crate) use figures::{figure, spread};
-pub(crate) use load::{BlockingWorker, drive_blocking, drive_until};
-pub use load::{Limit, Samples, Worker, drive};
+pub(crate) use figures::figure;
+pub use figures::{median, spread};
+pub use load::{BlockingWorker, Limit, Samples, Worker, drive, drive_blocking, drive_until};
 pub use payload::Payloads;
 pub use stop::{Stop, Stopped};
 pub(crate) use usage::usage;

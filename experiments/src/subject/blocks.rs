@@ -308,7 +308,7 @@ impl Subject for Settled {
 ///
 /// # Errors
 /// The system's.
-pub(crate) async fn sync_filesystem(folder: &Path) -> Result<()> {
+pub async fn sync_filesystem(folder: &Path) -> Result<()> {
     let folder = folder.to_path_buf();
     blocking(move || {
         let opened = File::open(&folder).with_context(|| folder.display().to_string())?;

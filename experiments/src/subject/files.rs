@@ -2,6 +2,7 @@
 //! file, and renames it to the object's name.
 
 use anyhow::{Context, Result};
+use cairn_engine::io::AlignedBuf;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,7 +13,7 @@ const SHARDS: u64 = 256;
 
 /// What is synced before a put is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileSync {
+pub enum FileSync {
     /// Nothing.
     Nothing,
     /// The temporary file, before the rename.
@@ -23,7 +24,7 @@ pub(crate) enum FileSync {
 
 impl FileSync {
     /// What has the data when a put is answered.
-    pub(crate) fn answered_by(self) -> &'static str {
+    pub fn answered_by(self) -> &'static str {
         match self {
             FileSync::Nothing => "page cache",
             FileSync::File => "disk, but the name may be lost",
@@ -34,7 +35,7 @@ impl FileSync {
 
 /// Objects as files. Each user of it has a number of its own, for temporary files.
 #[derive(Clone, Debug)]
-pub(crate) struct FileStore {
+pub struct FileStore {
     folder: PathBuf,
     direct: bool,
     sync: FileSync,
@@ -45,7 +46,7 @@ impl FileStore {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn make(folder: &Path, direct: bool, sync: FileSync) -> Result<FileStore> {
+    pub fn make(folder: &Path, direct: bool, sync: FileSync) -> Result<FileStore> {
         let store = FileStore { folder: folder.to_path_buf(), direct, sync };
         for shard in 0..SHARDS {
             let path = store.shard(shard);
@@ -59,7 +60,7 @@ impl FileStore {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn put(&self, user: usize, object: u64, value: &[u8]) -> Result<()> {
+    pub fn put(&self, user: usize, object: u64, value: &[u8]) -> Result<()> {
         let shard = self.shard(object);
         let temporary = shard.join(format!("put-{user}"));
         let mut options = OpenOptions::new();
@@ -86,7 +87,7 @@ impl FileStore {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn get(&self, object: u64, into: &mut Vec<u8>) -> Result<bool> {
+    pub fn get(&self, object: u64, into: &mut Vec<u8>) -> Result<bool> {
         into.clear();
         let path = self.file(object);
         match File::open(&path).and_then(|mut file| file.read_to_end(into)) {
@@ -96,11 +97,27 @@ impl FileStore {
         }
     }
 
+    /// Reads an object past the page cache, with `O_DIRECT`. Returns its bytes, at most those of the
+    /// buffer; none if there is no such object.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn get_direct(&self, object: u64, into: &mut AlignedBuf) -> Result<Option<usize>> {
+        let path = self.file(object);
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(nix::libc::O_DIRECT);
+        match options.open(&path).and_then(|mut file| file.read(into)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
     /// Removes an object. False if there is none.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn delete(&self, object: u64) -> Result<bool> {
+    pub fn delete(&self, object: u64) -> Result<bool> {
         let path = self.file(object);
         match fs::remove_file(&path) {
             Ok(()) => {}

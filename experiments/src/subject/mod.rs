@@ -5,11 +5,11 @@ mod engine_log;
 mod files;
 mod raw;
 
-pub use blocks::raw_writes;
-pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, sync_filesystem, zero_file};
+pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, zero_file};
+pub use blocks::{raw_writes, sync_filesystem};
 pub use engine_log::{EngineLog, Putter};
-pub(crate) use files::{FileStore, FileSync};
-pub use raw::{RawWriter, make_engine, make_raw_device};
+pub use files::{FileStore, FileSync};
+pub use raw::{FileReader, RawReader, RawWriter, make_engine, make_raw_device};
 pub(crate) use raw::{make_engine_with, open_engine_with};
 
 use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};

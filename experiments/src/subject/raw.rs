@@ -1,14 +1,17 @@
 //! Engines and raw files in a folder: both made at full size and filled with zeros before anything
 //! is measured.
 
-use crate::measure::Worker;
+use crate::measure::{BlockingWorker, Worker};
 use anyhow::{Context, Result};
 use cairn_engine::io::{
     AlignedBuf, BLOCK, Backend, Device, Directory, FileDirectory, FileKind, Progress,
 };
 use cairn_engine::{Engine, Geometry, Identity, KernelBootId, Mode, Options};
+use nix::libc::O_DIRECT;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -129,5 +132,70 @@ impl Worker for RawWriter {
         outcome.context("raw write")?;
         self.buf = Some(buf);
         Ok(())
+    }
+}
+
+/// One reader of a raw file: it reads 4 KiB at random offsets, over and over.
+pub struct RawReader {
+    device: Arc<dyn Device>,
+    buf: Option<AlignedBuf>,
+    rng: StdRng,
+}
+
+impl RawReader {
+    /// `depth` readers.
+    pub fn many(device: &Arc<dyn Device>, depth: usize, seed: u64) -> Vec<RawReader> {
+        (0..depth as u64)
+            .map(|slot| RawReader {
+                device: Arc::clone(device),
+                buf: Some(AlignedBuf::zeroed(BLOCK)),
+                rng: StdRng::seed_from_u64(seed ^ (slot << 32)),
+            })
+            .collect()
+    }
+}
+
+impl Worker for RawReader {
+    async fn step(&mut self) -> Result<()> {
+        let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
+        let buf = self.buf.take().context("the buffer was lost with a failed read")?;
+        let (outcome, buf) = self.device.read(block * BLOCK as u64, buf).await;
+        outcome.context("raw read")?;
+        self.buf = Some(buf);
+        Ok(())
+    }
+}
+
+/// A thread that does the same with a file, without the engine's device code.
+pub struct FileReader {
+    file: Arc<File>,
+    blocks: u64,
+    buf: AlignedBuf,
+    rng: StdRng,
+}
+
+impl FileReader {
+    /// `depth` readers of one file, open with `O_DIRECT`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn many(path: &Path, depth: usize, seed: u64) -> Result<Vec<FileReader>> {
+        let file = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(path);
+        let file = Arc::new(file.with_context(|| path.display().to_string())?);
+        let blocks = file.metadata().context("raw file")?.len() / BLOCK as u64;
+        let reader = |slot| FileReader {
+            file: Arc::clone(&file),
+            blocks: blocks.max(1),
+            buf: AlignedBuf::zeroed(BLOCK),
+            rng: StdRng::seed_from_u64(seed ^ (slot << 32)),
+        };
+        Ok((0..depth as u64).map(reader).collect())
+    }
+}
+
+impl BlockingWorker for FileReader {
+    fn step(&mut self) -> Result<()> {
+        let block = self.rng.random_range(0..self.blocks);
+        self.file.read_exact_at(&mut self.buf, block * BLOCK as u64).context("raw read")
     }
 }

@@ -103,12 +103,12 @@ where
     }
 
     fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        Imbl::get(self, key).copied()
+        Imbl::get(self, key).cloned()
     }
 
     fn list(&self, prefix: &[u8], limit: usize) -> Vec<(Vec<u8>, KeyEntry)> {
         let items = self.range::<_, [u8]>((Bound::Included(prefix), Bound::Unbounded));
-        page(items.map(|(key, entry)| (key, *entry)), prefix, limit)
+        page(items.map(|(key, entry)| (key, entry.clone())), prefix, limit)
     }
 
     fn snapshot(&self) -> Option<Imbl<K>> {
@@ -134,12 +134,12 @@ impl Map for Rpds {
     }
 
     fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        Rpds::get(self, key).copied()
+        Rpds::get(self, key).cloned()
     }
 
     fn list(&self, prefix: &[u8], limit: usize) -> Vec<(Vec<u8>, KeyEntry)> {
         let items = self.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
-        page(items.map(|(key, entry)| (key, *entry)), prefix, limit)
+        page(items.map(|(key, entry)| (key, entry.clone())), prefix, limit)
     }
 
     fn snapshot(&self) -> Option<Rpds> {
@@ -153,10 +153,12 @@ impl Map for Rpds {
     }
 }
 
+type Transaction = BptreeMapWriteTxn<'static, Box<[u8]>, KeyEntry>;
+
 /// concread's map. Its transactions borrow it, so it lives as long as the process.
 pub struct Concread {
     map: &'static BptreeMap<Box<[u8]>, KeyEntry>,
-    open: Option<(BptreeMapWriteTxn<'static, Box<[u8]>, KeyEntry>, usize)>,
+    open: Option<(Transaction, usize)>,
 }
 
 impl Default for Concread {
@@ -180,13 +182,13 @@ impl Map for Concread {
     }
 
     fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        self.map.read().get(key).copied()
+        self.map.read().get(key).cloned()
     }
 
     fn list(&self, prefix: &[u8], limit: usize) -> Vec<(Vec<u8>, KeyEntry)> {
         let read = self.map.read();
         let items = read.range::<_, [u8]>((Bound::Included(prefix), Bound::Unbounded));
-        page(items.map(|(key, entry)| (key, *entry)), prefix, limit)
+        page(items.map(|(key, entry)| (key, entry.clone())), prefix, limit)
     }
 
     fn snapshot(&self) -> Option<Self::Snapshot> {
@@ -221,12 +223,12 @@ impl Map for Std {
     }
 
     fn get(&self, key: &[u8]) -> Option<KeyEntry> {
-        Std::get(self, key).copied()
+        Std::get(self, key).cloned()
     }
 
     fn list(&self, prefix: &[u8], limit: usize) -> Vec<(Vec<u8>, KeyEntry)> {
         let items = self.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
-        page(items.map(|(key, entry)| (key, *entry)), prefix, limit)
+        page(items.map(|(key, entry)| (key, entry.clone())), prefix, limit)
     }
 
     fn snapshot(&self) -> Option<()> {

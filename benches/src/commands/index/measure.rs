@@ -77,7 +77,9 @@ fn entry(index: u64) -> KeyEntry {
     let hash = u128::from(mixed(index)) << 64 | u128::from(mixed(!index));
     let offset = mixed(index ^ (1 << 42)) % (1 << 28) * 4096;
     let version = LogId { term: 7, index: 1_000_000 + index };
-    KeyEntry { version, value: ValueRef { offset, len: 4096, hash } }
+    let value = ValueRef::contiguous(offset, 4096, hash);
+    // The offset is the beginning of a block.
+    KeyEntry { version, value: value.unwrap_or_else(|| unreachable!()) }
 }
 
 /// The resident set of this process in bytes, once the allocator has returned what is free.
