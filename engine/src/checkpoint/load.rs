@@ -173,7 +173,8 @@ impl<'a> BodyReader<'a> {
         Ok(())
     }
 
-    /// What `decode` reads next. It is called again with more bytes if it wants more than are there.
+    /// What `decode` reads next. It is called again with more bytes if it wants more than are
+    /// there.
     async fn next<T>(&mut self, decode: impl Fn(&mut Reader<'_>) -> Option<T>) -> Result<T> {
         loop {
             let rest = self.buffer.get(self.at..).unwrap_or_default();
