@@ -68,8 +68,8 @@ impl LogEntry {
     }
 }
 
-/// The most bytes that a checkpoint needs for an entry with values of these lengths and such a meta,
-/// wherever its values lie.
+/// The most bytes that a checkpoint needs for an entry with values of these lengths and such a
+/// meta, wherever its values lie.
 pub(crate) fn checkpoint_bytes_max(lengths: impl IntoIterator<Item = u64>, meta_len: usize) -> u64 {
     let (mut count, mut refs) = (0, 0u64);
     for len in lengths {

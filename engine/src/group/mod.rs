@@ -57,8 +57,8 @@ impl Group {
         self.applied.map(|applied| applied.index) >= self.applied_before.map(|before| before.index)
     }
 
-    /// A value was copied to a new place: the entry that wrote it refers to that, and so does the key
-    /// if it still has the value. Either may be gone.
+    /// A value was copied to a new place: the entry that wrote it refers to that, and so does the
+    /// key if it still has the value. Either may be gone.
     pub(crate) fn value_moved(&mut self, moved: &Moved) {
         let Moved { id, key, from, to, .. } = moved;
         self.log.value_moved(*id, from, to);

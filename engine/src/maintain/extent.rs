@@ -85,9 +85,9 @@ impl Extent {
 }
 
 impl Engine {
-    /// The live extents whose first byte is in `range` of the data area, in order of that byte. Leaves
-    /// out those that may belong to another value now: of an entry whose purge is due, or of keys
-    /// that are older than before the restart. Visits every key, and yields to other tasks
+    /// The live extents whose first byte is in `range` of the data area, in order of that byte.
+    /// Leaves out those that may belong to another value now: of an entry whose purge is due, or of
+    /// keys that are older than before the restart. Visits every key, and yields to other tasks
     /// meanwhile.
     pub async fn extents(&self, id: GroupId, range: Range<u64>) -> Vec<Extent> {
         let (reapplied, entries) = {

@@ -5,9 +5,9 @@
 //! takes the shortest run that is worth a write of its own, then the shortest that fits, then
 //! several, the longest first. So whole blocks are found whenever there are enough.
 //!
-//! Shared tails are packed into a run that is kept apart for them. It is filled from its first block
-//! to its last, by one group commit after another; each begins with a new block. The unused rest
-//! counts as free, and goes back if whole blocks need it.
+//! Shared tails are packed into a run that is kept apart for them. It is filled from its first
+//! block to its last, by one group commit after another; each begins with a new block. The unused
+//! rest counts as free, and goes back if whole blocks need it.
 
 use crate::layout::BLOCK_BYTES;
 use crate::value_ref::Run;

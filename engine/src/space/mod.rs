@@ -2,13 +2,13 @@
 //! used again.
 //!
 //! A block's life: **free** → allocated → **live** (its count of referenced bytes is above zero) →
-//! **dead** (the count fell to zero) → free again. The last step happens only when the journal block
-//! that recorded its death is synced, a synced block says so, and no view made before its death is
-//! left. Until then an older state of the disk, or a reader, may still need the bytes.
+//! **dead** (the count fell to zero) → free again. The last step happens only when the journal
+//! block that recorded its death is synced, a synced block says so, and no view made before its
+//! death is left. Until then an older state of the disk, or a reader, may still need the bytes.
 //!
-//! References are counted in bytes: once for the log entry, once for the key, once for each snapshot
-//! being installed. An extent lives while any of them refers to it. The map is not on disk. Open
-//! rebuilds it from the keys and the log.
+//! References are counted in bytes: once for the log entry, once for the key, once for each
+//! snapshot being installed. An extent lives while any of them refers to it. The map is not on
+//! disk. Open rebuilds it from the keys and the log.
 //!
 //! Members fragment their data areas differently, but a value finds space wherever the number of
 //! free blocks suffices. So the **reserve** is a number of blocks: clients' writes leave it free,
@@ -195,9 +195,9 @@ impl SpaceMap {
         }
     }
 
-    /// Counts one more reference. A byte has one from its log entry, one from its key, one from each
-    /// snapshot that is being installed, and, before the log is re-applied after a restart, a few
-    /// from what was purged or overwritten since the checkpoint.
+    /// Counts one more reference. A byte has one from its log entry, one from its key, one from
+    /// each snapshot that is being installed, and, before the log is re-applied after a restart, a
+    /// few from what was purged or overwritten since the checkpoint.
     pub(crate) fn link(&mut self, value: &ValueRef) {
         for (block, bytes) in parts(value) {
             if let Some(live) = self.live.get_mut(block as usize) {

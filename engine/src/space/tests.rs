@@ -216,7 +216,8 @@ proptest! {
         prop_assert_eq!(map.free_bytes(), map.capacity_bytes());
     }
 
-    /// No allocation of these lengths, in this many group commits, takes more blocks than announced.
+    /// No allocation of these lengths, in this many group commits, takes more blocks than
+    /// announced.
     #[test]
     fn what_is_announced_suffices(
         lengths in prop::collection::vec(prop_oneof![1u32..4000, 4000u32..100_000], 1..60),

@@ -1,10 +1,10 @@
 //! Capacity checks, made before anything begins that cannot be undone.
 //!
-//! A value finds space in the data area if there are enough free blocks. In a checkpoint area all keys, the log's records and the machine image must fit at any time: without
-//! a checkpoint nothing can be purged. A leader checks a client's write and keeps reserves. A
-//! follower checks what the leader sends, down to the last block, and rejects it for now if it does
-//! not fit: an append into a full data area, or a checkpoint that does not fit, would end
-//! replication.
+//! A value finds space in the data area if there are enough free blocks. In a checkpoint area all
+//! keys, the log's records and the machine image must fit at any time: without a checkpoint nothing
+//! can be purged. A leader checks a client's write and keeps reserves. A follower checks what the
+//! leader sends, down to the last block, and rejects it for now if it does not fit: an append into
+//! a full data area, or a checkpoint that does not fit, would end replication.
 
 use super::Engine;
 use crate::error::{Error, Result};

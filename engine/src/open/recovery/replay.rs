@@ -433,8 +433,8 @@ impl Replay<'_> {
         Ok(true)
     }
 
-    /// Whether a value that block `sequence` names has arrived. Values beyond the last sync are read
-    /// and checked, since the record may have arrived without them.
+    /// Whether a value that block `sequence` names has arrived. Values beyond the last sync are
+    /// read and checked, since the record may have arrived without them.
     async fn arrived(&self, sequence: u64, id: LogId, at: &ValueRef) -> Result<bool> {
         if sequence > self.known_synced
             && let Err(error) = read_value(&self.files.data, at, id).await
