@@ -16,6 +16,7 @@
 pub mod admission;
 mod compose;
 pub mod config;
+mod delay;
 pub mod doctor;
 pub mod durability;
 mod error;

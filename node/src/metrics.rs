@@ -4,10 +4,10 @@
 //! replica at scrape time.
 
 use crate::admission::memory::Reads;
+use crate::delay::Delay;
 use crate::outage::ElectionBlockedState;
 use cairn_engine::{LogId, MemberState};
 use cairn_raft::{Replica, Role};
-use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
@@ -20,11 +20,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 use tonic::Code;
-
-/// A delay stays visible for one to two of these.
-const DELAY_WINDOW: Duration = Duration::from_secs(10);
 
 /// A method of the public service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -47,42 +43,6 @@ struct MethodLabels {
 struct OutcomeLabels {
     method: Method,
     code: String,
-}
-
-/// How late the thread that replicates and stores got to what was due: the longest delay of the
-/// last ten to twenty seconds.
-#[derive(Default)]
-pub(crate) struct Delay {
-    windows: Mutex<DelayWindows>,
-}
-
-#[derive(Default)]
-struct DelayWindows {
-    began: Option<Instant>,
-    present: Duration,
-    before: Duration,
-}
-
-impl Delay {
-    /// Takes one measurement.
-    pub(crate) fn observe(&self, late: Duration) {
-        let mut windows = self.windows.lock();
-        let now = Instant::now();
-        let began = *windows.began.get_or_insert(now);
-        if now - began >= DELAY_WINDOW {
-            *windows = DelayWindows {
-                began: Some(now),
-                before: windows.present,
-                ..DelayWindows::default()
-            };
-        }
-        windows.present = windows.present.max(late);
-    }
-
-    fn longest(&self) -> Duration {
-        let windows = self.windows.lock();
-        windows.present.max(windows.before)
-    }
 }
 
 /// The counters of one node and the registry that renders them.

@@ -49,7 +49,8 @@ pub(super) fn damaged(machine: &Machine, node: &Node) -> Vec<bytes::Bytes> {
     let flushed = machine.counted();
     let all = of(&node.engine().view(GROUP)).into_iter();
     let carried = Carried::read(machine);
-    let in_journal = |entry| carried.as_ref().is_some_and(|carried| carried.holds(entry));
+    let in_journal =
+        |entry: &KeyEntry| carried.as_ref().is_some_and(|carried| carried.holds(entry));
     all.filter(|(_, entry)| written(entry.version, flushed) && !intact(machine, entry))
         .filter(|(_, entry)| !in_journal(entry))
         .map(|(key, _)| key)

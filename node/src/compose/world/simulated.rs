@@ -16,6 +16,7 @@ use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -118,8 +119,9 @@ pub(in crate::compose) fn watch_device(
     None
 }
 
-pub(in crate::compose) fn watch_delay(_metrics: &Metrics) -> Option<JoinHandle<()>> {
-    None
+/// Simulated work takes no time: rarely, to run the code.
+pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()>> {
+    Some(tokio::spawn(crate::delay::measure(metrics.delay(), Duration::from_secs(30))))
 }
 
 /// The simulation has no threads.

@@ -50,6 +50,9 @@ const READ_PACE: Pace = Pace {
 /// request.
 const HTTP_REQUEST: Duration = Duration::from_secs(5);
 
+/// How often the main thread's delay is measured.
+const DELAY_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The most descriptors of the process that each port takes, in hundredths; the rest is for files.
 const CLIENTS_PERCENT: u64 = 75;
 const PEERS: ConnectionSlots = ConnectionSlots { percent: 12, most: 1024 };
@@ -156,7 +159,7 @@ pub(in crate::compose) fn watch_device(
 
 /// The task that measures how late the main thread is.
 pub(in crate::compose) fn watch_delay(metrics: &Metrics) -> Option<JoinHandle<()>> {
-    Some(tokio::spawn(threads::measure_delay(metrics.delay())))
+    Some(tokio::spawn(crate::delay::measure(metrics.delay(), DELAY_INTERVAL)))
 }
 
 /// The task that reports members whose configured address differs from the log's.

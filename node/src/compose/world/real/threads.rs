@@ -1,24 +1,13 @@
-//! The threads of a server beside its main one, which replicates and stores, and the delay of the
-//! main one.
-//!
-//! What holds here: work that takes long on the main thread delays everything, so the longest
-//! recent delay is a metric.
+//! The threads of a server beside its main one, which replicates and stores.
 
 use crate::config::NodeConfig;
-use crate::metrics::Delay;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::Instant;
 
 /// The most threads for client connections that are started by default.
 const DEFAULT_MOST: usize = 8;
 /// Up to this many processors, the main thread serves the clients too: a request then costs no
 /// switch to another thread.
 const SHARED_UP_TO: usize = 2;
-
-/// How often the main thread's delay is measured.
-const DELAY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where client connections are served.
 pub(in crate::compose) struct ClientThreads(Option<Runtime>);
@@ -58,15 +47,6 @@ fn default_count(processors: usize) -> usize {
     match processors {
         0..=SHARED_UP_TO => 0,
         more => (more - 1).min(DEFAULT_MOST),
-    }
-}
-
-/// Measures how late the main thread gets to what is due.
-pub(super) async fn measure_delay(delay: Arc<Delay>) {
-    loop {
-        let due = Instant::now() + DELAY_INTERVAL;
-        tokio::time::sleep_until(due).await;
-        delay.observe(due.elapsed());
     }
 }
 
