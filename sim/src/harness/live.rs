@@ -36,7 +36,7 @@ pub(super) fn check(cluster: &Cluster, machine: &Machine, node: &Node) {
                 )
             })
             && !intact(machine, entry)
-            && !carried.as_ref().is_some_and(|carried| carried.holds(entry))
+            && !carried.may_hold(entry)
     });
     for (key, entry) in wrong {
         let detail = format!("node {}, key `{}`: {entry:?}", machine.slot, key.escape_ascii());
@@ -49,10 +49,8 @@ pub(super) fn damaged(machine: &Machine, node: &Node) -> Vec<bytes::Bytes> {
     let flushed = machine.counted();
     let all = of(&node.engine().view(GROUP)).into_iter();
     let carried = Carried::read(machine);
-    let in_journal =
-        |entry: &KeyEntry| carried.as_ref().is_some_and(|carried| carried.holds(entry));
     all.filter(|(_, entry)| written(entry.version, flushed) && !intact(machine, entry))
-        .filter(|(_, entry)| !in_journal(entry))
+        .filter(|(_, entry)| !carried.may_hold(entry))
         .map(|(key, _)| key)
         .collect()
 }
@@ -73,44 +71,50 @@ fn intact(machine: &Machine, entry: &KeyEntry) -> bool {
 /// Bytes of a commit block before its records.
 const HEADER_BYTES: usize = 96;
 
+/// The longest value that the journal carries, in bytes.
+const CARRIED_MAX: u32 = 8 << 10;
+
 /// The records of the journal blocks whose values may not be at their places, one behind another,
-/// as the format says (`docs/format.md`).
-struct Carried(Vec<u8>);
+/// as the format says (`docs/format.md`); `None` where the disk damaged the journal.
+struct Carried(Option<Vec<u8>>);
 
 impl Carried {
-    /// `None` if the journal cannot be read.
-    fn read(machine: &Machine) -> Option<Carried> {
-        let size = machine.disk.size(FileKind::Journal)?;
-        let mut blocks = Vec::new();
-        for offset in (0..size).step_by(BLOCK) {
-            let block = machine.disk.bytes(FileKind::Journal, offset, BLOCK)?;
-            if block.starts_with(b"CRNJ") {
-                blocks.push(block);
-            }
-        }
-        let number = |block: &[u8], at: usize| {
-            block
-                .get(at..at + 8)
-                .and_then(|bytes| bytes.try_into().ok())
-                .map_or(0, u64::from_le_bytes)
-        };
-        let (sequence, written, placed) = (40, 64, 88);
-        blocks.sort_by_key(|block| number(block, sequence));
-        let done = blocks.last().map_or(0, |block| number(block, written));
-        let done = blocks.iter().filter(|block| number(block, sequence) <= done);
-        let placed = done.map(|block| number(block, placed)).max().unwrap_or(0);
-        let open = blocks.iter().filter(|block| number(block, sequence) > placed);
-        let payloads = open.map(|block| {
-            let used = usize::from(u16::from_le_bytes([block[6], block[7]]));
-            block.get(HEADER_BYTES..HEADER_BYTES + used).unwrap_or_default()
+    fn read(machine: &Machine) -> Carried {
+        let journal = machine.disk.size(FileKind::Journal).and_then(|size| {
+            let size = size as usize;
+            let intact = machine.disk.as_written(FileKind::Journal, 0, size);
+            machine.disk.bytes(FileKind::Journal, 0, size).filter(|_| intact)
         });
-        Some(Carried(payloads.collect::<Vec<_>>().concat()))
+        Carried(journal.map(|journal| not_placed(&journal)))
     }
 
-    fn holds(&self, entry: &KeyEntry) -> bool {
+    fn may_hold(&self, entry: &KeyEntry) -> bool {
         let hash = |bytes: &[u8]| xxh3_128(bytes) == entry.value.hash;
-        self.0.windows(entry.value.len as usize).any(hash)
+        let mut records = self.0.iter().map(|records| records.windows(entry.value.len as usize));
+        records.next().map_or(entry.value.len <= CARRIED_MAX, |mut found| found.any(hash))
     }
+}
+
+/// The payloads of the blocks behind the last one that a written block says is placed.
+fn not_placed(journal: &[u8]) -> Vec<u8> {
+    let number = |block: &[u8], at: usize| {
+        let bytes = block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    };
+    let (sequence, written, placed) = (40, 64, 88);
+    let mut blocks: Vec<&[u8]> =
+        journal.chunks_exact(BLOCK).filter(|block| block.starts_with(b"CRNJ")).collect();
+    blocks.sort_by_key(|block| number(block, sequence));
+    let done = blocks.last().map_or(0, |block| number(block, written));
+    let done = blocks.iter().filter(|block| number(block, sequence) <= done);
+    let placed = done.map(|block| number(block, placed)).max().unwrap_or(0);
+    let open = blocks.iter().filter(|block| number(block, sequence) > placed);
+    let payloads = open.map(|block| {
+        let used = block.get(6..8).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);
+        let used = usize::from(used.unwrap_or(0));
+        block.get(HEADER_BYTES..HEADER_BYTES + used).unwrap_or_default()
+    });
+    payloads.collect::<Vec<_>>().concat()
 }
 
 fn of(view: &View) -> Vec<(Bytes, KeyEntry)> {
