@@ -165,7 +165,15 @@ async fn newest_block_gone(mut stage: Stage) -> Played {
     }
     let node = stage.node(member).ok_or("a node")?;
     let blocks = stage.cluster.plan.geometry.journal_bytes / BLOCK as u64;
-    let newest = || node.engine().status().written_sequence % blocks;
+    let newest = || {
+        let status = node.engine().status();
+        // In mode `sync` what is only written is not acknowledged.
+        let sequence = match stage.cluster.plan.mode {
+            Mode::Sync => status.synced_sequence,
+            _ => status.written_sequence,
+        };
+        sequence % blocks
+    };
     stage.cut(member);
     let disk = stage.machine(member)?.disk.clone();
     let decay = if idle { Decay::Lost } else { Decay::Wear };

@@ -214,9 +214,15 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     let has_epoch = || end(leader) > before && end(member) == end(leader);
     stage.until("the record of its boot epoch in its log", has_epoch).await?;
     stage.kill(leader);
-    stage.reached_if(stage.is_recovering(member), UNCOMMITTED_EPOCH);
+    let uncommitted = stage.is_recovering(member);
+    stage.reached_if(uncommitted, UNCOMMITTED_EPOCH);
     stage.start(&[third]).await;
     stage.until("a node that serves", || stage.node(third).is_some()).await?;
+    if !uncommitted {
+        // The leader was faster: it had all that the member had lost.
+        stage.start(&[leader]).await;
+        return stage.active(&stage.all()).await;
+    }
     // Until then the leader may count as alive.
     stage.pass(5_500, 6_500).await;
     stage.decide(&[member, third]).await?;

@@ -58,7 +58,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "superblock-torn-beside-a-damaged-copy",
         parts: &["two copies are left", "no two copies are left", "active again"],
-        seeds: 16,
+        seeds: 40,
         may_stop: false,
         plan: three,
         script: |stage| Box::pin(torn_beside_damage(stage)),

@@ -182,7 +182,7 @@ const STEPS: u64 = 150;
 
 /// Three members, and the same run for [`STEPS`] seeds up to the moment of the fault.
 fn one_workload(seed: u64) -> Plan {
-    three(1 + seed / STEPS)
+    three(2 + seed / STEPS)
 }
 
 /// The plan in another mode.
