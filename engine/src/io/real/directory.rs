@@ -1,7 +1,7 @@
 //! A data directory of real files, opened for direct I/O under an exclusive lock.
 
 use super::file::{failed, open_file};
-use super::{create, ring::Ring, system, threads::Pool};
+use super::{create, grow, ring::Ring, system, threads::Pool};
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, IoFuture, Progress};
 use crate::types::Geometry;
@@ -60,6 +60,27 @@ impl FileDirectory {
     /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
     pub fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
         create::create(path, geometry, progress)
+    }
+
+    /// Enlarges the files of a directory from the sizes `from`, which its superblock says, to the
+    /// sizes `to`, by zeros, synced. Superblock and journal stay as they are. The caller holds the
+    /// lock of the superblock's file, and changes the superblock afterwards ([`Growth`]). `progress`
+    /// can end it.
+    ///
+    /// Blocks for as long as the writing takes.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]; [`Error::TooShort`] if a file is shorter than `from` or would shrink.
+    /// [`Error::Io`] if the filesystem has too little space, if it left ranges unwritten, if
+    /// `progress` ends it, or if a call to the system fails. After any error the files have the
+    /// sizes `from`.
+    ///
+    /// # After a crash
+    /// Files may be longer than `from`, which an open accepts. The next call begins again.
+    ///
+    /// [`Growth`]: crate::Growth
+    pub fn grow(path: &Path, from: &Geometry, to: &Geometry, progress: Progress<'_>) -> Result<()> {
+        grow::grow(path, from, to, progress)
     }
 
     /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by
@@ -211,7 +232,7 @@ fn start(
 }
 
 /// Takes the lock; retries for [`LOCK_TIMEOUT`].
-fn lock_with_timeout(file: &File) -> io::Result<()> {
+pub(super) fn lock_with_timeout(file: &File) -> io::Result<()> {
     let mut tries = LOCK_TIMEOUT.as_millis() / LOCK_POLL.as_millis();
     loop {
         match system::lock(file) {
