@@ -1,21 +1,13 @@
 //! A data directory of real files, opened for direct I/O under an exclusive lock.
 
-use super::file::{failed, open_file};
-use super::{create, grow, ring::Ring, system, threads::Pool};
+use super::file::{failed, lock_with_timeout, open_file};
+use super::{create, grow, ring::Ring, threads::Pool};
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, IoFuture, Progress};
 use crate::types::Geometry;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
-use std::time::Duration;
-
-/// How long an open waits for a lock. The kernel releases a killed process's files a moment after
-/// the process ended, when its last operations have ended. A node that is restarted at once must
-/// not fail because of that.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How to do I/O on real files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -228,19 +220,5 @@ fn start(
         None => Pool::start()
             .map(Running::Pool)
             .map_err(|error| failed(path, "starting I/O threads", error)),
-    }
-}
-
-/// Takes the lock; retries for [`LOCK_TIMEOUT`].
-pub(super) fn lock_with_timeout(file: &File) -> io::Result<()> {
-    let mut tries = LOCK_TIMEOUT.as_millis() / LOCK_POLL.as_millis();
-    loop {
-        match system::lock(file) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => {
-                tries -= 1;
-                std::thread::sleep(LOCK_POLL);
-            }
-            locked => return locked,
-        }
     }
 }

@@ -6,8 +6,7 @@
 //! written; a second growth begins with the old lengths again.
 
 use super::create::{refuse_unless_space, size, sync_directory};
-use super::directory::lock_with_timeout;
-use super::file::{failed, open_file};
+use super::file::{failed, lock_with_timeout, open_file};
 use super::zeros::{self, Zeros};
 use crate::error::{Error, Result};
 use crate::io::{FileKind, Progress};
