@@ -60,10 +60,10 @@ pub enum Error {
         /// The directory.
         location: String,
     },
-    /// A file's size differs from the geometry in the superblock: it was truncated or replaced.
+    /// A file is shorter than the geometry in the superblock says: it was truncated or replaced.
     #[error("{location}: file `{}` has {found} bytes, the superblock says {expected}; it was truncated or replaced. \
              Restore the file, or format the directory again and let the node rejoin", file.name())]
-    WrongSize {
+    TooShort {
         /// The directory.
         location: String,
         /// The file.
@@ -73,14 +73,32 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
+    /// The directory already has more than a directory of the asked size would have.
+    #[error(
+        "{location}: its {area} has {present} bytes, and that of a directory of {asked} bytes would have \
+             {smaller}; a data directory never shrinks. Choose a larger size; or move the directory away, \
+             format a smaller one and let the node rejoin"
+    )]
+    CannotShrink {
+        /// The directory.
+        location: String,
+        /// What would become smaller: data area or checkpoint area.
+        area: &'static str,
+        /// Its bytes.
+        present: u64,
+        /// The size of the whole directory that was asked for, in bytes.
+        asked: u64,
+        /// The bytes that this part would have.
+        smaller: u64,
+    },
     /// Bytes that do not match their checksum, or that contradict what is known to have been
     /// written.
     #[error("{0}")]
     Corrupt(#[from] Corruption),
     /// No free space is left for the write. Reads, deletes and compaction continue.
     #[error(
-        "the data area is full: {needed} bytes needed, {free} free of {capacity}; delete keys or format a larger \
-             data directory"
+        "the data area is full: {needed} bytes needed, {free} free of {capacity}; delete keys or enlarge the \
+             data directory (`cairn grow`)"
     )]
     Full {
         /// Bytes the write needs.
@@ -93,7 +111,7 @@ pub enum Error {
     /// The keys, the log's records and the clients' sessions would not fit into a checkpoint.
     #[error(
         "the index is full: {needed} bytes needed, {used} used of the {capacity} that a checkpoint area has; delete keys or \
-             format a larger data directory"
+             enlarge the data directory (`cairn grow`)"
     )]
     IndexFull {
         /// Bytes the write needs.

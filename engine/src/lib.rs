@@ -75,7 +75,9 @@ mod write;
 pub use error::{Corruption, Error, Result};
 pub use io::Pace;
 pub use maintain::{Checked, Extent, Installer, Owner};
-pub use open::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
+pub use open::{
+    CheckpointArea, Contents, GroupContents, Growth, Inspection, Known, Values, inspect,
+};
 pub use state::{Engine, Need, View};
 pub use types::{
     BootEpoch, Change, EngineStatus, Entry, FencingHistory, Geometry, GroupId, Identity,

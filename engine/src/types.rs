@@ -204,6 +204,9 @@ pub struct Options {
     pub sync_bytes: u64,
     /// A device operation that takes longer than this counts as failed.
     pub io_timeout: Duration,
+    /// The longest time that the checkpoint at the end may take; zero for none. Without it the next
+    /// open replays the journal.
+    pub last_checkpoint: Duration,
     /// Entries' values kept in memory for replication and apply, in bytes.
     pub log_cache_bytes: u64,
     /// The running kernel.
@@ -217,14 +220,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults of the design: sync every second or 64 MiB, 30 s for a device operation, 64 MiB
-    /// of cached entries.
+    /// The defaults of the design: sync every second or 64 MiB, 30 s for a device operation, 20 s
+    /// for the checkpoint at the end (service managers wait for 30 s to 90 s), 64 MiB of cached
+    /// entries.
     pub fn new(mode: Mode, boot: KernelBootId, boot_nonce: u64) -> Options {
         Options {
             mode,
             sync_interval: Duration::from_secs(1),
             sync_bytes: 64 << 20,
             io_timeout: Duration::from_secs(30),
+            last_checkpoint: Duration::from_secs(20),
             log_cache_bytes: 64 << 20,
             boot,
             boot_nonce,

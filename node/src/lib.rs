@@ -26,7 +26,7 @@ pub mod platform;
 pub mod promise;
 mod service;
 
-pub use compose::{Environment, Node, Progress, format, inspect, termination};
+pub use compose::{Environment, Node, Progress, format, grow, inspect, termination};
 pub use config::NodeConfig;
 pub use durability::Durability;
 pub use error::Error;

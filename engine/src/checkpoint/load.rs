@@ -20,14 +20,21 @@ const READS_AT_ONCE: usize = 8;
 
 type Result<T> = std::result::Result<T, String>;
 
+/// Told the bytes of the body that are read so far, and all its bytes.
+pub(crate) type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
 /// Reads the checkpoint that `header` describes; `Err` says what does not match.
-pub(crate) async fn load(file: &OpenFile, header: &Header) -> Result<BTreeMap<GroupId, Group>> {
+pub(crate) async fn load(
+    file: &OpenFile,
+    header: &Header,
+    progress: Progress<'_>,
+) -> Result<BTreeMap<GroupId, Group>> {
     let table_bytes = header.chunks() * HASH_BYTES;
     let table = read(file, header.table_at(), table_bytes).await?;
     if hash(&table) != header.table_hash {
         return Err("the chunk table does not match its hash in the header".to_owned());
     }
-    let mut body = BodyReader::new(file, *header, &table);
+    let mut body = BodyReader::new(file, *header, &table, progress);
     let mut groups = BTreeMap::new();
     let count = body.next(|r| r.varint()).await?;
     for _ in 0..count {
@@ -135,10 +142,17 @@ struct BodyReader<'a> {
     left: u64,
     buffer: Vec<u8>,
     at: usize,
+    bytes: u64,
+    progress: Progress<'a>,
 }
 
 impl<'a> BodyReader<'a> {
-    fn new(file: &'a OpenFile, header: Header, table: &'a [u8]) -> BodyReader<'a> {
+    fn new(
+        file: &'a OpenFile,
+        header: Header,
+        table: &'a [u8],
+        progress: Progress<'a>,
+    ) -> BodyReader<'a> {
         let piece = (READ_CHUNKS * CHUNK_BYTES) as u64;
         let starts = (0..header.body_bytes).step_by(piece as usize);
         let pieces = starts.map(move |start| async move {
@@ -155,6 +169,8 @@ impl<'a> BodyReader<'a> {
             left: header.body_bytes,
             buffer: Vec::new(),
             at: 0,
+            bytes: header.body_bytes,
+            progress,
         }
     }
 
@@ -170,6 +186,7 @@ impl<'a> BodyReader<'a> {
         self.buffer.drain(..self.at);
         self.at = 0;
         self.left -= piece.len() as u64;
+        (self.progress)(self.bytes - self.left, self.bytes);
         match self.buffer.is_empty() {
             true => self.buffer = piece,
             false => self.buffer.extend_from_slice(&piece),
@@ -235,7 +252,7 @@ mod tests {
         let (area, header) = area_of(body);
         // Each list of a group is at least a few kilobytes long in memory.
         let most = 128 * body.len() + (64 << 10);
-        cairn_fuzz::within(most, || block_on(load(&area, &header)))
+        cairn_fuzz::within(most, || block_on(load(&area, &header, &mut |_, _| {})))
     }
 
     /// The checkpoint of this state, as it is written.
@@ -301,7 +318,12 @@ mod tests {
             let group = Group { image: Some(Arc::new(image.clone())), ..Group::default() };
             let (area, header) = area_with(&Groups::from([(GroupId(0), group)]));
             assert_eq!(header.body_bytes, body as u64);
-            let groups = block_on(load(&file(&area), &header)).unwrap();
+            let mut seen = Vec::new();
+            let area = file(&area);
+            let groups = block_on(load(&area, &header, &mut |read, all| seen.push((read, all))));
+            let groups = groups.unwrap();
+            assert!(seen.is_sorted() && seen.iter().all(|(_, all)| *all == header.body_bytes));
+            assert_eq!(seen.last(), Some(&(header.body_bytes, header.body_bytes)));
             assert_eq!(groups[&GroupId(0)].image.as_ref().unwrap().encode(), image);
         }
     }

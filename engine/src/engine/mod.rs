@@ -8,6 +8,7 @@ use crate::types::{BootEpoch, FencingHistory, GroupId, Identity, MemberState, Mo
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
+mod close;
 mod keys;
 mod log;
 
@@ -160,30 +161,5 @@ impl Engine {
     /// `Failed`.
     pub async fn sync(&self) -> Result<()> {
         self.shared.sync_now().await.map(drop)
-    }
-
-    /// Waits for writes in flight, syncs, and records a clean shutdown. Later requests return
-    /// `Closed`; reads continue.
-    ///
-    /// # Errors
-    /// `Failed`: the clean shutdown is then not recorded.
-    pub async fn close(&self) -> Result<()> {
-        let shared = &self.shared;
-        shared.state.lock().closing = true;
-        shared.signals.writer.notify_one();
-        shared
-            .wait_until(|shared| {
-                let idle = shared.state.lock().checkpoints.running;
-                (shared.progress.lock().writer_ended && !idle || shared.failed().is_some())
-                    .then_some(())
-            })
-            .await;
-        let mut result = shared.sync_now().await.map(drop);
-        if result.is_ok() {
-            shared.signals.syncer.notify_one();
-            result = shared.clear_flag_at_end().await;
-        }
-        shared.record_failed_io().await;
-        result
     }
 }

@@ -15,11 +15,14 @@ pub(crate) struct OpenFile {
     /// The directory.
     pub location: Arc<str>,
     pub device: Arc<dyn Device>,
+    /// The bytes in use, from the beginning. An interrupted growth leaves a longer file.
+    pub bytes: u64,
 }
 
 impl OpenFile {
+    /// The bytes in use.
     pub(crate) fn size(&self) -> u64 {
-        self.device.size()
+        self.bytes
     }
 
     /// Reads the blocks that hold the `bytes` bytes from `offset` on. The read begins at the first

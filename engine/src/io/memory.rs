@@ -14,7 +14,8 @@ impl Memory {
     }
 
     pub(crate) fn file(self: &Arc<Memory>, kind: FileKind) -> OpenFile {
-        OpenFile { kind, location: "here".into(), device: self.clone() }
+        let bytes = self.size();
+        OpenFile { kind, location: "here".into(), device: self.clone(), bytes }
     }
 }
 

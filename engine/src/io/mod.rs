@@ -45,7 +45,11 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 /// Called before so many bytes are read. Returns when they may be read: a rate limit.
 pub type Pace<'a> = &'a (dyn Fn(u64) -> IoFuture<()> + Send + Sync);
 
-/// Told the bytes that are zeroed so far, and all bytes, after each piece. `Break` ends the work.
+/// Bytes of zeros after which a [`Progress`] knows how fast they are written.
+pub const MEASURED_BYTES: u64 = 32 << 20;
+
+/// Told the bytes that are zeroed so far, and all bytes: at the beginning, and after each piece. The
+/// piece that reaches [`MEASURED_BYTES`] is synced. `Break` ends the work.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send);
 
 /// One file of fixed size, open for direct I/O.

@@ -1,4 +1,7 @@
 //! Opening the files of a directory and checking their sizes.
+//!
+//! What holds here: a file is at least as long as the superblock says, and nothing behind that
+//! length is read or written. It is longer only if a growth did not end.
 
 use crate::error::{Error, Result};
 use crate::io::{Directory, FileKind, OpenFile, SUPERBLOCK_BYTES};
@@ -9,7 +12,10 @@ use std::io;
 pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<OpenFile> {
     let (location, name) = (directory.location(), kind.name());
     match directory.open(kind) {
-        Ok(device) => Ok(OpenFile { kind, location: location.into(), device }),
+        Ok(device) => {
+            let bytes = device.size();
+            Ok(OpenFile { kind, location: location.into(), device, bytes })
+        }
         Err(e) => Err(match e.kind() {
             io::ErrorKind::NotFound => {
                 Error::NotFormatted { location, reason: format!("file `{name}` is missing") }
@@ -25,12 +31,13 @@ pub(super) fn open_file(directory: &dyn Directory, kind: FileKind) -> Result<Ope
 }
 
 fn open_sized(directory: &dyn Directory, kind: FileKind, expected: u64) -> Result<OpenFile> {
-    let file = open_file(directory, kind)?;
+    let mut file = open_file(directory, kind)?;
     let found = file.size();
-    if found != expected {
+    if found < expected {
         let location = directory.location();
-        return Err(Error::WrongSize { location, file: kind, found, expected });
+        return Err(Error::TooShort { location, file: kind, found, expected });
     }
+    file.bytes = expected;
     Ok(file)
 }
 

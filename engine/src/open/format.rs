@@ -15,7 +15,7 @@ impl Engine {
     /// the superblock, which makes the directory valid. Ends synced.
     ///
     /// # Errors
-    /// `Invalid` for a bad identity or geometry, `WrongSize`, `InUse`, `NotFormatted` for a missing
+    /// `Invalid` for a bad identity or geometry, `TooShort`, `InUse`, `NotFormatted` for a missing
     /// file, `Failed`.
     pub async fn format(
         directory: &dyn Directory,

@@ -116,7 +116,7 @@ pub struct Values {
 /// which takes as long as reading all stored data.
 ///
 /// # Errors
-/// `NotFormatted`, `OtherFormat`, `WrongSize`, `InUse`, `Io`, if there is nothing to inspect.
+/// `NotFormatted`, `OtherFormat`, `TooShort`, `InUse`, `Io`, if there is nothing to inspect.
 /// Damage is not an error.
 pub async fn inspect(
     directory: &dyn Directory,

@@ -70,7 +70,7 @@ impl Engine {
     /// identity with no data.
     ///
     /// # Errors
-    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `OtherFormat`, `WrongSize`,
+    /// `Invalid` for a bad identity, `Foreign`, `NotFormatted`, `OtherFormat`, `TooShort`,
     /// `InUse`, `Io`, `Failed`.
     pub async fn format_again(directory: &dyn Directory, identity: &Identity) -> Result<()> {
         check_identity(identity)?;
@@ -99,12 +99,14 @@ impl Engine {
     }
 }
 
-/// The sizes of the files as they are: no copy of the superblock says how they should be.
+/// The sizes of the files as they are: no copy of the superblock says how they should be. All of
+/// their bytes are written, also after a growth that did not end.
 fn geometry_of(directory: &dyn Directory) -> Result<Geometry> {
-    let size = |kind| open_file(directory, kind).map(|file| file.size());
+    let block = BLOCK as u64;
+    let size = |kind| open_file(directory, kind).map(|file| file.size() / block * block);
     let geometry = Geometry {
         journal_bytes: size(FileKind::Journal)?,
-        checkpoint_bytes: size(FileKind::Checkpoint0)?,
+        checkpoint_bytes: size(FileKind::Checkpoint0)?.min(size(FileKind::Checkpoint1)?),
         data_bytes: size(FileKind::Data)?,
     };
     geometry.check()?;

@@ -5,12 +5,14 @@ mod classify;
 mod files;
 mod finish_recovery;
 mod format;
+mod grow;
 mod inspect;
 mod lost_identity;
 mod place_carried;
 mod recovery;
 mod rewrite;
 
+pub use grow::Growth;
 pub use inspect::{CheckpointArea, Contents, GroupContents, Inspection, Known, Values, inspect};
 
 use crate::error::{Error, Result};
@@ -42,7 +44,7 @@ impl Engine {
     /// directory that is refused is left as it was.
     ///
     /// # Errors
-    /// `NotFormatted`, `OtherFormat`, `Foreign`, `InUse`, `WrongSize`, `Corrupt`, `Io`, `Failed`.
+    /// `NotFormatted`, `OtherFormat`, `Foreign`, `InUse`, `TooShort`, `Corrupt`, `Io`, `Failed`.
     pub async fn open(
         directory: Arc<dyn Directory>,
         expected: Option<(String, u16)>,
@@ -298,7 +300,10 @@ fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
             group.log.count_link(entry.version, entry.value.len, true);
         }
     }
+    // The first block of this boot epoch is empty.
+    let replayed = recovered.end > recovered.checkpoint.sequence;
     let checkpoints = Checkpoints {
+        recordless: if replayed { 0 } else { recovered.end + 1 },
         number: recovered.checkpoint.number,
         area: recovered.area,
         sequence: recovered.checkpoint.sequence,

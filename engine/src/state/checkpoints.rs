@@ -20,6 +20,8 @@ pub(crate) struct Checkpoints {
     /// The sequence that the newest checkpoint covers, and the sequence of the one before it.
     pub sequence: u64,
     pub previous: u64,
+    /// Blocks up to this one hold no record that the newest checkpoint at the open lacked.
+    pub recordless: u64,
     /// The position that each group had applied in the newest one.
     pub applied: BTreeMap<GroupId, LogId>,
     /// A snapshot was swapped in: nothing more is written until a checkpoint holds it, and older

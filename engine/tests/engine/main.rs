@@ -13,9 +13,11 @@
 mod behaviour;
 mod capacity;
 mod carried;
+mod close;
 mod crash;
 mod failed_sync;
 mod fragmentation;
+mod grow;
 mod inspect;
 mod install;
 mod lost_identity;

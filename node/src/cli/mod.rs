@@ -12,6 +12,7 @@ mod doctor;
 mod exit;
 mod format;
 mod get;
+mod grow;
 mod inspect;
 mod list;
 mod logging;
@@ -23,6 +24,7 @@ mod serve;
 mod server_options;
 mod status;
 mod unsafe_recovery;
+mod zeroing;
 
 use clap::{Parser, Subcommand};
 use connect::ConnectOptions;
@@ -58,6 +60,8 @@ enum Command {
     Dev(dev::DevArgs),
     /// Create a data directory: all files at full size, all of it written
     Format(format::FormatArgs),
+    /// Enlarge the data directory of a stopped node
+    Grow(grow::GrowArgs),
     /// Examine what a data directory's machine can promise, and why
     Doctor(doctor::DoctorArgs),
     /// Show what a data directory that no node has open holds, and what of it verifies
@@ -125,6 +129,7 @@ async fn run(command: Command, output: &Output) -> anyhow::Result<Exit> {
     match command {
         Command::Dev(args) => dev::run(args, output).await,
         Command::Format(args) => format::run(args, output).await,
+        Command::Grow(args) => grow::run(args, output).await,
         Command::Doctor(args) => doctor::run(args, output),
         Command::Inspect(args) => inspect::run(args, output).await,
         Command::Serve(args) => serve::run(args).await,

@@ -46,6 +46,13 @@ impl Output {
         out.flush()
     }
 
+    /// Something to know before the result, on standard error.
+    pub(crate) fn note(&self, value: impl FnOnce() -> Value, text: impl FnOnce() -> String) {
+        let text = if self.is_json() { value().to_string() } else { text() };
+        // A closed standard error does not end the work.
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+
     /// The error message, and the exit code.
     pub(crate) fn error(&self, message: &str, exit_code: u8) {
         let mut err = io::stderr().lock();

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     cairn_node::platform::raise_descriptors();
 
     if config.storage.format_empty && is_empty(&config.data_directory)? {
-        let identity = format(&config).await?;
+        let identity = format(&config, &|estimate| info!("{}", estimate.text())).await?;
         let node = NodeId::new(identity.slot, identity.incarnation);
         warn!(%node, directory = %config.data_directory.display(), "the data directory was empty and has been formatted");
     }
@@ -86,7 +86,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// A warning if `storage.size` is configured and the directory was formatted with another size.
+/// A warning if `storage.size` is configured and the directory has another size.
 fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
     let given = layers
         .settings()
@@ -99,8 +99,8 @@ fn other_size(layers: &Layers, node: &Node) -> anyhow::Result<Option<String>> {
     let differs = given && there != configured;
     Ok(differs.then(|| {
         format!(
-            "storage.size is {}, but {} was formatted with another size, of which {} hold data: the size of a data \
-             directory never changes; format another one, or correct storage.size",
+            "storage.size is {}, but {} has another size, of which {} hold data: stop the node and run `cairn grow` \
+             to enlarge it, or correct storage.size; a data directory never shrinks",
             format_size(size),
             config.data_directory.display(),
             format_size(there)

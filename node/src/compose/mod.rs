@@ -7,7 +7,7 @@
 
 mod world;
 
-pub use world::{Environment, Progress, format, inspect, termination};
+pub use world::{Environment, Progress, format, grow, inspect, termination};
 
 use crate::admission::memory::Reads;
 use crate::config::NodeConfig;

@@ -113,7 +113,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("timing.shutdown", Time, "10s")
         .means("time for requests under way to finish when the server stops"),
     key("storage.size", Size(16 << 20, Geometry::MAX_TOTAL_BYTES), "10GiB")
-        .means("size of the data directory in bytes; used by `cairn format` only"),
+        .means("size of the data directory in bytes; used by `cairn format` and `cairn grow` only"),
     key("storage.backend", Choice(&["auto", "io_uring", "threads"]), "auto")
         .means("how the disk is accessed; auto: io_uring, or threads if the system forbids it"),
     key("storage.format_empty", FLAG, "false")

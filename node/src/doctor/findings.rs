@@ -222,7 +222,7 @@ fn synced(files: &FileProbe) -> Finding {
 }
 
 fn space(facts: &Facts, size_bytes: Option<u64>) -> Finding {
-    let why = "all of a data directory is written when it is created, and its size never changes";
+    let why = "all of a data directory is written when it is created or enlarged";
     let space = facts.filesystem.as_ref().ok().and_then(|filesystem| filesystem.space);
     let free = space.map(|space| space.free_bytes);
     let shown = known(free.map(format_rounded));

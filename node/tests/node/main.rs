@@ -16,6 +16,7 @@ mod command_line;
 mod damage;
 mod doctor;
 mod floors;
+mod grow;
 mod kill_under_load;
 mod lost_identity;
 mod new_disk;

@@ -1,26 +1,18 @@
 //! Creating a data directory: every file at its full size, every block written, so that no later
 //! write needs metadata.
 //!
-//! Zeros are *written*, not only reserved. A reserved extent is marked unwritten; the first write
-//! to it would change that mark in the filesystem's metadata, and a completed direct write does not
-//! include metadata.
-//!
 //! The superblock file is made last, after everything else is synced: it makes the directory valid.
 
-use super::device::Direction;
 use super::file::{failed, open_file};
-use super::{system, threads};
+use super::system;
+use super::zeros::{self, Zeros};
 use crate::error::{Error, Result};
-use crate::io::{AlignedBuf, BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
+use crate::io::{BLOCK, FileKind, Progress, SUPERBLOCK_BYTES};
 use crate::types::Geometry;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-/// The size of one write of zeros. The kernel splits it and keeps the device busy with the parts.
-const FILL_BYTES: u64 = 4 << 20;
 
 /// Bytes left to the filesystem for its own metadata.
 const SPARE_BYTES: u64 = 1 << 20;
@@ -31,37 +23,31 @@ pub(super) fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -
     refuse_unless_empty(&path)?;
     let missing: Vec<&Path> = path.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     let existing = path.ancestors().nth(missing.len()).unwrap_or(&path);
-    refuse_unless_space(&path, existing, total)?;
+    refuse_unless_space(&path, existing, total, "format")?;
 
     let mut made = Made::default();
     for directory in missing.into_iter().rev() {
         made.directory(directory)?;
     }
-    let mut done = 0;
-    let mut go_on = |bytes| {
-        done += bytes;
-        match progress(done, total) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => {
-                Err(failed(&path, "format", "stopped; what it made is removed".to_owned()))
-            }
-        }
-    };
-    go_on(0)?;
+    let stopped = || Err(failed(&path, "format", "stopped; what it made is removed".to_owned()));
+    let mut zeros = Zeros::new(total, progress, &stopped)?;
     for kind in FileKind::ALL {
         if kind == FileKind::Superblock {
             sync_directory(&path)?;
         }
         let file = path.join(kind.name());
         made.file(&file)?;
-        fill(&file, size(kind, geometry), &mut go_on)?;
+        let bytes = size(kind, geometry);
+        let (opened, _) = open_file(&file, true).map_err(|error| failed(&file, "open", error))?;
+        zeros::reserve(&opened, &file, bytes)?;
+        zeros.fill(&opened, &file, kind, 0..bytes)?;
     }
     sync_directory(&path)?;
     made.keep();
     Ok(())
 }
 
-fn size(kind: FileKind, geometry: &Geometry) -> u64 {
+pub(super) fn size(kind: FileKind, geometry: &Geometry) -> u64 {
     match kind {
         FileKind::Superblock => SUPERBLOCK_BYTES,
         FileKind::Journal => geometry.journal_bytes,
@@ -132,79 +118,24 @@ pub(super) fn has_superblock(directory: &Path) -> bool {
     read.is_err() || bytes.iter().any(|byte| *byte != 0)
 }
 
-fn refuse_unless_space(path: &Path, existing: &Path, total: u64) -> Result<()> {
+pub(super) fn refuse_unless_space(
+    path: &Path,
+    existing: &Path,
+    total: u64,
+    operation: &'static str,
+) -> Result<()> {
     let free = system::free_space(existing);
     let free = free.map_err(|error| failed(existing, "statvfs", error))?.free_bytes;
     let needed = total.saturating_add(SPARE_BYTES);
     if needed > free {
         let reason =
             format!("not enough space: {needed} bytes needed, {free} free; nothing was changed");
-        return Err(failed(path, "format", reason));
+        return Err(failed(path, operation, reason));
     }
     Ok(())
 }
 
-/// Reserves the file's space, writes zeros over all of it, syncs it, and checks the resulting
-/// extents.
-fn fill(path: &Path, bytes: u64, go_on: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
-    let (file, direct) = open_file(path, true).map_err(|error| failed(path, "open", error))?;
-    system::allocate(&file, bytes).map_err(|error| no_space(path, "fallocate", bytes, error))?;
-    let mut zeros = AlignedBuf::zeroed(FILL_BYTES as usize);
-    let mut offset = 0;
-    while offset < bytes {
-        let part = FILL_BYTES.min(bytes - offset);
-        if part < zeros.len() as u64 {
-            zeros = AlignedBuf::zeroed(part as usize);
-        }
-        threads::transfer(&file, Direction::Write, offset, &mut zeros)
-            .map_err(|error| no_space(path, "write", bytes, error))?;
-        offset += part;
-        go_on(part)?;
-    }
-    file.sync_all().map_err(|error| no_space(path, "fsync", bytes, error))?;
-    let found = file.metadata().map_err(|error| failed(path, "stat", error))?.len();
-    if found != bytes {
-        return Err(failed(
-            path,
-            "format",
-            format!("the file has {found} bytes instead of {bytes}"),
-        ));
-    }
-    match system::extents(&file, bytes).map_err(|error| failed(path, "fiemap", error))? {
-        Some(extents) if extents.unwritten_bytes + extents.missing_bytes > 0 => {
-            let unwritten = extents.unwritten_bytes + extents.missing_bytes;
-            let reason = format!(
-                "the filesystem left {unwritten} of {bytes} bytes without a written extent; a filesystem that \
-                 compresses or drops zeros cannot hold a data directory"
-            );
-            Err(failed(path, "format", reason))
-        }
-        Some(_) => Ok(()),
-        None => {
-            tracing::warn!(file = %path.display(), direct, "the filesystem does not show its extents (FIEMAP)");
-            Ok(())
-        }
-    }
-}
-
-/// The error of a call that takes space. If space ran out, the message has the figures: other
-/// processes may have used it meanwhile.
-fn no_space(path: &Path, operation: &'static str, needed: u64, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            let free = system::free_space(path)
-                .map_or_else(|_| "unknown".to_owned(), |free| free.free_bytes.to_string());
-            failed(
-                path,
-                operation,
-                format!("{error}: the file needs {needed} bytes, {free} are still free"),
-            )
-        }
-        _ => failed(path, operation, error),
-    }
-}
-
-fn sync_directory(path: &Path) -> Result<()> {
+pub(super) fn sync_directory(path: &Path) -> Result<()> {
     File::open(path)
         .and_then(|directory| directory.sync_all())
         .map_err(|error| failed(path, "fsync of the directory", error))

@@ -1,21 +1,13 @@
 //! A data directory of real files, opened for direct I/O under an exclusive lock.
 
-use super::file::{failed, open_file};
-use super::{create, ring::Ring, system, threads::Pool};
+use super::file::{failed, lock_with_timeout, open_file};
+use super::{create, grow, ring::Ring, threads::Pool};
 use crate::error::{Error, Result};
 use crate::io::{Device, Directory, FileKind, IoFuture, Progress};
 use crate::types::Geometry;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
-use std::time::Duration;
-
-/// How long an open waits for a lock. The kernel releases a killed process's files a moment after
-/// the process ended, when its last operations have ended. A node that is restarted at once must
-/// not fail because of that.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How to do I/O on real files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +52,27 @@ impl FileDirectory {
     /// [`Error::NotFormatted`], and a second `create` refuses until they are removed.
     pub fn create(path: &Path, geometry: &Geometry, progress: Progress<'_>) -> Result<()> {
         create::create(path, geometry, progress)
+    }
+
+    /// Enlarges the files of a directory from the sizes `from`, which its superblock says, to the
+    /// sizes `to`, by zeros, synced. Superblock and journal stay as they are. The caller holds the
+    /// lock of the superblock's file, and changes the superblock afterwards ([`Growth`]). `progress`
+    /// can end it.
+    ///
+    /// Blocks for as long as the writing takes.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]; [`Error::TooShort`] if a file is shorter than `from` or would shrink.
+    /// [`Error::Io`] if the filesystem has too little space, if it left ranges unwritten, if
+    /// `progress` ends it, or if a call to the system fails. After any error the files have the
+    /// sizes `from`.
+    ///
+    /// # After a crash
+    /// Files may be longer than `from`, which an open accepts. The next call begins again.
+    ///
+    /// [`Growth`]: crate::Growth
+    pub fn grow(path: &Path, from: &Geometry, to: &Geometry, progress: Progress<'_>) -> Result<()> {
+        grow::grow(path, from, to, progress)
     }
 
     /// Finds the files and starts the backend. Takes no lock: [`Directory::open`] does, file by
@@ -207,19 +220,5 @@ fn start(
         None => Pool::start()
             .map(Running::Pool)
             .map_err(|error| failed(path, "starting I/O threads", error)),
-    }
-}
-
-/// Takes the lock; retries for [`LOCK_TIMEOUT`].
-fn lock_with_timeout(file: &File) -> io::Result<()> {
-    let mut tries = LOCK_TIMEOUT.as_millis() / LOCK_POLL.as_millis();
-    loop {
-        match system::lock(file) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => {
-                tries -= 1;
-                std::thread::sleep(LOCK_POLL);
-            }
-            locked => return locked,
-        }
     }
 }

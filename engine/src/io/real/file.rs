@@ -1,10 +1,18 @@
-//! Opening one file, and the error of a call to the system.
+//! Opening and locking one file, and the error of a call to the system.
 
+use super::system;
 use crate::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
+
+/// How long an open waits for a lock. The kernel releases a killed process's files a moment after
+/// the process ended, when its last operations have ended. A node that is restarted at once must
+/// not fail because of that.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// An error of a call to the system.
 pub(super) fn failed(path: &Path, operation: &'static str, reason: impl ToString) -> Error {
@@ -24,5 +32,19 @@ pub(super) fn open_file(path: &Path, write: bool) -> io::Result<(File, bool)> {
             options.custom_flags(flags).open(path).map(|file| (file, false))
         }
         opened => opened.map(|file| (file, true)),
+    }
+}
+
+/// Takes the lock; retries for [`LOCK_TIMEOUT`].
+pub(super) fn lock_with_timeout(file: &File) -> io::Result<()> {
+    let mut tries = LOCK_TIMEOUT.as_millis() / LOCK_POLL.as_millis();
+    loop {
+        match system::lock(file) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries > 0 => {
+                tries -= 1;
+                std::thread::sleep(LOCK_POLL);
+            }
+            locked => return locked,
+        }
     }
 }

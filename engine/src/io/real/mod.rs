@@ -2,7 +2,7 @@
 //! [`Device`](super::Device).
 //!
 //! ```text
-//! create ──► files of zeros        directory ──► FileDevice ──► ring     io_uring, a task or a thread
+//! create, grow ──► zeros           directory ──► FileDevice ──► ring     io_uring, a task or a thread
 //!    │                                │                    └──► threads  a pool, pread/pwrite
 //!    └───────────┬────────────────────┘      probe ──► facts about the machine
 //!             system (the calls that std does not have)
@@ -20,12 +20,14 @@ mod create;
 mod device;
 mod directory;
 mod file;
+mod grow;
 mod probe;
 mod ring;
 mod system;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod zeros;
 
 pub use boot::{boot_id, boot_id_from};
 pub use directory::{Backend, FileDirectory};

@@ -102,13 +102,27 @@ pub(super) fn direct_alignment(file: &File) -> io::Result<Option<DirectAlignment
     Ok(reported.then_some(DirectAlignment { memory_bytes, offset_bytes }))
 }
 
-/// Reserves `bytes` for the file and sets its size. Returns `false` if the filesystem cannot;
-/// writing then does both.
+/// Zeros as written extents, by the drive (Linux 6.17). libc does not have it yet.
+const FALLOC_FL_WRITE_ZEROES: libc::c_int = 0x80;
+
+/// Reserves the space of the file's first `bytes`; its length stays. Returns `false` if the
+/// filesystem cannot; writing then takes the space.
 pub(super) fn allocate(file: &File, bytes: u64) -> io::Result<bool> {
+    fallocate(file, libc::FALLOC_FL_KEEP_SIZE, 0, bytes)
+}
+
+/// Lets the drive zero the range, which becomes a part of the file, in written extents. Returns
+/// `false` if kernel, filesystem or drive cannot.
+pub(super) fn write_zeroes(file: &File, offset: u64, bytes: u64) -> io::Result<bool> {
+    fallocate(file, FALLOC_FL_WRITE_ZEROES, offset, bytes)
+}
+
+fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<bool> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
     let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
     loop {
         // SAFETY: the descriptor is open for the length of the call; no memory is passed.
-        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, length) } == 0 {
+        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) } == 0 {
             return Ok(true);
         }
         let error = io::Error::last_os_error();

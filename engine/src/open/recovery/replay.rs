@@ -1,5 +1,6 @@
 //! Loads the checkpoint, replays the journal, and judges what is missing.
 
+use super::progress::OpenProgress;
 use super::salvage::Salvage;
 use super::scan::{End, Scan, ShutdownEvidence};
 use super::shared_extent::shared_extent;
@@ -62,9 +63,11 @@ pub(crate) async fn recover(
     let mut salvage = Salvage::new(salvage);
     let incarnation = superblock.identity.incarnation;
     let journal = &files.journal;
-    let mut scan = Scan::read(journal, ring, incarnation).await;
+    let mut progress = OpenProgress::new(&journal.location);
+    let mut scan = Scan::read(journal, ring, incarnation, &mut progress).await;
     let headers = checkpoint_headers(files, incarnation).await;
-    let (area, header, groups, other) = match newest_checkpoint(files, &headers).await {
+    let newest = newest_checkpoint(files, &headers, &mut progress).await;
+    let (area, header, groups, other) = match newest {
         Ok(newest) => newest,
         Err(error) => {
             salvage.accept(error)?;
@@ -108,7 +111,7 @@ pub(crate) async fn recover(
         stream: RecordStream::default(),
         reached: (header.sequence, header.chain),
     };
-    salvage.check(replay.run(end).await)?;
+    salvage.check(replay.run(end, &mut progress).await)?;
     let Replay { mut groups, unreadable, unsynced_values, carried, reached: (end, chain), .. } =
         replay;
     if let Some(error) = missing_purged_entries(&groups, files.area(1 - area)) {
@@ -259,13 +262,18 @@ async fn checkpoint_headers(files: &Files, incarnation: u64) -> Vec<(usize, Head
 
 /// The intact checkpoint with the highest number; the other area's sequence, if its header is
 /// intact.
-async fn newest_checkpoint(files: &Files, found: &[(usize, Header)]) -> Result<Newest> {
+async fn newest_checkpoint(
+    files: &Files,
+    found: &[(usize, Header)],
+    progress: &mut OpenProgress,
+) -> Result<Newest> {
     let mut reasons = Vec::new();
     for (area, header) in found {
         let file = files.area(*area);
-        let loaded = match checkpoint::load(file, header).await {
+        let mut read = |read, all| progress.at("bytes of the checkpoint read", read, all);
+        let loaded = match checkpoint::load(file, header, &mut read).await {
             // Load it once more before believing the damage.
-            Err(_) => checkpoint::load(file, header).await,
+            Err(_) => checkpoint::load(file, header, &mut read).await,
             loaded => loaded,
         };
         match loaded {
@@ -362,8 +370,10 @@ impl Carried {
 impl Replay<'_> {
     /// Replays the blocks behind `reached` up to `end`. Stops earlier at a block whose values were
     /// in flight and are missing.
-    async fn run(&mut self, end: u64) -> Result<()> {
+    async fn run(&mut self, end: u64, progress: &mut OpenProgress) -> Result<()> {
+        let (start, _) = self.reached;
         while self.reached.0 < end {
+            progress.at("journal blocks replayed", self.reached.0 - start, end - start);
             let (last, _) = self.reached;
             let count = self.ring.contiguous(last + 1, (end - last).min(256));
             let offset = self.ring.offset(last + 1);

@@ -1,5 +1,6 @@
 //! One pass over the ring: which block each slot holds, and what the blocks say about one another.
 
+use super::progress::OpenProgress;
 use crate::io::{BLOCK, OpenFile};
 use crate::journal::{Block, Header, Ring};
 
@@ -55,11 +56,17 @@ pub(super) enum End {
 }
 
 impl Scan {
-    pub(super) async fn read(journal: &OpenFile, ring: Ring, incarnation: u64) -> Scan {
+    pub(super) async fn read(
+        journal: &OpenFile,
+        ring: Ring,
+        incarnation: u64,
+        progress: &mut OpenProgress,
+    ) -> Scan {
         let mut slots = Vec::with_capacity(ring.blocks() as usize);
         let total = ring.blocks() * BLOCK as u64;
         for start in (0..total).step_by(READ_BYTES as usize) {
             let end = total.min(start + READ_BYTES);
+            progress.at("bytes of the journal read", start, total);
             match journal.read(start, (end - start) as usize).await {
                 Ok(buf) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
                 Err(_) => {

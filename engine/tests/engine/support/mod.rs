@@ -164,6 +164,14 @@ impl Disk {
         file.synced = file.current.clone();
     }
 
+    /// Makes a file longer, by zeros that are synced, or shorter.
+    pub fn resize(&self, kind: FileKind, bytes: u64) {
+        let mut core = self.core.lock().unwrap();
+        let file = core.files.get_mut(&kind).unwrap();
+        file.current.resize(bytes as usize, 0);
+        file.synced.resize(bytes as usize, 0);
+    }
+
     pub fn bytes(&self, kind: FileKind) -> Vec<u8> {
         self.core.lock().unwrap().files[&kind].current.clone()
     }

@@ -12,12 +12,14 @@ use tokio::sync::oneshot;
 
 pub const GROUP: GroupId = GroupId(0);
 
+/// Without a checkpoint at the end: the journal behind the last one is what these tests are about.
 pub fn options(salvage: bool) -> Options {
     let sync_interval = Duration::from_millis(1);
     Options {
         sync_interval,
         salvage,
         log_cache_bytes: 0,
+        last_checkpoint: Duration::ZERO,
         ..Options::new(Mode::Replicated, KernelBootId(1), 1)
     }
 }

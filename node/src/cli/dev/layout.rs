@@ -102,7 +102,7 @@ async fn prepare_node(home: &Path, slot: u16) -> anyhow::Result<DevNode> {
         }
         let source = Source::Flag("dev".into());
         layers.set("data_dir", unfinished.display().to_string(), source)?;
-        format(&NodeConfig::from_layers(&layers)?).await?;
+        format(&NodeConfig::from_layers(&layers)?, &|_| {}).await?;
         std::fs::rename(&unfinished, &config.data_directory)
             .with_context(|| format!("cannot rename {} to its final name", unfinished.display()))?;
     }

@@ -15,7 +15,7 @@ use real as here;
 #[cfg(madsim)]
 use simulated as here;
 
-pub use here::{format, inspect, termination};
+pub use here::{format, grow, inspect, termination};
 
 pub(super) use here::{
     ClientThreads, address_of, bind, durability, report_moved, serve_clients, serve_peers,

@@ -10,7 +10,7 @@ use crate::outage::ElectionBlockedState;
 use crate::service::{KvService, Stop};
 use cairn_client::proto;
 use cairn_client::proto::kv_server::{Kv, KvServer};
-use cairn_engine::{Engine, Identity, Inspection};
+use cairn_engine::{Engine, Geometry, Identity, Inspection};
 use cairn_raft::{Replica, encoded, stream_until_reset, until_reset};
 use futures::{FutureExt, StreamExt};
 use std::net::SocketAddr;
@@ -181,5 +181,16 @@ pub async fn inspect(_directory: &Path, _values: bool) -> Result<Inspection, Err
 /// # Errors
 /// Always.
 pub async fn format(_config: &NodeConfig, _progress: Progress<'_>) -> Result<Identity, Error> {
+    Err(Error::Platform(NO_FILES.into()))
+}
+
+/// There are no files.
+///
+/// # Errors
+/// Always.
+pub async fn grow(
+    _config: &NodeConfig,
+    _progress: Progress<'_>,
+) -> Result<(Geometry, Geometry), Error> {
     Err(Error::Platform(NO_FILES.into()))
 }

@@ -1,6 +1,7 @@
 //! Real `cairn` processes for tests: started on loopback ports and in a temporary folder, and
 //! killed at the end of the test.
 
+pub mod load;
 pub mod raw;
 
 use cairn_client::{Client, NodeStatus, Options};

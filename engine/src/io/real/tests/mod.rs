@@ -1,6 +1,7 @@
 //! Behaviour of real files, on the filesystem of the temporary directory, for both backends.
 
 mod create;
+mod grow;
 mod lock;
 mod probe;
 mod rate;

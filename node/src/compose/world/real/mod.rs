@@ -18,7 +18,7 @@ use crate::platform;
 use crate::service::{KvService, Stop};
 use cairn_client::proto::kv_server::KvServer;
 use cairn_engine::io::{Backend, FileDirectory};
-use cairn_engine::{Engine, Geometry, Identity, Inspection};
+use cairn_engine::{Engine, Geometry, Growth, Identity, Inspection};
 use cairn_raft::Replica;
 use futures::FutureExt;
 use incoming::{ConnectionSlots, FULL_REQUEST, HANDSHAKE_TIMEOUT, Incoming, PREFACE_BYTES};
@@ -246,6 +246,27 @@ pub async fn format(config: &NodeConfig, progress: Progress<'_>) -> Result<Ident
     let identity = Identity { cluster: config.cluster.clone(), slot: config.slot, incarnation };
     Engine::format(&directory, geometry, &identity).await?;
     Ok(identity)
+}
+
+/// Enlarges the data directory of a stopped node to
+/// [`crate::config::StorageConfig::size_bytes`] bytes. Returns the sizes before and after.
+///
+/// # Errors
+/// `Engine`: if a process uses the directory, if it would shrink, if there is too little space, or
+/// if `progress` ends the work; then it has the size that it had. After a crash as well, and the
+/// next call begins again.
+pub async fn grow(
+    config: &NodeConfig,
+    progress: Progress<'_>,
+) -> Result<(Geometry, Geometry), Error> {
+    let path = &config.data_directory;
+    let directory = FileDirectory::open(path, config.storage.backend)?;
+    let expected = (config.cluster.clone(), config.slot);
+    let growth = Growth::begin(&directory, Some(&expected), config.storage.size_bytes).await?;
+    let (from, to) = (growth.from(), growth.to());
+    FileDirectory::grow(path, &from, &to, progress)?;
+    growth.record(&directory).await?;
+    Ok((from, to))
 }
 
 fn unreadable(what: &str, error: &std::io::Error) -> Error {

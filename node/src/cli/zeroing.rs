@@ -1,0 +1,111 @@
+//! What `cairn format` and `cairn grow` show while they write zeros: how long it will take, and a bar
+//! on a terminal. A signal ends the work.
+
+use super::output::Output;
+use cairn_engine::io::MEASURED_BYTES;
+use cairn_node::{Error, Progress};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How fast the first zeros were written, and what that says about the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimate {
+    /// Bytes to come.
+    pub left_bytes: u64,
+    pub bytes_per_second: f64,
+}
+
+impl Estimate {
+    /// `None` before enough is written to tell, and if nothing is left.
+    fn of(done: u64, total: u64, took: Duration) -> Option<Estimate> {
+        let measured = done >= MEASURED_BYTES && done < total && !took.is_zero();
+        measured.then(|| Estimate {
+            left_bytes: total - done,
+            bytes_per_second: done as f64 / took.as_secs_f64(),
+        })
+    }
+
+    fn seconds(&self) -> u64 {
+        (self.left_bytes as f64 / self.bytes_per_second).ceil() as u64
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let time = match self.seconds() {
+            0..=1 => "1 second".to_owned(),
+            seconds @ 2..90 => format!("{seconds} seconds"),
+            seconds => format!("{} minutes", (seconds + 30) / 60),
+        };
+        format!("writing zeros: about {time} at {:.0} MB/s", self.bytes_per_second / 1e6)
+    }
+
+    /// Says it on standard error.
+    pub(crate) fn note(&self, output: &Output) {
+        let value = || {
+            json!({ "zeroing": { "left_bytes": self.left_bytes, "seconds": self.seconds(),
+                                 "bytes_per_second": self.bytes_per_second.round() } })
+        };
+        output.note(value, || self.text());
+    }
+}
+
+/// Runs the work with a bar that begins with `message`. `say` is called once, if there is enough to
+/// do for an estimate.
+pub(crate) async fn show<T>(
+    message: String,
+    say: &(dyn Fn(&Estimate) + Sync),
+    work: impl AsyncFnOnce(Progress<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let style = ProgressStyle::with_template(
+        "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    );
+    let bar = ProgressBar::new(0);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(message);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    // The zeros are written without a pause, so the signal is awaited beside them.
+    let waiting = tokio::spawn(async move {
+        if cairn_node::termination().await.is_ok() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    let (mut began, mut said) = (None, false);
+    let mut progress = |done: u64, total: u64| {
+        bar.set_length(total);
+        bar.set_position(done);
+        let began = began.get_or_insert_with(Instant::now);
+        if let Some(estimate) = Estimate::of(done, total, began.elapsed()).filter(|_| !said) {
+            said = true;
+            bar.suspend(|| say(&estimate));
+        }
+        if stopped.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    let done = work(&mut progress).await;
+    waiting.abort();
+    bar.finish_and_clear();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_say_how_long_the_rest_takes() {
+        let (mib, second) = (1 << 20, Duration::from_secs(1));
+        assert_eq!(Estimate::of(31 * mib, 1 << 30, second), None, "too little is written");
+        assert_eq!(Estimate::of(64 * mib, 64 * mib, second), None, "nothing is left");
+        let text = |total, took| Estimate::of(100 * mib, total, took).unwrap().text();
+        assert_eq!(text(101 * mib, second), "writing zeros: about 1 second at 105 MB/s");
+        assert_eq!(text(1100 * mib, second), "writing zeros: about 10 seconds at 105 MB/s");
+        assert_eq!(text(100_100 * mib, second), "writing zeros: about 17 minutes at 105 MB/s");
+        assert_eq!(text(1100 * mib, 60 * second), "writing zeros: about 10 minutes at 2 MB/s");
+    }
+}
