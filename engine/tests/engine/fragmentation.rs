@@ -35,10 +35,10 @@ impl Store {
     }
 
     /// A store whose engine alone has to see to it that no write is refused.
-    async fn strict(data_bytes: u64) -> Store {
+    async fn strict(data_bytes: u64, purge_bytes: u64) -> Store {
         let sync_interval = Duration::from_secs(3600);
         let options = Options { sync_interval, ..options(Mode::Replicated) };
-        Store::with(data_bytes, options, Some(data_bytes / 128)).await
+        Store::with(data_bytes, options, Some(purge_bytes)).await
     }
 
     async fn with(data_bytes: u64, options: Options, strict: Option<u64>) -> Store {
@@ -205,13 +205,16 @@ fn values_of_200_bytes_to_1_mebibyte_are_overwritten_at_88_percent_live() {
 /// engine refused writes while most of its free space only waited for a sync.
 #[test]
 fn at_84_percent_live_no_value_of_4000_bytes_is_refused_though_no_timer_syncs() {
-    run(async { overwrite(Store::strict(16 << 20).await, 84, 4000, 5).await.check().await });
+    // A purge comes after half of the free space was written, and the next one needs what it freed.
+    run(async {
+        overwrite(Store::strict(16 << 20, 800 << 10).await, 84, 4000, 5).await.check().await
+    });
 }
 
 #[test]
 fn at_88_percent_live_no_value_of_200_bytes_to_256_kibibytes_is_refused_though_no_timer_syncs() {
     run(async {
-        let mut store = Store::strict(64 << 20).await;
+        let mut store = Store::strict(64 << 20, 512 << 10).await;
         mix(&mut store, 256 << 10, 3).await;
         assert!(store.engine.status().moved_bytes > 0, "nothing was compacted");
         store.check().await;

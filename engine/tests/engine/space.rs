@@ -110,6 +110,7 @@ fn crash_everywhere(world: World) -> Met {
         "{world:?}: {} cuts, {} recovering afterwards, {} blocks lost, {} times full, {} truncations met operations that were held, {:?} bytes moved",
         met.cuts, met.recovering, met.lost, met.full, met.truncated_held, met.moved
     );
+    assert!(met.moved.iter().all(|bytes| *bytes > 0), "nothing was compacted");
     assert!(met.cuts > 8 && met.full > 0 && met.truncated_held > 0, "too little was met");
     met
 }
