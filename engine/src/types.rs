@@ -432,7 +432,7 @@ pub struct SpaceUse {
     /// Values written for a snapshot that is being installed.
     pub installing: u64,
     /// The unused rest of blocks that hold any of the above: padding, and what died in blocks that
-    /// values share.
+    /// values share. Compaction makes the latter free.
     pub padding: u64,
     /// Dead, until a journal block records it.
     pub dead_unrecorded: u64,
@@ -440,7 +440,8 @@ pub struct SpaceUse {
     pub dead_unsynced: u64,
     /// Dead, until the views end that may reach it.
     pub dead_viewed: u64,
-    /// Free, but not for clients' writes.
+    /// Free, but not for clients' writes. What compaction takes comes out of it until the blocks that
+    /// it emptied are free.
     pub reserve: u64,
     /// Free.
     pub free: u64,
@@ -496,6 +497,9 @@ pub struct EngineStatus {
     pub device_bytes_written: u64,
     /// Bytes of values accepted by append since the engine was opened.
     pub user_bytes_written: u64,
+    /// Bytes of values that compaction moved since the engine was opened; they are in
+    /// `device_bytes_written` too. What it could still gain is in [`SpaceUse::padding`].
+    pub moved_bytes: u64,
     /// Syncs (`fdatasync` calls) since the engine was opened.
     pub syncs: u64,
     /// Values that did not match their hash.

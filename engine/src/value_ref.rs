@@ -98,6 +98,30 @@ impl ValueRef {
         (len > 0).then(|| self.tail..self.tail.saturating_add(len))
     }
 
+    /// The blocks in which its shared tail lies.
+    pub(crate) fn tail_blocks(&self) -> Range<u32> {
+        let tail = self.tail().unwrap_or(0..0);
+        let number = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+        number(tail.start / BLOCK_BYTES)..number(tail.end.div_ceil(BLOCK_BYTES))
+    }
+
+    /// The same, with the bytes of the tail in each.
+    pub(crate) fn tail_parts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let tail = self.tail().unwrap_or(0..0);
+        self.tail_blocks().map(move |block| {
+            let (start, end) =
+                (u64::from(block) * BLOCK_BYTES, (u64::from(block) + 1) * BLOCK_BYTES);
+            (block, end.min(tail.end).saturating_sub(start.max(tail.start)))
+        })
+    }
+
+    /// The same value with its shared tail at another byte. `None` if it has no tail, or the tail
+    /// would overlap the rest.
+    pub(crate) fn with_tail(&self, offset: u64) -> Option<ValueRef> {
+        let runs: Vec<Run> = self.runs().collect();
+        self.tail().and_then(|_| ValueRef::new(self.len, self.hash, &runs, Some(offset)))
+    }
+
     /// Its bytes in the data area, in their order. Padding is left out.
     pub fn segments(&self) -> impl Iterator<Item = Range<u64>> {
         let mut rest = u64::from(self.len - shared_tail(self.len));

@@ -58,14 +58,15 @@ impl Group {
     }
 
     /// A value was copied to a new place: the entry that wrote it refers to that, and so does the
-    /// key if it still has the value. Either may be gone.
-    pub(crate) fn value_moved(&mut self, moved: &Moved) {
+    /// key if it still has the value. Either may be gone. Returns whether the log has the entry.
+    pub(crate) fn value_moved(&mut self, moved: &Moved) -> bool {
         let Moved { id, key, from, to, .. } = moved;
-        self.log.value_moved(*id, from, to);
+        let logged = self.log.value_moved(*id, from, to);
         let held = self.keys.get(key);
         if let Some(held) = held.filter(|held| held.version == *id && held.value == *from) {
             self.keys.insert(key, KeyEntry { value: to.clone(), ..held });
         }
+        logged
     }
 
     /// Ends a recovered log before the entry at `index`, and limits the recorded positions to the

@@ -145,11 +145,13 @@ impl Installer {
                 // belongs to another value now; then only a value that was read and matched is
                 // taken over.
                 let group = state.groups.get(&self.group);
+                let reapplied = group.is_some_and(|group| group.is_reapplied());
                 let group = group.filter(|group| key.value.is_some() || group.is_reapplied());
                 let now = group.and_then(|group| group.keys.get(&key.key));
-                match now.as_ref() == Some(&entry) {
-                    true => claimed.insert(&mut state, &key.key, entry),
-                    false => rest.push(key),
+                // It may have been moved since, too.
+                match now.filter(|now| *now == entry || (reapplied && key.is(now))) {
+                    Some(now) => claimed.insert(&mut state, &key.key, now),
+                    None => rest.push(key),
                 }
             }
         }

@@ -21,12 +21,12 @@ use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Payload, Ring};
 use crate::space::SpaceMap;
 use crate::state::{
-    Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Shared, Signals, State,
+    Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Scarcity, Shared, Signals, State,
     UnsyncedAckFlag, WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
 use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
-use crate::write::{Writer, syncer};
+use crate::write::{Compactor, Writer, syncer};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};
 use files::{open_files, open_superblock};
@@ -63,6 +63,7 @@ impl Engine {
         let shared = Arc::new(opening.into_shared(member_state, state, progress));
         shared.spawn(Writer::new(shared.clone()).run());
         shared.spawn(syncer::run(shared.clone()));
+        shared.spawn(Compactor::new(shared.clone()).run());
         Ok(Engine::new(shared))
     }
 }
@@ -318,6 +319,7 @@ fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
         queue: Queue::new(ring.blocks()),
         unwritten: BTreeMap::new(),
         deferred: Deferred::default(),
+        scarcity: Scarcity::default(),
         closing: false,
         failed: None,
         failed_sync: None,

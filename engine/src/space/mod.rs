@@ -15,6 +15,7 @@
 //! for the log itself and for followers that need a few blocks more than their leader.
 
 mod free;
+mod tail_blocks;
 
 use crate::error::Error;
 use crate::layout::{BLOCK_BYTES, shared_tail, whole_blocks};
@@ -22,10 +23,17 @@ use crate::value_ref::{Run, ValueRef};
 use free::Free;
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use tail_blocks::TailBlocks;
 
 /// The fraction of the data area that is the reserve, and its maximum in blocks: 1 GiB.
 const RESERVE_PART: u32 = 16;
 const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
+/// The part of the reserve that belongs to compaction: this fraction of the data area, at most
+/// 16 MiB. Compaction takes blocks before those that it empties are free, and what was promised to
+/// a leader must be there nevertheless.
+const COMPACTION_PART: u32 = 64;
+const COMPACTION_BLOCKS_MAX: u32 = 1 << 12;
 
 /// Blocks in the order of their death.
 #[derive(Default)]
@@ -42,17 +50,23 @@ impl Blocks {
     fn bytes(&self) -> u64 {
         self.0.iter().map(|run| u64::from(run.blocks)).sum::<u64>() * BLOCK_BYTES
     }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Blocks that died before a group commit was closed.
 pub(crate) struct NewlyDead {
     view: u64,
     blocks: Blocks,
+    /// Blocks that compaction took since the last group commit. These deaths give them back.
+    lent: u32,
 }
 
 impl NewlyDead {
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.0.is_empty()
+        self.blocks.is_empty()
     }
 }
 
@@ -61,6 +75,7 @@ struct Dead {
     sequence: u64,
     view: u64,
     blocks: Blocks,
+    lent: u32,
 }
 
 /// Bytes in dead blocks, by what they wait for.
@@ -78,12 +93,24 @@ pub(crate) struct SpaceMap {
     /// Referenced bytes in each block. At most 15 references to a byte fit: see
     /// [`SpaceMap::link`].
     live: Vec<u16>,
+    tail_blocks: TailBlocks,
     free: Free,
+    /// Blocks allocated since the open.
+    allocated: u64,
+    /// Blocks that compaction took and has not given back yet, and those of them that it took since
+    /// the last group commit.
+    lent: u32,
+    lent_now: u32,
     /// Died since the last group commit; no record covers them yet.
     unrecorded: Blocks,
     /// Taken by the group commit that is being recorded.
     recording: u64,
+    /// Dead, and not known to be synced.
     dead: VecDeque<Dead>,
+    /// Their bytes.
+    unsynced: u64,
+    /// Dead, and waiting only for the end of views.
+    viewed: VecDeque<Dead>,
     /// Synced journal blocks say that everything up to this sequence is synced.
     synced_stamp: u64,
     /// Live views, by the clock at which they were made.
@@ -99,8 +126,12 @@ impl SpaceMap {
         values: impl IntoIterator<Item = impl Borrow<ValueRef>>,
     ) -> Result<SpaceMap, ValueRef> {
         let mut live = vec![0u16; blocks as usize];
+        let mut tail_blocks = TailBlocks::new(blocks);
         for value in values {
             let value = value.borrow();
+            for block in value.tail_blocks() {
+                tail_blocks.mark(block);
+            }
             for (block, bytes) in parts(value) {
                 let counted = live.get_mut(block as usize).and_then(|count| {
                     *count = count.checked_add(bytes)?;
@@ -110,16 +141,28 @@ impl SpaceMap {
             }
         }
         let free = Free::new(free_runs(&live));
+        tail_blocks.count(&live);
         Ok(SpaceMap {
             live,
+            tail_blocks,
             free,
+            allocated: 0,
+            lent: 0,
+            lent_now: 0,
             unrecorded: Blocks::default(),
             recording: 0,
             dead: VecDeque::new(),
+            unsynced: 0,
+            viewed: VecDeque::new(),
             synced_stamp: 0,
             views: BTreeMap::new(),
             view_clock: 0,
         })
+    }
+
+    /// Bytes of the blocks allocated since the open.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.allocated * BLOCK_BYTES
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {
@@ -130,9 +173,32 @@ impl SpaceMap {
         self.live.len() as u64 * BLOCK_BYTES
     }
 
+    /// What clients' writes leave free. What compaction has taken comes out of it.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let blocks = self.live.len() as u32;
-        u64::from((blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX)) * BLOCK_BYTES
+        let reserve = (blocks / RESERVE_PART).min(RESERVE_BLOCKS_MAX);
+        u64::from(reserve.saturating_sub(self.lent)) * BLOCK_BYTES
+    }
+
+    /// Free bytes beyond the reserve.
+    pub(crate) fn unreserved_bytes(&self) -> u64 {
+        self.free_bytes().saturating_sub(self.reserve_bytes())
+    }
+
+    /// Bytes that can be promised: free, and not compaction's.
+    pub(crate) fn promisable_bytes(&self) -> u64 {
+        self.free_bytes().saturating_sub(u64::from(self.lendable()) * BLOCK_BYTES)
+    }
+
+    /// Blocks that compaction can take now.
+    pub(crate) fn lendable(&self) -> u32 {
+        let most = (self.live.len() as u32 / COMPACTION_PART).min(COMPACTION_BLOCKS_MAX);
+        most.saturating_sub(self.lent)
+    }
+
+    /// The most blocks that compaction can take when everything is given back.
+    pub(crate) fn lendable_at_most(&self) -> u32 {
+        (self.live.len() as u32 / COMPACTION_PART).min(COMPACTION_BLOCKS_MAX)
     }
 
     /// Bytes of dead blocks that are not free yet.
@@ -140,14 +206,13 @@ impl SpaceMap {
         let open = self.free.open_block().filter(|block| self.live_in(*block) == 0);
         let open = u64::from(open.is_some()) * BLOCK_BYTES;
         let record = self.unrecorded.bytes() + self.recording + open;
-        let mut bytes = DeadBytes { record, ..DeadBytes::default() };
-        for dead in &self.dead {
-            match dead.sequence > self.synced_stamp {
-                true => bytes.sync += dead.blocks.bytes(),
-                false => bytes.view += dead.blocks.bytes(),
-            }
-        }
-        bytes
+        let view = self.viewed.iter().map(|dead| dead.blocks.bytes()).sum();
+        DeadBytes { record, sync: self.unsynced, view }
+    }
+
+    /// Bytes that group commits and syncs alone would free.
+    pub(crate) fn reclaimable_bytes(&self) -> u64 {
+        self.unrecorded.bytes() + self.recording + self.unsynced
     }
 
     /// The error for `needed` bytes that find no space.
@@ -158,8 +223,7 @@ impl SpaceMap {
     /// Whether dead blocks wait for a journal block: to record them, or to say that their record is
     /// synced.
     pub(crate) fn waits_for_journal(&self) -> bool {
-        !self.unrecorded.0.is_empty()
-            || self.dead.iter().any(|dead| dead.sequence > self.synced_stamp)
+        !self.unrecorded.is_empty() || !self.dead.is_empty()
     }
 
     /// Allocates space for a value of `len` bytes and counts one reference. `None` if there are too
@@ -171,11 +235,9 @@ impl SpaceMap {
         }
         let mut offset = None;
         if tail > 0 {
-            if self.free.begins_run(tail) {
-                self.close_block();
-            }
-            offset = Some(self.free.allocate_tail(tail)?);
+            offset = Some(self.allocate_tail(tail)?);
         }
+        self.allocated += u64::from(whole);
         let (mut one, mut several) = (None, Vec::new());
         if whole > 0 {
             one = self.free.allocate(whole, &mut several);
@@ -184,6 +246,67 @@ impl SpaceMap {
         let value = ValueRef::new(len, hash, runs, offset);
         assert!(value.is_some(), "{runs:?} and {offset:?} are allocated for {len} bytes");
         value.inspect(|value| self.link(value))
+    }
+
+    fn allocate_tail(&mut self, len: u32) -> Option<u64> {
+        if self.free.begins_run(len) {
+            self.close_block();
+        }
+        let before = self.free.blocks();
+        let offset = self.free.allocate_tail(len);
+        self.allocated += u64::from(before - self.free.blocks());
+        offset
+    }
+
+    /// Allocates another place for the tail of a value, and counts one reference to the value there.
+    /// `None` if it has no tail, or there is no free block.
+    pub(crate) fn allocate_moved(&mut self, value: &ValueRef) -> Option<ValueRef> {
+        let tail = shared_tail(value.len);
+        if tail == 0 || !self.free.has(0, tail) {
+            return None;
+        }
+        let before = self.free.blocks();
+        let offset = self.allocate_tail(tail)?;
+        let taken = before - self.free.blocks();
+        self.lent += taken;
+        self.lent_now += taken;
+        value.with_tail(offset).inspect(|moved| self.link(moved))
+    }
+
+    /// Blocks that compaction took since the last group commit.
+    pub(crate) fn lent_now(&self) -> u32 {
+        self.lent_now
+    }
+
+    /// The live bytes of a block, once for each reference.
+    pub(crate) fn live_bytes_of(&self, block: u32) -> u16 {
+        self.live_in(block)
+    }
+
+    /// What would be free if all blocks of tails with fewer live bytes than this were emptied, and
+    /// their tails took no space.
+    pub(crate) fn sparse_bytes(&self, below: u16) -> u64 {
+        self.tail_blocks.unused_below(below)
+    }
+
+    /// A limit of live bytes below which at most about `blocks` blocks of tails lie; `below` if that
+    /// is lower.
+    pub(crate) fn sparsest(&self, blocks: u32, below: u16) -> u16 {
+        self.tail_blocks.sparsest(blocks).min(below)
+    }
+
+    /// The blocks of tails in `range` with fewer live bytes than this, each with its live bytes. The
+    /// block of the next tail is left out.
+    pub(crate) fn sparse_blocks(
+        &self,
+        range: Range<u32>,
+        below: u16,
+    ) -> impl Iterator<Item = (u32, u16)> {
+        let open = self.free.open_block();
+        let sparse = range.map(|block| (block, self.live_in(block)));
+        sparse.filter(move |(block, live)| {
+            *live > 0 && *live < below && Some(*block) != open && self.tail_blocks.has(*block)
+        })
     }
 
     /// No later allocation shares a block with an earlier one, so that no block is written twice.
@@ -203,8 +326,13 @@ impl SpaceMap {
             if let Some(live) = self.live.get_mut(block as usize) {
                 let now = live.checked_add(bytes);
                 assert!(now.is_some(), "block {block} has {live} referenced bytes");
-                *live = now.unwrap_or(u16::MAX);
+                let before = std::mem::replace(live, now.unwrap_or(u16::MAX));
+                self.tail_blocks.changed(block, before, *live);
             }
+        }
+        for block in value.tail_blocks() {
+            let live = self.live_in(block);
+            self.tail_blocks.holds_tail(block, live);
         }
     }
 
@@ -215,6 +343,7 @@ impl SpaceMap {
             if let Some(live) = self.live.get_mut(block as usize) {
                 assert!(*live >= bytes, "block {block} loses {bytes} of {live} live bytes");
                 *live -= bytes;
+                self.tail_blocks.changed(block, *live + bytes, *live);
                 if *live == 0 && open != Some(block) {
                     self.unrecorded.push(block);
                 }
@@ -238,17 +367,18 @@ impl SpaceMap {
     pub(crate) fn take_newly_dead(&mut self) -> NewlyDead {
         let view = self.view_clock;
         let blocks = std::mem::take(&mut self.unrecorded);
-        self.view_clock += u64::from(!blocks.0.is_empty());
+        self.view_clock += u64::from(!blocks.is_empty());
         self.recording += blocks.bytes();
-        NewlyDead { view, blocks }
+        NewlyDead { view, blocks, lent: std::mem::take(&mut self.lent_now) }
     }
 
     /// These deaths are recorded in journal block `sequence`.
     pub(crate) fn recorded(&mut self, sequence: u64, newly_dead: NewlyDead) {
-        let NewlyDead { view, blocks } = newly_dead;
+        let NewlyDead { view, blocks, lent } = newly_dead;
         self.recording -= blocks.bytes();
-        if !blocks.0.is_empty() {
-            self.dead.push_back(Dead { sequence, view, blocks });
+        if !blocks.is_empty() || lent > 0 {
+            self.unsynced += blocks.bytes();
+            self.dead.push_back(Dead { sequence, view, blocks, lent });
         }
     }
 
@@ -257,14 +387,16 @@ impl SpaceMap {
     pub(crate) fn release(&mut self, synced_stamp: u64) -> Vec<Run> {
         let mut freed = Vec::new();
         self.synced_stamp = self.synced_stamp.max(synced_stamp);
+        let synced = |dead: &mut Dead| dead.sequence <= self.synced_stamp;
+        while let Some(dead) = self.dead.pop_front_if(synced) {
+            self.unsynced -= dead.blocks.bytes();
+            self.viewed.push_back(dead);
+        }
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
-        while let Some(dead) = self.dead.front() {
-            // A view made at clock c sees the blocks that lived then: those whose deaths were
-            // recorded at c or later.
-            if dead.sequence > self.synced_stamp || dead.view >= oldest_view {
-                break;
-            }
-            let Some(dead) = self.dead.pop_front() else { break };
+        // A view made at clock c sees the blocks that lived then: those whose deaths were recorded
+        // at c or later.
+        while let Some(dead) = self.viewed.pop_front_if(|dead| dead.view < oldest_view) {
+            self.lent -= dead.lent;
             for run in dead.blocks.0 {
                 for block in run.first..run.end() {
                     assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");

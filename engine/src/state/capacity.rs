@@ -6,7 +6,7 @@
 //! leader sends, down to the last block, and rejects it for now if it does not fit: an append into
 //! a full data area, or a checkpoint that does not fit, would end replication.
 
-use super::Engine;
+use super::{Engine, State};
 use crate::error::{Error, Result};
 use crate::group::{KEY_FIXED_BYTES_MAX, checkpoint_bytes_max};
 use crate::layout::BLOCK_BYTES;
@@ -50,13 +50,13 @@ impl Engine {
 
     fn check_client_write(&self, need: Need) -> Result<()> {
         let shared = &self.shared;
-        let state = shared.state.lock();
+        let mut state = shared.state.lock();
         state.check_open()?;
         let area = shared.facts.checkpoint_capacity;
         if need.puts {
-            let (free, capacity) = (state.space.free_bytes(), state.space.capacity_bytes());
-            let free = free.saturating_sub(state.space.reserve_bytes());
+            let (free, capacity) = (state.space.unreserved_bytes(), state.space.capacity_bytes());
             if free < need.bytes {
+                self.space_is_refused(&mut state);
                 return Err(Error::Full { needed: need.bytes, free, capacity });
             }
             fits_index(state.checkpoint_state_bytes(), need.index_bytes, area, STATE_PERCENT)?;
@@ -72,16 +72,26 @@ impl Engine {
     /// `Full`, `IndexFull`.
     pub fn has_capacity(&self, blocks: u64, index_bytes: u64) -> Result<()> {
         let shared = &self.shared;
-        let state = shared.state.lock();
+        let mut state = shared.state.lock();
         let area = shared.facts.checkpoint_capacity;
         let fits = fits_index(state.index_bytes(), index_bytes, area, LEADER_PERCENT);
         self.count_refusal(&fits);
         fits?;
         let needed = blocks.saturating_mul(BLOCK_BYTES);
-        match needed <= state.space.free_bytes() {
+        match needed <= state.space.promisable_bytes() {
             true => Ok(()),
-            false => Err(state.space.full(needed)),
+            false => {
+                self.space_is_refused(&mut state);
+                Err(state.space.full(needed))
+            }
         }
+    }
+
+    /// What is dead is wanted now.
+    fn space_is_refused(&self, state: &mut State) {
+        state.scarcity.refused = true;
+        self.shared.signals.syncer.notify_one();
+        self.shared.signals.compactor.notify_one();
     }
 
     /// The log's maintenance watches this counter: purging the log may free the space.

@@ -53,6 +53,7 @@ impl State {
     /// them.
     pub(crate) fn release_space(&mut self, synced_stamp: u64) {
         for freed in self.space.release(synced_stamp) {
+            self.scarcity.refused = false;
             self.forget_deferred(freed);
         }
     }

@@ -18,6 +18,7 @@ impl Drop for EndOnDrop {
         self.0.state.lock().closing = true;
         self.0.signals.writer.notify_one();
         self.0.signals.syncer.notify_one();
+        self.0.signals.compactor.notify_one();
         self.0.signals.changed.notify_waiters();
     }
 }

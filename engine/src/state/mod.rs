@@ -7,9 +7,11 @@ mod capacity;
 mod checkpoints;
 mod deferred;
 mod handle;
+mod moves;
 mod progress;
 mod queue;
 mod read;
+mod scarcity;
 mod status;
 mod unsynced_ack_flag;
 mod view;
@@ -19,8 +21,10 @@ pub(crate) use capacity::fits_state;
 pub(crate) use checkpoints::Checkpoints;
 pub(crate) use deferred::Deferred;
 pub use handle::Engine;
+pub(crate) use moves::Movable;
 pub(crate) use progress::{PendingAck, WriteProgress};
-pub(crate) use queue::{Done, Op, Pending, Queue, Queued};
+pub(crate) use queue::{Done, MovedValue, Op, Pending, Queue, Queued};
+pub(crate) use scarcity::Scarcity;
 pub(crate) use unsynced_ack_flag::UnsyncedAckFlag;
 pub use view::View;
 
@@ -50,6 +54,7 @@ pub(crate) struct State {
     pub unwritten: BTreeMap<u64, Bytes>,
     /// Those of them that only the journal holds so far.
     pub deferred: Deferred,
+    pub scarcity: Scarcity,
     pub closing: bool,
     pub failed: Option<Error>,
     /// A write or sync failed; says whether the superblock records it.
@@ -105,6 +110,7 @@ impl State {
 pub(crate) struct Counters {
     pub device_bytes: AtomicU64,
     pub user_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
     pub syncs: AtomicU64,
     pub corrupt_values: AtomicU64,
     pub repaired_values: AtomicU64,
@@ -143,6 +149,7 @@ pub(crate) struct Facts {
 pub(crate) struct Signals {
     pub writer: Notify,
     pub syncer: Notify,
+    pub compactor: Notify,
     /// For every task that waits for a change.
     pub changed: Notify,
 }
@@ -212,6 +219,7 @@ impl Shared {
         self.signals.changed.notify_waiters();
         self.signals.writer.notify_one();
         self.signals.syncer.notify_one();
+        self.signals.compactor.notify_one();
     }
 
     /// An operation of a device failed, which ends the engine.

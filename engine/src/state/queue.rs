@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::group::LogEntry;
 use crate::io::BLOCK;
-use crate::journal::{Body, encode_body};
+use crate::journal::{Body, Moved, encode_body};
 use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(crate) enum Op {
         group: GroupId,
         through: LogId,
     },
+    /// The tails of these values are at new places.
+    Move(Vec<MovedValue>),
     /// Changes nothing. It is done when everything before it is.
     Barrier,
 }
@@ -57,6 +59,23 @@ impl Pending {
             },
             false => self.entry.body(),
         }
+    }
+}
+
+/// A value whose tail goes to a new place.
+pub(crate) struct MovedValue {
+    pub moved: Moved,
+    /// All of its bytes.
+    pub value: Bytes,
+}
+
+impl MovedValue {
+    /// What goes to the data area, and where: the tail alone, as a value of its own.
+    pub(crate) fn chunk(&self) -> Option<(ValueRef, Bytes)> {
+        let tail = self.moved.to.tail()?;
+        let len = usize::try_from(tail.end - tail.start).ok()?;
+        let bytes = self.value.slice(self.value.len().checked_sub(len)?..);
+        Some((ValueRef::contiguous(tail.start, len as u32, self.moved.to.hash)?, bytes))
     }
 }
 
@@ -104,13 +123,14 @@ impl Queue {
         self.value_bytes
     }
 
-    /// Whether a long body waits, which goes to the data area.
-    pub(crate) fn spills(&self) -> bool {
-        let spills = |step: &Queued| match &step.op {
+    /// Whether something waits that no journal block can carry: a long body or a moved value.
+    pub(crate) fn needs_data_area(&self) -> bool {
+        let needs = |step: &Queued| match &step.op {
             Op::Append { entries, .. } => entries.iter().any(|pending| pending.body.is_some()),
+            Op::Move(_) => true,
             _ => false,
         };
-        self.steps.iter().any(spills)
+        self.steps.iter().any(needs)
     }
 
     /// Bytes of the queued values and records.

@@ -39,6 +39,7 @@ impl Engine {
             checkpoints: state.checkpoints.completed,
             device_bytes_written: shared.counters.device_bytes.load(Ordering::Relaxed),
             user_bytes_written: shared.counters.user_bytes.load(Ordering::Relaxed),
+            moved_bytes: shared.counters.moved_bytes.load(Ordering::Relaxed),
             syncs: shared.counters.syncs.load(Ordering::Relaxed),
             corrupt_values: shared.counters.corrupt_values.load(Ordering::Relaxed),
             repaired_values: shared.counters.repaired_values.load(Ordering::Relaxed),

@@ -4,6 +4,7 @@
 mod append;
 mod checkpointing;
 mod coalesce;
+mod compact;
 mod failed_sync;
 mod spare;
 mod sync;
@@ -13,4 +14,5 @@ mod writer;
 
 pub(crate) use append::PreparedAppend;
 pub(crate) use coalesce::{coalesce, plan_writes};
+pub(crate) use compact::Compactor;
 pub(crate) use writer::Writer;

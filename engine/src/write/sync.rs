@@ -62,6 +62,8 @@ impl Shared {
             self.state.lock().release_space(synced_stamp);
         }
         self.signals.changed.notify_waiters();
+        // What died may make compaction worthwhile, and what it emptied may be free.
+        self.signals.compactor.notify_one();
         Ok(Clean { sequence: target, checksum })
     }
 }

@@ -1,10 +1,12 @@
-//! The background sync: by time, by bytes, and at once if an acknowledgement waits for it. The task
+//! The background sync: by time, by bytes, and at once if an acknowledgement waits for it or space
+//! is scarce. The task
 //! also updates the unsynced-ack flag. Its last act after a failed write or sync is to record the
 //! failure.
 
 use crate::io::Hung;
 use crate::state::Shared;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Runs until the engine is closed or fails.
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -13,6 +15,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 async fn run_until_end(shared: &Shared) {
+    let mut counted = (Instant::now(), 0);
     loop {
         let interval = tokio::time::sleep(shared.until_next_check());
         let tick = tokio::select! {
@@ -42,16 +45,19 @@ async fn run_until_end(shared: &Shared) {
         } else if tick {
             // Views may have ended since the last sync, so space may be released.
             shared.state.lock().release_space(0);
+            shared.signals.compactor.notify_one();
         }
+        let mut state = shared.state.lock();
         if tick {
-            // Record what was applied or freed while nothing was appended, so that the space is
-            // freed.
-            let mut state = shared.state.lock();
-            if state.queue.is_empty() && state.unrecorded() {
-                state.queue.flush = true;
-                drop(state);
-                shared.signals.writer.notify_one();
-            }
+            counted = state.count_allocations(counted);
+        }
+        // Record what was applied or freed while nothing was appended, so that the space is freed;
+        // at once where it is scarce. Where a sync was due for that, the next block says so.
+        let flush = (tick && state.unrecorded()) || state.space_wants_sync();
+        if flush && state.queue.is_empty() {
+            state.queue.flush = true;
+            drop(state);
+            shared.signals.writer.notify_one();
         }
     }
 }

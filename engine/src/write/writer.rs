@@ -125,6 +125,7 @@ impl Writer {
         }
         shared.progress.lock().writer_ended = true;
         shared.signals.changed.notify_waiters();
+        shared.signals.compactor.notify_one();
     }
 
     fn finished(&self) -> bool {
@@ -163,7 +164,7 @@ impl Writer {
             && !capture_now
             && value_bytes <= CARRIED_BYTES
             && state.deferred.has_room(value_bytes)
-            && !state.queue.spills();
+            && !state.queue.needs_data_area();
         let queue = state.queue.take();
         let mut applied = Vec::new();
         for (id, group) in &mut state.groups {
@@ -201,6 +202,7 @@ impl Writer {
         let mut packer = Packer::default();
         let carries = group_commit.carries;
         let mut chunks = std::mem::take(&mut group_commit.deferred);
+        let mut moved_offsets = Vec::new();
         // The sequence of each operation's last block, counted from the first block of the group
         // commit.
         let mut last_block = Vec::with_capacity(group_commit.queue.len());
@@ -220,6 +222,13 @@ impl Writer {
                 }
                 Op::Purge { group, through } => {
                     packer.push(&Record::Purge { group: *group, through: *through });
+                }
+                Op::Move(values) => {
+                    for value in values {
+                        chunks.extend(value.chunk());
+                        moved_offsets.push(value.moved.to.offset());
+                        packer.push(&Record::Moved(value.moved.clone()));
+                    }
                 }
                 Op::Barrier => {}
             }
@@ -249,7 +258,7 @@ impl Writer {
         if !carries {
             self.placed = first - 1;
         }
-        self.submit(group_commit.bytes, &packer.payloads, chunks);
+        self.submit(group_commit.bytes, &packer.payloads, chunks, moved_offsets);
         let sequence = self.next - 1;
         {
             let mut state = self.shared.state.lock();
@@ -314,6 +323,7 @@ impl Writer {
         queued_bytes: u64,
         mut payloads: &[Payload],
         chunks: Vec<(ValueRef, Bytes)>,
+        moved_offsets: Vec<u64>,
     ) {
         let shared = &self.shared;
         let mut writes = Vec::new();
@@ -352,7 +362,8 @@ impl Writer {
         }
         shared.counters.device_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (sequence, checksum) = (self.next - 1, self.chain);
-        let offsets = chunks.iter().map(|(at, _)| at.offset()).collect();
+        let mut offsets = moved_offsets;
+        offsets.extend(chunks.iter().map(|(at, _)| at.offset()));
         self.in_flight.push_back(Box::pin(async move {
             let mut result = Ok(());
             let mut buffers = Vec::with_capacity(writes.len());
@@ -388,9 +399,15 @@ impl Writer {
         for offset in commit.offsets {
             state.unwritten.remove(&offset);
         }
+        let space_wants_sync = state.space_wants_sync();
         drop(state);
-        if self.shared.written(commit.sequence, commit.checksum, commit.synced_stamp, commit.bytes)
-        {
+        let due = self.shared.written(
+            commit.sequence,
+            commit.checksum,
+            commit.synced_stamp,
+            commit.bytes,
+        );
+        if due || space_wants_sync {
             self.shared.signals.syncer.notify_one();
         }
         self.shared.signals.changed.notify_waiters();

@@ -16,6 +16,8 @@ struct Met {
     full: u64,
     truncated_held: u64,
     lost: u64,
+    /// Bytes that compaction moved before and after the cut.
+    moved: [u64; 2],
 }
 
 impl Met {
@@ -66,6 +68,7 @@ async fn round(
         () = driver.run(&mut random, 150) => false,
     };
     met.add(&driver);
+    met.moved[0] += engine.status().moved_bytes;
     drop((driver, engine));
     // Which blocks of a write survive differs from cut to cut.
     let mut chance = Random(seed ^ cut << 20);
@@ -80,6 +83,7 @@ async fn round(
     met.add(&driver);
     drop(driver);
     check_space(&engine, &disk, &requests, geometry(), &what).await;
+    met.moved[1] += engine.status().moved_bytes;
     drop(engine);
     world.crash(&disk, &mut chance);
     let engine = world.open(&disk, 4, seed, &what).await;
@@ -103,9 +107,10 @@ fn crash_everywhere(world: World) -> Met {
         }
     }
     println!(
-        "{world:?}: {} cuts, {} recovering afterwards, {} blocks lost, {} times full, {} truncations met operations that were held",
-        met.cuts, met.recovering, met.lost, met.full, met.truncated_held
+        "{world:?}: {} cuts, {} recovering afterwards, {} blocks lost, {} times full, {} truncations met operations that were held, {:?} bytes moved",
+        met.cuts, met.recovering, met.lost, met.full, met.truncated_held, met.moved
     );
+    assert!(met.moved.iter().all(|bytes| *bytes > 0), "nothing was compacted");
     assert!(met.cuts > 8 && met.full > 0 && met.truncated_held > 0, "too little was met");
     met
 }

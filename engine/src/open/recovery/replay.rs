@@ -137,8 +137,7 @@ pub(crate) async fn recover(
         );
         salvage.accept(damaged_block(ring, end + 1, expected))?;
     }
-    let carried = carried.into_iter().filter(|carried| carried.is_due(&groups));
-    let carried = carried.flat_map(Carried::into_values).collect();
+    let carried = carried.iter().flat_map(|carried| carried.due(&groups)).collect();
     let oldest_kept = end.saturating_sub(ring.blocks());
     let leads_here =
         other.filter(|s| *s >= oldest_kept && *s <= header.sequence && !header.replaces);
@@ -353,17 +352,16 @@ impl Carried {
         self.places.iter().map(move |at| (at, rest.split_to((at.len as usize).min(rest.len()))))
     }
 
-    /// Whether the log still refers to the places, and they cannot belong to other values.
-    fn is_due(&self, groups: &BTreeMap<GroupId, Group>) -> bool {
+    /// The values whose places the log still refers to, if those cannot belong to other values. A
+    /// value that was moved meanwhile stays where it is: its old place may belong to another one.
+    fn due(&self, groups: &BTreeMap<GroupId, Group>) -> Vec<(ValueRef, Bytes)> {
         let group = groups.get(&self.group);
         let group = group.filter(|group| group.keeps_extents_of(self.id.index));
         let entry = group.and_then(|group| group.log.get(self.id.index));
-        entry.is_some_and(|entry| entry.id == self.id && entry.values == self.places)
-    }
-
-    fn into_values(self) -> Vec<(ValueRef, Bytes)> {
-        let values = self.split().filter(|(_, bytes)| !bytes.is_empty());
-        values.map(|(at, bytes)| (at.clone(), bytes)).collect()
+        let Some(entry) = entry.filter(|entry| entry.id == self.id) else { return Vec::new() };
+        let values = self.split().zip(&entry.values);
+        let due = values.filter(|((at, bytes), now)| at == now && !bytes.is_empty());
+        due.map(|((at, bytes), _)| (at.clone(), bytes)).collect()
     }
 }
 
@@ -529,7 +527,9 @@ impl Replay<'_> {
                 }
                 group.applied_before = group.applied_before.max(Some(through));
             }
-            Record::Moved(moved) => self.groups.entry(moved.group).or_default().value_moved(&moved),
+            Record::Moved(moved) => {
+                self.groups.entry(moved.group).or_default().value_moved(&moved);
+            }
         }
         Ok(())
     }

@@ -143,8 +143,7 @@ fn carried(index: u64, places: &[ValueRef], bytes: &[u8]) -> Record {
 /// Where the values lie that the journal carries and the next open puts there.
 fn due(replay: Replay<'_>) -> Vec<u64> {
     let Replay { carried, groups, .. } = replay;
-    let due = carried.into_iter().filter(|carried| carried.is_due(&groups));
-    due.flat_map(Carried::into_values).map(|(at, _)| at.offset()).collect()
+    carried.iter().flat_map(|carried| carried.due(&groups)).map(|(at, _)| at.offset()).collect()
 }
 
 #[test]
@@ -175,6 +174,19 @@ fn values_are_put_at_their_places_only_where_the_log_still_refers_to_them() {
     let group = replay.groups.get_mut(&GROUP).unwrap();
     group.purge_applied(id(0));
     assert_eq!(due(replay), [4096, 12_288]);
+}
+
+/// The story: a moved value made its whole entry count as placed, although no sync covered the
+/// places of the entry's other values.
+#[test]
+fn a_moved_value_is_not_put_back_and_the_others_of_its_entry_are_put_at_their_places() {
+    let files = files(&[8192]);
+    let mut replay = replay(&files, 0, 0);
+    let both = carried(0, &[at(100), at(4096)], &VALUE.repeat(2));
+    assert!(block_on(replay.block(&blocks(1, &[both])[0])).unwrap());
+    assert!(block_on(replay.block(&blocks(2, &[moved(0, at(100), at(8192))])[0])).unwrap());
+    assert_eq!(log_values(&replay, 0), [at(8192), at(4096)]);
+    assert_eq!(due(replay), [4096]);
 }
 
 #[test]

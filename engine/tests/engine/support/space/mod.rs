@@ -189,6 +189,25 @@ fn check_apart(places: &[(ValueRef, Bytes)]) {
     }
 }
 
+/// Writes and syncs until all that is dead is free, and compaction has nothing more to gain.
+async fn settle(engine: &Engine, what: &str) {
+    let mut moved = None;
+    for _ in 0..100 {
+        engine.barrier().await.unwrap();
+        engine.sync().await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let status = engine.status();
+        let SpaceUse { dead_unrecorded, dead_unsynced, dead_viewed, .. } = status.space;
+        let before = moved.replace(status.moved_bytes);
+        if before == moved && dead_unrecorded + dead_unsynced + dead_viewed == 0 {
+            return;
+        }
+    }
+    panic!("{what}: compaction never ends: {:?}", engine.status());
+}
+
 /// With no operation in flight: the disk holds what must be there, no two values share a byte, and
 /// once the frees are recorded and synced, all other space is free.
 pub async fn check_space(
@@ -199,10 +218,7 @@ pub async fn check_space(
     what: &str,
 ) {
     engine.checkpoint().await.unwrap();
-    for _ in 0..3 {
-        engine.barrier().await.unwrap();
-        engine.sync().await.unwrap();
-    }
+    settle(engine, what).await;
     let places = places(engine, requests);
     check_apart(&places);
     let on_disk = disk.bytes(FileKind::Data);
