@@ -9,6 +9,9 @@ use crate::types::{GroupId, KeyEntry};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+/// A key of a group.
+type GroupKey = (GroupId, Box<[u8]>);
+
 /// About the most bytes of tails that one round moves, and of values that it reads. Meanwhile they
 /// are in memory.
 const ROUND_BYTES: u64 = 1 << 20;
@@ -104,7 +107,7 @@ impl Compactor {
         // Before the places are looked up: it keeps them until they are read.
         let pinned = View::new(&shared, group.unwrap_or(GroupId(0)));
         let (mut tails, mut bytes) = (0, 0);
-        let mut found: BTreeMap<(GroupId, Box<[u8]>), (u32, KeyEntry)> = BTreeMap::new();
+        let mut found: BTreeMap<GroupKey, (u32, KeyEntry)> = BTreeMap::new();
         let mut blocks = Vec::new();
         while tails < most_bytes && bytes < ROUND_READ_BYTES {
             let Some(sparse) = self.plan.pop_front() else { break };
