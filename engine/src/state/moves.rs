@@ -69,9 +69,9 @@ impl State {
             record_bytes += value.record_bytes();
             moves.push(MovedValue { moved, value: value.value.clone() });
         }
-        // Nobody waits for it, so that no sync and no unsynced-ack flag is due for it.
+        // No acknowledgement waits for it, so that neither a sync nor the unsynced-ack flag is due.
         let queued = Queued { op: Op::Move(moves), synced: false, done: None };
-        self.queue.push(queued, record_bytes, bytes);
+        self.queue.push(queued, record_bytes, 0);
         Some(MovedTails { blocks: emptied.len(), bytes, offset })
     }
 

@@ -13,6 +13,7 @@
 mod behaviour;
 mod capacity;
 mod carried;
+mod compaction;
 mod crash;
 mod failed_sync;
 mod fragmentation;
