@@ -6,7 +6,8 @@
 //! - Key and log entry change together, and with them the references that the space map counts.
 //! - The record of the move, the tail, and the record of the old place's death are in one group
 //!   commit: the one that takes the queue next.
-//! - A value whose write is in flight does not move: the journal may be all that holds it.
+//! - A value whose write is in flight does not move: when that write ends, its bytes in memory are
+//!   dropped, and the journal may be all that holds it until then.
 
 use super::{MovedValue, Op, Queued, State};
 use crate::journal::Moved;
@@ -69,9 +70,9 @@ impl State {
             record_bytes += value.record_bytes();
             moves.push(MovedValue { moved, value: value.value.clone() });
         }
-        // Nobody waits for it, so that no sync and no unsynced-ack flag is due for it.
+        // No acknowledgement waits for it, so that neither a sync nor the unsynced-ack flag is due.
         let queued = Queued { op: Op::Move(moves), synced: false, done: None };
-        self.queue.push(queued, record_bytes, bytes);
+        self.queue.push(queued, record_bytes, 0);
         Some(MovedTails { blocks: emptied.len(), bytes, offset })
     }
 

@@ -92,6 +92,8 @@ pub(crate) struct Queue {
     steps: Vec<Queued>,
     record_bytes: usize,
     value_bytes: u64,
+    /// Of the bytes of records, those of moves.
+    moved_record_bytes: usize,
     most_record_bytes: usize,
     /// Write a block even if nothing is queued, to record what was applied.
     pub flush: bool,
@@ -104,13 +106,16 @@ impl Queue {
     }
 
     pub(crate) fn push(&mut self, step: Queued, record_bytes: usize, value_bytes: u64) {
+        if matches!(step.op, Op::Move(_)) {
+            self.moved_record_bytes += record_bytes;
+        }
         self.steps.push(step);
         self.record_bytes += record_bytes;
         self.value_bytes += value_bytes;
     }
 
     pub(crate) fn take(&mut self) -> Vec<Queued> {
-        (self.record_bytes, self.value_bytes) = (0, 0);
+        (self.record_bytes, self.value_bytes, self.moved_record_bytes) = (0, 0, 0);
         std::mem::take(&mut self.steps)
     }
 
@@ -133,9 +138,10 @@ impl Queue {
         self.steps.iter().any(needs)
     }
 
-    /// Bytes of the queued values and records.
+    /// Bytes of the queued values and records, without moves: nobody waits for those, and no other
+    /// group commit waits for one that has many.
     pub(crate) fn bytes(&self) -> u64 {
-        self.value_bytes + self.record_bytes as u64
+        self.value_bytes + (self.record_bytes - self.moved_record_bytes) as u64
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -29,8 +29,8 @@ fn what_the_check_before_a_write_admits_finds_space_in_any_free_blocks() {
             index += 1;
         }
         assert!(index > 55, "only {index} values fitted");
-        // 16 blocks more are kept for compaction.
-        assert!(put_one(&engine, index, "more", filled(17 * BLOCK, 1)).await.is_err());
+        // 16 blocks are kept for compaction, and at most 14 others are free.
+        assert!(put_one(&engine, index, "more", filled(31 * BLOCK, 1)).await.is_err());
         // Every second one is deleted: half of the area is free, in pieces.
         engine.purge(GROUP, id(index - 1)).await.unwrap();
         let deleted: Vec<u64> = (0..index).filter(|i| i % 2 == 0).collect();

@@ -14,6 +14,7 @@ mod behaviour;
 mod capacity;
 mod carried;
 mod close;
+mod compaction;
 mod crash;
 mod failed_sync;
 mod fragmentation;

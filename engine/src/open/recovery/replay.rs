@@ -352,8 +352,21 @@ impl Carried {
         self.places.iter().map(move |at| (at, rest.split_to((at.len as usize).min(rest.len()))))
     }
 
-    /// The values whose places the log still refers to, if those cannot belong to other values. A
-    /// value that was moved meanwhile stays where it is: its old place may belong to another one.
+    /// Whether it has the value at its old place.
+    fn has(&self, moved: &Moved) -> bool {
+        self.group == moved.group && self.id == moved.id && self.places.contains(&moved.from)
+    }
+
+    /// The value goes to its new place. Only its tail was written there: its whole blocks may not
+    /// have arrived, and its old tail's place may belong to another value.
+    fn value_moved(&mut self, moved: &Moved) {
+        let mine = self.group == moved.group && self.id == moved.id;
+        if let Some(place) = self.places.iter_mut().find(|place| mine && **place == moved.from) {
+            *place = moved.to.clone();
+        }
+    }
+
+    /// The values whose places the log still refers to, if those cannot belong to other values.
     fn due(&self, groups: &BTreeMap<GroupId, Group>) -> Vec<(ValueRef, Bytes)> {
         let group = groups.get(&self.group);
         let group = group.filter(|group| group.keeps_extents_of(self.id.index));
@@ -421,7 +434,7 @@ impl Replay<'_> {
                         return Ok(false);
                     }
                 }
-                Record::Moved(Moved { id, to, .. }) if !self.arrived(sequence, *id, to).await? => {
+                Record::Moved(moved) if !self.moved_arrived(sequence, moved).await? => {
                     return Ok(false);
                 }
                 _ => {}
@@ -439,6 +452,12 @@ impl Replay<'_> {
             self.step(sequence, record, entry)?;
         }
         Ok(true)
+    }
+
+    /// The same for a moved value. One that the journal carries need be at neither place.
+    async fn moved_arrived(&self, sequence: u64, moved: &Moved) -> Result<bool> {
+        let carried = self.carried.iter().any(|carried| carried.has(moved));
+        Ok(carried || self.arrived(sequence, moved.id, &moved.to).await?)
     }
 
     /// Whether a value that block `sequence` names has arrived. Values beyond the last sync are
@@ -528,6 +547,7 @@ impl Replay<'_> {
                 group.applied_before = group.applied_before.max(Some(through));
             }
             Record::Moved(moved) => {
+                self.carried.iter_mut().for_each(|carried| carried.value_moved(&moved));
                 self.groups.entry(moved.group).or_default().value_moved(&moved);
             }
         }

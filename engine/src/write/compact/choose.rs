@@ -18,10 +18,13 @@ const BLOCKS_AT_ONCE: u32 = 1 << 14;
 /// Keys visited before the task yields.
 const KEYS_AT_ONCE: usize = 1024;
 
+/// A key of a group.
+pub(super) type GroupKey = (GroupId, Box<[u8]>);
+
 /// A block to empty, and whose tails lie in it.
 pub(super) struct SparseBlock {
     pub block: u32,
-    pub keys: Vec<(GroupId, Box<[u8]>)>,
+    pub keys: Vec<GroupKey>,
 }
 
 /// A block that may be chosen.
@@ -30,7 +33,7 @@ struct Candidate {
     live: u16,
     /// How many of the live bytes are explained by keys, and the log entries that wrote them.
     found: u32,
-    keys: Vec<(GroupId, Box<[u8]>)>,
+    keys: Vec<GroupKey>,
 }
 
 /// The sparsest blocks with fewer than `limit` live bytes to which keys alone refer, with the log

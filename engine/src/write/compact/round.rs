@@ -1,6 +1,7 @@
 //! One round: reads the values whose tails lie in the next blocks, and moves them in steps.
 
 use super::Compactor;
+use super::choose::GroupKey;
 use crate::error::Result;
 use crate::io::yield_once;
 use crate::layout::{BLOCK_BYTES, shared_tail};
@@ -19,7 +20,8 @@ const ROUND_READ_BYTES: u64 = 4 << 20;
 /// A step under the lock moves about so many tails: others wait for less than a millisecond. It
 /// moves more where fewer would gain no block.
 const STEP_TAILS: usize = 128;
-/// About the most bytes of the records of a step, as for an append.
+/// The most bytes of the records of a step, as for an append. A block of so many tiny values that it
+/// would need more stays as it is.
 const STEP_RECORD_BYTES: usize = 32 << 10;
 /// A round begins while no more than this waits to be written; where space is scarce, as soon as
 /// the queue takes more.
@@ -38,7 +40,7 @@ impl Step {
     fn add(&mut self, block: u32, values: Vec<Movable>) {
         self.blocks.push(block);
         self.tail_bytes += values.iter().map(tail_bytes).sum::<u64>();
-        self.record_bytes += values.iter().map(Movable::record_bytes).sum::<usize>();
+        self.record_bytes += record_bytes(&values);
         self.values.extend(values);
     }
 
@@ -48,15 +50,22 @@ impl Step {
         self.tail_bytes.div_ceil(BLOCK_BYTES) < self.blocks.len() as u64
     }
 
+    /// Whether the records of these values fit into it as well.
+    fn takes(&self, values: &[Movable]) -> bool {
+        self.record_bytes + record_bytes(values) <= STEP_RECORD_BYTES
+    }
+
     fn is_large(&self, most_bytes: u64) -> bool {
-        self.values.len() >= STEP_TAILS && self.gains()
-            || self.record_bytes >= STEP_RECORD_BYTES
-            || self.tail_bytes >= most_bytes
+        self.values.len() >= STEP_TAILS && self.gains() || self.tail_bytes >= most_bytes
     }
 }
 
 fn tail_bytes(value: &Movable) -> u64 {
     u64::from(shared_tail(value.entry.value.len))
+}
+
+fn record_bytes(values: &[Movable]) -> usize {
+    values.iter().map(Movable::record_bytes).sum()
 }
 
 impl Compactor {
@@ -67,17 +76,18 @@ impl Compactor {
         let lendable = u64::from(shared.state.lock().space.lendable());
         let most_bytes = lendable.saturating_sub(1) * BLOCK_BYTES / 2;
         let (mut step, mut last) = (Step::default(), None);
-        let mut blocks = self.read_next(ROUND_BYTES.min(most_bytes)).await.into_iter().peekable();
-        while let Some((block, values)) = blocks.next() {
-            step.add(block, values);
-            if blocks.peek().is_some() && !step.is_large(most_bytes) {
-                continue;
+        for (block, values) in self.read_next(ROUND_BYTES.min(most_bytes)).await {
+            if step.is_large(most_bytes) || !step.takes(&values) {
+                last = self.take(std::mem::take(&mut step)).or(last);
+                // The writer is not woken before the end: fewer group commits leave fewer blocks
+                // partly filled.
+                yield_once().await;
             }
-            last = self.take(std::mem::take(&mut step)).or(last);
-            // The writer is not woken before the end: fewer group commits leave fewer blocks partly
-            // filled.
-            yield_once().await;
+            if step.takes(&values) {
+                step.add(block, values);
+            }
         }
+        last = self.take(step).or(last);
         // What was read and did not move cost the device as well.
         self.allowed = self.allowed.saturating_sub(BLOCK_BYTES);
         if let Some(offset) = last {

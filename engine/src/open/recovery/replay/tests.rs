@@ -219,3 +219,21 @@ fn carried_bytes_that_are_not_those_of_the_values_are_damage() {
         assert!(matches!(block_on(replay.block(&block)), Err(Error::Corrupt(_))));
     }
 }
+
+/// The story: a value of a whole block and a tail was carried and put at its place. Compaction moved
+/// the tail. A power cut took the whole block, which was not synced. The record of the move ended
+/// the journal, or left a value without its whole block.
+#[test]
+fn a_carried_value_that_was_moved_is_put_at_its_new_place() {
+    let files = files(&[]);
+    let long = vec![7; BLOCK + 250];
+    let place = |tail| {
+        let run = crate::types::Run { first: 1, blocks: 1 };
+        ValueRef::new(long.len() as u32, hash(&long), &[run], Some(tail)).unwrap()
+    };
+    let mut replay = replay(&files, 0, 0);
+    let records = [carried(0, &[place(8292)], &long), moved(0, place(8292), place(12_388))];
+    assert!(block_on(replay.block(&blocks(1, &records)[0])).unwrap());
+    let carried = replay.carried.pop_front().unwrap();
+    assert_eq!(carried.due(&replay.groups), [(place(12_388), Bytes::from(long))]);
+}

@@ -1,0 +1,188 @@
+//! What refers to the old place of a value while compaction moves it.
+
+use crate::support::store::{GROUP, append, filled, fresh, id, image, options, put_one};
+use crate::support::{Cache, Disk, place, run, stored};
+use bytes::Bytes;
+use cairn_engine::io::FileKind;
+use cairn_engine::{Change, Engine, KeyEntry, Mode, NewEntry, Owner, Transition};
+use std::sync::Arc;
+
+/// Values of 700 bytes, of which every fifth stays: each block keeps one or two.
+const VALUES: u64 = 1500;
+const LEN: usize = 700;
+
+fn key(number: u64) -> String {
+    format!("k{number:04}")
+}
+
+fn stays(number: &u64) -> bool {
+    number.is_multiple_of(5)
+}
+
+/// An engine whose values were put and applied. The next entry has index 4.
+async fn filled_engine() -> (Disk, Engine) {
+    let (disk, engine) = fresh(Mode::Sync).await;
+    for (index, numbers) in [(0, 0..500), (1, 500..1000), (2, 1000..VALUES)] {
+        let values = numbers.clone().map(|number| filled(LEN, number)).collect();
+        let entry = NewEntry { id: id(index), meta: Bytes::new(), values };
+        append(&engine, vec![entry]).await.unwrap();
+        let first = numbers.start;
+        let put = |n: u64| Change::Put { key: key(n).into(), value: (n - first) as usize };
+        let changes = numbers.map(put).collect();
+        let step = Transition { applied: id(index), changes };
+        engine.apply(GROUP, vec![step], image(index)).unwrap();
+    }
+    engine.purge(GROUP, id(2)).await.unwrap();
+    (disk, engine)
+}
+
+/// Deletes all values but those that stay.
+async fn delete_others(engine: &Engine) {
+    let delete = |n: u64| Change::Delete { key: key(n).into() };
+    let changes = (0..VALUES).filter(|n| !stays(n)).map(delete).collect();
+    append(engine, vec![NewEntry { id: id(3), meta: Bytes::new(), values: vec![] }]).await.unwrap();
+    engine.apply(GROUP, vec![Transition { applied: id(3), changes }], image(3)).unwrap();
+}
+
+/// Lets compaction run until it has nothing more to do.
+async fn compact(engine: &Engine) {
+    let mut moved = None;
+    while moved != Some(engine.status().moved_bytes) {
+        moved = Some(engine.status().moved_bytes);
+        for _ in 0..4 {
+            engine.barrier().await.unwrap();
+            engine.sync().await.unwrap();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    assert!(moved > Some(0), "nothing was moved: {:?}", engine.status().space);
+}
+
+/// Fills all free space with other bytes.
+async fn overwrite_free_space(engine: &Engine) {
+    let mut index = 4;
+    while put_one(engine, index, &format!("new{index}"), filled(50_000, 99)).await.is_ok() {
+        index += 1;
+    }
+}
+
+async fn check_values(engine: &Engine, what: &str) {
+    for number in (0..VALUES).filter(stays) {
+        let found = engine.get(GROUP, key(number).as_bytes()).await.unwrap();
+        assert_eq!(found.map(|(_, value)| value), Some(filled(LEN, number)), "{what}: {number}");
+    }
+}
+
+fn entry_of(engine: &Engine, number: u64) -> KeyEntry {
+    engine.lookup(GROUP, key(number).as_bytes()).unwrap()
+}
+
+#[test]
+fn moved_values_are_read_at_their_new_places_after_any_end() {
+    run(async {
+        for power in [false, true] {
+            let (disk, engine) = filled_engine().await;
+            let before = entry_of(&engine, 10);
+            delete_others(&engine).await;
+            compact(&engine).await;
+            let after = entry_of(&engine, 10);
+            assert_eq!((after.version, after.value.hash), (before.version, before.value.hash));
+            assert_ne!(after.value, before.value);
+            assert_eq!(stored(&disk.bytes(FileKind::Data), &after.value), filled(LEN, 10));
+            overwrite_free_space(&engine).await;
+            check_values(&engine, "before").await;
+            drop(engine);
+            match power {
+                true => disk.reboot(Cache::Volatile, || 1),
+                false => disk.kill(|| 0),
+            }
+            let engine = Engine::open(Arc::new(disk), None, options(Mode::Sync)).await.unwrap();
+            assert_eq!(entry_of(&engine, 10), after, "no checkpoint has it: the record has");
+            check_values(&engine, "afterwards").await;
+        }
+    });
+}
+
+#[test]
+fn a_view_reads_the_old_places_and_keeps_them() {
+    run(async {
+        let (_, engine) = filled_engine().await;
+        let view = engine.view(GROUP);
+        delete_others(&engine).await;
+        compact(&engine).await;
+        let moved = |n: &u64| view.get(key(*n).as_bytes()).unwrap() != entry_of(&engine, *n);
+        let moved = (0..VALUES).filter(stays).filter(moved).count();
+        // The view keeps what compaction emptied, so it ends before all is moved.
+        assert!(moved > 0 && moved < VALUES as usize / 5, "{moved} values moved");
+        overwrite_free_space(&engine).await;
+        for number in 0..VALUES {
+            let entry = view.get(key(number).as_bytes()).unwrap();
+            assert_eq!(view.read(&entry).await.unwrap(), filled(LEN, number));
+        }
+        check_values(&engine, "beside the view").await;
+    });
+}
+
+#[test]
+fn an_extent_found_before_its_value_moved_is_neither_read_nor_repaired() {
+    run(async {
+        let (_, engine) = filled_engine().await;
+        let extents = engine.extents(GROUP, 0..u64::MAX).await;
+        let of = |extent: &&cairn_engine::Extent| extent.owner == Owner::Key(key(10).into());
+        let extent = extents.iter().find(of).unwrap().clone();
+        delete_others(&engine).await;
+        compact(&engine).await;
+        overwrite_free_space(&engine).await;
+        let (_, suspects) = engine.check_extents(std::slice::from_ref(&extent)).await;
+        assert_eq!(suspects, std::slice::from_ref(&extent), "its place has other bytes");
+        assert_eq!(engine.read_extent(GROUP, &extent).await.unwrap(), None);
+        assert!(!engine.repair(GROUP, &extent, &filled(LEN, 10)).await.unwrap());
+        assert_eq!(engine.status().corrupt_values, 0);
+        check_values(&engine, "afterwards").await;
+    });
+}
+
+#[test]
+fn a_damaged_value_stays_where_it_is_until_it_is_repaired() {
+    run(async {
+        let (disk, engine) = filled_engine().await;
+        let damaged = entry_of(&engine, 10);
+        disk.damage(FileKind::Data, |bytes| bytes[place(&damaged.value, 5)] ^= 1);
+        delete_others(&engine).await;
+        compact(&engine).await;
+        assert_eq!(entry_of(&engine, 10), damaged);
+        assert_ne!(entry_of(&engine, 500).value.offset() / 4096, damaged.value.offset() / 4096);
+        let extent = cairn_engine::Extent::of_key(key(10).into(), &damaged);
+        assert!(engine.read_extent(GROUP, &extent).await.is_err());
+        assert!(engine.repair(GROUP, &extent, &filled(LEN, 10)).await.unwrap());
+        check_values(&engine, "repaired").await;
+    });
+}
+
+#[test]
+fn what_the_log_alone_refers_to_does_not_move() {
+    run(async {
+        let (_, engine) = filled_engine().await;
+        delete_others(&engine).await;
+        // Each block of these keeps values that only the log refers to.
+        let values = (0..500).map(|number| filled(LEN, number)).collect();
+        append(&engine, vec![NewEntry { id: id(4), meta: Bytes::new(), values }]).await.unwrap();
+        let put = |n: usize| Change::Put { key: format!("l{n}").into(), value: n };
+        let changes = (0..500).step_by(5).map(put).collect();
+        engine.apply(GROUP, vec![Transition { applied: id(4), changes }], image(4)).unwrap();
+        let before = engine.values_of(GROUP, 4).unwrap();
+        compact(&engine).await;
+        let moved = engine.status().moved_bytes;
+        assert_eq!(engine.values_of(GROUP, 4).unwrap(), before);
+        // A purge yields first: then they move.
+        engine.purge(GROUP, id(4)).await.unwrap();
+        compact(&engine).await;
+        assert!(engine.status().moved_bytes > moved);
+        check_values(&engine, "afterwards").await;
+        let found = engine.get(GROUP, b"l15").await.unwrap().unwrap();
+        assert_eq!(found.1, filled(LEN, 15));
+        assert_ne!(found.0.value, before[15]);
+    });
+}
