@@ -10,9 +10,6 @@ use crate::types::{GroupId, KeyEntry};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// A key of a group.
-type GroupKey = (GroupId, Box<[u8]>);
-
 /// About the most bytes of tails that one round moves, and of values that it reads. Meanwhile they
 /// are in memory.
 const ROUND_BYTES: u64 = 1 << 20;
