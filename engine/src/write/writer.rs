@@ -237,7 +237,10 @@ impl Writer {
         for (group, through) in &group_commit.applied {
             packer.push(&Record::Applied { group: *group, through: *through });
         }
-        if group_commit.flush
+        // Whatever is written is followed by a block: syncs and checkpoints wait for the sequence of
+        // one.
+        if !chunks.is_empty()
+            || group_commit.flush
             || !group_commit.queue.is_empty()
             || !group_commit.newly_dead.is_empty()
             || !group_commit.applied.is_empty()
