@@ -1,7 +1,7 @@
 //! The entries of a log, in chunks that copies share: a copy costs one reference for each chunk,
 //! so taking a checkpoint does not stop writers for as long as the log is long.
 
-use super::LogEntry;
+use super::entry::LogEntry;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

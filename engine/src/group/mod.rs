@@ -1,12 +1,14 @@
 //! One replicated group in memory: its log, its keys, and how far the log is applied to the keys.
 
 mod entries;
+mod entry;
 mod keys;
 mod log;
 
 pub(crate) use entries::Entries;
+pub(crate) use entry::{LogEntry, checkpoint_bytes_max};
 pub(crate) use keys::{KEY_FIXED_BYTES_MAX, Keys};
-pub(crate) use log::{Log, LogEntry, checkpoint_bytes_max};
+pub(crate) use log::Log;
 
 use crate::journal::Moved;
 use crate::types::{KeyEntry, LogId, SharedImage};
