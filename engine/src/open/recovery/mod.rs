@@ -5,6 +5,7 @@
 //! corruption and stops the start. If the caller has peers that hold what is missing here, recovery
 //! keeps the longest verified prefix instead.
 
+mod carried;
 mod progress;
 mod replay;
 mod salvage;
