@@ -6,10 +6,12 @@
 //! the number of clients (Little's law), and each line prints that product.
 
 mod commands;
+mod fio;
 mod machine;
 mod page;
 mod proc_io;
 mod progress;
+mod raw;
 mod report;
 mod results;
 mod systems;
@@ -43,7 +45,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The engine alone, 4 KiB random-key puts, against raw direct 4 KiB random writes.
+    /// The engine alone, random-key puts or gets, against raw direct 4 KiB random writes or reads.
     Engine(commands::engine::Arguments),
     /// Bytes written to the device per user byte.
     Amplification(commands::amplification::Arguments),

@@ -514,3 +514,15 @@ pub struct EngineStatus {
     /// assume that the directory is complete.
     pub failed_sync_recorded: bool,
 }
+
+/// Values of so many times a checkpoint's own bytes are worth one.
+const CHECKPOINT_WORTH: u64 = 16;
+
+impl EngineStatus {
+    /// Bytes of values after which the next checkpoint is due: `least`, or more where checkpoints
+    /// are so large that they would be a good part of what is written. At most an eighth of the
+    /// data area: the log cannot be purged further than a checkpoint covers.
+    pub fn checkpoint_interval_bytes(&self, least: u64) -> u64 {
+        least.max(self.index_bytes.saturating_mul(CHECKPOINT_WORTH)).min(self.data_bytes / 8)
+    }
+}

@@ -44,6 +44,6 @@ pub use report::{
 };
 pub use run::{Name, Plan, run};
 pub use subject::{
-    EngineLog, FileReader, FileStore, FileSync, Putter, RawReader, RawWriter, make_engine,
-    make_raw_device, raw_writes, sync_filesystem,
+    EngineLog, FileReader, FileStore, FileSync, Getter, Putter, RawReader, RawWriter, ValueBytes,
+    make_engine, make_raw_device, open_engine, raw_writes, sync_filesystem,
 };

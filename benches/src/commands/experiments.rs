@@ -4,6 +4,7 @@
 //! experiments' code and with fio, in alternating rounds: if both do not agree, the raw rows are
 //! not to be believed.
 
+use crate::fio::{Access, Fio, rate_only};
 use crate::page::write_measured;
 use crate::progress::Step;
 use crate::report::{Line, Ratio, Report, merged};
@@ -133,7 +134,8 @@ async fn compare(
                 let blocks = RAW_BYTES / BLOCK as u64;
                 ours.push(raw_writes(file, blocks, depth, dsync, limit).await?);
             } else {
-                let rate = fio_rate(file, Fio::Threads { dsync }, depth, seconds).await?;
+                let rate =
+                    Fio::Threads { dsync }.rate(file, Access::Write, BLOCK, depth, seconds).await?;
                 rates.push(rate);
                 theirs.push(rate_only(rate, seconds)?);
             }
@@ -150,52 +152,6 @@ async fn compare(
     let own = median(&ours.iter().map(Samples::rate).collect::<Vec<_>>());
     let _ = writeln!(page, "| {synced} | {depth} | {own:.0} | {fio:.0} | {value:.2} |");
     Ok(())
-}
-
-/// Samples of which only the rate is known.
-fn rate_only(rate: f64, seconds: u64) -> Result<Samples> {
-    let mut samples = Samples::new()?;
-    let count = (rate * seconds as f64).round().max(0.0) as u64;
-    samples.latencies.record_n(1, count).context("histogram")?;
-    samples.elapsed = Duration::from_secs(seconds);
-    Ok(samples)
-}
-
-/// How fio submits its writes.
-#[derive(Clone, Copy)]
-pub enum Fio {
-    /// From one thread, through io_uring.
-    Ring,
-    /// From one thread for each write under way.
-    Threads {
-        /// Whether each write is synced.
-        dsync: bool,
-    },
-}
-
-/// The rate at which fio writes a file with `O_DIRECT`, 4 KiB at random offsets.
-pub async fn fio_rate(file: &Path, how: Fio, depth: usize, seconds: u64) -> Result<f64> {
-    let mut command = Command::new("fio");
-    command
-        .args(["--name=raw", "--direct=1", "--rw=randwrite", "--bs=4k", "--group_reporting"])
-        .args(["--randrepeat=0", "--norandommap", "--time_based", "--output-format=json"])
-        .arg(format!("--ramp_time={}ms", WARM_UP.as_millis()))
-        .arg(format!("--runtime={seconds}"))
-        .arg(format!("--filename={}", file.display()));
-    match how {
-        Fio::Ring => command.arg("--ioengine=io_uring").arg(format!("--iodepth={depth}")),
-        Fio::Threads { dsync } => {
-            if dsync {
-                command.arg("--sync=dsync");
-            }
-            command.args(["--ioengine=psync", "--thread"]).arg(format!("--numjobs={depth}"))
-        }
-    };
-    let output = command.kill_on_drop(true).output().await.context("fio is not installed")?;
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).context("fio's output")?;
-    json.pointer("/jobs/0/write/iops")
-        .and_then(serde_json::Value::as_f64)
-        .context("fio reported no rate")
 }
 
 fn write_page(

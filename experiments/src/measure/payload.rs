@@ -28,9 +28,19 @@ impl Payloads {
         self.pool.slice(start..start + bytes)
     }
 
-    /// One of the keys, each equally likely: 16 bytes, in no particular order.
+    /// One of the keys, each equally likely.
     pub fn key(&self, rng: &mut StdRng) -> Bytes {
-        Bytes::from(format!("{:016x}", scatter(rng.random_range(0..self.keys))))
+        Self::nth_key(rng.random_range(0..self.keys))
+    }
+
+    /// The keys: 24 bytes each, in no particular order.
+    pub fn nth_key(number: u64) -> Bytes {
+        Bytes::from(format!("object/{:016x}/", scatter(number)))
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> u64 {
+        self.keys
     }
 }
 
@@ -48,12 +58,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn keys_are_sixteen_bytes_and_as_many_as_asked() {
+    fn keys_have_24_bytes_and_are_as_many_as_asked() {
         let payloads = Payloads::new(50, 1);
         let mut rng = StdRng::seed_from_u64(2);
         let keys: BTreeSet<Bytes> = (0..2000).map(|_| payloads.key(&mut rng)).collect();
         assert_eq!(keys.len(), 50);
-        assert!(keys.iter().all(|key| key.len() == 16));
+        assert!(keys.iter().all(|key| key.len() == 24));
+        let all: BTreeSet<Bytes> = (0..payloads.keys()).map(Payloads::nth_key).collect();
+        assert_eq!(keys, all);
     }
 
     #[test]

@@ -6,12 +6,9 @@
 //! checkpoints and the reuse of space. As on a node, a put waits while the engine has no space for
 //! it: a small engine is slow, not full.
 
-use crate::measure::{Payloads, Worker};
 use anyhow::{Result, anyhow, ensure};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, GroupId, LogId, Need, NewEntry, Promise, Transition};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -20,6 +17,9 @@ const GROUP: GroupId = GroupId(0);
 const TERM: u64 = 1;
 /// The most entries of one append.
 const BATCH: usize = 64;
+
+/// A node's `checkpoint_bytes`.
+const CHECKPOINT_BYTES: u64 = 1 << 30;
 
 /// How long a put waits for space before it fails.
 const SPACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -180,7 +180,8 @@ async fn apply(
     retain_bytes: u64,
     ended: Arc<OnceLock<Error>>,
 ) {
-    let mut purging: Option<tokio::task::JoinHandle<()>> = None;
+    let mut upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None };
+    let mut running: Option<tokio::task::JoinHandle<Upkeep>> = None;
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
@@ -193,66 +194,73 @@ async fn apply(
         for (_, _, answer) in entries {
             let _ = answer.send(outcome.clone());
         }
+        if let Some(task) = running.take_if(|task| task.is_finished()) {
+            match task.await {
+                Ok(ended) => upkeep = ended,
+                Err(_) => return,
+            }
+        }
         if let Some(last) = last
-            && purging.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
-            && let Some(through) = purge_point(&engine, last, retain_bytes)
+            && running.is_none()
+            && upkeep.is_due(last)
         {
-            let (engine, ended) = (engine.clone(), Arc::clone(&ended));
-            purging = Some(tokio::spawn(async move {
-                match engine.purge(GROUP, through).await {
+            let (mut task, ended) = (upkeep.clone(), Arc::clone(&ended));
+            running = Some(tokio::spawn(async move {
+                match task.run(last).await {
                     Ok(()) | Err(Error::Closed) => {}
                     Err(error) => drop(ended.set(error)),
                 }
+                task
             }));
         }
     }
 }
 
-/// The entry to purge through, once the log is twice as long as it should be.
-fn purge_point(engine: &Engine, last: LogId, retain_bytes: u64) -> Option<LogId> {
-    let bytes = engine.log_bytes(GROUP);
-    if bytes < retain_bytes.saturating_mul(2) {
-        return None;
+/// Takes checkpoints and purges the log, by a node's rule.
+#[derive(Clone)]
+struct Upkeep {
+    engine: Engine,
+    retain_bytes: u64,
+    /// The newest checkpoint's position, and the bytes that users had written by then.
+    checkpoint: Option<(LogId, u64)>,
+}
+
+impl Upkeep {
+    /// Whether the log is twice as long as it should be, and can be purged or is worth a checkpoint
+    /// for that.
+    fn is_due(&self, last: LogId) -> bool {
+        self.engine.log_bytes(GROUP) >= self.retain_bytes.saturating_mul(2)
+            && (self.purgeable(last).is_some() || self.is_worth_a_checkpoint())
     }
-    let purged = engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
-    let entries = last.index.saturating_sub(purged);
-    let keep = (u128::from(entries) * u128::from(retain_bytes) / u128::from(bytes.max(1))) as u64;
-    Some(LogId { term: TERM, index: last.index.saturating_sub(keep.max(1)) })
-}
 
-/// One client that puts random values under random keys.
-pub struct Putter {
-    log: EngineLog,
-    payloads: Payloads,
-    value_bytes: usize,
-    rng: StdRng,
-}
-
-impl Putter {
-    /// `clients` clients, each with its own random numbers.
-    pub fn many(
-        log: &EngineLog,
-        payloads: &Payloads,
-        value_bytes: usize,
-        clients: usize,
-        seed: u64,
-    ) -> Vec<Putter> {
-        (0..clients as u64)
-            .map(|client| Putter {
-                log: log.clone(),
-                payloads: payloads.clone(),
-                value_bytes,
-                rng: StdRng::seed_from_u64(seed ^ (client << 32)),
-            })
-            .collect()
+    fn is_worth_a_checkpoint(&self) -> bool {
+        let status = self.engine.status();
+        let since = self.checkpoint.map_or(0, |(_, written)| written);
+        let written = status.user_bytes_written.saturating_sub(since);
+        written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
     }
-}
 
-impl Worker for Putter {
-    async fn step(&mut self) -> Result<()> {
-        let key = self.payloads.key(&mut self.rng);
-        let value = self.payloads.value(&mut self.rng, self.value_bytes);
-        self.log.put(key, value).await
+    /// The entry to purge through: as far as a checkpoint covers the surplus.
+    fn purgeable(&self, last: LogId) -> Option<LogId> {
+        let covered = self.checkpoint?.0.index;
+        let bytes = self.engine.log_bytes(GROUP).max(1);
+        let purged = self.engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
+        let entries = u128::from(last.index.saturating_sub(purged));
+        let keep = (entries * u128::from(self.retain_bytes) / u128::from(bytes)) as u64;
+        let index = last.index.saturating_sub(keep.max(1)).min(covered);
+        (index > purged).then_some(LogId { term: TERM, index })
+    }
+
+    async fn run(&mut self, last: LogId) -> Result<(), Error> {
+        if self.is_worth_a_checkpoint() {
+            let written = self.engine.status().user_bytes_written;
+            self.engine.checkpoint().await?;
+            self.checkpoint = Some((last, written));
+        }
+        match self.purgeable(last) {
+            Some(through) => self.engine.purge(GROUP, through).await,
+            None => Ok(()),
+        }
     }
 }
 

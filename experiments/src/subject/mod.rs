@@ -1,15 +1,17 @@
 //! What is measured: small files, raw writes, the shipped engine.
 
 mod blocks;
+mod clients;
 mod engine_log;
 mod files;
 mod raw;
 
 pub(crate) use blocks::{BlockWrites, Durable, FileState, Settled, zero_file};
 pub use blocks::{raw_writes, sync_filesystem};
-pub use engine_log::{EngineLog, Putter};
+pub use clients::{Getter, Putter, ValueBytes};
+pub use engine_log::EngineLog;
 pub use files::{FileStore, FileSync};
-pub use raw::{FileReader, RawReader, RawWriter, make_engine, make_raw_device};
+pub use raw::{FileReader, RawReader, RawWriter, make_engine, make_raw_device, open_engine};
 pub(crate) use raw::{make_engine_with, open_engine_with};
 
 use crate::measure::{Limit, Payloads, Samples, Stop, drive_until};

@@ -60,8 +60,15 @@ pub(crate) async fn make_engine_with(
     open_in(directory, options).await
 }
 
-/// Opens an engine again after its close. All handles of the earlier open are gone, or go within a
-/// second.
+/// Opens an engine again. All handles of an earlier open are gone, or go within a second.
+///
+/// # Errors
+/// The engine's.
+pub async fn open_engine(path: &Path, mode: Mode, backend: Backend) -> Result<Engine> {
+    open_engine_with(path, backend, |boot| Options::new(mode, boot, 1)).await
+}
+
+/// The same with options of one's own.
 ///
 /// # Errors
 /// The engine's.
@@ -98,7 +105,7 @@ pub fn make_raw_device(
     directory.open(FileKind::Data).context("raw device")
 }
 
-/// One writer of a raw file: it writes 4 KiB at random offsets, over and over.
+/// One writer of a raw file: it writes at random offsets, over and over.
 pub struct RawWriter {
     device: Arc<dyn Device>,
     buf: Option<AlignedBuf>,
@@ -106,12 +113,12 @@ pub struct RawWriter {
 }
 
 impl RawWriter {
-    /// `depth` writers.
-    pub fn many(device: &Arc<dyn Device>, depth: usize, seed: u64) -> Vec<RawWriter> {
+    /// `depth` writers of `bytes` at a time, a multiple of [`BLOCK`].
+    pub fn many(device: &Arc<dyn Device>, bytes: usize, depth: usize, seed: u64) -> Vec<RawWriter> {
         (0..depth as u64)
             .map(|slot| {
                 let mut rng = StdRng::seed_from_u64(seed ^ (slot << 32));
-                let mut buf = AlignedBuf::zeroed(BLOCK);
+                let mut buf = AlignedBuf::zeroed(bytes);
                 rng.fill_bytes(&mut buf);
                 RawWriter { device: Arc::clone(device), buf: Some(buf), rng }
             })
@@ -121,14 +128,15 @@ impl RawWriter {
 
 impl Worker for RawWriter {
     async fn step(&mut self) -> Result<()> {
-        let block = self.rng.random_range(0..self.device.size() / BLOCK as u64);
         let mut buf = self.buf.take().context("the buffer was lost with a failed write")?;
+        let bytes = buf.len() as u64;
+        let place = self.rng.random_range(0..(self.device.size() / bytes).max(1));
         // Eight new bytes make the content differ each time. More would cost the raw line processor
         // time.
         if let Some(stamp) = buf.get_mut(..8) {
             stamp.copy_from_slice(&self.rng.next_u64().to_le_bytes());
         }
-        let (outcome, buf) = self.device.write(block * BLOCK as u64, buf).await;
+        let (outcome, buf) = self.device.write(place * bytes, buf).await;
         outcome.context("raw write")?;
         self.buf = Some(buf);
         Ok(())

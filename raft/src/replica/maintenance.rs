@@ -179,6 +179,8 @@ impl Maintenance {
 
     /// A checkpoint is due after a number of bytes, when the journal fills up, or when the log is
     /// twice as long as it should be, since it can be purged only as far as a checkpoint covers it.
+    /// Among many keys a longer log is cheaper than a checkpoint: an entry in memory costs about
+    /// what two keys do.
     fn wants_checkpoint(
         &self,
         status: &EngineStatus,
@@ -191,12 +193,12 @@ impl Maintenance {
             return false;
         }
         self.member.progress.bytes_since_checkpoint(status.user_bytes_written)
-            >= limits.checkpoint_bytes
+            >= status.checkpoint_interval_bytes(self.member.config.checkpoint_bytes)
             || status.journal_used_blocks.saturating_mul(100)
                 >= status
                     .journal_blocks
                     .saturating_mul(self.member.config.checkpoint_journal_percent)
-            || entries(bounds) > limits.retain_entries.saturating_mul(2)
+            || entries(bounds) > limits.retain_entries.saturating_mul(2).max(status.keys / 2)
             || status.index_log_bytes > limits.retain_index_bytes / 2 * 3
     }
 }
@@ -208,7 +210,6 @@ struct Limits {
     retain_bytes: u64,
     retain_index_bytes: u64,
     retain_entries: u64,
-    checkpoint_bytes: u64,
 }
 
 impl Limits {
@@ -217,7 +218,6 @@ impl Limits {
             retain_bytes: config.log_retain_bytes.min(data_bytes / 8),
             retain_index_bytes: index_capacity_bytes / 8,
             retain_entries: config.log_retain_entries,
-            checkpoint_bytes: config.checkpoint_bytes.min(data_bytes / 8),
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
     fn on_a_small_disk_less_is_retained() {
         let config = ReplicaConfig::new(Mode::Device, BTreeMap::new());
         let limits = limits(&config, 80 << 20);
-        assert_eq!((limits.retain_bytes, limits.checkpoint_bytes), (10 << 20, 10 << 20));
+        assert_eq!(limits.retain_bytes, 10 << 20);
     }
 
     #[test]
