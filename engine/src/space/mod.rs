@@ -382,28 +382,37 @@ impl SpaceMap {
         }
     }
 
-    /// Frees the blocks whose death is recorded at or below `synced_stamp` and that no view can
-    /// reach. Synced journal blocks say that everything up to `synced_stamp` is synced. Returns them.
-    pub(crate) fn release(&mut self, synced_stamp: u64) -> Vec<Run> {
-        let mut freed = Vec::new();
+    /// Synced journal blocks say that everything up to `synced_stamp` is synced.
+    pub(crate) fn synced(&mut self, synced_stamp: u64) {
         self.synced_stamp = self.synced_stamp.max(synced_stamp);
         let synced = |dead: &mut Dead| dead.sequence <= self.synced_stamp;
         while let Some(dead) = self.dead.pop_front_if(synced) {
             self.unsynced -= dead.blocks.bytes();
             self.viewed.push_back(dead);
         }
+    }
+
+    /// Frees blocks whose death is recorded and synced and that no view can reach: at most so many
+    /// runs. Returns them; nothing once all are free.
+    pub(crate) fn release(&mut self, most: usize) -> Vec<Run> {
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
+        let mut freed = Vec::new();
         // A view made at clock c sees the blocks that lived then: those whose deaths were recorded
         // at c or later.
-        while let Some(dead) = self.viewed.pop_front_if(|dead| dead.view < oldest_view) {
-            self.lent -= dead.lent;
-            for run in dead.blocks.0 {
-                for block in run.first..run.end() {
-                    assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
-                }
-                self.free.give(run);
-                freed.push(run);
+        while let Some(dead) = self.viewed.front_mut().filter(|dead| dead.view < oldest_view) {
+            let left = dead.blocks.0.len().saturating_sub(most - freed.len());
+            freed.extend(dead.blocks.0.drain(left..));
+            if left > 0 {
+                break;
             }
+            self.lent -= dead.lent;
+            self.viewed.pop_front();
+        }
+        for run in &freed {
+            for block in run.first..run.end() {
+                assert_eq!(self.live_in(block), 0, "block {block} is freed while referenced");
+            }
+            self.free.give(*run);
         }
         freed
     }

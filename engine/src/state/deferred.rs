@@ -4,13 +4,17 @@
 //! What holds here: only a value whose blocks still belong to it is written to its place later. A
 //! block that is free again may belong to another value.
 
-use super::State;
+use super::{Shared, State};
+use crate::io::yield_once;
 use crate::types::{Run, ValueRef};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// The most bytes of deferred values. A write of so many costs little more than a smaller one.
 const DEFERRED_BYTES: u64 = 1 << 20;
+
+/// Runs that are freed at once: the lock is held for half a millisecond.
+const RELEASED_RUNS: usize = 1024;
 
 /// Values to be written later, by the offset of their first byte.
 #[derive(Default)]
@@ -49,27 +53,39 @@ impl State {
         live
     }
 
-    /// Frees the dead blocks whose death is recorded and synced, and forgets deferred values in
-    /// them.
-    pub(crate) fn release_space(&mut self, synced_stamp: u64) {
-        for freed in self.space.release(synced_stamp) {
-            self.scarcity.refused = false;
-            self.forget_deferred(freed);
+    /// Frees some of the dead blocks whose death is recorded and synced, and forgets deferred values
+    /// in them. False once all are free.
+    fn release_some(&mut self) -> bool {
+        let mut freed = self.space.release(RELEASED_RUNS);
+        if freed.is_empty() {
+            return false;
         }
-    }
-
-    fn forget_deferred(&mut self, freed: Run) {
-        let touches = |at: &ValueRef| {
-            at.block_runs().any(|run| run.first < freed.end() && freed.first < run.end())
+        self.scarcity.refused = false;
+        freed.sort_unstable_by_key(|run| run.first);
+        let is_freed = |run: Run| {
+            let behind = freed.partition_point(|free| free.end() <= run.first);
+            freed.get(behind).is_some_and(|free| free.first < run.end())
         };
-        let values = &mut self.deferred.values;
-        let gone: Vec<u64> =
-            values.iter().filter(|(_, (at, _))| touches(at)).map(|(offset, _)| *offset).collect();
-        for offset in gone {
-            if let Some((_, bytes)) = values.remove(&offset) {
-                self.deferred.bytes -= bytes.len() as u64;
+        let Deferred { values, bytes } = &mut self.deferred;
+        values.retain(|offset, (at, value)| {
+            let gone = at.block_runs().any(is_freed);
+            if gone {
+                *bytes -= value.len() as u64;
+                self.unwritten.remove(offset);
             }
-            self.unwritten.remove(&offset);
+            !gone
+        });
+        true
+    }
+}
+
+impl Shared {
+    /// Synced journal blocks say that everything up to `synced_stamp` is synced: frees what died
+    /// before, in steps.
+    pub(crate) async fn release_space(&self, synced_stamp: u64) {
+        self.state.lock().space.synced(synced_stamp);
+        while self.state.lock().release_some() {
+            yield_once().await;
         }
     }
 }

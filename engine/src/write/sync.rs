@@ -31,7 +31,7 @@ impl Shared {
     /// block. A failure ends the engine. The kernel reports it only once: never call this where the
     /// future may be dropped.
     pub(crate) async fn sync_now(&self) -> Result<Clean> {
-        let _one_at_a_time = self.syncing.lock().await;
+        let one_at_a_time = self.syncing.lock().await;
         let (target, checksum, bytes, since) = {
             let mut progress = self.progress.lock();
             let bytes = std::mem::take(&mut progress.unsynced_bytes);
@@ -58,8 +58,9 @@ impl Shared {
             progress.complete_ready();
             progress.take_synced_stamp(target)
         };
+        drop(one_at_a_time);
         if let Some(synced_stamp) = synced_stamp {
-            self.state.lock().release_space(synced_stamp);
+            self.release_space(synced_stamp).await;
         }
         self.signals.changed.notify_waiters();
         // What died may make compaction worthwhile, and what it emptied may be free.

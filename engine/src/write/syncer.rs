@@ -1,6 +1,5 @@
 //! The background sync: by time, by bytes, and at once if an acknowledgement waits for it or space
-//! is scarce. The task
-//! also updates the unsynced-ack flag. Its last act after a failed write or sync is to record the
+//! is scarce. The task also updates the unsynced-ack flag. Its last act after a failed write or sync is to record the
 //! failure.
 
 use crate::io::Hung;
@@ -44,7 +43,7 @@ async fn run_until_end(shared: &Shared) {
             }
         } else if tick {
             // Views may have ended since the last sync, so space may be released.
-            shared.state.lock().release_space(0);
+            shared.release_space(0).await;
             shared.signals.compactor.notify_one();
         }
         let mut state = shared.state.lock();
