@@ -1,21 +1,21 @@
 //! The free blocks of the data area, and which of them the next value takes.
 //!
-//! Whole blocks come from one run where one is long enough. Allocation goes on behind the last one
-//! as long as the run there lasts, so that values that are written together lie together. Else it
-//! takes the shortest run that is worth a write of its own, then the shortest that fits, then
-//! several, the longest first. So whole blocks are found whenever there are enough.
+//! Allocation goes on behind the last one as long as the run there lasts, so that values that are
+//! written together lie together. Then it goes on in the longest run. A value that fits into no run
+//! takes several, the longest first, so whole blocks are found whenever there are enough. Short runs
+//! are left alone until they have grown together with what is freed beside them: on an aged disk
+//! that makes fewer and longer writes than to fill the shortest first.
 //!
 //! Shared tails are packed into a run that is kept apart for them. It is filled from its first
 //! block to its last, by one group commit after another; each begins with a new block. The unused
 //! rest counts as free, and goes back if whole blocks need it.
 
+use super::free_runs::FreeRuns;
 use crate::layout::BLOCK_BYTES;
 use crate::value_ref::Run;
-use std::collections::{BTreeMap, BTreeSet};
 
-/// A run of this many blocks is worth a write of its own: a new allocation begins there rather than
-/// in a shorter one.
-const RUN_BLOCKS: u32 = 64;
+/// The most blocks of a run that is kept apart for tails.
+const TAIL_BLOCKS: u32 = 64;
 
 /// The run into which shared tails are packed.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +42,7 @@ impl Tails {
 }
 
 pub(super) struct Free {
-    /// Blocks of each free run, by its first block. Runs do not touch.
-    runs: BTreeMap<u32, u32>,
-    /// The same runs as (blocks, first block).
-    by_length: BTreeSet<(u32, u32)>,
+    runs: FreeRuns,
     /// Free blocks, those kept for tails included.
     free: u32,
     /// The block behind the last allocation.
@@ -54,13 +51,11 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// These runs are free. They come in order, and do not touch.
-    pub(super) fn new(runs: impl IntoIterator<Item = Run>) -> Free {
-        let runs: BTreeMap<u32, u32> =
-            runs.into_iter().map(|run| (run.first, run.blocks)).collect();
-        let by_length = runs.iter().map(|(first, blocks)| (*blocks, *first)).collect();
-        let free = runs.values().sum();
-        Free { runs, by_length, free, next: 0, tails: None }
+    /// An area of so many blocks, of which these runs are free.
+    pub(super) fn new(blocks: u32, runs: &[Run]) -> Free {
+        let free = runs.iter().map(|run| run.blocks).sum();
+        let runs = FreeRuns::new(blocks, runs.iter().copied());
+        Free { runs, free, next: 0, tails: None }
     }
 
     /// Free blocks.
@@ -90,8 +85,8 @@ impl Free {
     pub(super) fn allocate_tail(&mut self, len: u32) -> Option<u64> {
         if self.begins_run(len) {
             self.release_tails();
-            let run = self.find(RUN_BLOCKS).or_else(|| self.longest())?;
-            let run = Run { blocks: run.blocks.min(RUN_BLOCKS), ..run };
+            let run = self.runs.longest()?;
+            let run = Run { blocks: run.blocks.min(TAIL_BLOCKS), ..run };
             self.take(run);
             self.free += run.blocks;
             let cursor = u64::from(run.first) * BLOCK_BYTES;
@@ -132,9 +127,10 @@ impl Free {
             self.release_tails();
         }
         while left > 0 {
-            let run = self.find(left).or_else(|| self.longest());
+            let run = self.runs.longest();
             assert!(run.is_some(), "{left} of {blocks} blocks are missing among {}", self.free);
             let Some(run) = run else { break };
+            let run = Run { blocks: run.blocks.min(left), ..run };
             self.take(run);
             self.next = run.end();
             several.push(run);
@@ -145,21 +141,11 @@ impl Free {
 
     /// `blocks` blocks of a free run that has as many.
     fn find(&self, blocks: u32) -> Option<Run> {
-        let behind = self.runs.range(..=self.next).next_back();
-        let behind = behind.map(|(first, len)| Run { first: *first, blocks: *len });
-        if let Some(run) = behind
-            && run.end() > self.next
-            && run.end() - self.next >= blocks
-        {
+        if self.runs.free_from(self.next, blocks) == blocks {
             return Some(Run { first: self.next, blocks });
         }
-        let shortest = |least: u32| self.by_length.range((least, 0)..).next();
-        let (_, first) = shortest(blocks.max(RUN_BLOCKS)).or_else(|| shortest(blocks))?;
-        Some(Run { first: *first, blocks })
-    }
-
-    fn longest(&self) -> Option<Run> {
-        self.by_length.last().map(|(blocks, first)| Run { first: *first, blocks: *blocks })
+        let longest = self.runs.longest()?;
+        (longest.blocks >= blocks).then_some(Run { first: longest.first, blocks })
     }
 
     /// Gives back what is kept for tails and not used.
@@ -175,46 +161,13 @@ impl Free {
 
     /// Takes a part of a free run.
     fn take(&mut self, run: Run) {
-        let found = self.runs.range(..=run.first).next_back();
-        let found = found.map(|(first, blocks)| Run { first: *first, blocks: *blocks });
-        let whole = found.filter(|whole| whole.end() >= run.end());
-        assert!(whole.is_some(), "{run:?} is allocated twice");
-        let Some(whole) = whole else { return };
-        self.remove(whole);
-        let (before, behind) = (run.first - whole.first, whole.end() - run.end());
-        self.insert(Run { first: whole.first, blocks: before });
-        self.insert(Run { first: run.end(), blocks: behind });
+        assert!(self.runs.take(run), "{run:?} is allocated twice");
         self.free -= run.blocks;
     }
 
     /// Marks blocks as free again.
     pub(super) fn give(&mut self, run: Run) {
-        let before = self.runs.range(..run.end()).next_back();
-        let before = before.map(|(first, blocks)| Run { first: *first, blocks: *blocks });
-        let behind = self.runs.get(&run.end()).map(|len| Run { first: run.end(), blocks: *len });
-        assert!(before.is_none_or(|before| before.end() <= run.first), "{run:?} is freed twice");
-        let (mut first, mut blocks) = (run.first, run.blocks);
-        if let Some(before) = before.filter(|before| before.end() == run.first) {
-            self.remove(before);
-            (first, blocks) = (before.first, blocks + before.blocks);
-        }
-        if let Some(behind) = behind {
-            self.remove(behind);
-            blocks += behind.blocks;
-        }
-        self.insert(Run { first, blocks });
+        assert!(self.runs.give(run), "{run:?} is freed twice");
         self.free += run.blocks;
-    }
-
-    fn insert(&mut self, run: Run) {
-        if run.blocks > 0 {
-            self.runs.insert(run.first, run.blocks);
-            self.by_length.insert((run.blocks, run.first));
-        }
-    }
-
-    fn remove(&mut self, run: Run) {
-        self.runs.remove(&run.first);
-        self.by_length.remove(&(run.blocks, run.first));
     }
 }

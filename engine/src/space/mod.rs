@@ -15,6 +15,7 @@
 //! for the log itself and for followers that need a few blocks more than their leader.
 
 mod free;
+mod free_runs;
 mod tail_blocks;
 
 use crate::error::Error;
@@ -140,7 +141,7 @@ impl SpaceMap {
                 counted.ok_or_else(|| value.clone())?;
             }
         }
-        let free = Free::new(free_runs(&live));
+        let free = Free::new(blocks, &free_runs(&live));
         tail_blocks.count(&live);
         Ok(SpaceMap {
             live,

@@ -63,7 +63,7 @@ fn a_value_finds_space_wherever_the_number_of_free_blocks_suffices() {
 }
 
 #[test]
-fn several_runs_are_the_longest_first_and_the_shortest_that_suffices_last() {
+fn a_value_takes_the_longest_runs() {
     // Free: 2 blocks at 1, 5 at 4, 3 at 10, 4 at 14.
     let used = [0u32, 3, 9, 13, 18, 19];
     let values: Vec<ValueRef> = used
@@ -71,8 +71,9 @@ fn several_runs_are_the_longest_first_and_the_shortest_that_suffices_last() {
         .map(|block| ValueRef::contiguous(u64::from(*block) * BLOCK_BYTES, BLOCK, 0).unwrap())
         .collect();
     let mut map = SpaceMap::of(20, &values).unwrap();
-    assert_eq!(runs(&map.allocate(7 * BLOCK, 0).unwrap()), [(4, 5), (1, 2)]);
-    assert_eq!(runs(&map.allocate(3 * BLOCK, 0).unwrap()), [(10, 3)]);
+    assert_eq!(runs(&map.allocate(7 * BLOCK, 0).unwrap()), [(4, 5), (14, 2)]);
+    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(16, 2)], "behind the last one");
+    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(10, 2)]);
 }
 
 #[test]
