@@ -1,6 +1,7 @@
 //! Requests to the log: append, read, truncate, purge.
 
 use crate::error::{Error, Result};
+use crate::io::yield_once;
 use crate::state::{Done, Engine, Op, Queued, State, View};
 use crate::types::{Entry, GroupId, LogBounds, LogId, Mode, NewEntry, Promise, ValueRef};
 use crate::write::PreparedAppend;
@@ -30,23 +31,27 @@ impl Engine {
         done: Box<dyn FnOnce(Result<()>) + Send>,
     ) -> Result<()> {
         let mut done = Some(done);
-        let mut batches = PreparedAppend::prepare(entries)?.into_iter();
-        while let Some(batch) = batches.next() {
-            let last = batches.len() == 0;
-            let mut batch = Some(batch);
+        let mut entries = entries.into_iter().peekable();
+        loop {
+            let mut batch = Some(PreparedAppend::prepare(&mut entries)?);
+            let last = entries.peek().is_none();
             self.when_queue_has_space(|state| {
                 let Some(batch) = batch.take() else { return Ok(()) };
                 let (record_bytes, value_bytes) = (batch.record_bytes, batch.value_bytes);
                 let op = batch.insert(state, group, self.shared.facts.options.log_cache_bytes)?;
                 let done = if last { done.take() } else { None };
                 let synced = promise == Promise::Synced || self.shared.mode() == Mode::Sync;
-                state.queue.push(Queued { op, synced, done }, record_bytes, value_bytes);
+                state.enqueue(Queued { op, synced, done }, record_bytes, value_bytes);
                 self.shared.counters.user_bytes.fetch_add(value_bytes, Ordering::Relaxed);
                 Ok(())
             })
             .await?;
+            if last {
+                return Ok(());
+            }
+            // The writer begins with these while the next are hashed.
+            yield_once().await;
         }
-        Ok(())
     }
 
     /// Runs `push` under the lock once the queue has space, then wakes the writer.
@@ -254,7 +259,7 @@ impl Engine {
                 })
             });
             let synced = self.shared.mode() == Mode::Sync;
-            state.queue.push(Queued { op, synced, done }, 0, 0);
+            state.enqueue(Queued { op, synced, done }, 0, 0);
             Ok(())
         })
         .await?;

@@ -89,6 +89,13 @@ impl State {
             || self.groups.values().any(|g| g.applied > g.applied_recorded)
     }
 
+    /// Queues an operation. Values of different parts of the queue share no block.
+    pub(crate) fn enqueue(&mut self, queued: Queued, record_bytes: usize, value_bytes: u64) {
+        if self.queue.push(queued, record_bytes, value_bytes) {
+            self.space.close_block();
+        }
+    }
+
     /// Bytes that a checkpoint taken now needs for everything but the log.
     pub(crate) fn checkpoint_state_bytes(&self) -> u64 {
         let image = |group: &Group| group.image.as_ref().map_or(0, |image| image.encoded_bytes());

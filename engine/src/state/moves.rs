@@ -72,7 +72,7 @@ impl State {
         }
         // No acknowledgement waits for it, so that neither a sync nor the unsynced-ack flag is due.
         let queued = Queued { op: Op::Move(moves), synced: false, done: None };
-        self.queue.push(queued, record_bytes, 0);
+        self.enqueue(queued, record_bytes, 0);
         Some(MovedTails { blocks: emptied.len(), bytes, offset })
     }
 

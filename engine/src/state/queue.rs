@@ -6,10 +6,14 @@ use crate::io::BLOCK;
 use crate::journal::{Body, Moved, encode_body};
 use crate::types::{GroupId, LogId, ValueRef};
 use bytes::Bytes;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The most bytes of values in the queue.
 const MAX_VALUE_BYTES: u64 = 32 << 20;
+
+/// Values of a part of the queue: two writes of the largest size.
+const PART_BYTES: u64 = 2 << 20;
 
 /// Called once when an operation's promise holds, or with the error that ended the engine.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -86,14 +90,25 @@ pub(crate) struct Queued {
     pub done: Option<Done>,
 }
 
-/// Operations in journal order. Appends wait while it is full.
+/// Operations that are written in one group commit.
 #[derive(Default)]
-pub(crate) struct Queue {
+struct Part {
     steps: Vec<Queued>,
     record_bytes: usize,
     value_bytes: u64,
     /// Of the bytes of records, those of moves.
     moved_record_bytes: usize,
+}
+
+/// Operations in journal order. Appends wait while it is full.
+///
+/// Many bytes are divided into parts, each for a group commit of its own: the device writes one
+/// while the next is filled. Values of two parts share no block.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// The parts that are full, and the one that is being filled.
+    full: VecDeque<Part>,
+    last: Part,
     most_record_bytes: usize,
     /// Write a block even if nothing is queued, to record what was applied.
     pub flush: bool,
@@ -105,27 +120,51 @@ impl Queue {
         Queue { most_record_bytes: blocks as usize / 8 * BLOCK, ..Queue::default() }
     }
 
-    pub(crate) fn push(&mut self, step: Queued, record_bytes: usize, value_bytes: u64) {
+    /// Returns whether it filled a part. Then the caller closes the block of the next tail.
+    #[must_use]
+    pub(crate) fn push(&mut self, step: Queued, record_bytes: usize, value_bytes: u64) -> bool {
         if matches!(step.op, Op::Move(_)) {
-            self.moved_record_bytes += record_bytes;
+            self.last.moved_record_bytes += record_bytes;
         }
-        self.steps.push(step);
-        self.record_bytes += record_bytes;
-        self.value_bytes += value_bytes;
+        self.last.steps.push(step);
+        self.last.record_bytes += record_bytes;
+        self.last.value_bytes += value_bytes;
+        let full = self.last.value_bytes >= PART_BYTES;
+        if full {
+            self.full.push_back(std::mem::take(&mut self.last));
+        }
+        full
     }
 
+    /// Takes the first part.
+    pub(crate) fn take_part(&mut self) -> Vec<Queued> {
+        let part = self.full.pop_front().unwrap_or_else(|| std::mem::take(&mut self.last));
+        part.steps
+    }
+
+    /// Takes everything.
     pub(crate) fn take(&mut self) -> Vec<Queued> {
-        (self.record_bytes, self.value_bytes, self.moved_record_bytes) = (0, 0, 0);
-        std::mem::take(&mut self.steps)
+        let parts = std::mem::take(&mut self.full).into_iter();
+        parts.chain([std::mem::take(&mut self.last)]).flat_map(|part| part.steps).collect()
+    }
+
+    /// What waits behind the first part.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = &Queued> {
+        let last = (!self.full.is_empty()).then_some(&self.last);
+        self.full.iter().skip(1).chain(last).flat_map(|part| &part.steps)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.full.iter().chain([&self.last])
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.parts().all(|part| part.steps.is_empty())
     }
 
     /// Bytes of the queued values.
     pub(crate) fn value_bytes(&self) -> u64 {
-        self.value_bytes
+        self.parts().map(|part| part.value_bytes).sum()
     }
 
     /// Whether something waits that no journal block can carry: a long body or a moved value.
@@ -135,16 +174,19 @@ impl Queue {
             Op::Move(_) => true,
             _ => false,
         };
-        self.steps.iter().any(needs)
+        self.parts().flat_map(|part| &part.steps).any(needs)
     }
 
     /// Bytes of the queued values and records, without moves: nobody waits for those, and no other
     /// group commit waits for one that has many.
     pub(crate) fn bytes(&self) -> u64 {
-        self.value_bytes + (self.record_bytes - self.moved_record_bytes) as u64
+        let bytes =
+            |part: &Part| part.value_bytes + (part.record_bytes - part.moved_record_bytes) as u64;
+        self.parts().map(bytes).sum()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.record_bytes >= self.most_record_bytes || self.value_bytes >= MAX_VALUE_BYTES
+        let record_bytes: usize = self.parts().map(|part| part.record_bytes).sum();
+        record_bytes >= self.most_record_bytes || self.value_bytes() >= MAX_VALUE_BYTES
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const MAX_META_BYTES: usize = 1 << 20;
 /// The approximate limit for one operation in the queue, so that the queue's bounds are effective.
 const BATCH_RECORD_BYTES: usize = 32 << 10;
-const BATCH_VALUE_BYTES: u64 = 4 << 20;
+const BATCH_VALUE_BYTES: u64 = 1 << 20;
 /// The most bytes of a record beside meta and references.
 const RECORD_OVERHEAD: u64 = 48;
 
@@ -90,22 +90,19 @@ pub(crate) struct PreparedAppend {
 }
 
 impl PreparedAppend {
-    /// Cuts entries into operations of bounded size, at least one.
-    pub(crate) fn prepare(entries: Vec<NewEntry>) -> Result<Vec<PreparedAppend>> {
-        let mut batches = Vec::new();
-        let mut batch =
-            PreparedAppend { entries: Vec::with_capacity(entries.len()), ..Default::default() };
-        for entry in entries {
-            if batch.record_bytes >= BATCH_RECORD_BYTES || batch.value_bytes >= BATCH_VALUE_BYTES {
-                batches.push(std::mem::take(&mut batch));
-            }
+    /// Takes entries for one operation of bounded size.
+    pub(crate) fn prepare(entries: &mut impl Iterator<Item = NewEntry>) -> Result<PreparedAppend> {
+        let mut batch = PreparedAppend::default();
+        while batch.record_bytes < BATCH_RECORD_BYTES
+            && batch.value_bytes < BATCH_VALUE_BYTES
+            && let Some(entry) = entries.next()
+        {
             let entry = Prepared::new(entry)?;
             batch.record_bytes += entry.record_bytes();
             batch.value_bytes += entry.value_bytes();
             batch.entries.push(entry);
         }
-        batches.push(batch);
-        Ok(batches)
+        Ok(batch)
     }
 
     /// Allocates an extent for every value and makes the entries readable. All or nothing.

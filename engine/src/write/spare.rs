@@ -1,30 +1,43 @@
 //! Buffers of completed writes, for the next ones. Fresh memory costs as much as the copy into it.
 
 use crate::io::AlignedBuf;
+use std::collections::BTreeMap;
 
-/// The most buffers kept, and the most bytes of one.
-const BUFFERS: usize = 8;
+/// The most bytes of buffers that are kept, and of one.
+const KEPT_BYTES: usize = 16 << 20;
 const BUFFER_BYTES: usize = 2 << 20;
 
-/// Buffers that no write uses.
+/// Buffers that no write uses, by their capacity.
 #[derive(Default)]
 pub(super) struct SpareBuffers {
-    buffers: Vec<AlignedBuf>,
+    buffers: BTreeMap<usize, Vec<AlignedBuf>>,
+    bytes: usize,
 }
 
 impl SpareBuffers {
     /// A buffer of at least `bytes`, rounded up to whole blocks. It holds bytes of earlier writes.
     pub(super) fn take(&mut self, bytes: usize) -> AlignedBuf {
-        let fits = |buf: &AlignedBuf| buf.capacity() >= bytes;
-        let found = self.buffers.iter().position(fits);
-        let spare = found.map(|at| self.buffers.swap_remove(at));
-        spare.unwrap_or_else(|| AlignedBuf::zeroed(0)).resized(bytes)
+        // Rounded up, so that a buffer serves writes of other lengths later.
+        let capacity = bytes.next_power_of_two();
+        let found = self.buffers.range_mut(capacity..=2 * capacity).next();
+        let Some((capacity, buffers)) = found else {
+            return AlignedBuf::zeroed(capacity).resized(bytes);
+        };
+        let capacity = *capacity;
+        let spare = buffers.pop();
+        if buffers.is_empty() {
+            self.buffers.remove(&capacity);
+        }
+        self.bytes -= capacity;
+        spare.unwrap_or_else(|| AlignedBuf::zeroed(capacity)).resized(bytes)
     }
 
     /// Keeps a buffer, if there is room for it.
     pub(super) fn put(&mut self, buf: AlignedBuf) {
-        if self.buffers.len() < BUFFERS && (1..=BUFFER_BYTES).contains(&buf.capacity()) {
-            self.buffers.push(buf);
+        let capacity = buf.capacity();
+        if (1..=BUFFER_BYTES).contains(&capacity) && self.bytes + capacity <= KEPT_BYTES {
+            self.bytes += capacity;
+            self.buffers.entry(capacity).or_default().push(buf);
         }
     }
 }
@@ -37,20 +50,23 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_where_it_is_large_enough() {
         let mut spare = SpareBuffers::default();
-        let buf = spare.take(3 * BLOCK);
+        let buf = spare.take(4 * BLOCK);
         let at = buf.as_ptr();
         spare.put(buf);
-        assert_ne!(spare.take(4 * BLOCK).as_ptr(), at);
-        let again = spare.take(BLOCK + 1);
-        assert_eq!((again.as_ptr(), again.len()), (at, 2 * BLOCK));
+        assert_ne!(spare.take(5 * BLOCK).as_ptr(), at);
+        assert_ne!(spare.take(BLOCK).as_ptr(), at, "it is kept for larger writes");
+        let again = spare.take(2 * BLOCK + 1);
+        assert_eq!((again.as_ptr(), again.len()), (at, 3 * BLOCK));
+        assert_eq!(spare.bytes, 0);
     }
 
     #[test]
     fn what_is_kept_has_a_bound() {
         let mut spare = SpareBuffers::default();
         spare.put(AlignedBuf::zeroed(BUFFER_BYTES + 1));
-        (0..2 * BUFFERS).for_each(|_| spare.put(AlignedBuf::zeroed(BLOCK)));
-        assert!(spare.buffers.len() == BUFFERS);
-        assert!(spare.buffers.iter().all(|buf| buf.capacity() <= BUFFER_BYTES));
+        assert_eq!(spare.bytes, 0);
+        (0..KEPT_BYTES / BLOCK + 10).for_each(|_| spare.put(AlignedBuf::zeroed(BLOCK)));
+        let kept: usize = spare.buffers.values().map(Vec::len).sum();
+        assert_eq!((kept * BLOCK, spare.bytes), (KEPT_BYTES, KEPT_BYTES));
     }
 }

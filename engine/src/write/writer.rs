@@ -134,7 +134,8 @@ impl Writer {
             || (state.closing && state.queue.is_empty() && !state.checkpoints.hold)
     }
 
-    /// Takes the whole queue. A group commit shares no block with a later one.
+    /// Takes the first part of the queue, or all of it. A group commit shares no block with a later
+    /// one.
     fn next_group_commit(&mut self) -> Option<GroupCommit> {
         let mut state = self.shared.state.lock();
         let checkpoints = &state.checkpoints;
@@ -165,7 +166,11 @@ impl Writer {
             && value_bytes <= CARRIED_BYTES
             && state.deferred.has_room(value_bytes)
             && !state.queue.needs_data_area();
-        let queue = state.queue.take();
+        let queue = match capture_now || !parts_are_apart(&state) {
+            true => state.queue.take(),
+            false => state.queue.take_part(),
+        };
+        let bytes = waiting - state.queue.bytes();
         let mut applied = Vec::new();
         for (id, group) in &mut state.groups {
             if let Some(through) = group.applied.filter(|_| group.applied > group.applied_recorded)
@@ -186,16 +191,7 @@ impl Writer {
         let capture = capture_now.then(|| capture(&mut state));
         drop(state);
         self.shared.signals.changed.notify_waiters();
-        Some(GroupCommit {
-            bytes: waiting,
-            queue,
-            applied,
-            newly_dead,
-            capture,
-            flush,
-            carries,
-            deferred,
-        })
+        Some(GroupCommit { bytes, queue, applied, newly_dead, capture, flush, carries, deferred })
     }
 
     async fn write(&mut self, mut group_commit: GroupCommit) {
@@ -415,6 +411,20 @@ impl Writer {
         }
         self.shared.signals.changed.notify_waiters();
     }
+}
+
+/// Whether the first part of the queue can be written before what waits behind it. The blocks that
+/// died so far are recorded with it, and what is applied: nothing behind it may have caused that.
+fn parts_are_apart(state: &State) -> bool {
+    state.queue.behind().all(|queued| match &queued.op {
+        Op::Append { group, entries } => {
+            let applied = state.groups.get(group).and_then(|group| group.applied);
+            let first = entries.first().map(|pending| pending.entry.id);
+            applied.is_none() || first.is_none_or(|first| applied < Some(first))
+        }
+        Op::Barrier => true,
+        Op::Truncate { .. } | Op::Purge { .. } | Op::Move(_) => false,
+    })
 }
 
 /// Captures everything for a checkpoint. The queue is empty at that moment.
