@@ -47,6 +47,12 @@ struct Arguments {
 enum Command {
     /// The engine alone, random-key puts or gets, against raw direct 4 KiB random writes or reads.
     Engine(commands::engine::Arguments),
+    /// The engine on a full and old data area, beside a fresh one.
+    Aged(commands::aged::Arguments),
+    /// Puts while the engine takes checkpoints, scrubs, deletes and compacts.
+    Upkeep(commands::upkeep::Arguments),
+    /// How long an engine with many keys takes to open.
+    Restart(commands::restart::Arguments),
     /// Bytes written to the device per user byte.
     Amplification(commands::amplification::Arguments),
     /// Three Cairn nodes against three etcd members.
@@ -70,6 +76,9 @@ impl Command {
     fn directory(&self) -> Option<PathBuf> {
         let disk = match self {
             Command::Engine(arguments) => &arguments.disk,
+            Command::Aged(arguments) => &arguments.disk,
+            Command::Upkeep(arguments) => &arguments.disk,
+            Command::Restart(arguments) => &arguments.disk,
             Command::Amplification(arguments) => &arguments.disk,
             Command::Cluster(arguments) => &arguments.disk,
             Command::Experiments(arguments) => &arguments.disk,
@@ -87,9 +96,11 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut builder = match &arguments.command {
         // As in a server, storage and what it serves share one thread.
-        Command::Engine(_) | Command::Amplification(_) => {
-            tokio::runtime::Builder::new_current_thread()
-        }
+        Command::Engine(_)
+        | Command::Amplification(_)
+        | Command::Aged(_)
+        | Command::Upkeep(_)
+        | Command::Restart(_) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     match builder.enable_all().build() {
@@ -135,6 +146,9 @@ async fn run(command: Command, directory: Option<PathBuf>) -> anyhow::Result<rep
 async fn measure(command: Command) -> anyhow::Result<report::Report> {
     match command {
         Command::Engine(arguments) => commands::engine::run(arguments).await,
+        Command::Aged(arguments) => commands::aged::run(arguments).await,
+        Command::Upkeep(arguments) => commands::upkeep::run(arguments).await,
+        Command::Restart(arguments) => commands::restart::run(arguments).await,
         Command::Amplification(arguments) => commands::amplification::run(arguments).await,
         Command::Cluster(arguments) => commands::cluster::run(arguments).await,
         Command::Experiments(arguments) => commands::experiments::run(arguments).await,

@@ -4,13 +4,16 @@
 use crate::fio::{Access, Fio, rate_only};
 use crate::report::{Line, Report, merged};
 use anyhow::{Context, Result};
-use cairn_engine::io::{BLOCK, Device, FileKind};
+use cairn_engine::io::{AlignedBuf, BLOCK, Device, FileKind};
 use cairn_experiments::{
-    FileReader, Limit, RawReader, RawWriter, Samples, Stop, drive, drive_blocking, median,
-    raw_writes,
+    FileReader, Limit, Payloads, RawReader, RawWriter, Samples, Stop, Worker, drive,
+    drive_blocking, median, raw_writes,
 };
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The file, and how many requests are under way.
@@ -123,10 +126,52 @@ impl RawLines {
     }
 }
 
-/// Large writes at random offsets, the disk's bandwidth: by the engine's device with 16 under way.
-pub async fn large_writes(raw: &RawFile, bytes: usize, seed: u64) -> Result<Samples> {
-    drive(RawWriter::many(&raw.device, bytes, LARGE_DEPTH, seed), raw.limit()).await
+/// Bytes of a large write, and how many are under way.
+pub const LARGE_BYTES: usize = 256 << 10;
+pub const LARGE_DEPTH: usize = 16;
+/// What the engine writes between two syncs.
+const SYNC_BYTES: u64 = 64 << 20;
+
+/// Large writes at random offsets, the disk's bandwidth, by the engine's device.
+pub async fn large_writes(raw: &RawFile, seed: u64) -> Result<Samples> {
+    drive(RawWriter::many(&raw.device, LARGE_BYTES, LARGE_DEPTH, seed), raw.limit()).await
 }
 
-/// Large writes under way.
-pub const LARGE_DEPTH: usize = 16;
+/// The same as an engine has to do it: each write has bytes that came from elsewhere, and there is a
+/// sync after every 64 MiB.
+pub async fn large_copies(raw: &RawFile, payloads: &Payloads, seed: u64) -> Result<Samples> {
+    let written = Arc::new(AtomicU64::new(0));
+    let copier = |slot: usize| Copier {
+        device: Arc::clone(&raw.device),
+        payloads: payloads.clone(),
+        buf: Some(AlignedBuf::zeroed(LARGE_BYTES)),
+        rng: StdRng::seed_from_u64(seed ^ ((slot as u64) << 32)),
+        written: Arc::clone(&written),
+    };
+    drive((0..LARGE_DEPTH).map(copier).collect(), raw.limit()).await
+}
+
+struct Copier {
+    device: Arc<dyn Device>,
+    payloads: Payloads,
+    buf: Option<AlignedBuf>,
+    rng: StdRng,
+    written: Arc<AtomicU64>,
+}
+
+impl Worker for Copier {
+    async fn step(&mut self) -> Result<()> {
+        let mut buf = self.buf.take().context("the buffer was lost with a failed write")?;
+        buf.copy_from_slice(&self.payloads.value(&mut self.rng, LARGE_BYTES));
+        let bytes = buf.len() as u64;
+        let place = self.rng.random_range(0..(self.device.size() / bytes).max(1));
+        let (outcome, buf) = self.device.write(place * bytes, buf).await;
+        outcome.context("raw write")?;
+        self.buf = Some(buf);
+        let before = self.written.fetch_add(bytes, Ordering::Relaxed);
+        if before / SYNC_BYTES != (before + bytes) / SYNC_BYTES {
+            self.device.sync().await.context("raw sync")?;
+        }
+        Ok(())
+    }
+}

@@ -1,5 +1,6 @@
 //! One file per command: its arguments, the sides that it measures, and its assertions.
 
+pub mod aged;
 pub mod amplification;
 pub mod cluster;
 pub mod engine;
@@ -7,5 +8,7 @@ pub mod experiments;
 pub mod index;
 pub mod lossy;
 pub mod peers;
+pub mod restart;
 pub mod syscalls;
 pub mod table;
+pub mod upkeep;

@@ -20,11 +20,14 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most group commits in flight.
-const IN_FLIGHT: usize = 4;
+/// The most group commits in flight, and how many of them may be of few bytes.
+const IN_FLIGHT: usize = 16;
+const FEW_IN_FLIGHT: usize = 4;
 /// With so many bytes waiting, another group commit begins beside those in flight: a larger write
 /// would hardly be cheaper.
 const ENOUGH_BYTES: u64 = 128 << 10;
+/// With so many, it also begins beside [`FEW_IN_FLIGHT`].
+const MANY_BYTES: u64 = 512 << 10;
 /// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
 /// be mostly padding.
 const FEW_BYTES: u64 = 16 << 10;
@@ -156,7 +159,9 @@ impl Writer {
             return None;
         }
         let waiting = state.queue.bytes();
-        if !self.in_flight.is_empty() && !worth_beginning(waiting, self.in_flight_bytes) {
+        let many = self.in_flight.len() >= FEW_IN_FLIGHT && waiting < MANY_BYTES;
+        let beside = !self.in_flight.is_empty();
+        if many || (beside && !worth_beginning(waiting, self.in_flight_bytes)) {
             return None;
         }
         let flush = std::mem::take(&mut state.queue.flush);

@@ -27,7 +27,8 @@ pub enum ValueBytes {
 }
 
 impl ValueBytes {
-    fn draw(self, rng: &mut StdRng) -> usize {
+    /// One size.
+    pub fn draw(self, rng: &mut StdRng) -> usize {
         match self {
             ValueBytes::Fixed(bytes) => bytes,
             ValueBytes::Between(least, most) => {

@@ -9,14 +9,16 @@
 use anyhow::{Result, anyhow, ensure};
 use bytes::Bytes;
 use cairn_engine::{Change, Engine, Error, GroupId, LogId, Need, NewEntry, Promise, Transition};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 const GROUP: GroupId = GroupId(0);
 const TERM: u64 = 1;
-/// The most entries of one append.
+/// The most entries of one append, and about the most bytes of their values.
 const BATCH: usize = 64;
+const BATCH_BYTES: usize = 1 << 20;
 
 /// A node's `checkpoint_bytes`.
 const CHECKPOINT_BYTES: u64 = 1 << 30;
@@ -148,11 +150,20 @@ async fn append(
     ended: Arc<OnceLock<Error>>,
 ) {
     let mut next = engine.log_bounds(GROUP).last.map_or(0, |last| last.index + 1);
-    let mut batch = Vec::with_capacity(BATCH);
-    while queue.recv_many(&mut batch, BATCH).await > 0 {
+    let mut received = Vec::with_capacity(BATCH);
+    let mut batch = VecDeque::with_capacity(BATCH);
+    loop {
+        if batch.is_empty() && queue.recv_many(&mut received, BATCH).await == 0 {
+            return;
+        }
+        batch.extend(received.drain(..));
         let mut new_entries = Vec::with_capacity(batch.len());
         let mut entries = Vec::with_capacity(batch.len());
-        for Put { key, value, answer } in batch.drain(..) {
+        let mut bytes = 0;
+        while bytes < BATCH_BYTES
+            && let Some(Put { key, value, answer }) = batch.pop_front()
+        {
+            bytes += value.as_ref().map_or(0, Bytes::len);
             let id = LogId { term: TERM, index: next };
             next += 1;
             let change = match &value {

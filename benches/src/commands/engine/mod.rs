@@ -8,7 +8,7 @@ mod gets;
 
 use crate::fio::Access;
 use crate::progress::Step;
-use crate::raw::{LARGE_DEPTH, RawFile, RawLines, large_writes};
+use crate::raw::{LARGE_BYTES, LARGE_DEPTH, RawFile, RawLines, large_copies, large_writes};
 use crate::report::{Line, Ratio, Report, merged};
 use crate::target::{BackendArgument, DiskArguments, make_engine, make_raw_device};
 use anyhow::Result;
@@ -17,12 +17,10 @@ use cairn_engine::{EngineStatus, Mode};
 use cairn_experiments::{EngineLog, Limit, Payloads, Putter, ValueBytes, drive};
 use std::time::Duration;
 
-/// What a large write carries.
-const LARGE_BYTES: usize = 256 << 10;
 /// Applied log that is kept.
 const RETAINED_LOG_BYTES: u64 = 256 << 20;
-/// Of the directory, at most this share is filled with the keys' values.
-const MOST_FILLED: f64 = 0.5;
+/// Of the data area, at most this share is filled with the keys' values.
+const MOST_FILLED: f64 = 0.4;
 
 /// The command's arguments.
 #[derive(clap::Args)]
@@ -41,7 +39,7 @@ pub struct Arguments {
     /// Bytes of a value.
     #[arg(long, default_value_t = 4096)]
     value_bytes: usize,
-    /// Different keys of 24 bytes, as far as their values fill half of the directory.
+    /// Different keys of 24 bytes, as far as their values fill two fifths of the data area.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
     /// Rounds of each line. Many short ones: a disk's speed changes within seconds, and the ratio
@@ -79,7 +77,8 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let path = scratch.path().join("engine");
     let engine = make_engine(&path, bytes, arguments.mode, arguments.backend).await?;
     let log = EngineLog::start(engine.clone(), RETAINED_LOG_BYTES);
-    let most = (bytes as f64 * MOST_FILLED) as u64 / arguments.value_bytes.max(1) as u64;
+    let most = (engine.status().data_bytes as f64 * MOST_FILLED) as u64
+        / arguments.value_bytes.max(1) as u64;
     let payloads = Payloads::new(arguments.keys.min(most), 1);
     let step = Step::new("putting every key once");
     Putter::fill(&log, &payloads, ValueBytes::Fixed(arguments.value_bytes), 100).await?;
@@ -121,13 +120,14 @@ async fn puts(arguments: &Arguments, subjects: &Subjects, report: &mut Report) -
     let Subjects { log, payloads, raw } = subjects;
     let limit = limit(arguments);
     let mut lines = RawLines::new(Access::Write);
-    let (mut puts, mut large) = (Vec::new(), Vec::new());
+    let (mut puts, mut large, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     let mut wrote = Wrote::default();
     let step = Step::new("measuring");
     for round in 0..arguments.rounds {
         let seed = round as u64 + 1;
         lines.round(raw, seed, report).await?;
-        large.push(large_writes(raw, LARGE_BYTES, seed).await?);
+        large.push(large_writes(raw, seed).await?);
+        copies.push(large_copies(raw, payloads, seed).await?);
         let before = log.engine().status();
         let putters = Putter::many(log, payloads, arguments.value_bytes, arguments.depth, seed);
         let samples = drive(putters, limit).await?;
@@ -137,17 +137,21 @@ async fn puts(arguments: &Arguments, subjects: &Subjects, report: &mut Report) -
     }
     drop(step);
     report.lines.push(Line::new("engine puts (append + apply)", &merged(&puts)?, arguments.depth));
-    report.lines.push(Line::new("raw 256 KiB writes", &merged(&large)?, LARGE_DEPTH));
     let (name, fastest) = lines.report(report, arguments.depth)?;
     report.set("compared with", name);
     let ratio = Ratio::new("engine / raw", &puts, fastest);
     let value = ratio.value;
     report.ratios.push(ratio);
-    let mut bandwidth = Ratio::new("engine / raw 256 KiB writes, bytes", &puts, &large);
     let unit = arguments.value_bytes as f64 / LARGE_BYTES as f64;
-    bandwidth.value *= unit;
-    bandwidth.rounds.iter_mut().for_each(|round| *round *= unit);
-    report.ratios.push(bandwidth);
+    for (name, lines) in
+        [("raw 256 KiB writes", &large), ("raw 256 KiB writes of copies, with syncs", &copies)]
+    {
+        report.lines.push(Line::new(name, &merged(lines)?, LARGE_DEPTH));
+        let mut bandwidth = Ratio::new(format!("engine / {name}, bytes"), &puts, lines);
+        bandwidth.value *= unit;
+        bandwidth.rounds.iter_mut().for_each(|round| *round *= unit);
+        report.ratios.push(bandwidth);
+    }
     let p99 = merged(&puts)?.quantile_us(0.99);
     report.figure("engine p99 / raw p99", p99 / lines.p99_us()?, "");
     wrote.report(report, &log.engine().status());
