@@ -1,11 +1,14 @@
 //! What refers to the old place of a value while compaction moves it.
 
 use crate::support::store::{GROUP, append, filled, fresh, id, image, options, put_one};
-use crate::support::{Cache, Disk, place, run, stored};
+use crate::support::{Cache, Disk, place, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Change, Engine, KeyEntry, Mode, NewEntry, Owner, Transition};
+use cairn_engine::{
+    Change, Engine, KeyEntry, Mode, NewEntry, Options, Owner, SnapshotKey, Transition,
+};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Values of 700 bytes, of which every fifth stays: each block keeps one or two.
 const VALUES: u64 = 1500;
@@ -184,5 +187,45 @@ fn what_the_log_alone_refers_to_does_not_move() {
         let found = engine.get(GROUP, b"l15").await.unwrap().unwrap();
         assert_eq!(found.1, filled(LEN, 15));
         assert_ne!(found.0.value, before[15]);
+    });
+}
+
+/// A value of a whole block and a tail that only the journal holds: if its tail moved, the rest
+/// would not be written any more.
+#[test]
+fn a_value_that_waits_to_be_written_does_not_move() {
+    run(async {
+        let (disk, engine) = fresh(Mode::Sync).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        let sync_interval = Duration::from_secs(3600);
+        let patient = Options { sync_interval, ..options(Mode::Sync) };
+        let engine = Engine::open(Arc::new(disk.clone()), None, patient).await.unwrap();
+        let value = |index| filled(4096 + 100, index);
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        for index in 0..60 {
+            put_one(&engine, index, &key(index), value(index)).await.unwrap();
+            // What is installed shares no block with others: the tail's block is not filled.
+            let other = SnapshotKey::with_value(key(index).into(), id(1000), filled(10, index));
+            installer.put(vec![other]).await.unwrap();
+        }
+        let before = entry_of(&engine, 10);
+        assert_eq!(engine.view(GROUP).len(), 60);
+        for _ in 0..4 {
+            engine.sync().await.unwrap();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!((engine.status().moved_bytes, entry_of(&engine, 10)), (0, before.clone()));
+        // A larger group commit takes along what waits. Then it moves.
+        put_one(&engine, 60, "larger", filled(9000, 60)).await.unwrap();
+        compact(&engine).await;
+        until("all is written", || engine.status().unsynced_bytes == 0).await;
+        assert_ne!(entry_of(&engine, 10), before);
+        for index in 0..60 {
+            let at = entry_of(&engine, index).value;
+            assert_eq!(stored(&disk.bytes(FileKind::Data), &at), value(index), "{index}");
+        }
     });
 }

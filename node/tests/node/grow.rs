@@ -63,6 +63,14 @@ async fn under_load() {
     for words in ["never shrinks", &larger.to_string(), &(256u64 << 20).to_string()] {
         assert!(smaller.stderr.contains(words), "{words} is not in {}", smaller.stderr);
     }
+
+    // The directory of a growth that fails is the one that it was.
+    let endless = grow(&cluster, 0, "8TiB");
+    assert_eq!(endless.code, 1, "{}", endless.stdout);
+    assert!(endless.stderr.contains("not enough space"), "{}", endless.stderr);
+    cluster.start_node(0);
+    cluster.wait_ready().await;
+    until_size(&cluster, larger).await;
 }
 
 fn value(number: usize) -> Vec<u8> {

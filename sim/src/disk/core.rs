@@ -142,6 +142,11 @@ impl Core {
         self.files.get(&kind).is_some_and(|file| file.as_written(offset, len))
     }
 
+    /// Whether a block is damaged; see [`FileImage::is_damaged`].
+    pub fn is_damaged(&self, kind: FileKind, number: u64) -> bool {
+        self.files.get(&kind).is_some_and(|file| file.is_damaged(number))
+    }
+
     /// The size of a file in bytes, if it is there.
     pub fn size(&self, kind: FileKind) -> Option<u64> {
         self.files.get(&kind).map(FileImage::size)

@@ -116,6 +116,12 @@ impl FileImage {
         self.harmed.len()
     }
 
+    /// Whether a block is damaged or shows older content, and was not written again since.
+    pub fn is_damaged(&self, number: u64) -> bool {
+        let sets = [&self.worn, &self.decayed, &self.fallen];
+        sets.into_iter().any(|blocks| blocks.contains(&number))
+    }
+
     /// The first block from `offset` on, within `len` bytes, that cannot be read.
     pub fn unreadable(&self, offset: u64, len: usize) -> Option<u64> {
         let block = cairn_engine::io::BLOCK as u64;

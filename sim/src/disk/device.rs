@@ -102,6 +102,11 @@ impl SimDisk {
         self.inner.lock().core.as_written(kind, offset, len)
     }
 
+    /// See [`Core::is_damaged`].
+    pub fn is_damaged(&self, kind: FileKind, number: u64) -> bool {
+        self.inner.lock().core.is_damaged(kind, number)
+    }
+
     /// See [`Core::size`].
     pub fn size(&self, kind: FileKind) -> Option<u64> {
         self.inner.lock().core.size(kind)

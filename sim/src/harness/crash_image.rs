@@ -5,13 +5,18 @@
 //! each member has counted as stored (as it reported to openraft), what any member has applied, and
 //! how long each machine has been down. So a member whose own records excuse a loss is found out,
 //! and no election has to come at the right moment.
+//!
+//! What is opened also has the values: those of its log, and those of its keys that the running
+//! node has not overwritten. They are compared with the bytes of the copy, past the engine.
 
 use super::cluster::{CLUSTER, Cluster, virtual_time};
+use super::live;
 use super::machine::{Condition, Machine};
 use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
+use bytes::Bytes;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, KernelBootId, LogId, Mode, Options};
+use cairn_engine::{Engine, KernelBootId, KeyEntry, LogId, Mode, Options, ValueRef};
 use cairn_raft::GROUP;
 use madsim::runtime::{Handle, NodeHandle};
 use rand::RngExt;
@@ -36,7 +41,19 @@ struct Taken {
     votes: bool,
     up: bool,
     may_lose_acks: bool,
+    /// The keys of its running node.
+    keys: Vec<(Bytes, KeyEntry)>,
 }
+
+/// What was known at the moment of the copy.
+struct Known {
+    counted: Option<LogId>,
+    applied: LogId,
+    keys: Vec<(Bytes, KeyEntry)>,
+}
+
+/// An entry, and the place of a value that it wrote.
+type Place = (LogId, ValueRef);
 
 /// Checks until the run ends, or an unsafe recovery begins.
 pub(super) async fn watch(cluster: Arc<Cluster>) {
@@ -65,7 +82,7 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
         let Some(machine) = cluster.machines.get(one.machine) else { continue };
         let disk =
             SimDisk::of(format!("crash image of disk-{}", machine.slot), one.files, host.clone());
-        let known = (one.counted, applied);
+        let known = Known { counted: one.counted, applied, keys: one.keys };
         match host
             .spawn(open(
                 disk,
@@ -76,7 +93,17 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
             ))
             .await
         {
-            Ok(Ok(image)) => images.push(image),
+            Ok(Ok((image, wrong))) => {
+                let damaged = wrong.into_iter().find(|(_, at)| live::as_written(machine, at));
+                if let Some((log_id, at)) = damaged {
+                    let slot = machine.slot;
+                    let detail = format!(
+                        "node {slot} would start without the value {at:?} of entry {log_id}"
+                    );
+                    cluster.violation(Violation::new(crash_image::NAME, detail));
+                }
+                images.push(image);
+            }
             Ok(Err(error)) => {
                 let detail = format!("node {} would not start: {error}", machine.slot);
                 cluster.violation(Violation::new(crash_image::NAME, detail));
@@ -110,16 +137,17 @@ fn take(cluster: &Cluster, number: usize, worst: bool, rng: &mut StdRng) -> Opti
     let may_lose_acks = cluster.plan.mode == Mode::Replicated || machine.lacks_acks();
     let (counted, votes, up) =
         (machine.counted(), machine.votes(), machine.condition() == Condition::Up);
-    Some(Taken { machine: number, files, counted, votes, up, may_lose_acks })
+    let keys = machine.node().map(|(_, node)| live::keys(&node)).unwrap_or_default();
+    Some(Taken { machine: number, files, counted, votes, up, may_lose_acks, keys })
 }
 
 async fn open(
     disk: SimDisk,
     mode: Mode,
     slot: u16,
-    (counted, applied): (Option<LogId>, LogId),
+    Known { counted, applied, keys }: Known,
     [votes, up, may_lose_acks]: [bool; 3],
-) -> Result<CrashImage, String> {
+) -> Result<(CrashImage, Vec<Place>), String> {
     let options = Options { salvage: true, ..Options::new(mode, BOOT, 1) };
     let engine = Engine::open(disk.directory(), Some((CLUSTER.into(), slot)), options)
         .await
@@ -128,7 +156,8 @@ async fn open(
         let purged = engine.log_bounds(GROUP).purged.is_some_and(|purged| purged.index >= id.index);
         purged || engine.log_id_at(GROUP, id.index) == Some(id)
     };
-    Ok(CrashImage {
+    let wrong = wrong_values(&engine, &disk, &keys).await;
+    let image = CrashImage {
         slot,
         member_state: engine.member_state(),
         counted,
@@ -137,7 +166,20 @@ async fn open(
         votes,
         up,
         may_lose_acks,
-    })
+    };
+    Ok((image, wrong))
+}
+
+/// The values of the image that do not match: of its log, and of these keys as far as it has them.
+/// No later entry overwrote them, so their places belong to them.
+async fn wrong_values(engine: &Engine, disk: &SimDisk, keys: &[(Bytes, KeyEntry)]) -> Vec<Place> {
+    let held = keys.iter().filter_map(|(key, now)| {
+        let held = engine.lookup(GROUP, key).filter(|held| held.version == now.version)?;
+        Some((held.version, held.value))
+    });
+    let logged = engine.extents(GROUP, 0..u64::MAX).await;
+    let logged = logged.into_iter().map(|extent| (extent.log_id, extent.at));
+    logged.chain(held).filter(|(_, at)| !live::matches(disk, at)).collect()
 }
 
 /// Whether exactly a bare majority has been up for long enough, and the others down for long

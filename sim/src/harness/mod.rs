@@ -19,6 +19,7 @@
 //!    ├── starts_readable  every value that a node starts with can be read
 //!    ├── script    scripted instead of random: scenarios
 //!    ├── live      the values that a node's keys refer to, read straight from its disk
+//!    ├── carried   the values that only the journal on a disk holds
 //!    ├── crash_image  what a power cut at this moment would leave
 //!    ├── left_alone  an undisturbed majority serves
 //!    ├── observe   checks every node all the time
@@ -30,6 +31,7 @@
 
 mod after_unsafe_recovery;
 mod atlas;
+mod carried;
 mod cluster;
 mod combined;
 mod crash_image;
