@@ -11,7 +11,7 @@ use super::starts_readable;
 use crate::disk::{ARRANGED, SimDisk};
 use crate::trace::Trace;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, Error as EngineError, Identity, KernelBootId, Mode};
+use cairn_engine::{Engine, Error as EngineError, Identity, Mode};
 use cairn_node::{Environment, Node, NodeConfig};
 use cairn_raft::{GROUP, MemberAddress};
 use madsim::runtime::{Handle, NodeHandle};
@@ -225,7 +225,7 @@ impl Cluster {
 
     /// Starts a node that is down. The tasks of its previous process must have had time to end.
     pub(super) fn start(self: &Arc<Self>, machine: &Machine) {
-        let (life, boot) = {
+        let life = {
             let mut state = machine.state.lock();
             if state.condition != Condition::Down {
                 return;
@@ -236,7 +236,7 @@ impl Cluster {
             state.life += 1;
             state.counted_at_end = None;
             state.counted_before = cairn_raft::flushed(machine.slot);
-            (state.life, state.boots)
+            state.life
         };
         if life > 1 {
             Handle::current().restart(machine.host);
@@ -244,7 +244,7 @@ impl Cluster {
         self.trace.event(format!("node {} starts, life {life}", machine.slot));
         let environment = Environment {
             directory: machine.disk.directory(),
-            boot: KernelBootId(u128::from(machine.slot) << 64 | u128::from(boot)),
+            boot: machine.boot(),
             seed: self.plan.seed ^ (u64::from(machine.slot) << 32 | u64::from(life)),
         };
         let Some(host) = self.host(machine) else { return };

@@ -16,7 +16,9 @@ use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
 use bytes::Bytes;
 use cairn_clients::Violation;
-use cairn_engine::{Engine, KernelBootId, KeyEntry, LogId, Mode, Options, ValueRef};
+use cairn_engine::{
+    Engine, KernelBootId, KeyEntry, LogId, MemberState, Mode, Options, ValueRef,
+};
 use cairn_raft::GROUP;
 use madsim::runtime::{Handle, NodeHandle};
 use rand::RngExt;
@@ -32,6 +34,19 @@ const INTERVAL_MS: std::ops::Range<u64> = 500..4_000;
 const NOTICED: Duration = Duration::from_secs(12);
 /// A kernel boot id that no machine ever has.
 const BOOT: KernelBootId = KernelBootId(u128::MAX);
+
+/// The state in which a machine that is down would start, by its disk as it is; `None` if its node
+/// would not start.
+pub(super) async fn starts_as(cluster: &Cluster, machine: &Machine) -> Option<MemberState> {
+    let host = Handle::current().create_node().name("copy of a disk").build();
+    let (disk, slot) = (machine.disk.copy(), machine.slot);
+    let disk = SimDisk::of(format!("copy of disk-{slot}"), disk, host.clone());
+    let options = Options { salvage: true, ..Options::new(cluster.plan.mode, machine.boot(), 1) };
+    let opened = host.spawn(async move {
+        Engine::open(disk.directory(), Some((CLUSTER.into(), slot)), options).await
+    });
+    Some(opened.await.ok()?.ok()?.member_state())
+}
 
 /// A machine's disk as a cut would leave it, and what was known at that moment.
 struct Taken {
@@ -94,14 +109,7 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
             .await
         {
             Ok(Ok((image, wrong))) => {
-                let damaged = wrong.into_iter().find(|(_, at)| live::as_written(machine, at));
-                if let Some((log_id, at)) = damaged {
-                    let slot = machine.slot;
-                    let detail = format!(
-                        "node {slot} would start without the value {at:?} of entry {log_id}"
-                    );
-                    cluster.violation(Violation::new(crash_image::NAME, detail));
-                }
+                judge_values(cluster, machine, wrong);
                 images.push(image);
             }
             Ok(Err(error)) => {
@@ -118,6 +126,16 @@ async fn check(cluster: &Arc<Cluster>, host: &NodeHandle, rng: &mut StdRng) {
     let all = crash_image::check_all(&images, cluster.machines.len(), applied, bare_majority);
     for violation in images.iter().filter_map(crash_image::check).chain(all) {
         cluster.violation(violation);
+    }
+}
+
+/// What the disk itself damaged since the copy was made proves nothing.
+fn judge_values(cluster: &Cluster, machine: &Machine, wrong: Vec<Place>) {
+    let (slot, wrong) =
+        (machine.slot, wrong.into_iter().find(|(_, at)| live::as_written(machine, at)));
+    if let Some((log_id, at)) = wrong {
+        let detail = format!("node {slot} would start without the value {at:?} of entry {log_id}");
+        cluster.violation(Violation::new(crash_image::NAME, detail));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::virtual_time;
 use crate::disk::SimDisk;
-use cairn_engine::{LogId, Mode};
+use cairn_engine::{KernelBootId, LogId, Mode};
 use cairn_node::Node;
 use cairn_raft::GROUP;
 use madsim::task::NodeId as Host;
@@ -119,6 +119,11 @@ impl Machine {
     pub(super) fn node(&self) -> Option<(u32, Arc<Node>)> {
         let state = self.state.lock();
         state.node.clone().map(|node| (state.life, node))
+    }
+
+    /// The kernel boot id of its present or next boot.
+    pub(super) fn boot(&self) -> KernelBootId {
+        KernelBootId(u128::from(self.slot) << 64 | u128::from(self.state.lock().boots))
     }
 
     /// How often the node was started.

@@ -4,12 +4,13 @@
 use super::stage::{Played, Stage};
 use super::{Scenario, in_mode, members, three};
 use crate::disk::{Decay, Moment};
+use crate::harness::crash_image;
 use crate::harness::machine::Death;
 use crate::harness::plan::Plan;
 use crate::harness::scrub;
 use cairn_clients::Violation;
-use cairn_engine::Mode;
 use cairn_engine::io::{BLOCK, FileKind};
+use cairn_engine::{MemberState, Mode};
 use rand::RngExt;
 
 /// Blocks that rot in each file.
@@ -257,6 +258,12 @@ async fn end_while_opening(stage: &mut Stage, member: usize) -> bool {
 
 /// Starts a member that lacks what it acknowledged: it must recover before it is active.
 async fn not_taken_for_a_torn_tail(stage: &mut Stage, member: usize) -> Played {
+    // At its first start, whatever ends it then.
+    if crash_image::starts_as(&stage.cluster, stage.machine(member)?).await
+        == Some(MemberState::Active)
+    {
+        cut_like_a_torn_tail(stage, member);
+    }
     let came_back = end_while_opening(stage, member).await;
     stage.start(&[member]).await;
     stage.until("a node that serves", || stage.node(member).is_some()).await?;

@@ -8,6 +8,8 @@ use crate::harness::finale::{STOPPED, UNSAFE_RECOVERY};
 use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_clients::workload::Profile;
+use cairn_engine::LogId;
+use cairn_raft::GROUP;
 use std::time::Duration;
 
 const REPLACED: &str = "an empty disk replaces its disk";
@@ -206,6 +208,7 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.acknowledged(3).await?;
     let lost_acks = stage.has_unsynced_acks(member) && stage.cut(member) > 0;
     stage.reached_if(lost_acks, UNSYNCED_LOST);
+    let counted = stage.machine(member)?.counted();
     stage.quiet().await;
     stage.kill(third);
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
@@ -219,7 +222,8 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.start(&[third]).await;
     stage.until("a node that serves", || stage.node(third).is_some()).await?;
     if !uncommitted {
-        // The leader was faster: it had all that the member had lost.
+        // The leader was faster.
+        judge_recovered(&stage, member, counted, before);
         stage.start(&[leader]).await;
         return stage.active(&stage.all()).await;
     }
@@ -244,4 +248,22 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     }
     stage.start(&[leader]).await;
     stage.active(&stage.all()).await
+}
+
+/// A member that is active again holds the last entry that it had counted as stored, and has
+/// applied its boot-epoch record, which came after `before`.
+fn judge_recovered(stage: &Stage, member: usize, counted: Option<LogId>, before: Option<LogId>) {
+    let Some(node) = stage.node(member) else { return };
+    let (engine, applied) = (node.engine(), node.replica().status().applied);
+    let holds = |last: LogId| {
+        let purged = engine.log_bounds(GROUP).purged.is_some_and(|id| id.index >= last.index);
+        purged || engine.log_id_at(GROUP, last.index) == Some(last)
+    };
+    if !counted.is_none_or(holds) || applied <= before {
+        let detail = format!(
+            "member {member} is active; it had counted {counted:?}, its boot-epoch record comes after {before:?}, and \
+             it has applied {applied:?}"
+        );
+        stage.cluster.violation(Violation::new("a member is active with all that it had", detail));
+    }
 }
