@@ -54,13 +54,19 @@ async fn compact(engine: &Engine) {
         moved = Some(engine.status().moved_bytes);
         for _ in 0..4 {
             engine.barrier().await.unwrap();
-            engine.sync().await.unwrap();
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            sync_often(engine, 1).await;
         }
     }
     assert!(moved > Some(0), "nothing was moved: {:?}", engine.status().space);
+}
+
+async fn sync_often(engine: &Engine, times: usize) {
+    for _ in 0..times {
+        engine.sync().await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 /// Fills all free space with other bytes.
@@ -202,28 +208,26 @@ fn a_value_that_waits_to_be_written_does_not_move() {
         let patient = Options { sync_interval, ..options(Mode::Sync) };
         let engine = Engine::open(Arc::new(disk.clone()), None, patient).await.unwrap();
         let value = |index| filled(4096 + 100, index);
+        // So few that no checkpoint is due, and enough that compaction is worthwhile.
+        let count = 38;
         let mut installer = engine.begin_install(GROUP).await.unwrap();
-        for index in 0..60 {
+        for index in 0..count {
             put_one(&engine, index, &key(index), value(index)).await.unwrap();
             // What is installed shares no block with others: the tail's block is not filled.
             let other = SnapshotKey::with_value(key(index).into(), id(1000), filled(10, index));
             installer.put(vec![other]).await.unwrap();
         }
         let before = entry_of(&engine, 10);
-        assert_eq!(engine.view(GROUP).len(), 60);
-        for _ in 0..4 {
-            engine.sync().await.unwrap();
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
-        }
+        sync_often(&engine, 4).await;
         assert_eq!((engine.status().moved_bytes, entry_of(&engine, 10)), (0, before.clone()));
-        // A larger group commit takes along what waits. Then it moves.
-        put_one(&engine, 60, "larger", filled(9000, 60)).await.unwrap();
+        // A larger group commit takes along what waits. Then it moves, but not before compaction
+        // searches again.
+        put_one(&engine, count, "larger", filled(9000, 60)).await.unwrap();
+        sync_often(&engine, 40).await;
         compact(&engine).await;
         until("all is written", || engine.status().unsynced_bytes == 0).await;
         assert_ne!(entry_of(&engine, 10), before);
-        for index in 0..60 {
+        for index in 0..count {
             let at = entry_of(&engine, index).value;
             assert_eq!(stored(&disk.bytes(FileKind::Data), &at), value(index), "{index}");
         }
