@@ -5,7 +5,9 @@
 //! - writes whose log index any client saw are placed in the order of their indexes, since the
 //!   index is their version and versions grow;
 //! - a write whose outcome and version no client saw (a *silent* write) is placed as late as
-//!   possible, and of several alike only one is tried;
+//!   possible, and of several alike only one is tried. They are alike whatever the length of their
+//!   values, unless no order is found so: a page that ends early depends on the length of a value
+//!   that it does not show;
 //! - a visited pair (placed requests, state) is not visited again.
 //!
 //! What is left to guess is which requests of unknown outcome took effect, and when. The search is
@@ -14,6 +16,7 @@
 use crate::Violation;
 use crate::check::model::{Request, State, Versions};
 use crate::history::{Action, Change, Condition, History, Key, Outcome, Record};
+use crate::workload::value_bytes;
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
 
@@ -54,7 +57,13 @@ fn explain<'a>(
     let violation = |detail| Violation::new(NAME, format!("group {group}: {detail}"));
     let checked: Vec<&Record> = records.iter().copied().filter(|record| matters(record)).collect();
     let versions = Versions::collect(&checked, records).map_err(violation)?;
-    let orders = Search::new(&checked, &versions, budget, wanted).run().map_err(violation)?;
+    let search = |by_length| Search::new(&checked, &versions, budget, wanted, by_length).run();
+    let orders = match search(false) {
+        Err(detail) if checked.iter().any(|record| ends_early(record)) => {
+            search(true).map_err(|_| violation(detail))?
+        }
+        orders => orders.map_err(violation)?,
+    };
     let open = |placed: &Placed| {
         let open =
             checked.iter().enumerate().filter(|(at, record)| record.is_open() && !has(placed, *at));
@@ -71,6 +80,11 @@ fn matters(record: &Record) -> bool {
         (Action::Write(_), _) => true,
         (_, outcome) => *outcome != Outcome::Unknown,
     }
+}
+
+/// Whether it is a page behind which more follows.
+fn ends_early(record: &Record) -> bool {
+    matches!(record.outcome, Outcome::Listed(_, true))
 }
 
 /// A set of keys, as bits.
@@ -135,6 +149,8 @@ struct Search<'a> {
     ordered: Vec<usize>,
     budget: usize,
     wanted: Orders,
+    /// Whether silent writes of values of different lengths are different.
+    by_length: bool,
     deepest: Option<(usize, Point)>,
 }
 
@@ -144,12 +160,13 @@ impl<'a> Search<'a> {
         versions: &'a Versions,
         budget: usize,
         wanted: Orders,
+        by_length: bool,
     ) -> Search<'a> {
         let mut ordered: Vec<usize> = (0..records.len())
             .filter(|request| versions.of(*request as Request).is_some())
             .collect();
         ordered.sort_by_key(|request| versions.of(*request as Request));
-        Search { records, versions, ordered, budget, wanted, deepest: None }
+        Search { records, versions, ordered, budget, wanted, by_length, deepest: None }
     }
 
     /// Returns the placed requests of each order that was found.
@@ -222,9 +239,13 @@ impl<'a> Search<'a> {
     /// touches one of its keys. Of several alike only the first is tried, since none of them ever
     /// expires. Their values matter only if one of them may be seen after the last record.
     fn push_silent(&self, point: &Point, candidates: &[usize], stack: &mut Vec<Point>) {
-        type Kind = (Key, Discriminant<Change>, Option<Change>, Condition);
+        type Kind = (Key, Discriminant<Change>, Option<Change>, Option<u64>, Condition);
         let mut tried: Vec<Vec<Kind>> = Vec::new();
         let distinct = |change| Some(change).filter(|_| self.wanted == Orders::EachOpenSet);
+        let length = |change| match change {
+            Change::Put(value) if self.by_length => Some(value_bytes(value)),
+            _ => None,
+        };
         for request in candidates.iter().copied() {
             let Some(record) = self.records.get(request) else {
                 continue;
@@ -237,7 +258,10 @@ impl<'a> Search<'a> {
             }
             let alike: Vec<_> = operations
                 .iter()
-                .map(|o| (o.key, discriminant(&o.change), distinct(o.change), o.condition))
+                .map(|o| {
+                    let (distinct, length) = (distinct(o.change), length(o.change));
+                    (o.key, discriminant(&o.change), distinct, length, o.condition)
+                })
                 .collect();
             if tried.contains(&alike) {
                 continue;

@@ -284,6 +284,31 @@ fn pages_respect_start_limit_and_direction() {
     assert_ne!(capped(None, 10, false, 1, &[], true), []);
 }
 
+/// The story: a correct history was rejected. Of two writes of unknown outcome to one key only the
+/// first was tried, whose value is short. The second one's long value, which no answer showed,
+/// explained why a page ended early.
+#[test]
+fn a_page_may_end_before_a_long_value_that_nobody_has_seen() {
+    let long = (0..).find(|value| value_bytes(*value) > 20_000).unwrap();
+    let short = (0..).find(|value| value_bytes(*value) < 300).unwrap();
+    let spec = |max_bytes| ListSpec {
+        start_after: None,
+        limit: 10,
+        reverse: false,
+        keys_only: false,
+        max_bytes,
+    };
+    let page = |max_bytes| {
+        let first = Item { key: 0, value: Some(9), version: 5 };
+        record(6, 4, 5, Action::List(spec(max_bytes)), Outcome::Listed(vec![first], true))
+    };
+    let cap = value_bytes(9) + 10_000;
+    let before = [put(0, 1, 0, 9, 5, None), open_put(2, 1, short), open_put(3, 1, long)];
+    let with = |page: Record| before.iter().cloned().chain([page]).collect::<Vec<_>>();
+    accepted(with(page(cap)));
+    rejected(with(page(u64::MAX)));
+}
+
 #[test]
 fn a_search_that_gives_up_says_so() {
     let violations = check(&History::new(generated(1, 6, 250)), 10);
