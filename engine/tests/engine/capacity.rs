@@ -163,6 +163,9 @@ fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
         assert!(matches!(refused, Error::Full { needed: 100_000, .. }), "{refused}");
         assert!(refused.to_string().contains("delete keys"), "{refused}");
         assert!(index > 20, "only {index} values fitted");
+        let status = engine.status();
+        let padding = BLOCK as u64;
+        assert!(status.free_bytes + padding >= status.data_bytes / 16, "the reserve is used");
         let value = engine.get(GROUP, b"k3").await.unwrap().unwrap().1;
         assert_eq!(value, filled(100_000, 3), "reads continue");
         for i in 0..index {

@@ -3,10 +3,10 @@
 use crate::support::store::{
     GROUP, append, entry, filled, fresh, id, image, options, put, put_one,
 };
-use crate::support::{Cache, Disk, run, until};
+use crate::support::{Cache, Disk, run, stored, until};
 use bytes::Bytes;
 use cairn_engine::io::FileKind;
-use cairn_engine::{Engine, Mode, Options};
+use cairn_engine::{Engine, Mode, NewEntry, Options, SnapshotKey};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,5 +147,37 @@ fn a_checkpoint_with_nothing_queued_waits_for_them_too() {
             tokio::task::yield_now().await;
         }
         assert_eq!(engine.status().checkpoints, before);
+    });
+}
+
+/// Two values wait to be written when they die, and their block is allocated again. Neither the
+/// next write to the data area nor an open puts them over the value that has the block now.
+#[test]
+fn a_value_that_died_while_it_waited_is_not_put_over_another() {
+    run(async {
+        let (disk, engine) = patient().await;
+        put_one(&engine, 0, "key", filled(9000, 0)).await.unwrap();
+        let values = vec![filled(100, 1), filled(300, 1)];
+        append(&engine, vec![NewEntry { values, ..entry(1, Bytes::new()) }]).await.unwrap();
+        let died = engine.values_of(GROUP, 1).unwrap()[1].offset();
+        engine.truncate_after(GROUP, Some(0)).await.unwrap();
+        // What is installed shares no block with others.
+        let mut installer = engine.begin_install(GROUP).await.unwrap();
+        let other = SnapshotKey::with_value("other".into(), id(1000), filled(10, 2));
+        installer.put(vec![other]).await.unwrap();
+        for _ in 0..3 {
+            engine.barrier().await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        let free = engine.status().free_bytes as usize;
+        append(&engine, vec![entry(1, filled(free, 3))]).await.unwrap();
+        assert_eq!(engine.status().free_bytes, 0);
+        let at = engine.values_of(GROUP, 1).unwrap().remove(0);
+        assert!(at.segments().any(|part| part.contains(&died)));
+        assert!(stored(&disk.bytes(FileKind::Data), &at) == filled(free, 3), "written over");
+        drop(engine);
+        disk.kill(|| 0);
+        drop(reopen(&disk).await);
+        assert!(stored(&disk.bytes(FileKind::Data), &at) == filled(free, 3), "opened over");
     });
 }

@@ -233,3 +233,27 @@ fn a_value_that_waits_to_be_written_does_not_move() {
         }
     });
 }
+
+/// A reader without a view: it looked the place up, and reads it when it belongs to another value.
+/// A first read that failed makes the second one come so late.
+#[test]
+fn a_value_that_moves_during_a_read_is_read_at_its_new_place() {
+    run(async {
+        let (disk, engine) = filled_engine().await;
+        let before = entry_of(&engine, 10);
+        {
+            let mut core = disk.core.lock().unwrap();
+            core.slow_reads = true;
+            core.misread = vec![(FileKind::Data, before.value.offset() / 4096)];
+        }
+        let name = key(10);
+        let mut read = Box::pin(engine.get(GROUP, name.as_bytes()));
+        assert!(futures::poll!(&mut read).is_pending());
+        delete_others(&engine).await;
+        compact(&engine).await;
+        overwrite_free_space(&engine).await;
+        assert_ne!(stored(&disk.bytes(FileKind::Data), &before.value), filled(LEN, 10));
+        assert_eq!(read.await.unwrap(), Some((entry_of(&engine, 10), filled(LEN, 10))));
+        assert_eq!(engine.status().corrupt_values, 0);
+    });
+}

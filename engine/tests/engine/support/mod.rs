@@ -68,6 +68,8 @@ pub struct Core {
     /// The next write to this file fails, or never returns.
     pub fail_write: Option<FileKind>,
     pub hang_write: Option<FileKind>,
+    /// A read ends a moment after it began.
+    pub slow_reads: bool,
     /// Reads of this file never return.
     pub hang_reads: Option<FileKind>,
     /// After `misread_after` reads of anything, the next read of each of these blocks returns a
@@ -136,6 +138,7 @@ impl Disk {
             failing: 0..0,
             fail_write: None,
             hang_write: None,
+            slow_reads: false,
             hang_reads: None,
             misread: Vec::new(),
             misread_after: 0,
@@ -350,6 +353,7 @@ impl Device for Handle {
         let blocks = first..first + (len / BLOCK) as u64;
         let worn = blocks.clone().any(|block| core.worn.contains(&(self.kind, block)));
         let alive = alive && core.hang_reads != Some(self.kind);
+        let slow = core.slow_reads;
         let spared = core.misread_after > 0;
         core.misread_after = core.misread_after.saturating_sub(1);
         core.misread.retain(|(kind, block)| {
@@ -363,6 +367,9 @@ impl Device for Handle {
         Box::pin(async move {
             if !alive {
                 std::future::pending::<()>().await;
+            }
+            if slow {
+                tokio::task::yield_now().await;
             }
             (if worn { Err(io::Error::other("worn")) } else { Ok(()) }, buf)
         })
