@@ -10,6 +10,7 @@
 //! - Time passes only with [`time::advance`]. If no thread can continue and no time passes, a
 //!   thread waits forever: shuttle reports that as a deadlock.
 
+pub mod task;
 pub mod time;
 
 pub use real_tokio::{io, runtime, select, sync};

@@ -1,0 +1,3 @@
+//! Tasks give way to others.
+
+pub use shuttle::future::yield_now;
