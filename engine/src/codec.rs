@@ -14,10 +14,16 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
+    /// What is not read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }
 
+    #[inline]
     pub(crate) fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.rest.split_at_checked(n)?;
         self.rest = tail;
@@ -50,7 +56,18 @@ impl<'a> Reader<'a> {
 
     /// A number as [`put_varint`] writes it. `None` for any longer form of the same number, so that
     /// what is read has one spelling.
+    #[inline]
     pub(crate) fn varint(&mut self) -> Option<u64> {
+        match self.rest.split_first()? {
+            (byte, rest) if *byte < 0x80 => {
+                self.rest = rest;
+                Some(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.u8()?;
@@ -68,6 +85,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint of at most 32 bits.
+    #[inline]
     pub(crate) fn varint32(&mut self) -> Option<u32> {
         self.varint().and_then(|number| u32::try_from(number).ok())
     }
@@ -83,6 +101,17 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// Writes a number into exactly its bytes.
+pub(crate) fn write_varint(out: &mut [u8], mut number: u64) {
+    if let Some((last, others)) = out.split_last_mut() {
+        for byte in others {
+            *byte = number as u8 | 0x80;
+            number >>= 7;
+        }
+        *last = number as u8;
+    }
 }
 
 /// The bytes that [`put_varint`] appends.
@@ -170,6 +199,9 @@ mod tests {
             let bytes = encoded(number);
             prop_assert_eq!(bytes.len(), varint_bytes(number));
             prop_assert!(bytes.len() <= VARINT_BYTES_MAX);
+            let mut written = vec![0; bytes.len()];
+            write_varint(&mut written, number);
+            prop_assert_eq!(&written, &bytes);
             let mut reader = Reader::new(&bytes);
             prop_assert_eq!(reader.varint(), Some(number));
             prop_assert_eq!(reader.remaining(), 0);

@@ -156,7 +156,7 @@ impl ValueRef {
     }
 
     fn overlaps_itself(&self) -> bool {
-        if self.runs.is_none() && self.tail().is_none() {
+        if self.runs.is_none() && (self.tail().is_none() || whole_blocks(self.len) == 0) {
             return false;
         }
         let mut blocks: Vec<(u64, u64)> = self.blocks().map(|b| (b.start, b.end)).collect();

@@ -5,18 +5,14 @@
 use super::header::{BODY_AT, CHUNK_BYTES, HASH_BYTES, Header};
 use crate::codec::{Reader, hash};
 use crate::group::{Group, Keys, LogEntry};
-use crate::io::{BLOCK, OpenFile, yield_once};
+use crate::io::{BLOCK, OpenFile, Piece, ReadAhead, pieces, yield_once};
 use crate::journal::log_id;
-use crate::types::{GroupId, KeyEntry, LogId, ValueRef};
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use crate::types::{GroupId, LogId, ValueRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Chunks read by one request: 1 MiB.
-const READ_CHUNKS: usize = 4;
-/// Requests at the same time. More of them bring little: the checks of what was read take as long.
-const READS_AT_ONCE: usize = 8;
+/// Bytes read by one request: whole chunks.
+const PIECE_BYTES: u64 = 4 * CHUNK_BYTES as u64;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -90,12 +86,25 @@ async fn read_group(body: &mut BodyReader<'_>) -> Result<(GroupId, Group)> {
     }
     let keys = body.next(|r| r.varint()).await?;
     let mut builder = Keys::builder();
-    for number in 0..keys {
+    let mut number = 0;
+    while number < keys {
         let pushed = body.next(|r| {
-            let (key, entry) = key_entry(r)?;
-            Some(builder.push(key, &entry))
+            let mut pushed = 0;
+            // As many as the buffer holds.
+            let mut next = *r;
+            while number + pushed < keys
+                && let Some(result) = builder.push_read(&mut next)
+            {
+                if result.is_err() {
+                    return Some(Err(number + pushed));
+                }
+                *r = next;
+                pushed += 1;
+            }
+            (pushed > 0).then_some(Ok(pushed))
         });
-        pushed.await?.map_err(|_| format!("key {number} is not above the one before it"))?;
+        let pushed = pushed.await?;
+        number += pushed.map_err(|key| format!("key {key} is not above the one before it"))?;
     }
     group.keys = builder.finish();
     Ok((id, group))
@@ -125,19 +134,12 @@ fn entry(r: &mut Reader<'_>) -> Option<LogEntry> {
     LogEntry::from_body(id, sized(r)?, spilled)
 }
 
-fn key_entry<'a>(r: &mut Reader<'a>) -> Option<(&'a [u8], KeyEntry)> {
-    let key = sized(r)?;
-    let version = LogId { term: r.varint()?, index: r.varint()? };
-    Some((key, KeyEntry { version, value: ValueRef::decode(r)? }))
-}
-
 /// The body as a stream of checked bytes.
 struct BodyReader<'a> {
     hashes: Reader<'a>,
     /// Chunks that matched.
     checked: u64,
-    /// The pieces to come, in order.
-    pieces: BoxStream<'a, Result<Vec<u8>>>,
+    pieces: ReadAhead<'a>,
     /// Bytes of the body that are not in `buffer` yet.
     left: u64,
     buffer: Vec<u8>,
@@ -153,19 +155,11 @@ impl<'a> BodyReader<'a> {
         table: &'a [u8],
         progress: Progress<'a>,
     ) -> BodyReader<'a> {
-        let piece = (READ_CHUNKS * CHUNK_BYTES) as u64;
-        let starts = (0..header.body_bytes).step_by(piece as usize);
-        let pieces = starts.map(move |start| async move {
-            let bytes = (header.body_bytes - start).min(piece);
-            let padded = bytes.next_multiple_of(BLOCK as u64);
-            let mut read = read(file, BODY_AT + start, padded).await?;
-            read.truncate(bytes as usize);
-            Ok(read)
-        });
+        let end = BODY_AT + header.body_bytes.next_multiple_of(BLOCK as u64);
         BodyReader {
             hashes: Reader::new(table),
             checked: 0,
-            pieces: futures::stream::iter(pieces).buffered(READS_AT_ONCE).boxed(),
+            pieces: ReadAhead::new(file, pieces(BODY_AT..end, PIECE_BYTES)),
             left: header.body_bytes,
             buffer: Vec::new(),
             at: 0,
@@ -176,7 +170,9 @@ impl<'a> BodyReader<'a> {
 
     /// Reads the next piece and compares each chunk with its hash.
     async fn fill(&mut self) -> Result<()> {
-        let piece = self.pieces.next().await.ok_or("the body ends early")??;
+        let Piece { at, bytes } = self.pieces.next().await.ok_or("the body ends early")?;
+        let bytes = bytes.map_err(|error| format!("reading the bytes {at:?}: {error}"))?;
+        let piece = bytes.get(..bytes.len().min(self.left as usize)).unwrap_or_default();
         for chunk in piece.chunks(CHUNK_BYTES) {
             if self.hashes.u128() != Some(hash(chunk)) {
                 return Err(format!("chunk {} does not match its hash", self.checked));
@@ -187,10 +183,7 @@ impl<'a> BodyReader<'a> {
         self.at = 0;
         self.left -= piece.len() as u64;
         (self.progress)(self.bytes - self.left, self.bytes);
-        match self.buffer.is_empty() {
-            true => self.buffer = piece,
-            false => self.buffer.extend_from_slice(&piece),
-        }
+        self.buffer.extend_from_slice(piece);
         yield_once().await;
         Ok(())
     }
@@ -225,7 +218,7 @@ mod tests {
     use crate::io::FileKind;
     use crate::io::memory::Memory;
     use crate::journal::put_log_id;
-    use crate::types::Run;
+    use crate::types::{KeyEntry, Run};
     use bytes::BufMut;
     use futures::executor::block_on;
     use futures::future::ready;

@@ -31,10 +31,14 @@ impl Encoded for KeyEntry {
 
     fn decode(bytes: &[u8]) -> Option<KeyEntry> {
         let mut r = Reader::new(bytes);
-        let version = LogId { term: r.varint()?, index: r.varint()? };
-        let value = ValueRef::decode(&mut r)?;
-        (r.remaining() == 0).then_some(KeyEntry { version, value })
+        let entry = entry(&mut r)?;
+        (r.remaining() == 0).then_some(entry)
     }
+}
+
+fn entry(r: &mut Reader<'_>) -> Option<KeyEntry> {
+    let version = LogId { term: r.varint()?, index: r.varint()? };
+    Some(KeyEntry { version, value: ValueRef::decode(r)? })
 }
 
 /// A group's keys. Cloning shares the tree; writers then copy only the path that they change.
@@ -159,16 +163,24 @@ pub(crate) struct KeysBuilder {
 }
 
 impl KeysBuilder {
-    /// Appends a key.
-    ///
-    /// # Errors
-    /// If it is not above the one before it.
-    pub(crate) fn push(&mut self, key: &[u8], entry: &KeyEntry) -> Result<(), Unordered> {
-        self.map.push(key, entry)?;
-        self.key_bytes += key.len() as u64;
-        self.value_bytes += u64::from(entry.value.len);
-        self.checkpoint_bytes += checkpoint_bytes(key.len(), entry);
-        Ok(())
+    /// Appends the key at the front of `r`, as a checkpoint holds it: its length, the key, the
+    /// encoded entry. `None` if there is no whole key, and `r` has moved; `Err` if it is not above
+    /// the key before it.
+    pub(crate) fn push_read(&mut self, r: &mut Reader<'_>) -> Option<Result<(), Unordered>> {
+        let record = r.rest();
+        let key = r.varint().and_then(|len| r.bytes(usize::try_from(len).ok()?))?;
+        let entry_and_more = r.rest();
+        let entry = entry(r)?;
+        let left = r.remaining();
+        // A number has one spelling, so these are the bytes that the entry would be encoded to.
+        let encoded = entry_and_more.get(..entry_and_more.len() - left)?;
+        let pushed = self.map.push_encoded(key, encoded);
+        if pushed.is_ok() {
+            self.key_bytes += key.len() as u64;
+            self.value_bytes += u64::from(entry.value.len);
+            self.checkpoint_bytes += (record.len() - left) as u64;
+        }
+        Some(pushed)
     }
 
     pub(crate) fn finish(self) -> Keys {
@@ -257,10 +269,16 @@ mod tests {
         fn keys_are_built_with_their_sums(
             names in prop::collection::btree_map(prop::collection::vec(any::<u8>(), 0..20), any::<u32>(), 0..40),
         ) {
-            let (mut keys, mut builder) = (Keys::default(), Keys::builder());
+            let (mut keys, mut builder, mut records) = (Keys::default(), Keys::builder(), Vec::new());
             for (name, len) in &names {
                 keys.insert(name, entry(*len));
-                builder.push(name, &entry(*len)).unwrap();
+                put_varint(&mut records, name.len() as u64);
+                records.extend_from_slice(name);
+                entry(*len).encode(&mut records);
+            }
+            let mut r = Reader::new(&records);
+            while r.remaining() > 0 {
+                prop_assert_eq!(builder.push_read(&mut r), Some(Ok(())));
             }
             let built = builder.finish();
             prop_assert!(built.iter().eq(keys.iter()));

@@ -47,16 +47,27 @@ impl<V: Encoded> Builder<V> {
     /// # Errors
     /// If it is not above the one before it. Nothing is appended then.
     pub fn push(&mut self, key: &[u8], entry: &V) -> Result<(), Unordered> {
+        let mut encoded = std::mem::take(&mut self.encoded);
+        encoded.clear();
+        entry.encode(&mut encoded);
+        let pushed = self.push_encoded(key, &encoded);
+        self.encoded = encoded;
+        pushed
+    }
+
+    /// Appends a key with the encoding of its entry.
+    ///
+    /// # Errors
+    /// As [`Builder::push`].
+    pub(crate) fn push_encoded(&mut self, key: &[u8], encoded: &[u8]) -> Result<(), Unordered> {
         if self.built.len > 0 && key <= &self.last_key[..] {
             return Err(Unordered);
         }
-        self.encoded.clear();
-        entry.encode(&mut self.encoded);
-        if !self.packer.is_empty() && self.packer.size_with(key, &self.encoded) > LEAF_FILL {
+        if !self.packer.is_empty() && self.packer.size_with(key, encoded) > LEAF_FILL {
             let next = between(&self.last_key, key).to_vec();
             self.end_leaf(next);
         }
-        self.packer.push(key, &self.encoded);
+        self.packer.push(key, encoded);
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.built.len += 1;

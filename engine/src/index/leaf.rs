@@ -16,7 +16,7 @@
 //! - A shared leaf is never changed. A change makes a new one.
 
 use super::packer::{COUNTERS, HEADER, Packer, SLOT, record_bytes};
-use super::varint;
+use crate::codec::{Reader, varint_bytes, write_varint};
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,19 +183,19 @@ fn suits(size: usize, capacity: usize) -> bool {
 
 /// Writes a record into exactly its bytes.
 fn write_record(out: &mut [u8], key: &[u8], entry: &[u8]) {
-    let (head, rest) = out.split_at_mut(varint::len(key.len() as u64));
-    varint::write(head, key.len() as u64);
+    let (head, rest) = out.split_at_mut(varint_bytes(key.len() as u64));
+    write_varint(head, key.len() as u64);
     let (key_bytes, entry_bytes) = rest.split_at_mut(key.len());
     key_bytes.copy_from_slice(key);
     entry_bytes.copy_from_slice(entry);
 }
 
 /// Key and encoded entry of a record.
-fn split_record(mut record: &[u8]) -> (&[u8], &[u8]) {
-    let len = varint::take(&mut record).unwrap_or(u64::MAX) as usize;
-    let parts = record.split_at_checked(len);
-    assert!(parts.is_some(), "a record of the index is longer than its key");
-    parts.unwrap_or_default()
+fn split_record(record: &[u8]) -> (&[u8], &[u8]) {
+    let mut r = Reader::new(record);
+    let key = r.varint().and_then(|len| r.bytes(len as usize));
+    assert!(key.is_some(), "a record of the index is longer than its key");
+    (key.unwrap_or_default(), r.rest())
 }
 
 /// Where the records end.

@@ -25,7 +25,6 @@ mod node;
 mod packer;
 mod remains;
 mod separators;
-pub(crate) mod varint;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Packs records, given in key order, into a new leaf. Its buffers are used again, so a leaf costs
 //! one allocation.
 
-use super::varint;
+use crate::codec::{put_varint, varint_bytes};
 use std::sync::Arc;
 
 /// The two counters of an [`Arc`], in the same allocation as its content.
@@ -41,7 +41,7 @@ impl Packer {
 
     pub(super) fn push(&mut self, key: &[u8], entry: &[u8]) {
         self.add_start(self.bytes.len());
-        varint::put(&mut self.bytes, key.len() as u64);
+        put_varint(&mut self.bytes, key.len() as u64);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(entry);
     }
@@ -96,5 +96,5 @@ pub(super) fn capacity_for(size: usize) -> usize {
 
 /// Bytes of a record.
 pub(super) fn record_bytes(key: &[u8], entry: &[u8]) -> usize {
-    varint::len(key.len() as u64) + key.len() + entry.len()
+    varint_bytes(key.len() as u64) + key.len() + entry.len()
 }

@@ -14,11 +14,13 @@ mod deadline;
 mod file;
 #[cfg(test)]
 pub(crate) mod memory;
+mod read_ahead;
 mod real;
 
 pub use buffer::AlignedBuf;
 pub(crate) use deadline::{BoundedDirectory, Hung, IoDeadlines};
 pub(crate) use file::OpenFile;
+pub(crate) use read_ahead::{Piece, ReadAhead, pieces};
 pub use real::{
     Backend, DirectAlignment, Extents, FileDirectory, FileProbe, FreeSpace, NvmeIdentify, boot_id,
     boot_id_from, free_space, nvme_identify, probe_directory, probe_file, probe_io_uring,

@@ -19,13 +19,13 @@ use crate::error::{Error, Result};
 use crate::group::{Group, LogEntry};
 use crate::io::{AlignedBuf, BLOCK, BoundedDirectory, Directory, IoDeadlines};
 use crate::journal::{self, Payload, Ring};
-use crate::space::SpaceMap;
+use crate::space::{References, SpaceMap};
 use crate::state::{
     Checkpoints, Counters, Deferred, Engine, Facts, Files, Queue, Scarcity, Shared, Signals, State,
     UnsyncedAckFlag, WriteProgress,
 };
 use crate::superblock::{Clean, Superblock, SuperblockStore};
-use crate::types::{Geometry, GroupId, MemberState, Mode, Options};
+use crate::types::{Geometry, GroupId, MemberState, Mode, Options, ValueRef};
 use crate::write::{Compactor, Writer, syncer};
 use bytes::Bytes;
 use classify::{classify, shutdown_evidence};
@@ -125,12 +125,12 @@ impl Opening {
         let evidence = shutdown_evidence(known, *power_cut, salvage);
         let recovered = recover(files, known, facts.ring, evidence, salvage).await;
         self.deadlines.check(&facts.location)?;
-        let recovered = recovered?;
+        let mut recovered = recovered?;
         let member_state = match &recovered.damage {
             Some(_) => MemberState::Recovering,
             None => classify(known, *power_cut, salvage),
         };
-        let space = rebuild_space(&known.geometry, &recovered.groups)?;
+        let space = count_references(&known.geometry, &mut recovered.groups)?;
         Ok((recovered, member_state, space))
     }
 
@@ -295,12 +295,7 @@ impl Opening {
     }
 }
 
-fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
-    for group in recovered.groups.values_mut() {
-        for (_, entry) in group.keys.iter() {
-            group.log.count_link(entry.version, entry.value.len, true);
-        }
-    }
+fn state(recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
     // The first block of this boot epoch is empty.
     let replayed = recovered.end > recovered.checkpoint.sequence;
     let checkpoints = Checkpoints {
@@ -327,17 +322,28 @@ fn state(mut recovered: Recovered, space: SpaceMap, ring: Ring) -> State {
     }
 }
 
-/// Counts every reference of keys and log.
-fn rebuild_space(geometry: &Geometry, groups: &BTreeMap<GroupId, Group>) -> Result<SpaceMap> {
-    let values = groups.values().flat_map(|group| {
-        let logged = group.log.entries().flat_map(|e: &Arc<LogEntry>| e.extents());
-        logged.cloned().chain(group.keys.iter().map(|(_, e)| e.value))
-    });
-    SpaceMap::of(geometry.data_blocks(), values).map_err(|value| {
-        Error::Invalid(format!(
-            "a value at {} of {} bytes lies outside the data area, or belongs to too many entries",
-            value.offset(),
-            value.len
-        ))
-    })
+/// Counts every reference of keys and log to values, and of keys to entries of the log.
+fn count_references(
+    geometry: &Geometry,
+    groups: &mut BTreeMap<GroupId, Group>,
+) -> Result<SpaceMap> {
+    let mut references = References::new(geometry.data_blocks());
+    for group in groups.values_mut() {
+        for value in group.log.entries().flat_map(|entry: &Arc<LogEntry>| entry.extents()) {
+            references.count(value).map_err(nowhere)?;
+        }
+        for (_, entry) in group.keys.iter() {
+            references.count(&entry.value).map_err(nowhere)?;
+            group.log.count_link(entry.version, entry.value.len, true);
+        }
+    }
+    Ok(references.into_map())
+}
+
+fn nowhere(value: ValueRef) -> Error {
+    Error::Invalid(format!(
+        "a value at {} of {} bytes lies outside the data area, or belongs to too many entries",
+        value.offset(),
+        value.len
+    ))
 }

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::layout::{BLOCK_BYTES, shared_tail, whole_blocks};
 use crate::value_ref::{Run, ValueRef};
 use free::Free;
+#[cfg(test)]
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -122,43 +123,14 @@ pub(crate) struct SpaceMap {
 impl SpaceMap {
     /// The map of an area of so many blocks that holds these values, one reference for each. `Err`
     /// is a value that lies outside the area, or one to which too much refers.
+    #[cfg(test)]
     pub(crate) fn of(
         blocks: u32,
         values: impl IntoIterator<Item = impl Borrow<ValueRef>>,
     ) -> Result<SpaceMap, ValueRef> {
-        let mut live = vec![0u16; blocks as usize];
-        let mut tail_blocks = TailBlocks::new(blocks);
-        for value in values {
-            let value = value.borrow();
-            for block in value.tail_blocks() {
-                tail_blocks.mark(block);
-            }
-            for (block, bytes) in parts(value) {
-                let counted = live.get_mut(block as usize).and_then(|count| {
-                    *count = count.checked_add(bytes)?;
-                    Some(())
-                });
-                counted.ok_or_else(|| value.clone())?;
-            }
-        }
-        let free = Free::new(blocks, &free_runs(&live));
-        tail_blocks.count(&live);
-        Ok(SpaceMap {
-            live,
-            tail_blocks,
-            free,
-            allocated: 0,
-            lent: 0,
-            lent_now: 0,
-            unrecorded: Blocks::default(),
-            recording: 0,
-            dead: VecDeque::new(),
-            unsynced: 0,
-            viewed: VecDeque::new(),
-            synced_stamp: 0,
-            views: BTreeMap::new(),
-            view_clock: 0,
-        })
+        let mut references = References::new(blocks);
+        values.into_iter().try_for_each(|value| references.count(value.borrow()))?;
+        Ok(references.into_map())
     }
 
     /// Bytes of the blocks allocated since the open.
@@ -435,6 +407,57 @@ impl SpaceMap {
 
     fn live_in(&self, block: u32) -> u16 {
         self.live.get(block as usize).copied().unwrap_or(0)
+    }
+}
+
+/// The references to the values of a data area, counted when it is opened.
+pub(crate) struct References {
+    live: Vec<u16>,
+    tail_blocks: TailBlocks,
+}
+
+impl References {
+    /// An area of so many blocks without values.
+    pub(crate) fn new(blocks: u32) -> References {
+        References { live: vec![0u16; blocks as usize], tail_blocks: TailBlocks::new(blocks) }
+    }
+
+    /// Counts a reference. `Err` is the value if it lies outside the area, or if too much refers to
+    /// it.
+    pub(crate) fn count(&mut self, value: &ValueRef) -> Result<(), ValueRef> {
+        for block in value.tail_blocks() {
+            self.tail_blocks.mark(block);
+        }
+        for (block, bytes) in parts(value) {
+            let counted = self.live.get_mut(block as usize).and_then(|count| {
+                *count = count.checked_add(bytes)?;
+                Some(())
+            });
+            counted.ok_or_else(|| value.clone())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn into_map(self) -> SpaceMap {
+        let References { live, mut tail_blocks } = self;
+        let free = Free::new(live.len() as u32, &free_runs(&live));
+        tail_blocks.count(&live);
+        SpaceMap {
+            live,
+            tail_blocks,
+            free,
+            allocated: 0,
+            lent: 0,
+            lent_now: 0,
+            unrecorded: Blocks::default(),
+            recording: 0,
+            dead: VecDeque::new(),
+            unsynced: 0,
+            viewed: VecDeque::new(),
+            synced_stamp: 0,
+            views: BTreeMap::new(),
+            view_clock: 0,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::shared_extent::shared_extent;
 use crate::checkpoint::{self, Header};
 use crate::error::{Corruption, Error, Result};
 use crate::group::{Group, LogEntry};
-use crate::io::{BLOCK, FileKind, OpenFile};
+use crate::io::{BLOCK, FileKind, OpenFile, Piece, ReadAhead};
 use crate::journal::{Block, Body, Moved, Record, RecordStream, Ring};
 use crate::state::Files;
 use crate::superblock::Superblock;
@@ -17,6 +17,7 @@ use crate::values::read_value;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The state that a directory holds.
@@ -305,6 +306,18 @@ async fn newest_checkpoint(
     Err(Corruption::new(first.kind, 0, first.size(), expected, reasons.join("; ")).into())
 }
 
+/// The bytes of these blocks in the journal, at most 1 MiB at a time.
+fn places(ring: Ring, first: u64, last: u64) -> impl Iterator<Item = Range<u64>> + Send {
+    let mut next = first;
+    std::iter::from_fn(move || {
+        let left = (last + 1).checked_sub(next).filter(|left| *left > 0)?;
+        let count = ring.contiguous(next, left.min(256));
+        let at = ring.offset(next);
+        next += count;
+        Some(at..at + count * BLOCK as u64)
+    })
+}
+
 struct Replay<'a> {
     files: &'a Files,
     ring: Ring,
@@ -333,15 +346,14 @@ impl Replay<'_> {
     /// in flight and are missing.
     async fn run(&mut self, end: u64, progress: &mut OpenProgress) -> Result<()> {
         let (start, _) = self.reached;
-        while self.reached.0 < end {
-            progress.at("journal blocks replayed", self.reached.0 - start, end - start);
+        let mut ahead = ReadAhead::new(&self.files.journal, places(self.ring, start + 1, end));
+        while let Some(Piece { at, bytes }) = ahead.next().await {
             let (last, _) = self.reached;
-            let count = self.ring.contiguous(last + 1, (end - last).min(256));
-            let offset = self.ring.offset(last + 1);
-            let blocks = self.files.journal.read(offset, count as usize * BLOCK).await.ok();
-            for (at, sequence) in (last + 1..=last + count).enumerate() {
-                let bytes = blocks.as_ref().and_then(|blocks| blocks.chunks(BLOCK).nth(at));
-                let block = bytes.and_then(Block::decode);
+            progress.at("journal blocks replayed", last - start, end - start);
+            let count = (at.end - at.start) / BLOCK as u64;
+            let mut blocks = bytes.ok().unwrap_or_default().chunks(BLOCK);
+            for sequence in last + 1..=last + count {
+                let block = blocks.next().and_then(Block::decode);
                 let block = match block.filter(|block| block.header.sequence == sequence) {
                     Some(block) => block,
                     None => self.read_block(sequence).await?,

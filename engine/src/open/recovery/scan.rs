@@ -1,7 +1,7 @@
 //! One pass over the ring: which block each slot holds, and what the blocks say about one another.
 
 use super::progress::OpenProgress;
-use crate::io::{BLOCK, OpenFile};
+use crate::io::{BLOCK, OpenFile, Piece, ReadAhead, pieces};
 use crate::journal::{Block, Header, Ring};
 
 const READ_BYTES: u64 = 1 << 20;
@@ -64,13 +64,13 @@ impl Scan {
     ) -> Scan {
         let mut slots = Vec::with_capacity(ring.blocks() as usize);
         let total = ring.blocks() * BLOCK as u64;
-        for start in (0..total).step_by(READ_BYTES as usize) {
-            let end = total.min(start + READ_BYTES);
-            progress.at("bytes of the journal read", start, total);
-            match journal.read(start, (end - start) as usize).await {
-                Ok(buf) => slots.extend(buf.chunks(BLOCK).map(|bytes| slot(bytes, incarnation))),
+        let mut ahead = ReadAhead::new(journal, pieces(0..total, READ_BYTES));
+        while let Some(Piece { at, bytes }) = ahead.next().await {
+            progress.at("bytes of the journal read", at.start, total);
+            match bytes {
+                Ok(bytes) => slots.extend(bytes.chunks(BLOCK).map(|b| slot(b, incarnation))),
                 Err(_) => {
-                    for offset in (start..end).step_by(BLOCK) {
+                    for offset in at.step_by(BLOCK) {
                         slots.push(read_slot(journal, offset, incarnation).await);
                     }
                 }
