@@ -7,34 +7,39 @@
 use crate::error::{Corruption, Error};
 use crate::group::Group;
 use crate::io::FileKind;
-use crate::types::{GroupId, ValueRef};
+use crate::types::{GroupId, LogId, ValueRef};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The error for two entries that overlap, if there are any. One of them is not what was written,
 /// and it cannot be known which.
 pub(super) fn shared_extent(groups: &BTreeMap<GroupId, Group>) -> Option<Error> {
-    let mut extents = Vec::new();
-    for group in groups.values() {
-        for entry in group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index)) {
-            let of = |segment: Range<u64>| (segment.start, segment.end, entry.id);
-            extents.extend(entry.extents().flat_map(ValueRef::segments).map(of));
-        }
-    }
+    let mut extents: Vec<(u64, u64)> =
+        segments(groups).map(|(_, segment)| (segment.start, segment.end)).collect();
     extents.sort_unstable();
-    let overlap = |pair: &&[(u64, u64, _)]| match pair {
-        [(_, end, _), (start, ..)] => end > start,
+    let overlap = |pair: &&[(u64, u64)]| match pair {
+        [(_, end), (start, _)] => end > start,
         _ => false,
     };
-    let [(_, _, one), (offset, end, other)] = extents.windows(2).find(overlap)? else {
-        return None;
-    };
+    let [_, (start, end)] = extents.windows(2).find(overlap)? else { return None };
+    let claims = segments(groups).filter(|(_, of)| of.start < *end && of.end > *start);
+    let log_ids: Vec<LogId> = claims.map(|(id, _)| id).collect();
     Some(Error::Corrupt(Corruption {
         file: FileKind::Data,
-        offset: *offset,
-        length: end - offset,
-        expected: format!("an extent of entry {other} alone"),
-        found: format!("entry {one}, which overlaps it"),
-        log_ids: vec![*one, *other],
+        offset: *start,
+        length: end - start,
+        expected: "an extent of one entry of the log".to_owned(),
+        found: format!("{log_ids:?}, which overlap"),
+        log_ids,
     }))
+}
+
+/// The bytes in the data area of each entry that must have them for itself.
+fn segments(groups: &BTreeMap<GroupId, Group>) -> impl Iterator<Item = (LogId, Range<u64>)> {
+    groups.values().flat_map(|group| {
+        let kept = group.log.entries().filter(|entry| group.keeps_extents_of(entry.id.index));
+        kept.flat_map(|entry| {
+            entry.extents().flat_map(ValueRef::segments).map(|segment| (entry.id, segment))
+        })
+    })
 }
