@@ -1,10 +1,10 @@
 //! The free blocks of the data area, and which of them the next value takes.
 //!
 //! Allocation goes on behind the last one as long as the run there lasts, so that values that are
-//! written together lie together. Then it goes on in the longest run. A value that fits into no run
-//! takes several, the longest first, so whole blocks are found whenever there are enough. Short runs
-//! are left alone until they have grown together with what is freed beside them: on an aged disk
-//! that makes fewer and longer writes than to fill the shortest first.
+//! written together lie together. Then it goes on in the longest run, as long as the largest value
+//! of late would fit there. On an aged disk it would not. Then small values would break up the runs
+//! that large ones need, so each takes the first run into which it fits. A value that fits into no
+//! run takes several, the longest first, so whole blocks are found whenever there are enough.
 //!
 //! Shared tails are packed into a run that is kept apart for them. It is filled from its first
 //! block to its last, by one group commit after another; each begins with a new block. The unused
@@ -16,6 +16,9 @@ use crate::value_ref::Run;
 
 /// The most blocks of a run that is kept apart for tails.
 const TAIL_BLOCKS: u32 = 64;
+
+/// What a block counts in [`Free::largest`].
+const ONE: u64 = 1 << 10;
 
 /// The run into which shared tails are packed.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,8 @@ pub(super) struct Free {
     free: u32,
     /// The block behind the last allocation.
     next: u32,
+    /// The blocks of the largest value of late, in fractions of [`ONE`].
+    largest: u64,
     tails: Option<Tails>,
 }
 
@@ -55,7 +60,7 @@ impl Free {
     pub(super) fn new(blocks: u32, runs: &[Run]) -> Free {
         let free = runs.iter().map(|run| run.blocks).sum();
         let runs = FreeRuns::new(blocks, runs.iter().copied());
-        Free { runs, free, next: 0, tails: None }
+        Free { runs, free, next: 0, largest: 0, tails: None }
     }
 
     /// Free blocks.
@@ -117,6 +122,9 @@ impl Free {
     /// Allocates whole blocks, more than zero: one run, or `several` if there is none. The caller
     /// has checked that there are enough.
     pub(super) fn allocate(&mut self, blocks: u32, several: &mut Vec<Run>) -> Option<Run> {
+        // A large value is forgotten as others come: half of it after 700 of them.
+        self.largest = self.largest.max(u64::from(blocks) * ONE);
+        self.largest -= self.largest / ONE;
         if let Some(run) = self.find(blocks) {
             self.take(run);
             self.next = run.end();
@@ -144,8 +152,10 @@ impl Free {
         if self.runs.free_from(self.next, blocks) == blocks {
             return Some(Run { first: self.next, blocks });
         }
-        let longest = self.runs.longest()?;
-        (longest.blocks >= blocks).then_some(Run { first: longest.first, blocks })
+        let longest = self.runs.length_of_longest();
+        let fits_the_largest = u64::from(longest) * ONE >= self.largest;
+        let run = self.runs.first(if fits_the_largest { longest } else { blocks })?;
+        (run.blocks >= blocks).then_some(Run { first: run.first, blocks })
     }
 
     /// Gives back what is kept for tails and not used.

@@ -53,13 +53,13 @@ impl Summary {
     }
 }
 
-/// A run of a known length: where it begins, or the part in which it lies.
+/// A run that is long enough: where it begins, or the part in which it lies.
 enum Found {
     At(u32),
     Inside(usize),
 }
 
-/// Where a run of `length` blocks is, in parts of `span` blocks that have one.
+/// Where the first run of at least `length` blocks is, in parts of `span` blocks that have one.
 fn find(parts: impl Iterator<Item = Summary>, span: u32, length: u32) -> Option<Found> {
     let (mut before, mut start) = (0, 0);
     for (number, part) in parts.enumerate() {
@@ -118,8 +118,17 @@ impl FreeRuns {
 
     /// The first of the longest runs.
     pub(super) fn longest(&self) -> Option<Run> {
-        let length = self.levels.last()?.first()?.longest;
-        if length == 0 {
+        self.first(self.length_of_longest())
+    }
+
+    /// How long the longest run is.
+    pub(super) fn length_of_longest(&self) -> u32 {
+        self.levels.last().and_then(|root| root.first()).map_or(0, |root| root.longest)
+    }
+
+    /// The first `length` blocks of the first run that has as many.
+    pub(super) fn first(&self, length: u32) -> Option<Run> {
+        if length == 0 || self.length_of_longest() < length {
             return None;
         }
         let mut node = 0;
@@ -253,6 +262,11 @@ mod tests {
         let longest = expected.iter().map(|run| run.blocks).max().unwrap_or(0);
         let first = expected.iter().find(|run| run.blocks == longest).copied();
         assert_eq!(runs.longest(), first);
+        for length in [1, 2, 5, 64, 65, 600, longest, longest + 1] {
+            let first = expected.iter().find(|run| run.blocks >= length);
+            let first = first.map(|run| Run { blocks: length, ..*run }).filter(|_| length > 0);
+            assert_eq!(runs.first(length), first);
+        }
         for run in &expected {
             assert_eq!(runs.free_from(run.first, u32::MAX), run.blocks);
             assert_eq!(runs.free_from(run.first, 1), 1);

@@ -62,18 +62,50 @@ fn a_value_finds_space_wherever_the_number_of_free_blocks_suffices() {
     assert_eq!(map.free_bytes(), 50 * BLOCK_BYTES);
 }
 
-#[test]
-fn a_value_takes_the_longest_runs() {
-    // Free: 2 blocks at 1, 5 at 4, 3 at 10, 4 at 14.
+/// A map of 20 blocks. Free: 2 blocks at 1, 5 at 4, 3 at 10, 4 at 14.
+fn holes() -> SpaceMap {
     let used = [0u32, 3, 9, 13, 18, 19];
     let values: Vec<ValueRef> = used
         .iter()
         .map(|block| ValueRef::contiguous(u64::from(*block) * BLOCK_BYTES, BLOCK, 0).unwrap())
         .collect();
-    let mut map = SpaceMap::of(20, &values).unwrap();
-    assert_eq!(runs(&map.allocate(7 * BLOCK, 0).unwrap()), [(4, 5), (14, 2)]);
+    SpaceMap::of(20, &values).unwrap()
+}
+
+#[test]
+fn a_value_takes_the_longest_run_where_the_largest_of_late_would_fit() {
+    let mut map = holes();
+    assert_eq!(runs(&map.allocate(BLOCK, 0).unwrap()), [(4, 1)]);
+    assert_eq!(runs(&map.allocate(3 * BLOCK, 0).unwrap()), [(5, 3)], "behind the last one");
+    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(14, 2)]);
+}
+
+/// The story: on an aged disk with values of many sizes, small values were put into the longest
+/// runs as well, and broke them up. Large values then took several runs each, and with them writes.
+#[test]
+fn a_small_value_breaks_up_no_run_that_large_ones_need() {
+    let mut map = holes();
+    let large = map.allocate(7 * BLOCK, 0).unwrap();
+    assert_eq!(runs(&large), [(4, 5), (14, 2)], "the longest first");
     assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(16, 2)], "behind the last one");
+    assert_eq!(runs(&map.allocate(BLOCK, 0).unwrap()), [(1, 1)], "the first that fits");
     assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(10, 2)]);
+    // The large one is forgotten.
+    let mut map = holes();
+    let large = map.allocate(5 * BLOCK, 0).unwrap();
+    map.unlink(&large);
+    settle(&mut map, 1);
+    for sequence in 2..2000 {
+        let small = map.allocate(BLOCK, 0).unwrap();
+        map.unlink(&small);
+        settle(&mut map, sequence);
+    }
+    let mut firsts: Vec<u32> = Vec::new();
+    for _ in 0..3 {
+        firsts.extend(map.allocate(2 * BLOCK, 0).unwrap().runs().map(|run| run.first));
+    }
+    assert_eq!(firsts.len(), 3);
+    assert!(!firsts.contains(&1), "{firsts:?}: the shortest run comes last");
 }
 
 #[test]
