@@ -153,6 +153,13 @@ impl SpaceMap {
         u64::from(reserve.saturating_sub(self.lent)) * BLOCK_BYTES
     }
 
+    /// What clients' writes may take. Dead blocks that only wait for a sync count as free, up to half
+    /// of the reserve: until the sync, writes use that half.
+    pub(crate) fn writable_bytes(&self) -> u64 {
+        let reserve = self.reserve_bytes();
+        (self.free_bytes() + self.reclaimable_bytes().min(reserve / 2)).saturating_sub(reserve)
+    }
+
     /// Free bytes beyond the reserve.
     pub(crate) fn unreserved_bytes(&self) -> u64 {
         self.free_bytes().saturating_sub(self.reserve_bytes())

@@ -54,7 +54,7 @@ impl Engine {
         state.check_open()?;
         let area = shared.facts.checkpoint_capacity;
         if need.puts {
-            let (free, capacity) = (state.space.unreserved_bytes(), state.space.capacity_bytes());
+            let (free, capacity) = (state.space.writable_bytes(), state.space.capacity_bytes());
             if free < need.bytes {
                 self.space_is_refused(&mut state);
                 return Err(Error::Full { needed: need.bytes, free, capacity });

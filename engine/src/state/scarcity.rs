@@ -7,9 +7,13 @@ use tokio::time::Instant;
 
 /// Below this part of the area, free space is scarce whatever is written.
 const SCARCE_PART: u64 = 16;
-/// A sync is worth its cost once it brings back this part of what is free. So a full area does not
-/// sync for each block that dies.
+/// A sync is worth its cost once it brings back this part of what is free, and this part of the
+/// reserve: until then, clients' writes use the reserve (see [`SpaceMap::writable_bytes`]). So a
+/// full area does not sync for each block that dies.
+///
+/// [`SpaceMap::writable_bytes`]: crate::space::SpaceMap::writable_bytes
 const WORTH_PART: u64 = 2;
+const WORTH_RESERVE_PART: u64 = 4;
 /// Free space is scarce where it would last no longer than this.
 const SCARCE_TIME: Duration = Duration::from_secs(1);
 
@@ -32,7 +36,8 @@ impl State {
     /// Whether dead blocks are wanted that only need to be recorded and synced.
     pub(crate) fn space_wants_sync(&self) -> bool {
         let reclaimable = self.space.reclaimable_bytes();
-        let worth = reclaimable >= self.space.unreserved_bytes() / WORTH_PART;
+        let worth = reclaimable >= self.space.unreserved_bytes() / WORTH_PART
+            && reclaimable >= self.space.reserve_bytes() / WORTH_RESERVE_PART;
         reclaimable > 0 && self.is_scarce() && (worth || self.scarcity.refused)
     }
 

@@ -76,7 +76,7 @@ impl Compactor {
 
     fn room(&self) -> Room {
         let space = &self.shared.state.lock().space;
-        Room { free: space.unreserved_bytes(), area: space.capacity_bytes() }
+        Room { free: space.writable_bytes(), area: space.capacity_bytes() }
     }
 
     /// Whether there is enough to gain, and blocks for it.
