@@ -20,14 +20,15 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most group commits in flight, and how many of them may be of few bytes.
+/// The most group commits in flight.
 const IN_FLIGHT: usize = 16;
-const FEW_IN_FLIGHT: usize = 4;
+/// With so many bytes in flight, no further group commit begins: buffers, and the time that a write
+/// waits for others, stay bounded.
+const MOST_BYTES: u64 = 32 << 20;
 /// With so many bytes waiting, another group commit begins beside those in flight: a larger write
-/// would hardly be cheaper.
+/// would hardly be cheaper, and on an aged disk it would be many small ones, whose slowest all wait
+/// for.
 const ENOUGH_BYTES: u64 = 128 << 10;
-/// With so many, it also begins beside [`FEW_IN_FLIGHT`].
-const MANY_BYTES: u64 = 512 << 10;
 /// Below this many bytes, a group commit waits for those in flight unless they are smaller: it would
 /// be mostly padding.
 const FEW_BYTES: u64 = 16 << 10;
@@ -159,9 +160,8 @@ impl Writer {
             return None;
         }
         let waiting = state.queue.bytes();
-        let many = self.in_flight.len() >= FEW_IN_FLIGHT && waiting < MANY_BYTES;
         let beside = !self.in_flight.is_empty();
-        if many || (beside && !worth_beginning(waiting, self.in_flight_bytes)) {
+        if beside && !worth_beginning(waiting, self.in_flight_bytes) {
             return None;
         }
         let flush = std::mem::take(&mut state.queue.flush);
@@ -445,7 +445,8 @@ fn capture(state: &mut State) -> Capture {
 /// and become one; where little is under way, nothing waits for long.
 fn worth_beginning(waiting: u64, in_flight: u64) -> bool {
     let enough = waiting >= ENOUGH_BYTES;
-    enough || (waiting >= in_flight && (waiting >= FEW_BYTES || in_flight < FEW_BYTES))
+    in_flight < MOST_BYTES
+        && (enough || (waiting >= in_flight && (waiting >= FEW_BYTES || in_flight < FEW_BYTES)))
 }
 
 #[cfg(test)]
@@ -461,5 +462,7 @@ mod tests {
         // 100 requests of 256 bytes are one group commit after another.
         assert!(!worth_beginning(kib(8), kib(17)) && !worth_beginning(100, kib(25)));
         assert!(worth_beginning(kib(16), kib(16)));
+        // A disk that falls behind what is applied gets no more than a bounded part of the queue.
+        assert!(!worth_beginning(kib(32 << 10), kib(32 << 10)));
     }
 }
