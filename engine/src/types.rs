@@ -523,6 +523,8 @@ impl EngineStatus {
     /// are so large that they would be a good part of what is written. At most an eighth of the
     /// data area: the log cannot be purged further than a checkpoint covers.
     pub fn checkpoint_interval_bytes(&self, least: u64) -> u64 {
-        least.max(self.index_bytes.saturating_mul(CHECKPOINT_WORTH)).min(self.data_bytes / 8)
+        // The log's records are left out: the checkpoint is what lets them go.
+        let state = self.index_bytes.saturating_sub(self.index_log_bytes);
+        least.max(state.saturating_mul(CHECKPOINT_WORTH)).min(self.data_bytes / 8)
     }
 }

@@ -49,6 +49,16 @@ impl Blocks {
         }
     }
 
+    /// Takes at most so many of the last run.
+    fn pop(&mut self, most: u32) -> Option<Run> {
+        let last = self.0.last_mut()?;
+        if last.blocks <= most {
+            return self.0.pop();
+        }
+        last.blocks -= most;
+        Some(Run { first: last.end(), blocks: most })
+    }
+
     fn bytes(&self) -> u64 {
         self.0.iter().map(|run| u64::from(run.blocks)).sum::<u64>() * BLOCK_BYTES
     }
@@ -372,17 +382,21 @@ impl SpaceMap {
         }
     }
 
-    /// Frees blocks whose death is recorded and synced and that no view can reach: at most so many
-    /// runs. Returns them; nothing once all are free.
-    pub(crate) fn release(&mut self, most: usize) -> Vec<Run> {
+    /// Frees blocks whose death is recorded and synced and that no view can reach: at most so many.
+    /// Returns them; nothing once all are free.
+    pub(crate) fn release(&mut self, mut most: u32) -> Vec<Run> {
         let oldest_view = self.views.keys().next().copied().unwrap_or(u64::MAX);
         let mut freed = Vec::new();
         // A view made at clock c sees the blocks that lived then: those whose deaths were recorded
         // at c or later.
         while let Some(dead) = self.viewed.front_mut().filter(|dead| dead.view < oldest_view) {
-            let left = dead.blocks.0.len().saturating_sub(most - freed.len());
-            freed.extend(dead.blocks.0.drain(left..));
-            if left > 0 {
+            while most > 0
+                && let Some(run) = dead.blocks.pop(most)
+            {
+                most -= run.blocks;
+                freed.push(run);
+            }
+            if !dead.blocks.is_empty() {
                 break;
             }
             self.lent -= dead.lent;

@@ -109,6 +109,25 @@ fn a_small_value_breaks_up_no_run_that_large_ones_need() {
 }
 
 #[test]
+fn a_step_frees_no_more_blocks_than_it_may_though_they_are_one_run() {
+    let mut map = map(100);
+    let value = map.allocate(50 * BLOCK, 0).unwrap();
+    map.unlink(&value);
+    record(&mut map, 1);
+    map.synced(1);
+    let mut freed = Vec::new();
+    loop {
+        let step = map.release(20);
+        if step.is_empty() {
+            break;
+        }
+        freed.push(step.iter().map(|run| run.blocks).sum::<u32>());
+    }
+    assert_eq!(freed, [20, 20, 10]);
+    assert_eq!(map.free_bytes(), 100 * BLOCK_BYTES);
+}
+
+#[test]
 fn values_of_one_group_commit_lie_together_on_a_fresh_disk() {
     let mut map = map(1024);
     let mut blocks = BTreeSet::new();

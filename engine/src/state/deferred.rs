@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 /// The most bytes of deferred values. A write of so many costs little more than a smaller one.
 const DEFERRED_BYTES: u64 = 1 << 20;
 
-/// Runs that are freed at once: the lock is held for half a millisecond.
-const RELEASED_RUNS: usize = 1024;
+/// Blocks that are freed at once: the lock is held for at most half a millisecond, even if each is a
+/// run of its own.
+const RELEASED_BLOCKS: u32 = 1024;
 
 /// Values to be written later, by the offset of their first byte.
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl State {
     /// Frees some of the dead blocks whose death is recorded and synced, and forgets deferred values
     /// in them. False once all are free.
     fn release_some(&mut self) -> bool {
-        let mut freed = self.space.release(RELEASED_RUNS);
+        let mut freed = self.space.release(RELEASED_BLOCKS);
         if freed.is_empty() {
             return false;
         }

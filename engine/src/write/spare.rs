@@ -32,9 +32,20 @@ impl SpareBuffers {
         spare.unwrap_or_else(|| AlignedBuf::zeroed(capacity)).resized(bytes)
     }
 
-    /// Keeps a buffer, if there is room for it.
+    /// Keeps a buffer, if there is room for it. Larger ones make room: they were used by another
+    /// load, or are too many.
     pub(super) fn put(&mut self, buf: AlignedBuf) {
         let capacity = buf.capacity();
+        while self.bytes + capacity > KEPT_BYTES
+            && let Some(mut larger) = self.buffers.last_entry()
+            && *larger.key() > capacity
+        {
+            self.bytes -= *larger.key();
+            larger.get_mut().pop();
+            if larger.get().is_empty() {
+                larger.remove();
+            }
+        }
         if (1..=BUFFER_BYTES).contains(&capacity) && self.bytes + capacity <= KEPT_BYTES {
             self.bytes += capacity;
             self.buffers.entry(capacity).or_default().push(buf);
@@ -58,6 +69,20 @@ mod tests {
         let again = spare.take(2 * BLOCK + 1);
         assert_eq!((again.as_ptr(), again.len()), (at, 3 * BLOCK));
         assert_eq!(spare.bytes, 0);
+    }
+
+    /// The story: after a burst of large writes, small ones found all the room taken for ever, and
+    /// each had fresh memory.
+    #[test]
+    fn buffers_of_large_writes_make_room_for_those_of_small_ones() {
+        let mut spare = SpareBuffers::default();
+        let large = KEPT_BYTES / BUFFER_BYTES;
+        (0..large).for_each(|_| spare.put(AlignedBuf::zeroed(BUFFER_BYTES)));
+        let small = spare.take(BLOCK);
+        let at = small.as_ptr();
+        spare.put(small);
+        assert_eq!(spare.take(BLOCK).as_ptr(), at);
+        assert_eq!(spare.bytes, KEPT_BYTES - BUFFER_BYTES);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::coalesce::coalesce;
 use super::spare::SpareBuffers;
 use crate::checkpoint::{Capture, CapturedGroup};
 use crate::error::Result;
-use crate::io::{AlignedBuf, BLOCK, IoFuture};
+use crate::io::{AlignedBuf, BLOCK, IoFuture, yield_once};
 use crate::journal::{self, Header, Packer, Payload, Record};
 use crate::space::NewlyDead;
 use crate::state::{Op, PendingAck, Queued, Shared, State};
@@ -116,6 +116,10 @@ impl Writer {
                 && let Some(group_commit) = self.next_group_commit()
             {
                 self.write(group_commit).await;
+                if !self.shared.state.lock().queue.is_empty() {
+                    // The device writes this one while the next is filled.
+                    yield_once().await;
+                }
                 continue;
             }
             if self.in_flight.is_empty() && self.finished() {
