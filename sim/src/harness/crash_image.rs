@@ -16,9 +16,7 @@ use crate::check::crash_image::{self, CrashImage};
 use crate::disk::{Files, SimDisk};
 use bytes::Bytes;
 use cairn_clients::Violation;
-use cairn_engine::{
-    Engine, KernelBootId, KeyEntry, LogId, MemberState, Mode, Options, ValueRef,
-};
+use cairn_engine::{Engine, KernelBootId, KeyEntry, LogId, MemberState, Mode, Options, ValueRef};
 use cairn_raft::GROUP;
 use madsim::runtime::{Handle, NodeHandle};
 use rand::RngExt;

@@ -76,9 +76,9 @@ pub(super) fn as_written(machine: &Machine, at: &ValueRef) -> bool {
 
 /// Whether the bytes at a value's place are its own.
 pub(super) fn matches(disk: &SimDisk, at: &ValueRef) -> bool {
-    let parts = at.segments().map(|part| {
-        disk.bytes(FileKind::Data, part.start, (part.end - part.start) as usize)
-    });
+    let parts = at
+        .segments()
+        .map(|part| disk.bytes(FileKind::Data, part.start, (part.end - part.start) as usize));
     let bytes: Option<Vec<_>> = parts.collect();
     bytes.is_some_and(|bytes| xxh3_128(&bytes.concat()) == at.hash)
 }
