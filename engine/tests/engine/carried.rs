@@ -181,3 +181,39 @@ fn a_value_that_died_while_it_waited_is_not_put_over_another() {
         assert!(stored(&disk.bytes(FileKind::Data), &at) == filled(free, 3), "opened over");
     });
 }
+
+/// An open puts carried values at their places, and its first block says that they are there. The
+/// next block makes the next open believe that. If the values were only written by then, a power cut
+/// that takes them and leaves the blocks would lose them.
+#[test]
+fn what_an_open_puts_at_its_place_outlives_a_power_cut() {
+    run(async {
+        let (disk, engine) = patient().await;
+        for index in 0..5 {
+            put_one(&engine, index, "key", filled(300, index)).await.unwrap();
+        }
+        drop(engine);
+        disk.kill(|| 0);
+        let engine = reopen(&disk).await;
+        disk.hold(FileKind::Data);
+        let syncs = || disk.core.lock().unwrap().syncs;
+        let before = syncs();
+        let mut next = Box::pin(append(&engine, vec![entry(5, filled(300, 5))]));
+        assert!(futures::poll!(&mut next).is_pending());
+        // Its block is written and synced; the sync of the data area does not end.
+        until("both syncs began", || syncs() >= before + 2).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        drop(next);
+        drop(engine);
+        disk.reboot(Cache::Volatile, || 1);
+        let engine = reopen(&disk).await;
+        assert_eq!(engine.log_bounds(GROUP).last, Some(id(5)), "the block is there");
+        for index in 0..6 {
+            let at = &engine.values_of(GROUP, index).unwrap()[0];
+            let found = stored(&disk.bytes(FileKind::Data), at);
+            assert!(found == filled(300, index), "value {index}");
+        }
+    });
+}

@@ -240,20 +240,27 @@ fn a_value_that_waits_to_be_written_does_not_move() {
 fn a_value_that_moves_during_a_read_is_read_at_its_new_place() {
     run(async {
         let (disk, engine) = filled_engine().await;
-        let before = entry_of(&engine, 10);
+        // The value that has the byte which a misread flips.
+        let is_misread = |at: u64| (at..at + LEN as u64).contains(&(at / 4096 * 4096 + 1000));
+        let number = (0..VALUES)
+            .filter(stays)
+            .find(|number| is_misread(entry_of(&engine, *number).value.offset()))
+            .unwrap();
+        let before = entry_of(&engine, number);
         {
             let mut core = disk.core.lock().unwrap();
             core.slow_reads = true;
             core.misread = vec![(FileKind::Data, before.value.offset() / 4096)];
         }
-        let name = key(10);
+        let name = key(number);
         let mut read = Box::pin(engine.get(GROUP, name.as_bytes()));
         assert!(futures::poll!(&mut read).is_pending());
+        assert!(disk.core.lock().unwrap().misread.is_empty());
         delete_others(&engine).await;
         compact(&engine).await;
         overwrite_free_space(&engine).await;
-        assert_ne!(stored(&disk.bytes(FileKind::Data), &before.value), filled(LEN, 10));
-        assert_eq!(read.await.unwrap(), Some((entry_of(&engine, 10), filled(LEN, 10))));
+        assert_ne!(stored(&disk.bytes(FileKind::Data), &before.value), filled(LEN, number));
+        assert_eq!(read.await.unwrap(), Some((entry_of(&engine, number), filled(LEN, number))));
         assert_eq!(engine.status().corrupt_values, 0);
     });
 }

@@ -23,6 +23,7 @@ mod inspect;
 mod install;
 mod lost_identity;
 mod misreads;
+mod queue;
 mod reuse;
 mod salvage;
 mod snapshots;

@@ -416,6 +416,7 @@ impl RingLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn ring() -> Option<(Ring, RingLoop)> {
         let ring = Ring::new();
@@ -446,7 +447,9 @@ mod tests {
             tokio::spawn(ring_loop.run());
             let device = ring.attach(tempfile::tempfile().unwrap(), 1 << 20);
             let writes = (0..1000).map(|i| device.write(i % 256 * 4096, AlignedBuf::zeroed(4096)));
-            let written = futures::future::join_all(writes).await;
+            let written = futures::future::join_all(writes);
+            // The limit only turns a hang into a failure.
+            let written = tokio::time::timeout(Duration::from_secs(60), written).await.unwrap();
             device.sync().await.unwrap();
             written
         });
