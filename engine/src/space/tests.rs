@@ -109,6 +109,29 @@ fn a_small_value_breaks_up_no_run_that_large_ones_need() {
 }
 
 #[test]
+fn what_waits_for_a_sync_counts_as_free_up_to_half_of_the_reserve() {
+    // The reserve is 10 blocks.
+    let mut map = map(160);
+    let kept = map.allocate(130 * BLOCK, 0).unwrap();
+    let dies: Vec<ValueRef> = (0..20).map(|_| map.allocate(BLOCK, 0).unwrap()).collect();
+    assert_eq!((map.free_bytes(), map.writable_bytes()), (10 * BLOCK_BYTES, 0));
+    dies[..3].iter().for_each(|value| map.unlink(value));
+    assert_eq!(map.writable_bytes(), 3 * BLOCK_BYTES);
+    dies[3..].iter().for_each(|value| map.unlink(value));
+    assert_eq!(map.writable_bytes(), 5 * BLOCK_BYTES);
+    record(&mut map, 1);
+    assert_eq!(map.writable_bytes(), 5 * BLOCK_BYTES);
+    let view = map.view_begins();
+    map.unlink(&kept);
+    record(&mut map, 2);
+    release(&mut map, 2);
+    assert_eq!(map.writable_bytes(), 20 * BLOCK_BYTES, "no sync ends a view");
+    map.view_ends(view);
+    release(&mut map, 2);
+    assert_eq!(map.writable_bytes(), 150 * BLOCK_BYTES);
+}
+
+#[test]
 fn a_step_frees_no_more_blocks_than_it_may_though_they_are_one_run() {
     let mut map = map(100);
     let value = map.allocate(50 * BLOCK, 0).unwrap();
