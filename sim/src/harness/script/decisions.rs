@@ -4,11 +4,12 @@
 use super::loss::{CONTRADICTED, DISCARDED};
 use super::stage::{Played, Stage};
 use super::{Scenario, UNSYNCED_LOST, three, three_or_five};
+use crate::harness::crash_image;
 use crate::harness::finale::{STOPPED, UNSAFE_RECOVERY};
 use crate::harness::plan::Plan;
 use cairn_clients::Violation;
 use cairn_clients::workload::Profile;
-use cairn_engine::LogId;
+use cairn_engine::{LogId, MemberState};
 use cairn_raft::GROUP;
 use std::time::Duration;
 
@@ -213,6 +214,9 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.kill(third);
     let end = |member: usize| stage.status(member).and_then(|status| status.last_log);
     let before = end(leader);
+    // The cut may have left the flag as it is cleared, behind a sync of all that was acknowledged.
+    let recovers = crash_image::starts_as(&stage.cluster, stage.machine(member)?).await
+        == Some(MemberState::Recovering);
     stage.start(&[member]).await;
     let has_epoch = || end(leader) > before && end(member) == end(leader);
     stage.until("the record of its boot epoch in its log", has_epoch).await?;
@@ -222,8 +226,8 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.start(&[third]).await;
     stage.until("a node that serves", || stage.node(third).is_some()).await?;
     if !uncommitted {
-        // The leader was faster.
-        judge_recovered(&stage, member, counted, before);
+        // The leader was faster, or there was nothing to recover.
+        judge_active(&stage, member, counted, before.filter(|_| recovers));
         stage.start(&[leader]).await;
         return stage.active(&stage.all()).await;
     }
@@ -250,16 +254,16 @@ async fn epoch_in_the_log(mut stage: Stage) -> Played {
     stage.active(&stage.all()).await
 }
 
-/// A member that is active again holds the last entry that it had counted as stored, and has
-/// applied its boot-epoch record, which came after `before`.
-fn judge_recovered(stage: &Stage, member: usize, counted: Option<LogId>, before: Option<LogId>) {
+/// A member that is active holds the last entry that it had counted as stored. If it recovered, it
+/// has applied its boot-epoch record, which came after `before`.
+fn judge_active(stage: &Stage, member: usize, counted: Option<LogId>, before: Option<LogId>) {
     let Some(node) = stage.node(member) else { return };
     let (engine, applied) = (node.engine(), node.replica().status().applied);
     let holds = |last: LogId| {
         let purged = engine.log_bounds(GROUP).purged.is_some_and(|id| id.index >= last.index);
         purged || engine.log_id_at(GROUP, last.index) == Some(last)
     };
-    if !counted.is_none_or(holds) || applied <= before {
+    if !counted.is_none_or(holds) || before.is_some_and(|before| applied <= Some(before)) {
         let detail = format!(
             "member {member} is active; it had counted {counted:?}, its boot-epoch record comes after {before:?}, and \
              it has applied {applied:?}"
