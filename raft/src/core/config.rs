@@ -26,7 +26,8 @@ pub struct ReplicaConfig {
     pub log_retain_bytes: u64,
     /// At most about this many applied entries are kept.
     pub log_retain_entries: u64,
-    /// A checkpoint is taken after this many bytes of entries, at most an eighth of the data area.
+    /// A checkpoint is taken after this many bytes of entries, or more if checkpoints are large; at
+    /// most an eighth of the data area.
     pub checkpoint_bytes: u64,
     /// A checkpoint is taken when the journal is fuller than this, in hundredths.
     pub checkpoint_journal_percent: u64,
