@@ -60,7 +60,7 @@ impl EngineLog {
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
-        let upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None };
+        let upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None, held: false };
         let upkeep = Arc::new(Mutex::new(upkeep));
         let log = EngineLog { engine, puts, space: Arc::default(), ended: Arc::default(), upkeep };
         let (ended, upkeep) = (&log.ended, Arc::clone(&log.upkeep));
@@ -140,8 +140,12 @@ impl EngineLog {
         Ok(self.engine.get(GROUP, key).await?.map(|(_, value)| value))
     }
 
-    /// Takes a checkpoint now, and purges all that is applied but about `keep_bytes`. So the log
-    /// does neither by itself soon.
+    /// From now on the log takes no checkpoint by itself, and purges only as far as others cover.
+    pub async fn hold_checkpoints(&self) {
+        self.upkeep.lock().await.held = true;
+    }
+
+    /// Takes a checkpoint now, and purges all that is applied but about `keep_bytes`.
     ///
     /// # Errors
     /// The engine's.
@@ -247,6 +251,8 @@ struct Upkeep {
     retain_bytes: u64,
     /// The newest checkpoint's position, and the bytes that users had written by then.
     checkpoint: Option<(LogId, u64)>,
+    /// It takes no checkpoint by itself.
+    held: bool,
 }
 
 impl Upkeep {
@@ -261,7 +267,7 @@ impl Upkeep {
         let status = self.engine.status();
         let since = self.checkpoint.map_or(0, |(_, written)| written);
         let written = status.user_bytes_written.saturating_sub(since);
-        written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
+        !self.held && written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
     }
 
     /// The entry to purge through so that `keep_bytes` remain: as far as a checkpoint covers the

@@ -38,7 +38,7 @@ pub struct Arguments {
     keys: u64,
     /// Size in MiB of the engine's directory. Less than a quarter of the data area should be free:
     /// above that, compaction begins late.
-    #[arg(long, default_value_t = 6144)]
+    #[arg(long, default_value_t = 7680)]
     size_mib: u64,
     /// Rounds of each line. The ratios are medians.
     #[arg(long, default_value_t = 5)]
@@ -86,6 +86,9 @@ pub async fn run(arguments: Arguments) -> Result<Report> {
     let step = Step::new("filling");
     let sizes = ValueBytes::Fixed(arguments.value_bytes);
     Putter::fill(&bench.log, &bench.payloads, sizes, arguments.depth).await?;
+    // So that they run only where they are measured.
+    bench.log.hold_checkpoints().await;
+    bench.age().await?;
 
     let mut scrub = Scrub::new(&engine, arguments.scrub_mib << 20);
     let mut sparse = Sparse::new(&bench.log, &bench.payloads, arguments.small_values);
@@ -155,7 +158,6 @@ fn work(report: &mut Report, arguments: &Arguments, measured: &Measured) {
     let counts = |phases: &[Phase], count: fn(&Phase) -> u64| -> Vec<u64> {
         phases.iter().map(count).collect()
     };
-    // Else the data area is too small for the disk's speed: a checkpoint is due after an eighth of it.
     let disturbed = counts(&measured.alone, |phase| phase.checkpoints + phase.moved_bytes);
     report.check(
         "nothing ran beside puts alone",

@@ -5,7 +5,7 @@
 
 use super::scrub::Scrub;
 use anyhow::{Context, Result};
-use cairn_engine::Engine;
+use cairn_engine::{Engine, GroupId};
 use cairn_experiments::{EngineLog, Limit, Payloads, Putter, Samples, Worker, drive};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+const GROUP: GroupId = GroupId(0);
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Clients that delete.
 const DELETERS: u64 = 10;
@@ -39,6 +40,20 @@ pub(super) struct Phase {
 }
 
 impl Bench {
+    /// Overwrites keys until all that is free lies between other values: on a fresh area the first
+    /// puts are faster than all later ones.
+    pub(super) async fn age(&self) -> Result<()> {
+        let target = 2 * self.engine().status().space.free;
+        let began = self.engine().status().user_bytes_written;
+        let mut seed = 0;
+        while self.engine().status().user_bytes_written - began < target {
+            self.write(super::RETAINED_LOG_BYTES, seed).await?;
+            self.log.trim(super::RETAINED_LOG_BYTES).await?;
+            seed += 1;
+        }
+        Ok(())
+    }
+
     pub(super) async fn alone(&self, seed: u64) -> Result<Phase> {
         self.begin().await?;
         self.beside(seed, async { Ok(()) }).await
@@ -84,19 +99,34 @@ impl Bench {
         self.log.engine()
     }
 
-    /// Each phase begins with as much log as a node keeps, and a new checkpoint, so that none is
-    /// due while it lasts.
+    /// Each phase begins with as much log as a node keeps, and a new checkpoint: purges come in each
+    /// of them alike.
     async fn begin(&self) -> Result<()> {
-        self.log.trim(super::RETAINED_LOG_BYTES).await
+        let keep_bytes = super::RETAINED_LOG_BYTES;
+        let missing = keep_bytes.saturating_sub(self.engine().log_bytes(GROUP));
+        if missing > 0 {
+            self.write(missing, missing).await?;
+        }
+        self.log.trim(keep_bytes).await
+    }
+
+    /// Puts about so many bytes.
+    async fn write(&self, bytes: u64, seed: u64) -> Result<()> {
+        let limit = Limit::Operations(bytes.div_ceil(self.value_bytes.max(1) as u64));
+        drive(self.putters(seed), limit).await?;
+        Ok(())
+    }
+
+    fn putters(&self, seed: u64) -> Vec<Putter> {
+        Putter::many(&self.log, &self.payloads, self.value_bytes, self.depth, seed)
     }
 
     /// Puts for the whole phase, and `work` in the measured time. It is dropped when the puts end.
     async fn beside(&self, seed: u64, work: impl Future<Output = Result<()>>) -> Result<Phase> {
-        let putters = Putter::many(&self.log, &self.payloads, self.value_bytes, self.depth, seed);
         let limit = Limit::Time { warm_up: WARM_UP, measured: self.measured };
         let mut before = None;
         let puts = {
-            let mut puts = pin!(drive(putters, limit));
+            let mut puts = pin!(drive(self.putters(seed), limit));
             let work = async {
                 tokio::time::sleep(WARM_UP).await;
                 before = Some(self.engine().status());
@@ -111,6 +141,24 @@ impl Bench {
             }
         };
         let (before, after) = (before.context("no time was measured")?, self.engine().status());
+        eprintln!(
+            "DEBUG {} p99 {:.0} moved {} before {} syncs {} cps {} free {}->{} padding {}->{} dead {:?} ",
+            std::fs::read_to_string("/proc/uptime")?.split(' ').next().unwrap_or_default(),
+            puts.quantile_us(0.99),
+            after.moved_bytes - before.moved_bytes,
+            before.moved_bytes,
+            after.syncs - before.syncs,
+            after.checkpoints - before.checkpoints,
+            before.space.free >> 20,
+            after.space.free >> 20,
+            before.space.padding >> 20,
+            after.space.padding >> 20,
+            (
+                before.space.dead_unrecorded >> 20,
+                before.space.dead_unsynced >> 20,
+                before.space.dead_viewed >> 20
+            )
+        );
         Ok(Phase {
             puts,
             checkpoints: after.checkpoints - before.checkpoints,

@@ -10,6 +10,7 @@ use cairn_experiments::{EngineLog, Payloads};
 use futures::{StreamExt, TryStreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::time::Duration;
 
 /// Bytes of a small value: the least, and the most.
 const SMALL_BYTES: std::ops::RangeInclusive<usize> = 250..=1024;
@@ -17,6 +18,9 @@ const SMALL_BYTES: std::ops::RangeInclusive<usize> = 250..=1024;
 const KEPT: u64 = 4;
 /// Concurrent changes.
 const DEPTH: usize = 400;
+/// After so many syncs in which nothing moved, compaction has ended.
+const IDLE_SYNCS: u32 = 3;
+const SYNC_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The small values.
 pub(super) struct Sparse {
@@ -54,13 +58,32 @@ impl Sparse {
             status.moved_bytes == before,
             "compaction began too early: make fewer small values"
         );
+        eprintln!(
+            "DEBUG made: free {} padding {} log {} moved {}",
+            status.space.free >> 20,
+            status.space.padding >> 20,
+            status.space.log >> 20,
+            status.moved_bytes
+        );
         let free = status.space.free as f64 / status.data_bytes as f64 * 100.0;
         self.free_percent = self.free_percent.min(free);
         Ok(())
     }
 
-    /// Deletes the small values that are left, so that nothing is left to compact.
+    /// Lets compaction end, and deletes the small values that are left: the next phases have nothing
+    /// to compact. A plan whose values were deleted under it would make compaction pause.
     pub(super) async fn remove(&self) -> Result<()> {
+        let engine = self.log.engine();
+        let (mut moved, mut unchanged) = (engine.status().moved_bytes, 0);
+        while unchanged < IDLE_SYNCS {
+            // Syncs drive it.
+            engine.barrier().await?;
+            engine.sync().await?;
+            tokio::time::sleep(SYNC_INTERVAL).await;
+            let now = engine.status().moved_bytes;
+            unchanged = if now == moved { unchanged + 1 } else { 0 };
+            moved = now;
+        }
         self.delete(|number| number % KEPT == 0).await?;
         self.log.trim(0).await
     }
