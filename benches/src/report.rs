@@ -226,7 +226,7 @@ fn print_table(table: &Table) {
 }
 
 /// Sums the rounds of one side.
-pub fn merged(rounds: &[Samples]) -> Result<Samples> {
+pub fn merged<'a>(rounds: impl IntoIterator<Item = &'a Samples>) -> Result<Samples> {
     let mut sum = Samples::new()?;
     for round in rounds {
         sum.add(round)?;

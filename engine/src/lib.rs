@@ -74,7 +74,7 @@ mod write;
 
 pub use error::{Corruption, Error, Result};
 pub use io::Pace;
-pub use maintain::{Checked, Extent, Installer, Owner};
+pub use maintain::{Checked, Extent, Installer, Owner, scrub_spans, scrub_window};
 pub use open::{
     CheckpointArea, Contents, GroupContents, Growth, Inspection, Known, Values, inspect,
 };

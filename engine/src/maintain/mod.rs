@@ -4,7 +4,9 @@
 mod extent;
 mod install;
 mod scrub;
+mod windows;
 
 pub use extent::{Extent, Owner};
 pub use install::Installer;
 pub use scrub::Checked;
+pub use windows::{scrub_spans, scrub_window};

@@ -50,6 +50,8 @@ pub struct EngineLog {
     space: Arc<Mutex<u64>>,
     /// Why the log has ended.
     ended: Arc<OnceLock<Error>>,
+    /// Held while it runs.
+    upkeep: Arc<Mutex<Upkeep>>,
 }
 
 impl EngineLog {
@@ -58,10 +60,12 @@ impl EngineLog {
     pub fn start(engine: Engine, retain_bytes: u64) -> EngineLog {
         let (puts, put_queue) = mpsc::unbounded_channel();
         let (written, written_queue) = mpsc::unbounded_channel();
-        let log = EngineLog { engine, puts, space: Arc::default(), ended: Arc::default() };
-        let ended = &log.ended;
+        let upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None, held: false };
+        let upkeep = Arc::new(Mutex::new(upkeep));
+        let log = EngineLog { engine, puts, space: Arc::default(), ended: Arc::default(), upkeep };
+        let (ended, upkeep) = (&log.ended, Arc::clone(&log.upkeep));
         tokio::spawn(append(log.engine.clone(), put_queue, written, Arc::clone(ended)));
-        tokio::spawn(apply(log.engine.clone(), written_queue, retain_bytes, Arc::clone(ended)));
+        tokio::spawn(apply(log.engine.clone(), written_queue, upkeep, Arc::clone(ended)));
         log
     }
 
@@ -136,6 +140,22 @@ impl EngineLog {
         Ok(self.engine.get(GROUP, key).await?.map(|(_, value)| value))
     }
 
+    /// From now on the log takes no checkpoint by itself, and purges only as far as others cover.
+    pub async fn hold_checkpoints(&self) {
+        self.upkeep.lock().await.held = true;
+    }
+
+    /// Takes a checkpoint now, and purges all that is applied but about `keep_bytes`.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn trim(&self, keep_bytes: u64) -> Result<()> {
+        let mut upkeep = self.upkeep.lock().await;
+        let Some(last) = self.engine.applied(GROUP) else { return Ok(()) };
+        upkeep.take_checkpoint(last).await?;
+        Ok(upkeep.purge(last, keep_bytes).await?)
+    }
+
     /// The engine below.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -188,11 +208,10 @@ async fn append(
 async fn apply(
     engine: Engine,
     mut queue: mpsc::UnboundedReceiver<Written>,
-    retain_bytes: u64,
+    upkeep: Arc<Mutex<Upkeep>>,
     ended: Arc<OnceLock<Error>>,
 ) {
-    let mut upkeep = Upkeep { engine: engine.clone(), retain_bytes, checkpoint: None };
-    let mut running: Option<tokio::task::JoinHandle<Upkeep>> = None;
+    let mut running: Option<tokio::task::JoinHandle<()>> = None;
     while let Some(Written { entries, outcome }) = queue.recv().await {
         let last = entries.last().map(|(id, ..)| *id);
         let outcome = outcome.and_then(|()| {
@@ -205,35 +224,35 @@ async fn apply(
         for (_, _, answer) in entries {
             let _ = answer.send(outcome.clone());
         }
-        if let Some(task) = running.take_if(|task| task.is_finished()) {
-            match task.await {
-                Ok(ended) => upkeep = ended,
-                Err(_) => return,
-            }
+        if let Some(task) = running.take_if(|task| task.is_finished())
+            && task.await.is_err()
+        {
+            return;
         }
         if let Some(last) = last
             && running.is_none()
+            && let Ok(mut upkeep) = Arc::clone(&upkeep).try_lock_owned()
             && upkeep.is_due(last)
         {
-            let (mut task, ended) = (upkeep.clone(), Arc::clone(&ended));
+            let ended = Arc::clone(&ended);
             running = Some(tokio::spawn(async move {
-                match task.run(last).await {
+                match upkeep.run(last).await {
                     Ok(()) | Err(Error::Closed) => {}
                     Err(error) => drop(ended.set(error)),
                 }
-                task
             }));
         }
     }
 }
 
 /// Takes checkpoints and purges the log, by a node's rule.
-#[derive(Clone)]
 struct Upkeep {
     engine: Engine,
     retain_bytes: u64,
     /// The newest checkpoint's position, and the bytes that users had written by then.
     checkpoint: Option<(LogId, u64)>,
+    /// It takes no checkpoint by itself.
+    held: bool,
 }
 
 impl Upkeep {
@@ -241,34 +260,44 @@ impl Upkeep {
     /// for that.
     fn is_due(&self, last: LogId) -> bool {
         self.engine.log_bytes(GROUP) >= self.retain_bytes.saturating_mul(2)
-            && (self.purgeable(last).is_some() || self.is_worth_a_checkpoint())
+            && (self.purgeable(last, self.retain_bytes).is_some() || self.is_worth_a_checkpoint())
     }
 
     fn is_worth_a_checkpoint(&self) -> bool {
         let status = self.engine.status();
         let since = self.checkpoint.map_or(0, |(_, written)| written);
         let written = status.user_bytes_written.saturating_sub(since);
-        written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
+        !self.held && written >= status.checkpoint_interval_bytes(CHECKPOINT_BYTES)
     }
 
-    /// The entry to purge through: as far as a checkpoint covers the surplus.
-    fn purgeable(&self, last: LogId) -> Option<LogId> {
+    /// The entry to purge through so that `keep_bytes` remain: as far as a checkpoint covers the
+    /// surplus.
+    fn purgeable(&self, last: LogId, keep_bytes: u64) -> Option<LogId> {
         let covered = self.checkpoint?.0.index;
         let bytes = self.engine.log_bytes(GROUP).max(1);
         let purged = self.engine.log_bounds(GROUP).purged.map_or(0, |id| id.index);
         let entries = u128::from(last.index.saturating_sub(purged));
-        let keep = (entries * u128::from(self.retain_bytes) / u128::from(bytes)) as u64;
+        let keep = (entries * u128::from(keep_bytes) / u128::from(bytes)) as u64;
         let index = last.index.saturating_sub(keep.max(1)).min(covered);
         (index > purged).then_some(LogId { term: TERM, index })
     }
 
     async fn run(&mut self, last: LogId) -> Result<(), Error> {
         if self.is_worth_a_checkpoint() {
-            let written = self.engine.status().user_bytes_written;
-            self.engine.checkpoint().await?;
-            self.checkpoint = Some((last, written));
+            self.take_checkpoint(last).await?;
         }
-        match self.purgeable(last) {
+        self.purge(last, self.retain_bytes).await
+    }
+
+    async fn take_checkpoint(&mut self, last: LogId) -> Result<(), Error> {
+        let written = self.engine.status().user_bytes_written;
+        self.engine.checkpoint().await?;
+        self.checkpoint = Some((last, written));
+        Ok(())
+    }
+
+    async fn purge(&self, last: LogId, keep_bytes: u64) -> Result<(), Error> {
+        match self.purgeable(last, keep_bytes) {
             Some(through) => self.engine.purge(GROUP, through).await,
             None => Ok(()),
         }
@@ -299,6 +328,30 @@ mod tests {
             log.delete(key.clone()).await.unwrap();
             assert!(!is_there());
         }
+        engine.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_trimmed_log_keeps_about_what_it_is_asked_to_and_the_keys_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engine");
+        let zeroed = &mut |_, _| std::ops::ControlFlow::Continue(());
+        let engine = make_engine(&path, 16 << 20, Mode::Sync, Backend::Auto, zeroed).await.unwrap();
+        let log = EngineLog::start(engine.clone(), 1 << 30);
+        log.trim(0).await.unwrap();
+        let key = |number: u32| Bytes::from(number.to_string());
+        for number in 0..64 {
+            log.put(key(number), vec![7; 16 << 10].into()).await.unwrap();
+        }
+        assert!(engine.log_bytes(GROUP) >= 1 << 20, "nothing is purged by itself");
+        let checkpoints = engine.status().checkpoints;
+        log.trim(256 << 10).await.unwrap();
+        let kept = engine.log_bytes(GROUP);
+        assert!((240 << 10..=280 << 10).contains(&kept), "{kept}");
+        assert_eq!(engine.status().checkpoints, checkpoints + 1);
+        log.trim(0).await.unwrap();
+        assert!(engine.log_bytes(GROUP) <= 20 << 10, "the last entry stays");
+        assert!((0..64).all(|number| engine.lookup(GROUP, &key(number)).is_some()));
         engine.close().await.unwrap();
     }
 }

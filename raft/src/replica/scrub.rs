@@ -13,8 +13,9 @@ use crate::core::ids::GROUP;
 use crate::core::runtime;
 use crate::durability::LocalMember;
 use cairn_engine::io::{BLOCK, IoFuture};
-use cairn_engine::{Extent, ScrubProgress};
+use cairn_engine::{Extent, ScrubProgress, scrub_spans, scrub_window};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +25,6 @@ const BEGIN_AFTER: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The shortest interval between two writes of the position.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// Each window of the data area costs a pass over all keys. So there are at most this many, unless
-/// they become too small.
-const WINDOWS: u64 = 64;
-const WINDOW_BYTES_MIN: u64 = 64 << 20;
-/// Adjacent values that span at most this many bytes are read with one request.
-const SPAN_BYTES: u64 = 256 << 10;
 /// The position of a cycle that has nothing left to do.
 const DONE: u64 = u64::MAX;
 
@@ -227,12 +222,7 @@ impl Cycle<'_> {
         self.scrubber.count(|status| status.running = true);
         let data_bytes = self.scrubber.member.engine.status().data_bytes;
         if self.progress.position < data_bytes {
-            let end = self
-                .progress
-                .position
-                .saturating_add((data_bytes / WINDOWS).max(WINDOW_BYTES_MIN))
-                .min(data_bytes);
-            return self.window(end).await;
+            return self.window(scrub_window(self.progress.position, data_bytes)).await;
         }
         self.metadata().await?;
         if !self.scrubber.interrupted() {
@@ -245,23 +235,17 @@ impl Cycle<'_> {
         Ok(())
     }
 
-    async fn window(&mut self, end: u64) -> Step {
-        let extents = self.scrubber.member.engine.extents(GROUP, self.progress.position..end).await;
-        let mut rest = extents.as_slice();
-        while let Some(first) = rest.first() {
-            let mut bytes = 0;
-            let within = |extent: &&Extent| {
-                bytes += u64::from(extent.at.len);
-                extent.at.offset() <= first.at.offset() + SPAN_BYTES && bytes <= SPAN_BYTES
-            };
-            let count = rest.iter().take_while(within).count().max(1);
-            let (now, later) = rest.split_at(count);
-            rest = later;
-            self.values(now).await;
+    async fn window(&mut self, window: Range<u64>) -> Step {
+        let end = window.end;
+        let extents = self.scrubber.member.engine.extents(GROUP, window).await;
+        let mut spans = scrub_spans(&extents).peekable();
+        while let Some(span) = spans.next() {
+            self.values(span).await;
             if self.scrubber.interrupted() || self.scrubber.stopped() {
                 return Ok(());
             }
-            self.progress.position = later.first().map_or(end, |next| next.at.offset());
+            let next = spans.peek().and_then(|next| next.first());
+            self.progress.position = next.map_or(end, |next| next.at.offset());
             self.tick();
             if runtime::now() - self.saved > SAVE_EVERY {
                 self.save().await?;
