@@ -91,7 +91,7 @@ impl Sparse {
     async fn delete(&self, chosen: impl Fn(u64) -> bool) -> Result<()> {
         let numbers = (0..self.count).filter(|number| chosen(*number));
         let deletes = numbers.map(|number| self.log.delete(Payloads::nth_key(self.nth(number))));
-        Ok(stream::iter(deletes).buffer_unordered(DEPTH).try_collect::<()>().await?)
+        stream::iter(deletes).buffer_unordered(DEPTH).try_collect::<()>().await
     }
 
     /// Behind the keys of the puts.
