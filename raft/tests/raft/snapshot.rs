@@ -136,7 +136,10 @@ async fn a_broken_transfer_resumes_where_it_broke() {
 /// own copy to find that it was there already.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_was_down_gets_only_what_changed_and_repairs_its_own_damaged_values() {
-    const CHANGED: usize = 100;
+    // A log of up to half as many entries as there are keys waits for no checkpoint, and without one
+    // it is not purged.
+    const CHANGED: usize = 200;
+    const { assert!(CHANGED > KEYS / 2) };
     let mut cluster = Cluster::new(3, keep_little).await;
     let proxy = Proxy::to(cluster.members[2].listen).await;
     cluster.addresses.get_mut(&3).unwrap().peer = proxy.address.to_string();
