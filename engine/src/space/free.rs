@@ -4,18 +4,20 @@
 //! written together lie together. Then it goes on in the longest run, as long as the largest value
 //! of late would fit there. On an aged disk it would not. Then small values would break up the runs
 //! that large ones need, so each takes the first run into which it fits. A value that fits into no
-//! run takes several, the longest first, so whole blocks are found whenever there are enough.
+//! run takes several: the longest ones, and the first into which the rest fits. So whole blocks are
+//! found whenever there are enough.
 //!
-//! Shared tails are packed into a run that is kept apart for them. It is filled from its first
-//! block to its last, by one group commit after another; each begins with a new block. The unused
-//! rest counts as free, and goes back if whole blocks need it.
+//! Shared tails are packed into a run that is kept apart for them, on an aged disk a short one. It
+//! is filled from its first block to its last, by one group commit after another; each begins with
+//! a new block. The unused rest counts as free, and goes back if whole blocks need it.
 
 use super::free_runs::FreeRuns;
 use crate::layout::BLOCK_BYTES;
 use crate::value_ref::Run;
 
-/// The most blocks of a run that is kept apart for tails.
+/// The most blocks of a run that is kept apart for tails, and the fewest if there are as many.
 const TAIL_BLOCKS: u32 = 64;
+const FEWEST_TAIL_BLOCKS: u32 = 4;
 
 /// What a block counts in [`Free::largest`].
 const ONE: u64 = 1 << 10;
@@ -90,8 +92,8 @@ impl Free {
     pub(super) fn allocate_tail(&mut self, len: u32) -> Option<u64> {
         if self.begins_run(len) {
             self.release_tails();
-            let run = self.runs.longest()?;
-            let run = Run { blocks: run.blocks.min(TAIL_BLOCKS), ..run };
+            let first = self.choose(FEWEST_TAIL_BLOCKS).or_else(|| self.runs.longest())?.first;
+            let run = Run { first, blocks: self.runs.free_from(first, TAIL_BLOCKS) };
             self.take(run);
             self.free += run.blocks;
             let cursor = u64::from(run.first) * BLOCK_BYTES;
@@ -135,7 +137,7 @@ impl Free {
             self.release_tails();
         }
         while left > 0 {
-            let run = self.runs.longest();
+            let run = self.runs.first(left).or_else(|| self.runs.longest());
             assert!(run.is_some(), "{left} of {blocks} blocks are missing among {}", self.free);
             let Some(run) = run else { break };
             let run = Run { blocks: run.blocks.min(left), ..run };
@@ -152,10 +154,18 @@ impl Free {
         if self.runs.free_from(self.next, blocks) == blocks {
             return Some(Run { first: self.next, blocks });
         }
+        self.choose(blocks)
+    }
+
+    /// As many blocks in the longest run, or in the first if the largest value of late would not
+    /// fit into the longest.
+    fn choose(&self, blocks: u32) -> Option<Run> {
         let longest = self.runs.length_of_longest();
-        let fits_the_largest = u64::from(longest) * ONE >= self.largest;
-        let run = self.runs.first(if fits_the_largest { longest } else { blocks })?;
-        (run.blocks >= blocks).then_some(Run { first: run.first, blocks })
+        if u64::from(longest) * ONE < self.largest {
+            return self.runs.first(blocks);
+        }
+        let run = self.runs.longest().filter(|run| run.blocks >= blocks)?;
+        Some(Run { blocks, ..run })
     }
 
     /// Gives back what is kept for tails and not used.

@@ -29,12 +29,12 @@ use std::ops::Range;
 use tail_blocks::TailBlocks;
 
 /// The fraction of the data area that is the reserve, and its maximum in blocks: 1 GiB.
-const RESERVE_PART: u32 = 16;
+const RESERVE_PART: u32 = 32;
 const RESERVE_BLOCKS_MAX: u32 = 1 << 18;
 /// The part of the reserve that belongs to compaction: this fraction of the data area, at most
 /// 16 MiB. Compaction takes blocks before those that it empties are free, and what was promised to
 /// a leader must be there nevertheless.
-const COMPACTION_PART: u32 = 64;
+const COMPACTION_PART: u32 = 128;
 const COMPACTION_BLOCKS_MAX: u32 = 1 << 12;
 
 /// Blocks in the order of their death.

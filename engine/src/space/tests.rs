@@ -64,12 +64,14 @@ fn a_value_finds_space_wherever_the_number_of_free_blocks_suffices() {
 
 /// A map of 20 blocks. Free: 2 blocks at 1, 5 at 4, 3 at 10, 4 at 14.
 fn holes() -> SpaceMap {
-    let used = [0u32, 3, 9, 13, 18, 19];
-    let values: Vec<ValueRef> = used
-        .iter()
-        .map(|block| ValueRef::contiguous(u64::from(*block) * BLOCK_BYTES, BLOCK, 0).unwrap())
-        .collect();
-    SpaceMap::of(20, &values).unwrap()
+    all_free_but(&[0, 3, 9, 13, 18, 19])
+}
+
+/// A map whose last block is the last of these. All others are free.
+fn all_free_but(used: &[u32]) -> SpaceMap {
+    let at = |block: &u32| ValueRef::contiguous(u64::from(*block) * BLOCK_BYTES, BLOCK, 0).unwrap();
+    let values: Vec<ValueRef> = used.iter().map(at).collect();
+    SpaceMap::of(used.last().unwrap() + 1, &values).unwrap()
 }
 
 #[test]
@@ -86,10 +88,10 @@ fn a_value_takes_the_longest_run_where_the_largest_of_late_would_fit() {
 fn a_small_value_breaks_up_no_run_that_large_ones_need() {
     let mut map = holes();
     let large = map.allocate(7 * BLOCK, 0).unwrap();
-    assert_eq!(runs(&large), [(4, 5), (14, 2)], "the longest first");
-    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(16, 2)], "behind the last one");
-    assert_eq!(runs(&map.allocate(BLOCK, 0).unwrap()), [(1, 1)], "the first that fits");
-    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(10, 2)]);
+    assert_eq!(runs(&large), [(4, 5), (1, 2)], "the longest, and the first that the rest fits");
+    assert_eq!(runs(&map.allocate(BLOCK, 0).unwrap()), [(10, 1)], "the first that fits");
+    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(11, 2)], "behind the last one");
+    assert_eq!(runs(&map.allocate(2 * BLOCK, 0).unwrap()), [(14, 2)]);
     // The large one is forgotten.
     let mut map = holes();
     let large = map.allocate(5 * BLOCK, 0).unwrap();
@@ -109,10 +111,20 @@ fn a_small_value_breaks_up_no_run_that_large_ones_need() {
 }
 
 #[test]
+fn tails_break_up_no_run_that_large_values_need() {
+    let mut map = all_free_but(&[0, 3, 8, 18, 25]);
+    let large = map.allocate(10 * BLOCK, 0).unwrap();
+    assert_eq!(runs(&large), [(9, 9), (1, 1)]);
+    let tail = map.allocate(100, 0).unwrap();
+    assert_eq!(tail.offset(), 4 * BLOCK_BYTES, "neither the block at 2 nor the six at 19");
+    assert_eq!(runs(&map.allocate(6 * BLOCK, 0).unwrap()), [(19, 6)]);
+}
+
+#[test]
 fn what_waits_for_a_sync_counts_as_free_up_to_half_of_the_reserve() {
     // The reserve is 10 blocks.
-    let mut map = map(160);
-    let kept = map.allocate(130 * BLOCK, 0).unwrap();
+    let mut map = map(320);
+    let kept = map.allocate(290 * BLOCK, 0).unwrap();
     let dies: Vec<ValueRef> = (0..20).map(|_| map.allocate(BLOCK, 0).unwrap()).collect();
     assert_eq!((map.free_bytes(), map.writable_bytes()), (10 * BLOCK_BYTES, 0));
     dies[..3].iter().for_each(|value| map.unlink(value));
@@ -128,7 +140,7 @@ fn what_waits_for_a_sync_counts_as_free_up_to_half_of_the_reserve() {
     assert_eq!(map.writable_bytes(), 20 * BLOCK_BYTES, "no sync ends a view");
     map.view_ends(view);
     release(&mut map, 2);
-    assert_eq!(map.writable_bytes(), 150 * BLOCK_BYTES);
+    assert_eq!(map.writable_bytes(), 310 * BLOCK_BYTES);
 }
 
 #[test]

@@ -13,7 +13,7 @@ const SCARCE_PART: u64 = 16;
 ///
 /// [`SpaceMap::writable_bytes`]: crate::space::SpaceMap::writable_bytes
 const WORTH_PART: u64 = 2;
-const WORTH_RESERVE_PART: u64 = 4;
+const WORTH_RESERVE_PART: u64 = 2;
 /// Free space is scarce where it would last no longer than this.
 const SCARCE_TIME: Duration = Duration::from_secs(1);
 

@@ -165,7 +165,7 @@ fn a_full_disk_refuses_writes_with_figures_and_takes_deletes_which_free_it() {
         assert!(index > 20, "only {index} values fitted");
         let status = engine.status();
         let padding = BLOCK as u64;
-        assert!(status.free_bytes + padding >= status.data_bytes / 16, "the reserve is used");
+        assert!(status.free_bytes + padding >= status.data_bytes / 32, "the reserve is used");
         let value = engine.get(GROUP, b"k3").await.unwrap().unwrap().1;
         assert_eq!(value, filled(100_000, 3), "reads continue");
         for i in 0..index {
@@ -226,7 +226,7 @@ fn every_byte_of_the_data_area_has_a_name() {
     run(async {
         let (_, engine) = fresh(Mode::Replicated).await;
         let empty = parts(&engine);
-        let expected = SpaceUse { reserve: 256 << 10, free: 3840 << 10, ..SpaceUse::default() };
+        let expected = SpaceUse { reserve: 128 << 10, free: 3968 << 10, ..SpaceUse::default() };
         assert_eq!(empty, expected);
         put_one(&engine, 0, "a", filled(5000, 0)).await.unwrap();
         put_one(&engine, 1, "a", filled(4000, 1)).await.unwrap();

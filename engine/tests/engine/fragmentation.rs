@@ -151,10 +151,10 @@ async fn overwrite(mut store: Store, percent: u64, len: usize, laps: u64) -> Sto
 }
 
 /// Puts values from 200 bytes to `longest`, as many of each order of magnitude, and deletes others,
-/// so that 88 % of the area are live. Ends when it was written `laps` times over.
-async fn mix(store: &mut Store, longest: u64, laps: u64) {
+/// so that `percent` of the area are live. Ends when it was written `laps` times over.
+async fn mix(store: &mut Store, longest: u64, percent: u64, laps: u64) {
     let data_bytes = store.engine.status().data_bytes;
-    let target = (data_bytes * 88 / 100) as usize;
+    let target = (data_bytes * percent / 100) as usize;
     let keys = 800 * ((1 << 20) / longest);
     let (mut fullest, mut written) = (0, 0);
     while written < laps * data_bytes {
@@ -195,7 +195,7 @@ fn values_of_4000_bytes_are_overwritten_at_84_percent_live() {
 fn values_of_200_bytes_to_1_mebibyte_are_overwritten_at_88_percent_live() {
     run(async {
         let mut store = Store::new(64 << 20).await;
-        mix(&mut store, 1 << 20, 6).await;
+        mix(&mut store, 1 << 20, 88, 6).await;
         assert!(store.waited > 10, "never nearly full");
         store.check().await;
     });
@@ -212,10 +212,10 @@ fn at_84_percent_live_no_value_of_4000_bytes_is_refused_though_no_timer_syncs() 
 }
 
 #[test]
-fn at_88_percent_live_no_value_of_200_bytes_to_256_kibibytes_is_refused_though_no_timer_syncs() {
+fn at_91_percent_live_no_value_of_200_bytes_to_256_kibibytes_is_refused_though_no_timer_syncs() {
     run(async {
         let mut store = Store::strict(64 << 20, 512 << 10).await;
-        mix(&mut store, 256 << 10, 3).await;
+        mix(&mut store, 256 << 10, 91, 3).await;
         assert!(store.engine.status().moved_bytes > 0, "nothing was compacted");
         store.check().await;
     });

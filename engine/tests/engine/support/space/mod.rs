@@ -257,8 +257,8 @@ pub async fn check_space(
         live: keyed,
         log: all - keyed,
         padding: live - all,
-        reserve: free.min(geometry.data_bytes / BLOCK as u64 / 16 * BLOCK as u64),
-        free: free.saturating_sub(geometry.data_bytes / BLOCK as u64 / 16 * BLOCK as u64),
+        reserve: free.min(geometry.data_bytes / BLOCK as u64 / 32 * BLOCK as u64),
+        free: free.saturating_sub(geometry.data_bytes / BLOCK as u64 / 32 * BLOCK as u64),
         ..SpaceUse::default()
     };
     assert_eq!(space, expected, "{what}");
